@@ -246,7 +246,7 @@ impl Slot {
 mod tests {
     use super::*;
 
-    /// `1`, `1+2s`, `1+2c10`, `-+2s`, each with `<` and the previous version: what a slot looks like, on one line.
+    /// A slot on one line: `1`, `1+2s`, `1+2c10`, `-+2s`, each with `<` and the previous version.
     fn show(slot: Result<Slot, SlotError>) -> String {
         let slot = match slot {
             Ok(slot) => slot,

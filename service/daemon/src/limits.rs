@@ -518,8 +518,8 @@ pub const MAX_TENANT_ENDPOINTS: usize = 256;
 /// How often a full table of traced calls is swept of calls whose callers have gone: 100 ms.
 pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
 
-/// The newest records of the audit log: as many does the console show.
+/// Audit records that the console shows: the newest.
 pub const CONSOLE_RECORDS: u32 = 50;
 
-/// The newest denied calls: as many does the web console show.
+/// Denied calls that the web console shows: the newest.
 pub const CONSOLE_DENIALS: usize = 50;

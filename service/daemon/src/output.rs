@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes nothing until it is told to.
+    /// Blocks writes until the test opens it.
     struct Blocked(Receiver<()>);
 
     impl io::Write for Blocked {
@@ -173,7 +173,7 @@ mod tests {
         let log = log.unwrap_or_default();
         assert_eq!(log.matches('\n').count(), 1, "{log:?}");
         assert_eq!(log.matches("forged").count(), 5, "{log:?}");
-        // Colours are the formatter's own; ESC of others isn't among them.
+        // The formatter itself writes colours; the ESC of other texts is escaped.
         for obeyed in ["\u{1b}[2J", "\u{7}", "\u{9b}", "\r", "\u{2028}", "\u{202e}"] {
             assert!(!log.contains(obeyed), "{obeyed:?} in {log:?}");
         }

@@ -409,7 +409,7 @@ mod tests {
         Cases::parse(text).unwrap_err().to_string()
     }
 
-    /// A file of one case that says this beside its name and method.
+    /// A file of one case with these keys in addition to its name and method.
     fn case(rest: &str) -> String {
         format!(r#"{{"cases":[{{"name":"a","method":"p.S/M",{rest}}}]}}"#)
     }

@@ -349,7 +349,7 @@ mod tests {
         );
     }
 
-    /// pigz cuts at a number of bytes, eStargz at files.
+    /// pigz splits at a number of bytes, eStargz at files.
     #[test]
     fn an_archive_may_have_several_gzip_members_or_none() {
         let module = vec![7; 2_000];
@@ -370,7 +370,7 @@ mod tests {
                 Ok((Layout::IstioCompat, &module)),
             );
         }
-        // A bomb may be in any member.
+        // A decompression bomb may be in any member.
         let bomb = vec![0; limits::UNPACKED_BYTES as usize];
         let large = plain(&[("padding", &bomb), ("plugin.wasm", b"module")]);
         let members: Vec<u8> = large.chunks(1 << 20).flat_map(zipped).collect();
@@ -383,7 +383,7 @@ mod tests {
         for media_type in [
             "application/vnd.oci.image.layer.v1.tar+zstd",
             "application/vnd.docker.image.rootfs.diff.tar.zstd",
-            // By what it is, whatever it is called.
+            // The content decides, not the media type.
             COMPAT,
         ] {
             check(&[(media_type, zstd)], zstd, Err("compressed with zstd"));
@@ -433,7 +433,7 @@ mod tests {
         );
         let huge = vec![0; limits::LAYER_BYTES + 1];
         check(&[(CNCF, &huge)], &huge, Err("2097153 bytes of layer"));
-        // Zeroes compress a thousandfold.
+        // Zeroes compress by a factor of 1,000.
         let bomb = vec![0; limits::UNPACKED_BYTES as usize];
         let packed = archive(&[("padding", &bomb), ("plugin.wasm", b"module")]);
         check(&[(COMPAT, &packed)], &packed, Err("the layer's archive"));

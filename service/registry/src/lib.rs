@@ -425,7 +425,7 @@ mod tests {
         assert_eq!(chosen_of_index(b"{\"layers\": []}", &image).unwrap(), None);
     }
 
-    /// As buildx makes it unless it is told not to.
+    /// The default format of buildx.
     #[test]
     fn what_an_index_has_about_an_image_is_no_image() {
         let image = parse("oci://localhost/acl:1").unwrap();

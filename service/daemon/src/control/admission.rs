@@ -269,7 +269,7 @@ mod tests {
     use super::*;
     use crate::limits::DESCRIPTORS_PER_SESSION;
 
-    /// Takes places until there are no more: how many there were, and why not more.
+    /// Takes places until there are no more: their number, and the reason for the end.
     fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
         let mut taken = Vec::new();
         loop {
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Connections of as many users as it takes.
+    /// Connections of as many users as needed.
     fn all_of(admission: &Rc<Admission>) -> (Vec<Connection>, String) {
         let mut user = 1_000;
         all(|| {

@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Whether it has to be worked out.
+    /// Whether the input is missing in the cache.
     fn is_news(asks: &Asks, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
         let mut news = false;
         let work_out = || {
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
         let (asks, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
-        // Another owner's stays, whatever this one has.
+        // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
             &asks,

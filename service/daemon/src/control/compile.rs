@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Workers that take a while and fail.
+    /// Slow workers that fail.
     fn slow(directory: &std::path::Path, workers: usize) -> Rc<Compilation> {
         let program = directory.join("slow");
         std::fs::write(&program, "#!/bin/sh\nsleep 0.2\nexit 101\n").unwrap();
@@ -176,7 +176,7 @@ mod tests {
         Rc::new(Compilation::new(compiler, workers))
     }
 
-    /// What the scan lets pass: a manifest, and nothing to run.
+    /// A module that passes the scan: a manifest without code.
     fn module(name: &str) -> Vec<u8> {
         let section = format!(
             "\x11tollgate.manifest{{\"abi\":1,\"name\":{name:?},\"hooks\":[\"request\"],\"methods\":[{{\"method\":\"*\"}}]}}"
@@ -190,7 +190,8 @@ mod tests {
         .concat()
     }
 
-    /// Pushes all at once; returns tenants in the order of their answers, and those answers.
+    /// Pushes all modules at once; returns the tenants in the order of their answers, and the
+    /// answers.
     fn race(compilation: &Rc<Compilation>, pushes: &[(&str, &str)]) -> Vec<(String, String)> {
         let reactor = tokio::runtime::Builder::new_current_thread()
             .enable_all()

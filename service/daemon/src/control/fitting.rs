@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// How an answer arrives.
+    /// The answer as the other end reads it.
     fn sent(body: ResponseBody) -> ResponseBody {
         let bytes = packet(u64::MAX, body);
         assert!(bytes.len() <= MAX_PACKET_BYTES, "{}", bytes.len());

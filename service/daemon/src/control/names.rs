@@ -260,7 +260,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, last], 7471))
     }
 
-    /// Runs with a name server that is dead for names that begin so until it is told to answer;
+    /// Runs with a name server that doesn't answer for names with this prefix until it is told to;
     /// others are found at once.
     fn with_names(
         dead: &str,
@@ -273,7 +273,7 @@ mod tests {
         let look_up = move |name: &str| {
             let times = count.fetch_add(1, Ordering::SeqCst);
             if name.starts_with(&dead) {
-                // Until it answers, or the test has ended.
+                // Until the server answers, or the test has ended.
                 let _one_by_one = answers.lock().unwrap().recv();
             }
             match name.starts_with("none") {
@@ -328,7 +328,7 @@ mod tests {
             let soon = Duration::from_millis(500);
             let found = tokio::time::timeout(soon, names.find("acme", "b.test:1")).await;
             assert_eq!(found.unwrap().unwrap().unwrap().addresses.len(), 1);
-            // One that has a place waits for more, also if there are some left for others.
+            // A tenant with a look-up waits for another place, even if reserved ones are free.
             let own = Rc::clone(&names);
             let bind = async move { own.find("globex", "dead.test:1").await };
             waiting.push(tokio::task::spawn_local(bind));

@@ -414,7 +414,7 @@ mod tests {
         Schemas::new(Compiler::idle(1).0)
     }
 
-    /// What the control plane does about a binding.
+    /// Resolves and interns a set, as for a binding.
     fn bind(schemas: &mut Schemas, set: &[u8], service: &str) -> Arc<BoundSchema> {
         let key = SetKey::new(set, service);
         match schemas.known(&key) {
@@ -454,7 +454,7 @@ mod tests {
         assert_eq!(schemas.counters().known_sets, 2);
     }
 
-    /// However many methods share large messages, the messages cost once.
+    /// Methods that share large messages are charged once for these.
     #[test]
     fn methods_share_the_steps_of_their_messages() {
         let proto = |methods: usize| {
@@ -478,7 +478,7 @@ mod tests {
         assert!(many < 2 * one + 300 * METHOD_BYTES, "{one} {many}");
     }
 
-    /// The tables serve every tenant: nothing that one put into its files beside the layout reaches them.
+    /// The tables serve every tenant: only the layout of a tenant's files reaches them.
     #[test]
     fn what_is_cached_is_the_layout_and_nothing_else_of_the_files() {
         let mut schemas = schemas();

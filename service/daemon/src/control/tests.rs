@@ -1,4 +1,4 @@
-//! A control plane with a runtime that nobody runs.
+//! A control plane with a runtime that doesn't run.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ use crate::limits::COMMAND_TIMEOUT;
 use crate::rdma::Rdma;
 use crate::settings::Settings;
 
-/// What it sends stays with the runtime.
+/// Commands stay in the runtime's queue.
 pub(super) fn control() -> (Rc<Control>, Runtime) {
     let (runtime, handle) = Runtime::idle();
     let compiler = Compiler::new(

@@ -106,7 +106,7 @@ mod tests {
             tokio::task::yield_now().await;
             assert_eq!(turns.all.available_permits(), 0);
             Turn::operators().apart(|| ()).await.unwrap();
-            // Whoever asked has gone; the work goes on, and so does its turn.
+            // The requester has gone; the work continues, and so does its turn.
             let (asker, end) = working.pop().unwrap();
             asker.abort();
             tokio::task::yield_now().await;
