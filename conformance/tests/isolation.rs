@@ -202,10 +202,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
     let diff = host
         .daemon
         .tollgate("policy diff acl@1 acl@1 --tenant acme --last 10".split(' '));
-    assert!(
-        diff.err.contains("runs in its tenant's process"),
-        "{diff}"
-    );
+    assert!(diff.err.contains("runs in its tenant's process"), "{diff}");
     let provider = host.daemon.tollgate(
         format!(
             "policy push {} --provider --name null",

@@ -293,7 +293,8 @@ fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
         ] {
             let outcome = host.daemon.run(line);
             assert_eq!(outcome.code, 14, "{line}: {outcome}");
-            let sentence = "the daemon is being upgraded; changes are rejected until the upgrade ends";
+            let sentence =
+                "the daemon is being upgraded; changes are rejected until the upgrade ends";
             assert!(outcome.err.contains(sentence), "{line}: {outcome}");
         }
         let outcome = host.daemon.run(&line);

@@ -105,7 +105,9 @@ pub enum StoreError {
     },
     #[error("the state is inconsistent: {what}")]
     Contradiction { what: String },
-    #[error("the state in {path} is read-only at the moment: {why}; each change tries to write again")]
+    #[error(
+        "the state in {path} is read-only at the moment: {why}; each change tries to write again"
+    )]
     ReadOnly { path: String, why: String },
     #[error("the state has an attachment that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },

@@ -150,7 +150,9 @@ impl<'a> Session<'a> {
                 })),
                 Err(error) => Seen::Fault(format!("its changes can't be applied: {error}")),
             },
-            Err(JudgeError::View(reason)) => Seen::Fault(format!("it can't be evaluated: {reason}")),
+            Err(JudgeError::View(reason)) => {
+                Seen::Fault(format!("it can't be evaluated: {reason}"))
+            }
             Err(JudgeError::Fault(fault)) => Seen::Fault(fault.to_string()),
             Err(JudgeError::Misuse(misuse)) => return Err(DeskError::internal(misuse)),
         };

@@ -303,9 +303,7 @@ fn check_lengths(mut section: &[u8]) -> Result<(), SignatureError> {
 fn slice<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], SignatureError> {
     let len = length(bytes)?;
     let taken = bytes.split_at_checked(len);
-    let (slice, rest) = taken.ok_or(SignatureError::Malformed(
-        "a length exceeds the module",
-    ))?;
+    let (slice, rest) = taken.ok_or(SignatureError::Malformed("a length exceeds the module"))?;
     *bytes = rest;
     Ok(slice)
 }

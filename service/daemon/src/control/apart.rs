@@ -222,7 +222,10 @@ impl Control {
         let (id, process) = (ProcessId(processes.next), Arc::new(process));
         processes.next += 1;
         processes.started += 1;
-        tracing::info!("policy process {} was started for tenant {tenant}", process.pid());
+        tracing::info!(
+            "policy process {} was started for tenant {tenant}",
+            process.pid()
+        );
         self.send(
             self.runtime_of(tenant),
             Command::Process {

@@ -259,7 +259,9 @@ fn witness(
                 described = merged(described, more);
             }
             if manifest.foreign().is_some() {
-                unasked = unasked.or(Some("it was made for another host's ABI and isn't asked here"));
+                unasked = unasked.or(Some(
+                    "it was made for another host's ABI and isn't asked here",
+                ));
             }
         }
     }

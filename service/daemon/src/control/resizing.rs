@@ -233,7 +233,9 @@ impl Control {
         for thread in threads {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!("a runtime panicked when it ended; this is a bug, please report it");
+                tracing::error!(
+                    "a runtime panicked when it ended; this is a bug, please report it"
+                );
             }
         }
         Ok(())

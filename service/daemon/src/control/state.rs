@@ -190,7 +190,10 @@ impl Control {
                 "the runtime dropped the request: it is ending",
             )),
             Err(_elapsed) => {
-                let text = format!("the runtime didn't answer within {} s", COMMAND_TIMEOUT.as_secs());
+                let text = format!(
+                    "the runtime didn't answer within {} s",
+                    COMMAND_TIMEOUT.as_secs()
+                );
                 Err(Status::new(Code::UNAVAILABLE, text))
             }
         }

@@ -227,7 +227,11 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
         "Calls that a policy has evaluated, by its decision.",
     );
     let mut faults = counter("tollgate.policy.faults", "{fault}", "Faults of a policy.");
-    let mut cpu = counter("tollgate.policy.cpu.time", "s", "CPU time of a policy's evaluations.");
+    let mut cpu = counter(
+        "tollgate.policy.cpu.time",
+        "s",
+        "CPU time of a policy's evaluations.",
+    );
     let mut memory = Family::new(
         "tollgate.policy.memory",
         "By",

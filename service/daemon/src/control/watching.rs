@@ -143,7 +143,10 @@ pub(super) async fn end_abandoned(control: &Control) {
     let is_kept = |_: &u64, open: &mut Open| !is_abandoned(open);
     control.taps.borrow_mut().open.retain(is_kept);
     if let Err(status) = control.tune(&control.config()).await {
-        tracing::warn!("runtimes may still record calls for closed taps: {}", status.message);
+        tracing::warn!(
+            "runtimes may still record calls for closed taps: {}",
+            status.message
+        );
     }
 }
 

@@ -78,7 +78,8 @@ impl Predecessor {
     /// The predecessor's offer, if it matches the configuration.
     pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
         let wrong = |why: &str| {
-            let text = format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");
+            let text =
+                format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");
             DaemonError(text)
         };
         let heard = match timeout(OFFER_TIMEOUT, self.channel.hear()).await {
@@ -170,10 +171,13 @@ impl Predecessor {
         let mut heard = Heard::default();
         loop {
             let next = timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await;
-            let next = next.map_err(|_| wrong(&"the predecessor didn't hand everything over in time"))?;
+            let next =
+                next.map_err(|_| wrong(&"the predecessor didn't hand everything over in time"))?;
             let next = next.map_err(|why| wrong(&why))?;
             let Some((message, mut fds)) = next else {
-                return Err(wrong(&"the predecessor ended before it had handed everything over"));
+                return Err(wrong(
+                    &"the predecessor ended before it had handed everything over",
+                ));
             };
             if heard.note(message, &mut fds).map_err(|why| wrong(&why))? {
                 let beginning = heard.take_over(control, &fds).await;
