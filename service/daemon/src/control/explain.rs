@@ -76,7 +76,7 @@ enum Said {
     Allow,
     Deny(Code, String),
     Change(Box<Effects>),
-    /// It faulted, or it is quarantined.
+    /// It faulted, or it can't run.
     Fault(String),
     /// No fault, but no answer either: the call ends, regardless of `--on-fault`.
     Unable(Code, String),

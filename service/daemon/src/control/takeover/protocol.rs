@@ -53,7 +53,7 @@ pub(in crate::control) enum Message {
     Serving,
 }
 
-/// The predecessor's state, which the successor's configuration has to match.
+/// The predecessor's offer, which the successor's configuration has to match.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::control) struct Offer {
     pub(in crate::control) format: u32,
