@@ -308,7 +308,7 @@ fn versions_on_trial_and_whoever_cannot_be_asked_are_named() {
     assert_eq!(policies[0]["role"], "stable");
     assert_eq!(policies[1]["role"], "canary 50%", "{explained}");
     let why = policies[2]["why"].as_str().unwrap();
-    assert!(why.contains("in a process of its tenant's"), "{explained}");
+    assert!(why.contains("in its tenant's process"), "{explained}");
     // A canary decides for some calls only; what is said holds for those of the version in force.
     let outcome = &explained["outcome"];
     assert_eq!(outcome["status"], "OK", "{explained}");

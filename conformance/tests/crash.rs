@@ -361,7 +361,7 @@ fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
     for path in &names {
         std::fs::write(path, b"").unwrap();
     }
-    refuses("is damaged, and so is its copy");
+    refuses("and its copy are damaged");
     for path in &names {
         std::fs::remove_file(path).unwrap();
     }

@@ -426,7 +426,7 @@ fn recorded_calls_show_what_another_version_would_decide() {
         "policy push {module} --tenant acme --name acl --config {config}"
     ));
     let unfit = host.run("policy diff acl@1 acl@4 --tenant acme");
-    let words = "they show [customer_name] of hotel.Reservation/Reserve at the request hook, and acl@4 declares []";
+    let words = "they show [customer_name] of hotel.Reservation/Reserve at the request hook, but acl@4 declares []";
     assert!(unfit.code == 9 && unfit.err.contains(words), "{unfit}");
     let names = host.run("policy diff acl@1 other@2 --tenant acme");
     assert!(
@@ -589,7 +589,7 @@ fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_befo
         found["fallback"]["why"]
             .as_str()
             .unwrap()
-            .contains("acl@2 could not be loaded"),
+            .contains("acl@2 couldn't be loaded"),
         "{found}"
     );
     assert_eq!(

@@ -306,7 +306,7 @@ fn two_damaged_files_are_refused_in_one_sentence() {
     }
     let error = Store::open(state.path()).unwrap_err();
     let words = format!(
-        "the state in {} is damaged, and so is its copy",
+        "the state in {} and its copy are damaged",
         state.path().display()
     );
     assert!(error.to_string().starts_with(&words), "{error}");
