@@ -202,7 +202,7 @@ fn heads_that_are_none() {
     ] {
         let error = wrong.parse::<Head>().unwrap_err();
         assert!(
-            error.starts_with(&format!("{wrong:?} is no head")),
+            error.starts_with(&format!("{wrong:?} isn't the head")),
             "{error}"
         );
     }
