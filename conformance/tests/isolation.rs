@@ -216,7 +216,9 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
             .split(' '),
     );
     assert!(
-        provider.err.contains("the provider's policies run in the daemon"),
+        provider
+            .err
+            .contains("the provider's policies run in the daemon"),
         "{provider}"
     );
     // Back into the daemon, and nobody needs the process any more.
