@@ -361,11 +361,11 @@ fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
     for path in &names {
         std::fs::write(path, b"").unwrap();
     }
-    refuses("is damaged, and so is its copy");
+    refuses("and its copy are damaged");
     for path in &names {
         std::fs::remove_file(path).unwrap();
     }
-    refuses("went back: it ends with audit record 0");
+    refuses("is older than its audit log: it ends with audit record 0");
     blocked.meets(Code::UNAVAILABLE);
     for (path, bytes) in names.iter().zip(&backup) {
         std::fs::write(path, bytes).unwrap();

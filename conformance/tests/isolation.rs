@@ -202,10 +202,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
     let diff = host
         .daemon
         .tollgate("policy diff acl@1 acl@1 --tenant acme --last 10".split(' '));
-    assert!(
-        diff.err.contains("runs in a process of its tenant's"),
-        "{diff}"
-    );
+    assert!(diff.err.contains("runs in its tenant's process"), "{diff}");
     let provider = host.daemon.tollgate(
         format!(
             "policy push {} --provider --name null",
@@ -219,7 +216,9 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
             .split(' '),
     );
     assert!(
-        provider.err.contains("the provider's run in the daemon"),
+        provider
+            .err
+            .contains("the provider's policies run in the daemon"),
         "{provider}"
     );
     // Back into the daemon, and nobody needs the process any more.
@@ -601,7 +600,7 @@ fn modules_for_other_hosts_are_refused_with_what_to_do() {
     let attach = format!("policy attach filter@1 --tenant acme {AT}");
     let refused = daemon.run(&attach);
     assert_eq!(refused.code, 3, "{refused}");
-    let words = "policy filter@1 speaks proxy-wasm, and such modules can't run in a process of their own yet; --isolation none";
+    let words = "policy filter@1 speaks proxy-wasm; such modules can't run in a separate process yet; --isolation none";
     assert!(refused.err.contains(words), "{refused}");
     let opa = r#"(module
         (import "env" "memory" (memory 2))
@@ -614,7 +613,7 @@ fn modules_for_other_hosts_are_refused_with_what_to_do() {
         "policy attach opa@1 --tenant acme {AT} --isolation process"
     ));
     assert_eq!(refused.code, 3, "{refused}");
-    let words = "policy opa@1 speaks opa, and such modules can't run in a process of their own yet; --isolation none";
+    let words = "policy opa@1 speaks opa; such modules can't run in a separate process yet; --isolation none";
     assert!(refused.err.contains(words), "{refused}");
     daemon.ok(&format!("{attach} --isolation none"));
     assert_eq!(daemon.attachment("filter")["isolation"], "none");

@@ -426,7 +426,7 @@ fn recorded_calls_show_what_another_version_would_decide() {
         "policy push {module} --tenant acme --name acl --config {config}"
     ));
     let unfit = host.run("policy diff acl@1 acl@4 --tenant acme");
-    let words = "they show [customer_name] of hotel.Reservation/Reserve at the request hook, and acl@4 declares []";
+    let words = "they show [customer_name] of hotel.Reservation/Reserve at the request hook, but acl@4 declares []";
     assert!(unfit.code == 9 && unfit.err.contains(words), "{unfit}");
     let names = host.run("policy diff acl@1 other@2 --tenant acme");
     assert!(
@@ -589,7 +589,7 @@ fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_befo
         found["fallback"]["why"]
             .as_str()
             .unwrap()
-            .contains("acl@2 could not be loaded"),
+            .contains("acl@2 couldn't be loaded"),
         "{found}"
     );
     assert_eq!(
@@ -637,7 +637,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "policy attach acl --tenant acme --service a.B --side client",
         3,
-        "\"acl\" names no version of a policy",
+        "\"acl\" isn't a version of a policy",
     );
     check(
         "policy attach acl@1 --tenant nobody --service a.B --side client",
@@ -775,14 +775,14 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
     check(
         "audit show --last 1001",
         3,
-        "1001 records are too many at once; 1000 can be shown",
+        "1001 records are too many; at most 1000 can be shown",
     );
     check("audit verify --file /nowhere", 5, "/nowhere can't be read");
     let file = host.bed.file("empty.jsonl", "").display().to_string();
     check(
         &format!("audit verify --file {file} --head 7"),
         3,
-        "\"7\" is no head of an audit log",
+        "\"7\" isn't the head of an audit log",
     );
     check(
         &format!("audit verify --file {file} --head 7:{}", "0".repeat(64)),

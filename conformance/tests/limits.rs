@@ -443,7 +443,7 @@ fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_oper
     let token = daemon.tenant("acme");
     kept.retain(|wire| {
         let told = told(wire);
-        let share = "user 65534 has 512 connections that have opened no session";
+        let share = "user 65534 has 512 connections without a session";
         assert!(
             told.as_ref().is_none_or(|why| why.contains(share)),
             "{told:?}"
@@ -462,7 +462,7 @@ fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_oper
     let all_are_closed = || {
         kept.retain(|wire| {
             let told = told(wire);
-            let silence = "asked nothing within 10 s";
+            let silence = "sent no request within 10 s";
             assert!(
                 told.as_ref().is_none_or(|why| why.contains(silence)),
                 "{told:?}"

@@ -481,7 +481,7 @@ fn a_key_that_is_none_keeps_the_daemon_from_starting() {
         .unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
     assert!(
-        !ended.status.success() && said.contains("key.pem is no public key"),
+        !ended.status.success() && said.contains("key.pem isn't a public key"),
         "{said}"
     );
 }

@@ -195,7 +195,7 @@ fn without_a_key_nobody_is_a_peer() {
     let outcome = reserve(&alone, &token, "127.0.0.1:1");
     assert_eq!(outcome.code, 9, "{outcome}");
     assert!(
-        outcome.err.contains("has no key, and so no peers"),
+        outcome.err.contains("has no key, so it can't reach peer"),
         "{outcome}"
     );
     // Unless the operator trusts this host.

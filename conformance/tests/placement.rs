@@ -379,7 +379,7 @@ fn a_tenant_stays_where_it_was_moved_until_it_is_reset() {
     for (line, sentence) in [
         (
             "tenant move acme --runtime 2",
-            "INVALID_ARGUMENT: there is no runtime 2: this daemon has 2, numbered from 0 on",
+            "INVALID_ARGUMENT: runtime 2 does not exist: this daemon has 2 runtimes, numbered from 0",
         ),
         ("tenant move evil --runtime 0", "NOT_FOUND: "),
     ] {
@@ -452,7 +452,7 @@ fn a_runtime_that_somebody_was_moved_to_stays_and_another_configuration_has_as_m
     daemon.ok("daemon set runtimes=3");
     move_to(&daemon, "acme", 2);
     let refused = daemon.run("daemon set runtimes=2 spin_us=1");
-    let why = "FAILED_PRECONDITION: tenant acme was moved to runtime 2, which would go: move it elsewhere first, or reset it";
+    let why = "FAILED_PRECONDITION: tenant acme was moved to runtime 2, which would be removed: move it elsewhere first, or reset it";
     assert!(refused.err.contains(why), "{}", refused.err);
     assert_eq!(daemon.status()["runtimes"], 3);
     assert_eq!(daemon.status()["datapath"][0]["spin_us"], 50);

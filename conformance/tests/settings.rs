@@ -375,7 +375,7 @@ fn what_is_no_value_is_refused_with_one_sentence_and_nothing_changes() {
     }
     for line in ["daemon set listen=127.0.0.1:1", "daemon reset listen"] {
         let outcome = daemon.run(line);
-        let begins = "tollgate: INVALID_ARGUMENT: \"listen\" is no setting that can change while the daemon runs; cores, runtimes, waiting, ";
+        let begins = "tollgate: INVALID_ARGUMENT: \"listen\" can't be changed while the daemon runs; cores, runtimes, waiting, ";
         assert!(
             outcome.code == 3 && outcome.err.starts_with(begins),
             "{outcome}"

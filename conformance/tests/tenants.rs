@@ -235,7 +235,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     assert!(
         outcome
             .err
-            .contains("warning: nothing was checked: policy p is for no method of hotel."),
+            .contains("warning: nothing was checked: policy p covers no method of hotel."),
         "{outcome}"
     );
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_schema_can_be_given_along_where_nobody_has_bound_one() {
     refused(
         &without,
         Code::INVALID_ARGUMENT,
-        "the schema that was given along has no service depot.S; it has hotel.",
+        "the request's schema has no service depot.S; it has hotel.",
     );
     let method = attached(&format!("--proto {mine} --method Put"));
     refused(
@@ -660,7 +660,7 @@ fn a_policy_is_deleted_once_nothing_needs_it() {
     refused(
         &delete("acl"),
         Code::FAILED_PRECONDITION,
-        "acl@1 is what a rollback goes back to at client hotel.Reservation/*",
+        "acl@1 is the target of a rollback at client hotel.Reservation/*",
     );
     refused(
         &delete("acl@7"),

@@ -176,9 +176,9 @@ fn what_cannot_take_over_changes_nothing() {
                 "echo \"error: unexpected argument '--take-over'\" >&2; exit 2",
             ),
             9,
-            "(exit status: 2; the daemon's log has what it said)",
+            "(exit status: 2; its output is in the daemon's log)",
         ),
-        (says("mumbles"), 9, "it said something else"),
+        (says("mumbles"), 9, "it sent an unexpected message"),
         (says("ends"), 9, "it ended before it had opened the store"),
         (says("refuses"), 9, "it thinks better of it"),
         (says("waits"), 4, "it hadn't opened the store within 5s"),
@@ -293,12 +293,13 @@ fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
         ] {
             let outcome = host.daemon.run(line);
             assert_eq!(outcome.code, 14, "{line}: {outcome}");
-            let sentence = "the daemon is being upgraded, and nothing can be changed until it is";
+            let sentence =
+                "the daemon is being upgraded; changes are rejected until the upgrade ends";
             assert!(outcome.err.contains(sentence), "{line}: {outcome}");
         }
         let outcome = host.daemon.run(&line);
         assert_eq!(outcome.code, 14, "{outcome}");
-        let sentence = "something is being changed just now: try again in a moment";
+        let sentence = "another change is in progress: try again in a moment";
         assert!(outcome.err.contains(sentence), "{outcome}");
         assert!(!trying.is_finished());
         std::fs::write(told, "").unwrap();

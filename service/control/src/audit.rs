@@ -1,12 +1,14 @@
-//! The audit log: what was done to policies, tenants and settings, by whom, in a chain of hashes that shows every later edit.
+//! The audit log: changes of policies, tenants and settings with their actors, in a chain of hashes
+//! that reveals every later edit.
 //!
 //! ```text
 //!   {"seq":7,"time":"2026-11-21T15:46:02.120Z","prev":"<hash of 6>","actor":"uid 0 pid 4711","event":"attach","details":{…},"hash":"…"}
 //!   └───────────────────────────────── SHA-256 over these bytes ─────────────────────────────────────────────────┘
 //! ```
 //!
-//! One record is one line of `audit.jsonl` in the state directory, which is only appended to. The store keeps a copy of the
-//! newest line (the **anchor**), written in the very transaction that makes the change, before the line reaches the file:
+//! A record is one line of `audit.jsonl` in the state directory, which is only appended to. The
+//! store keeps a copy of the newest line, the **anchor**. It is written in the transaction of the
+//! change, before the line reaches the file:
 //!
 //! ```text
 //!   begin ─ change ─ anchor := line ─ commit (fsync) ─ append line ─ fsync
@@ -14,14 +16,16 @@
 //!                                            └─ a crash before: neither the change nor the record
 //! ```
 //!
-//! So a record says what has happened, nothing happens without one, and at most the newest is in the anchor alone: the next
-//! change appends it first, or fails. A start after such a crash completes the file and records that it did (`healed`), whichever bytes of the
-//! line a power cut has left, and zeros for the others; a file that ends in any other way was changed by somebody else, and the next record
-//! says so (`broken`).
+//! So a record describes a change that was made, no change is made without a record, and at most
+//! the newest record is only in the anchor. The next change appends it first, or fails. A start
+//! after such a crash completes the file and records that (`healed`), whichever bytes of the line a
+//! power cut has left, with zeros for the others. Any other end of the file was changed by another
+//! program, and the next record says so (`broken`).
 //!
-//! What it can't show: who can write both the file and the store can write another history. Keep `tollgate audit head` somewhere
-//! else, now and then, and have `verify` compare. Cutting the end off a file that is verified without store and head isn't seen
-//! either. The file isn't rotated: what tenants can cause is bounded by [`limits::REPEATS_PER_WINDOW`].
+//! Limits: a program that can write both the file and the store can forge the history. Keep the
+//! output of `tollgate audit head` elsewhere from time to time, and let `verify` compare it. A cut
+//! end goes unnoticed if a file is verified without store and head. The file isn't rotated:
+//! [`limits::REPEATS_PER_WINDOW`] bounds the records that tenants can cause.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -41,17 +45,17 @@ use crate::model::hex;
 /// The log's name in the state directory.
 pub const FILE: &str = "audit.jsonl";
 
-/// Who did it.
+/// The actor of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Actor {
-    /// Whoever is at the other end of an administrative connection, by the kernel's word.
+    /// The peer of an administrative connection, as the kernel reports it.
     Admin {
         /// User id.
         uid: u32,
         /// Process id.
         pid: i32,
     },
-    /// The daemon by itself.
+    /// The daemon itself.
     Daemon,
 }
 
@@ -64,7 +68,7 @@ impl fmt::Display for Actor {
     }
 }
 
-/// What is recorded.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Event {
@@ -94,7 +98,7 @@ pub enum Event {
 }
 
 impl Event {
-    /// As the log has it.
+    /// The name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Event::TenantAdd => "tenant-add",
@@ -124,21 +128,21 @@ impl Event {
     }
 }
 
-/// One thing to be recorded.
+/// An event to be recorded.
 #[derive(Clone, Debug)]
 pub struct Note {
-    /// Who.
+    /// The actor.
     pub actor: Actor,
-    /// What.
+    /// The kind.
     pub event: Event,
-    /// With which values; an object.
+    /// The details, an object.
     pub details: Value,
 }
 
-/// Where a log ends: what to keep elsewhere, written `SEQ:HASH`.
+/// The end of a log, to be kept elsewhere, written `SEQ:HASH`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
-    /// The newest record's number; 0: there is none.
+    /// The newest record's number; 0 if there is none.
     pub seq: u64,
     /// Its hash.
     pub hash: [u8; 32],
@@ -162,7 +166,7 @@ impl std::str::FromStr for Head {
             })
         };
         parse().ok_or_else(|| {
-            format!("{text:?} is no head of an audit log: it is a number, a colon and 64 hex digits, as `audit head` prints it")
+            format!("{text:?} isn't the head of an audit log: a number, a colon and 64 hex digits, as `audit head` prints it")
         })
     }
 }
@@ -179,10 +183,10 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// What stands between a record's hashed bytes and its hash.
+/// The text between a record's hashed bytes and its hash.
 const SEAL: &str = ",\"hash\":\"";
 
-/// The line that follows `head`, without its end of line, and the new head.
+/// The line after `head`, without its line end, and the new head.
 pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) {
     let text = |value: &dyn fmt::Display| Value::String(value.to_string()).to_string();
     let mut details = note.details.to_string();
@@ -227,7 +231,7 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
 }
 
-/// What is read back of a record; the order and the exact bytes are the hash's business.
+/// The fields of a record that is read back. The hash covers the order and the exact bytes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Read1 {
@@ -244,7 +248,7 @@ struct Read1 {
     hash: String,
 }
 
-/// A line by itself: what comes before it, and what it is.
+/// Parses a line: the head before it, and its own.
 fn parse(line: &[u8]) -> Result<(Head, Head), String> {
     let text = std::str::from_utf8(line).map_err(|_| "it isn't UTF-8".to_owned())?;
     let (sealed, _) = text
@@ -256,7 +260,7 @@ fn parse(line: &[u8]) -> Result<(Head, Head), String> {
     }
     let record: Read1 =
         serde_json::from_str(text).map_err(|error| format!("it isn't a record: {error}"))?;
-    let prev = unhex(&record.prev).ok_or_else(|| "its prev is no hash".to_owned())?;
+    let prev = unhex(&record.prev).ok_or_else(|| "its prev isn't a hash".to_owned())?;
     let before = record
         .seq
         .checked_sub(1)
@@ -268,13 +272,13 @@ fn parse(line: &[u8]) -> Result<(Head, Head), String> {
         },
         Head {
             seq: record.seq,
-            hash: unhex(&record.hash).ok_or_else(|| "its hash is no hash".to_owned())?,
+            hash: unhex(&record.hash).ok_or_else(|| "its hash isn't a hash".to_owned())?,
         },
     );
     Ok((before, here))
 }
 
-/// Where a log ends whose newest line this is.
+/// The head of a log with this newest line.
 pub(crate) fn head_of(line: Option<&str>) -> Result<Head, String> {
     match line {
         Some(line) => parse(line.as_bytes()).map(|(_, here)| here),
@@ -282,18 +286,18 @@ pub(crate) fn head_of(line: Option<&str>) -> Result<Head, String> {
     }
 }
 
-/// What a verification found: no edit.
+/// The result of a verification without edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// Records that were read.
     pub records: u64,
-    /// Where the log ends.
+    /// The end of the log.
     pub head: Head,
-    /// Whether that was compared with a head that is kept elsewhere; otherwise records that were cut off the end aren't missed.
+    /// Whether the log was compared with a head kept elsewhere; if not, a cut end goes unnoticed.
     pub anchored: bool,
 }
 
-/// The first line at which a log isn't what was written.
+/// The first line of a log that differs from the one that was written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}")]
 pub struct Edited {
@@ -303,21 +307,21 @@ pub struct Edited {
     pub what: String,
 }
 
-/// What a log is compared with.
+/// The reference that a log is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
-    /// Nothing: what was cut off the end isn't missed.
+    /// None: a cut end goes unnoticed.
     None,
-    /// A head that was kept elsewhere, maybe long ago: the log has to pass it.
+    /// A head that was kept elsewhere, maybe long ago: the log has to contain it.
     Kept(Head),
-    /// The store's: the log has to end there.
+    /// The store's head: the log has to end with it.
     End(Head),
 }
 
-/// Reads a log from its first record on.
+/// Verifies a log from its first record.
 ///
 /// # Errors
-/// The first line that isn't what was written.
+/// The first line that differs from the one that was written.
 pub fn verify(log: impl BufRead, anchor: Anchor) -> Result<Verified, Edited> {
     verify_from(Head::default(), log, anchor)
 }
@@ -390,11 +394,12 @@ fn edited_at(line: u64, what: String) -> Edited {
     Edited { line, what }
 }
 
-/// Where the records are.
+/// The place of the records.
 #[derive(Debug)]
 enum Place {
     File(PathBuf),
-    /// A daemon without a state directory: the newest, and where the oldest of them continues.
+    /// A daemon without a state directory: the newest records, and the head before the oldest of
+    /// them.
     Memory {
         before: Head,
         lines: VecDeque<String>,
@@ -406,13 +411,13 @@ enum Place {
 pub(crate) struct Log {
     place: Place,
     pub(crate) head: Head,
-    /// The anchor's line, which the file still lacks.
+    /// The anchor's line, if the file lacks it.
     owed: Option<String>,
-    /// Why it does, if that isn't for a moment only.
+    /// Why the file lacks it, after a failed attempt.
     failure: Option<String>,
 }
 
-/// How the file was found at the start.
+/// The state of the file at the start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     Whole,
@@ -439,7 +444,7 @@ impl Log {
         }
     }
 
-    /// The log in a state directory whose files can't be written now: as it is, without what it may lack.
+    /// The log of a state directory that can't be written now, without completing it.
     pub(crate) fn as_it_is(state: &Path, anchor: Option<&str>) -> Result<Log, String> {
         Ok(Log {
             place: Place::File(state.join(FILE)),
@@ -449,7 +454,7 @@ impl Log {
         })
     }
 
-    /// The log in a state directory whose store has `anchor` as its newest line.
+    /// The log of a state directory whose store has `anchor` as its newest line.
     pub(crate) fn open(state: &Path, anchor: Option<&str>) -> std::io::Result<(Log, Found)> {
         let path = state.join(FILE);
         let mut log = Log {
@@ -486,7 +491,7 @@ impl Log {
         Ok((log, Found::Healed { seq: here.seq }))
     }
 
-    /// Appends what the file still lacks.
+    /// Appends the line that the file lacks, if any.
     pub(crate) fn settle(&mut self) -> std::io::Result<()> {
         if let Some(line) = self.owed.take()
             && let Err(error) = self.append(&line)
@@ -504,7 +509,7 @@ impl Log {
         self.failure.as_deref()
     }
 
-    /// Takes a line that the store has committed.
+    /// Appends a line that the store has committed.
     pub(crate) fn committed(&mut self, line: String, head: Head) -> std::io::Result<()> {
         self.head = head;
         self.owed = Some(line);
@@ -527,7 +532,7 @@ impl Log {
         }
     }
 
-    /// The file; none: the log is in memory.
+    /// The file; `None` if the log is in memory.
     pub(crate) fn path(&self) -> Option<&Path> {
         match &self.place {
             Place::File(path) => Some(path),
@@ -560,7 +565,8 @@ impl Log {
     }
 }
 
-/// How to verify a log while it is being written: taken under the store's lock, carried out without it.
+/// The verification of a log that is being written: prepared under the store's lock, run without
+/// it.
 #[derive(Debug)]
 pub struct Verification {
     place: Taken,
@@ -569,9 +575,9 @@ pub struct Verification {
 
 #[derive(Debug)]
 enum Taken {
-    /// A file, and how much of it there was.
+    /// A file, and its length at that time.
     File(PathBuf, u64),
-    /// Where the kept records continue, and their lines.
+    /// The head before the kept records, and their lines.
     Memory(Head, Vec<u8>),
 }
 
@@ -579,7 +585,7 @@ impl Verification {
     /// Reads the whole log.
     ///
     /// # Errors
-    /// The first line that isn't what was written.
+    /// The first line that differs from the one that was written.
     pub fn run(self) -> Result<Verified, Edited> {
         match self.place {
             Taken::File(path, len) => verify_part(&path, len, Anchor::End(self.head)),
@@ -590,10 +596,10 @@ impl Verification {
     }
 }
 
-/// Verifies a file; see [`verify`]. A file that isn't there is an empty log.
+/// Verifies a file; see [`verify`]. A missing file is an empty log.
 ///
 /// # Errors
-/// The first line that isn't what was written, or that can't be read.
+/// The first line that differs from the one that was written, or that can't be read.
 pub fn verify_file(path: &Path, anchor: Anchor) -> Result<Verified, Edited> {
     verify_part(path, u64::MAX, anchor)
 }
@@ -612,10 +618,10 @@ fn verify_part(path: &Path, len: u64, anchor: Anchor) -> Result<Verified, Edited
 fn broken(ended: &Result<Head, String>, rest: u64) -> Found {
     let ends = match ended {
         Ok(head) => format!("with record {}", head.seq),
-        Err(what) => format!("with a line that is no record: {what}"),
+        Err(what) => format!("with a line that isn't a record: {what}"),
     };
     let rest = if rest > 0 {
-        format!(" and {rest} bytes of no line")
+        format!(" and {rest} bytes without a line end")
     } else {
         String::new()
     };
@@ -639,11 +645,11 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
         file.seek(SeekFrom::End(-1))?;
         file.read_exact(&mut last)?;
     }
-    // After a line that somebody cut: what follows it is at least a line of its own.
+    // After a cut line, the new record starts on its own line.
     let end = if last == [b'\n'] { "" } else { "\n" };
     let written = file.write_all(format!("{end}{line}\n").as_bytes());
     if written.is_err() {
-        // No half of a line shall stay; if that fails as well, the next start finds it.
+        // No partial line shall remain; if that fails as well, the next start finds it.
         let _left_for_the_next_start = file.set_len(len);
     }
     written?;
@@ -654,7 +660,7 @@ fn append(path: &Path, line: &str) -> std::io::Result<()> {
     }
 }
 
-/// The last line that has an end (without it), where what follows it begins, and the file's length.
+/// The last complete line (without its line end), the offset after it, and the file's length.
 fn last_line(path: &Path) -> std::io::Result<(Option<Vec<u8>>, u64, u64)> {
     let (tail, len) = tail(path, 2 * MAX_LINE_BYTES as u64)?;
     let Some(end) = tail.iter().rposition(|&b| b == b'\n') else {
@@ -668,7 +674,7 @@ fn last_line(path: &Path) -> std::io::Result<(Option<Vec<u8>>, u64, u64)> {
 fn last_lines(path: &Path, count: usize) -> std::io::Result<Vec<String>> {
     let (mut bytes, len) = tail(path, 1 << 20)?;
     if len > bytes.len() as u64 {
-        // The first line of what was read is cut.
+        // The first line that was read is incomplete.
         let first = bytes
             .iter()
             .position(|&b| b == b'\n')
@@ -684,7 +690,7 @@ fn last_lines(path: &Path, count: usize) -> std::io::Result<Vec<String>> {
         .collect())
 }
 
-/// The last bytes of a file, at most `most`, and its length; nothing if it isn't there.
+/// The last bytes of a file, at most `most`, and its length; empty if the file doesn't exist.
 fn tail(path: &Path, most: u64) -> std::io::Result<(Vec<u8>, u64)> {
     let mut file = match File::open(path) {
         Ok(file) => file,
@@ -698,7 +704,8 @@ fn tail(path: &Path, most: u64) -> std::io::Result<(Vec<u8>, u64)> {
     Ok((bytes, len))
 }
 
-/// Where the file ends with `before`, if all that follows may be left of `line` after a power cut: some of its bytes, and zeros.
+/// The offset at which the file ends with `before`, if the rest may be the remains of `line` after
+/// a power cut: some of its bytes, and zeros.
 fn torn_at(path: &Path, before: Head, line: &str) -> std::io::Result<Option<u64>> {
     let (bytes, len) = tail(path, 3 * MAX_LINE_BYTES as u64)?;
     let first = len - bytes.len() as u64;
@@ -707,7 +714,7 @@ fn torn_at(path: &Path, before: Head, line: &str) -> std::io::Result<Option<u64>
     if first == 0 {
         starts.insert(0, 0);
     }
-    // The line's own end may be there.
+    // The line's own end may be present.
     for (k, &start) in starts.iter().enumerate().rev().take(2) {
         let written = line.bytes().chain([b'\n']);
         let rest = &bytes[start..];
@@ -725,14 +732,14 @@ fn torn_at(path: &Path, before: Head, line: &str) -> std::io::Result<Option<u64>
     Ok(None)
 }
 
-/// Where a directory's log ends, if it ends with a record.
+/// The head of a directory's log; the default if it doesn't end with a record.
 pub(crate) fn last_written(state: &Path) -> std::io::Result<Head> {
     let (line, ..) = last_line(&state.join(FILE))?;
     let head = line.map(|line| parse(&line).map(|(_, here)| here));
     Ok(head.and_then(Result::ok).unwrap_or_default())
 }
 
-/// Makes sure that names in a directory survive a power cut.
+/// Makes the names in a directory survive a power cut.
 pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }

@@ -1,15 +1,15 @@
-//! Where a test fills the disk: everything that is written asks here first. Outside of tests there is always room, until the system says otherwise.
+//! Lets tests fill the disk: every write asks here first. Outside of tests there is always room.
 
 use std::io::Result;
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread may write before its disk is full.
+    /// Writes that this thread may still do before its disk is full.
     pub(crate) static ROOM: std::cell::Cell<u32> = const { std::cell::Cell::new(u32::MAX) };
 }
 
 /// # Errors
-/// In a test that has filled the disk.
+/// A test has filled the disk.
 pub(crate) fn has_room() -> Result<()> {
     #[cfg(test)]
     match ROOM.get() {

@@ -1,29 +1,29 @@
-//! What the store refuses, and what can break underneath it.
+//! Errors of the store: rejected requests, and failures of the file or the machine.
 
 use crate::limits;
 use crate::model::{Owner, PolicyVersion};
 use crate::slot::SlotError;
 
-/// What kind of answer the administrator gets.
+/// The kind of a status that the operator gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// The request is wrong in itself: INVALID_ARGUMENT.
+    /// The request is invalid: INVALID_ARGUMENT.
     Invalid,
-    /// What should be created exists: ALREADY_EXISTS.
+    /// The object exists already: ALREADY_EXISTS.
     Exists,
-    /// What the request names doesn't exist: NOT_FOUND.
+    /// An object of the request doesn't exist: NOT_FOUND.
     Missing,
-    /// The request makes no sense now: FAILED_PRECONDITION.
+    /// The request isn't possible in this state: FAILED_PRECONDITION.
     State,
     /// A named limit is reached: RESOURCE_EXHAUSTED.
     Limit,
-    /// Another daemon is about to have the state: UNAVAILABLE.
+    /// Another daemon is taking the state over: UNAVAILABLE.
     Away,
-    /// The file or the machine: INTERNAL.
+    /// A failure of the file or the machine: INTERNAL.
     Broken,
 }
 
-/// Why the store did nothing.
+/// Why the store changed nothing.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum StoreError {
@@ -32,9 +32,9 @@ pub enum StoreError {
         limits::MAX_NAME
     )]
     Name { what: &'static str, value: String },
-    #[error("the {what} {value:?} isn't the full name of one: use letters, digits, '_' and '.'")]
+    #[error("{value:?} isn't a full name of a {what}: use letters, digits, '_' and '.'")]
     Identifier { what: &'static str, value: String },
-    #[error("{value:?} names no version of a policy: write it as name@version, like acl@1")]
+    #[error("{value:?} isn't a version of a policy: write it as name@version, like acl@1")]
     Reference { value: String },
     #[error("the {what} has {bytes} bytes; the limit is {limit}")]
     TooLarge {
@@ -75,7 +75,7 @@ pub enum StoreError {
     },
     #[error("there are {limit} {what} already, which is the limit")]
     Full { what: &'static str, limit: usize },
-    #[error("the daemon is being upgraded, and nothing can be changed until it is")]
+    #[error("the daemon is being upgraded; changes are rejected until the upgrade ends")]
     HandedOver,
     #[error("another daemon uses the state in {path}")]
     InUse { path: String },
@@ -86,8 +86,8 @@ pub enum StoreError {
         expected: u32,
     },
     #[error(
-        "the state in {path} is damaged, and so is its copy (tollgate.redb: {file}; tollgate.redb.copy: {copy}): policies would be missing, so \
-         nothing is started; put a backup of the directory in its place, or move the directory away to begin without tenants and policies"
+        "the state in {path} and its copy are damaged (tollgate.redb: {file}; tollgate.redb.copy: {copy}): policies would be missing, so \
+         the daemon doesn't start; restore a backup of the directory, or move the directory away to start without tenants and policies"
     )]
     Damaged {
         path: String,
@@ -95,17 +95,19 @@ pub enum StoreError {
         copy: String,
     },
     #[error(
-        "the state in {path} went back: it ends with audit record {stored}, and audit.jsonl with record {logged}; policies may be missing, so \
-         nothing is started; put a backup of the directory in its place, or move audit.jsonl away to go on with the state as it is"
+        "the state in {path} is older than its audit log: it ends with audit record {stored}, audit.jsonl with record {logged}; policies may be missing, so \
+         the daemon doesn't start; restore a backup of the directory, or move audit.jsonl away to continue with this state"
     )]
     WentBack {
         path: String,
         stored: u64,
         logged: u64,
     },
-    #[error("the state contradicts itself: {what}")]
+    #[error("the state is inconsistent: {what}")]
     Contradiction { what: String },
-    #[error("the state in {path} can't be changed now, only read: {why}; each change tries again")]
+    #[error(
+        "the state in {path} is read-only at the moment: {why}; each change tries to write again"
+    )]
     ReadOnly { path: String, why: String },
     #[error("the state has an attachment that this daemon can't read: {error}")]
     Unreadable { error: serde_json::Error },
@@ -122,7 +124,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What kind of answer the administrator gets.
+    /// The kind of a status that the operator gets.
     pub fn cause(&self) -> Cause {
         use StoreError as E;
         match self {
@@ -156,16 +158,16 @@ impl StoreError {
     }
 }
 
-/// A disk's own error. `ErrorKind` has no name for it.
+/// A disk's I/O error, for which `ErrorKind` has no name.
 const EIO: i32 = 5;
 
 impl StoreError {
-    /// Whether the database has to be opened again: after an error of a file's it answers nothing else any more.
+    /// Whether the database has to be opened again: after a file error it answers nothing else.
     pub(crate) fn needs_reopening(&self) -> bool {
         matches!(self, StoreError::Database(_))
     }
 
-    /// Whether it is the disk that doesn't take what is written, and may some time: not the operator, who gave a wrong directory.
+    /// Whether the disk can't be written at the moment, in contrast to a wrong directory.
     pub(crate) fn is_disks(&self) -> bool {
         use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
         let error = match self {
@@ -182,7 +184,7 @@ impl StoreError {
     }
 }
 
-/// redb has an error type per step; to an administrator they are one.
+/// redb has an error type per step; for operators they are one.
 macro_rules! from_redb {
     ($($error:ty),*) => {$(
         impl From<$error> for StoreError {

@@ -1,11 +1,13 @@
-//! A store's database while one daemon replaces another: who has it may change, and nothing is changed behind somebody's back.
+//! A store's database during a hand-over between daemons: it says which process may change it, so
+//! that no change is lost.
 //!
 //! ```text
 //!   the daemon that goes:   Own ─ hold ─▶ Changes ─ let_go ─▶ (nothing) ─ the other fails: resume ─▶ Own
 //!   the one that comes:     a copy, Everything ──────────────────────────────────────── resume ─▶ Own
 //! ```
 //!
-//! What is recorded without being a change (a policy's fault, say) still is while changes are held.
+//! While changes are held, records that aren't changes, such as a policy's fault, are still
+//! written.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -13,7 +15,7 @@ use redb::{Database, ReadTransaction, ReadableDatabase, WriteTransaction};
 
 use crate::error::StoreError;
 
-/// What is refused.
+/// What is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// Nothing.
@@ -22,7 +24,7 @@ pub(crate) enum Held {
     Changes,
     /// Changes and records: it is a copy, and they would be lost.
     Everything {
-        /// One was asked for.
+        /// A change or a record was asked for.
         asked: bool,
     },
 }
@@ -49,7 +51,7 @@ impl Lent {
         Ok(database.begin_read()?)
     }
 
-    /// For a change, or for a record alone.
+    /// Begins a change, or only a record.
     pub(crate) fn begin_write(&self, changes: bool) -> Result<WriteTransaction, StoreError> {
         if self.refuses(changes) {
             return Err(StoreError::HandedOver);
@@ -78,7 +80,7 @@ impl Lent {
         self.state_mut().held = held;
     }
 
-    /// Closes the file, so that another process can have it.
+    /// Closes the file, so that another process can open it.
     pub(crate) fn let_go(&self) {
         self.state_mut().database = None;
     }
@@ -92,18 +94,18 @@ impl Lent {
         look(state.database.as_ref().ok_or(StoreError::HandedOver)?)
     }
 
-    /// Whether there is a database to ask.
+    /// Whether the database is open.
     pub(crate) fn is_open(&self) -> bool {
         self.state().database.is_some()
     }
 
-    /// Takes what another has opened. What is refused stays so.
+    /// Takes the database of another one. What is rejected stays the same.
     pub(crate) fn replace(&self, by: Lent) {
         let by = by.0.into_inner().unwrap_or_else(PoisonError::into_inner);
         self.state_mut().database = by.database;
     }
 
-    // Whoever panicked held the lock between two assignments at most.
+    // A panic can leave the lock between two assignments at most.
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)

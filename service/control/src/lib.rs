@@ -1,12 +1,13 @@
-//! What the daemon was told to do: tenants, their tokens, policies and where these are attached.
+//! The daemon's stored configuration: tenants, their tokens, policies and attachments.
 //!
-//! [`Store`] keeps it in one file and a copy of that, and survives crashes, power cuts and a damaged file; [`Store::in_memory`] keeps it for the life of the
-//! process. The calls are synchronous and belong on the control thread: nothing on the datapath reads the store.
+//! [`Store`] keeps it in one file and a copy of that file. It survives crashes, power cuts and a
+//! damaged file. [`Store::in_memory`] keeps it until the process ends. Calls are synchronous and
+//! belong on the control thread: the datapath never reads the store.
 //!
 //! Every change is recorded in an [audit log](audit), in the same transaction.
 //!
-//! Deliberately absent: validation of modules (whoever pushes one has loaded it), and a watch: the one daemon that
-//! writes is the one that reads.
+//! Absent on purpose: validation of modules, which are loaded before they are pushed, and
+//! notifications of changes: only the daemon that writes reads.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is stored, as types; and the rules for names, which hold for every value that reaches the file.
+//! The types of the stored state, and the rules for names, which every stored value obeys.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,17 +10,17 @@ use crate::error::StoreError;
 use crate::limits;
 use crate::slot::Slot;
 
-/// Whose a policy is.
+/// The owner of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
-    /// The operator of the daemon's: it may judge every tenant's calls.
+    /// The daemon's operator: the policy may judge every tenant's calls.
     Provider,
-    /// A tenant's: it judges that tenant's calls only.
+    /// A tenant: the policy judges only that tenant's calls.
     Tenant(String),
 }
 
 impl Owner {
-    /// As keys have it: the tenant's name, which is never empty, or nothing.
+    /// The owner in keys: the tenant's name, which is never empty, or an empty text.
     pub(crate) fn key(&self) -> &str {
         match self {
             Owner::Provider => "",
@@ -35,7 +35,7 @@ impl Owner {
         }
     }
 
-    /// The tenant, if it is one.
+    /// The tenant, if the owner is one.
     pub fn tenant(&self) -> Option<&str> {
         match self {
             Owner::Provider => None,
@@ -54,14 +54,14 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Which part of a chain an attachment belongs to, in the order in which they are asked, for requests and for replies.
+/// An attachment's part of a chain, in the order of evaluation for requests and for replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Party {
     /// The provider's, before the tenant's.
     ProviderPre,
     /// The tenant's own.
     Tenant,
-    /// The provider's, after the tenant's: it sees what is sent.
+    /// The provider's, after the tenant's: it sees the final message.
     ProviderPost,
 }
 
@@ -92,10 +92,10 @@ impl Party {
     }
 }
 
-/// Which daemon of a call a policy judges in.
+/// The daemon of a call in which a policy judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
-    /// The caller's.
+    /// The client's.
     Client,
     /// The server's.
     Server,
@@ -126,7 +126,8 @@ impl Side {
     }
 }
 
-/// One version of a policy, written `acl@1`. Versions count from 1 in each tenant and name, and are never reused.
+/// One version of a policy, written `acl@1`. Versions count from 1 per owner and name, and are
+/// never reused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PolicyVersion {
     /// The policy's name.
@@ -160,26 +161,26 @@ impl FromStr for PolicyVersion {
     }
 }
 
-/// What stands for every tenant, or every service, in a target of the provider's.
+/// Stands for every tenant or every service in a provider's target.
 pub const ALL: &str = "*";
 
-/// Where a policy judges. A tenant's policies judge only its own calls.
+/// Where a policy judges. A tenant's policies judge only the tenant's own calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
-    /// In which part of the chain, and so whose policy.
+    /// The part of the chain, which determines the owner.
     pub party: Party,
-    /// Whose calls; [`ALL`] is for the provider only.
+    /// The tenant of the calls; [`ALL`] is for the provider only.
     pub tenant: String,
     /// The service's full name, like `hotel.Reservation`; [`ALL`] is for the provider only.
     pub service: String,
     /// The method's name, or empty for every method of the service.
     pub method: String,
-    /// In which daemon.
+    /// The daemon in which the policy judges.
     pub side: Side,
 }
 
 impl Target {
-    /// Whose policies are attached here.
+    /// The owner of policies at this target.
     pub fn owner(&self) -> Owner {
         match self.party {
             Party::Tenant => Owner::Tenant(self.tenant.clone()),
@@ -196,13 +197,14 @@ impl Target {
             && self.is_for(method)
     }
 
-    /// Whether calls of a method of its service are.
+    /// Whether calls of this method of the service are judged here.
     pub fn is_for(&self, method: &str) -> bool {
         self.method.is_empty() || self.method == method
     }
 }
 
-/// `client hotel.Reservation/Reserve`, and for the provider's also which part of the chain and whose calls.
+/// `client hotel.Reservation/Reserve`; for the provider's targets also the tenant and the part of
+/// the chain.
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let method = match self.method.as_str() {
@@ -217,27 +219,27 @@ impl fmt::Display for Target {
     }
 }
 
-/// A policy at a target: which of its versions are in force there, and under which conditions.
+/// A policy at a target: its versions there, and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// Where.
+    /// The place.
     pub target: Target,
-    /// The policy's name; whose follows from the target.
+    /// The policy's name; the owner follows from the target.
     pub policy: String,
     /// The versions.
     pub slot: Slot,
-    /// The conditions.
+    /// The options.
     pub options: Options,
 }
 
-/// What happens to the calls of a policy that has failed.
+/// How calls are handled after a policy has faulted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnFault {
-    /// They are refused until a fresh instance is in place, which comes after a pause that grows.
+    /// They are rejected until a fresh instance is in place, after a growing pause.
     #[default]
     Reload,
-    /// They are refused until an operator acts.
+    /// They are rejected until an operator acts.
     Closed,
     /// They pass unjudged until a fresh instance is in place.
     Open,
@@ -261,35 +263,35 @@ pub enum Isolation {
     /// In the daemon, in a sandbox that the compiler makes.
     #[default]
     None,
-    /// In a process of its tenant's, besides.
+    /// Additionally in a process of the tenant.
     Process,
 }
 
-/// The conditions under which a policy is attached.
+/// The options of an attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Options {
-    /// What becomes of its calls after a fault.
+    /// How calls are handled after a fault.
     pub on_fault: OnFault,
-    /// The hooks at which it is asked; none: all that it declares.
+    /// The hooks at which the policy is evaluated; none: all declared ones.
     pub hooks: Option<Vec<String>>,
-    /// The fields that it is shown; none: all that it declares.
+    /// The fields that it may read; none: all declared ones.
     pub fields: Option<Vec<String>>,
-    /// The metadata keys that it is shown; none: all that it declares. Left out of the file if there is no such list, so that daemons
-    /// of before it can read the file.
+    /// The metadata keys that it may read; none: all declared ones. The file omits an absent list,
+    /// so that daemons that predate this option can read the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Vec<String>>,
-    /// What it may use beside `log` and `metrics`; none: `state` and `change`.
+    /// Capabilities in addition to `log` and `metrics`; none: `state` and `change`.
     pub capabilities: Option<Vec<String>>,
-    /// Its CPU time per call; none: what the daemon's configuration says.
+    /// CPU time per call in microseconds; none: the daemon's default.
     pub cpu_us: Option<u32>,
     /// Whether each call gets an instance of its own.
     pub fresh: bool,
-    /// Where it runs; none: where the daemon's configuration says.
+    /// Where it runs; none: the daemon's default.
     pub isolation: Option<Isolation>,
-    /// How many views of the stable are kept for `policy diff`.
+    /// The number of views of the stable version that are kept for `policy diff`.
     pub record: u32,
-    /// By how many percentage points a candidate's error rate may be worse than the stable's.
+    /// Percentage points by which a candidate's error rate may exceed the stable version's.
     pub max_worse: u8,
 }
 
@@ -311,7 +313,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Bounds what reaches the file; what the names mean is for those who attach.
+    /// Checks the limits of the file. The meaning of names is checked when the policy is attached.
     pub(crate) fn check(&self) -> Result<(), StoreError> {
         let range = |what, value: u32, range: std::ops::RangeInclusive<u32>| {
             if range.contains(&value) {
@@ -356,23 +358,23 @@ impl Options {
     }
 }
 
-/// Which attachments of a policy are meant; a field that is `None` doesn't restrict.
+/// A selection of a policy's attachments; a field that is `None` doesn't restrict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// In this part of the chain.
+    /// The part of the chain.
     pub party: Option<Party>,
-    /// To calls of this tenant, `Some("*")` being those to every tenant's.
+    /// The tenant of the calls; `Some("*")` selects attachments for all tenants.
     pub tenant: Option<String>,
-    /// Of this service.
+    /// The service.
     pub service: Option<String>,
-    /// Of this method, `Some("")` being those to every method.
+    /// The method; `Some("")` selects attachments for all methods.
     pub method: Option<String>,
-    /// On this side.
+    /// The side.
     pub side: Option<Side>,
 }
 
 impl Selection {
-    /// Whether this attachment is meant.
+    /// Whether this attachment is selected.
     pub fn selects(&self, target: &Target) -> bool {
         fn allows<T: PartialEq>(wanted: &Option<T>, found: &T) -> bool {
             wanted.as_ref().is_none_or(|wanted| wanted == found)
@@ -388,9 +390,9 @@ impl Selection {
 /// A stored version of a policy, without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyInfo {
-    /// Whose.
+    /// The owner.
     pub owner: Owner,
-    /// Which.
+    /// The name and the version.
     pub policy: PolicyVersion,
     /// SHA-256 of the module.
     pub digest: [u8; 32],
@@ -411,27 +413,28 @@ pub struct PolicyBytes {
     pub config: Option<Vec<u8>>,
 }
 
-/// What a tenant has, which ends with it.
+/// A tenant's objects, which end with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holdings {
     /// Its policies, all versions.
     pub policies: Vec<PolicyVersion>,
-    /// Its attachments, and then those of the provider that name it.
+    /// Its attachments, then the provider's attachments that name it.
     pub attachments: Vec<Attachment>,
 }
 
-/// What is stored of a token: enough to know it again.
+/// The stored digest of a token, enough to recognize the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TokenDigest(pub(crate) [u8; 32]);
 
 impl TokenDigest {
-    /// Of what somebody says is a token.
+    /// The digest of an alleged token.
     pub fn of(token: &str) -> TokenDigest {
         TokenDigest(Sha256::digest(token.as_bytes()).into())
     }
 }
 
-/// What a tenant's applications authenticate with. It is shown once; only its digest is stored.
+/// The secret with which a tenant's applications authenticate. It is shown once; only its digest is
+/// stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -470,7 +473,7 @@ fn valid_name(name: &str) -> bool {
     (1..=limits::MAX_NAME).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// A tenant's or policy's name, as it may be stored.
+/// Checks a tenant's or policy's name.
 pub(crate) fn check_name(what: &'static str, value: &str) -> Result<(), StoreError> {
     if valid_name(value) {
         return Ok(());
@@ -481,7 +484,7 @@ pub(crate) fn check_name(what: &'static str, value: &str) -> Result<(), StoreErr
     })
 }
 
-/// A target's names, as they may be stored.
+/// Checks a target's names.
 pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
     let provider = target.party != Party::Tenant;
     let all = |text: &str| provider && text == ALL;

@@ -1,28 +1,32 @@
-//! The store's file and its copy: what is needed to come back from a damaged one.
+//! The store's file and its copy, for restoring a damaged one.
 //!
 //! ```text
 //!   change ─ write both ─ sync tollgate.redb ─ sync tollgate.redb.copy ─ acknowledged
 //! ```
 //!
-//! The two hold the same bytes, page for page, and each by itself survives a power cut at any moment. A start looks at both before it changes
-//! either (in an [`Overlay`]): it compares every page with its checksum, also of files that are the same (what one disk does to both, a backup keeps).
-//! It takes the one that is whole and ends with the newer audit record:
+//! Both hold the same bytes, page for page, and each survives a power cut at any moment. A start
+//! checks both before it changes either (in an [`Overlay`]): it compares every page with its
+//! checksum, even if the files are equal, because one disk may damage both alike. It takes the
+//! whole one with the newer audit record:
 //!
 //! ```text
 //!   tollgate.redb   copy            what happens
 //!   whole           the same        nothing
-//!   whole           anything else   the copy is made again
-//!   damaged, older  whole           the file is kept aside, made again from the copy, and the audit log says so
+//!   whole           anything else   the copy is made anew
+//!   damaged, older  whole           the file is renamed and restored from the copy, and the audit log says so
 //!   damaged         damaged         the daemon doesn't start, and says what to do
 //! ```
 //!
-//! Nor does it start if the audit log has a later record than either: the state went back, and policies may be missing.
-//! Files appear under their names when they are complete, so an empty or short one is a damaged one, never a new one.
+//! The daemon doesn't start either if the audit log has a later record than both files: the state
+//! is too old, and policies may be missing. Files get their names when they are complete, so an
+//! empty or short file is damaged, never new.
 //!
-//! Files that can't be written (a full disk) are read all the same: [`open_to_read`] keeps what a start would change in memory. A copy that is behind is
-//! overwritten in its place, so that it takes no room beside the old one; until that is done, the file is the whole one.
+//! Files that can't be written, such as on a full disk, are still read: [`open_to_read`] keeps the
+//! changes of a start in memory. An outdated copy is overwritten in place, so that it needs no
+//! additional room; until that is done, the file is the whole one.
 //!
-//! Absent: protection from who can write the directory, and a search for pages that decay while the daemon runs: these are found at the next start.
+//! Absent on purpose: protection from programs that can write the directory, and a search for pages
+//! that decay while the daemon runs: the next start finds these.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -46,16 +50,16 @@ use crate::{disk, limits};
 /// The file's name in the state directory.
 pub(crate) const FILE: &str = "tollgate.redb";
 
-/// Its copy's.
+/// The name of its copy.
 pub(crate) const COPY: &str = "tollgate.redb.copy";
 
-/// What a file's name ends with until it is complete.
+/// The suffix of a file's name until the file is complete.
 const NEW: &str = ".new";
 
-/// What is between the name of a file that was kept aside and the time.
+/// The prefix of a damaged file's new name; the time follows.
 const DAMAGED: &str = "tollgate.redb.damaged-";
 
-/// Bytes that are compared, copied or remembered at once.
+/// Bytes that are compared, copied or kept in one block.
 const BLOCK: usize = 64 << 10;
 
 // ---- writing both ----
@@ -65,7 +69,7 @@ const BLOCK: usize = 64 << 10;
 pub(crate) struct Pair<B> {
     pub(crate) first: B,
     pub(crate) copy: B,
-    /// The directory: locked until the database is closed.
+    /// The directory, locked until the database is closed.
     pub(crate) _lock: Option<File>,
 }
 
@@ -98,7 +102,7 @@ impl<B: StorageBackend> StorageBackend for Pair<B> {
         self.copy.close()
     }
 
-    // Daemons that know of no copy lock the file.
+    // Daemons that predate the copy lock the file.
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.first.try_lock_range(start, end)
@@ -109,7 +113,7 @@ impl<B: StorageBackend> StorageBackend for Pair<B> {
     }
 }
 
-/// One of them on the disk.
+/// One of the two storages, on the disk.
 #[derive(Debug)]
 pub(crate) struct OnDisk(FileBackend);
 
@@ -152,12 +156,12 @@ impl StorageBackend for OnDisk {
 
 // ---- opening ----
 
-/// What was made again from its copy, or what of it was: for the audit log and the operator.
+/// A file that was restored from its copy, for the audit log and the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Restored {
     file: &'static str,
     why: String,
-    /// The name of what was there.
+    /// The new name of the old file.
     kept: Option<String>,
 }
 
@@ -173,12 +177,12 @@ impl std::fmt::Display for Restored {
         let kept = kept.as_deref().unwrap_or("nothing");
         write!(
             f,
-            "{file} of the state was made again ({why}); of what was there, {kept} is kept"
+            "the state's file {file} was restored ({why}); kept of the old one: {kept}"
         )
     }
 }
 
-/// What a file is.
+/// The state of a file.
 #[derive(Debug)]
 enum Look {
     Missing,
@@ -187,7 +191,7 @@ enum Look {
     Whole(Head),
 }
 
-/// Both files of a directory, as they were found.
+/// The states of both files of a directory.
 struct Found {
     file: Look,
     copy: Look,
@@ -210,7 +214,7 @@ impl Found {
         })
     }
 
-    /// Where the newer of the whole ones ends, and whether that is the copy.
+    /// The end of the newer whole file, and whether that is the copy.
     fn newest(&self, state: &Path) -> Result<(Head, bool), StoreError> {
         match (&self.file, &self.copy) {
             (Look::Whole(file), Look::Whole(copy)) if copy.seq > file.seq => Ok((*copy, true)),
@@ -239,7 +243,7 @@ impl std::fmt::Display for Look {
     }
 }
 
-/// Locks the directory and makes both files whole and the same.
+/// Locks the directory, and makes both files whole and equal.
 pub(crate) fn open(state: &Path) -> Result<(Pair<OnDisk>, Option<Restored>), StoreError> {
     let lock = lock(state)?;
     let mut found = Found::look(state)?;
@@ -270,7 +274,7 @@ pub(crate) fn open(state: &Path) -> Result<(Pair<OnDisk>, Option<Restored>), Sto
     Ok((pair, restored))
 }
 
-/// Locks the directory and reads the newer of the files that are whole; neither is changed. `None`: there is neither.
+/// Locks the directory and reads the newer whole file; changes neither. `None` if there is no file.
 pub(crate) fn open_to_read(state: &Path) -> Result<Option<Overlay>, StoreError> {
     let lock = lock(state)?;
     let found = Found::look(state)?;
@@ -286,7 +290,7 @@ pub(crate) fn open_to_read(state: &Path) -> Result<Option<Overlay>, StoreError> 
     Ok(Some(overlay))
 }
 
-/// Where the state of a directory ends, as the next start would find it. Changes nothing.
+/// The end of a directory's state, as the next start would find it. Changes nothing.
 pub(crate) fn head(state: &Path) -> Result<Head, StoreError> {
     let _lock = lock(state)?;
     let found = Found::look(state)?;
@@ -296,7 +300,7 @@ pub(crate) fn head(state: &Path) -> Result<Head, StoreError> {
     Ok(found.newest(state)?.0)
 }
 
-/// What the audit log tells, the state has to have.
+/// The state must contain every record of the audit log.
 fn check_log(state: &Path, stored: Head) -> Result<(), StoreError> {
     let logged = audit::last_written(state).map_err(|error| unusable(state, error))?;
     if logged.seq <= stored.seq {
@@ -337,9 +341,9 @@ fn create(state: &Path) -> Result<(), StoreError> {
 fn make_copy(state: &Path, copy: &Look) -> IoResult<Option<Restored>> {
     let from = File::open(state.join(FILE))?;
     match copy {
-        // Made for the first time, by a daemon that knew of no copy before, say.
+        // The first copy: a daemon that predates copies made the file, for example.
         Look::Missing => copy_to(state, &from, COPY)?,
-        // Damaged, or behind: a power cut, a disk that was full.
+        // Damaged or outdated, by a power cut or a full disk.
         _ => overwrite(&from, &state.join(COPY))?,
     }
     let Look::Damaged(why) = copy else {
@@ -352,7 +356,7 @@ fn make_copy(state: &Path, copy: &Look) -> IoResult<Option<Restored>> {
     }))
 }
 
-/// Makes a file the same as another, block by block, in its place.
+/// Makes a file equal to another, block by block, in place.
 fn overwrite(from: &File, path: &Path) -> IoResult<()> {
     let to = File::options().read(true).write(true).open(path)?;
     disk::has_room()?;
@@ -389,7 +393,7 @@ fn restore(state: &Path, found: &Found) -> IoResult<Restored> {
     })
 }
 
-/// Renames the file; of those that have been kept, the oldest make room.
+/// Renames the file. The oldest of the kept files are deleted.
 fn keep_aside(state: &Path) -> IoResult<String> {
     let mut kept = Vec::new();
     for entry in std::fs::read_dir(state)? {
@@ -409,7 +413,7 @@ fn copy_to(state: &Path, from: &File, name: &str) -> IoResult<()> {
     let path = state.join(format!("{name}{NEW}"));
     let new = new_file(&path)?;
     if let Err(error) = copy_blocks(from, &new, from.metadata()?.len()) {
-        // What a full disk needs least is half of a file.
+        // A full disk shall not keep a partial file.
         let _left_for_the_next_start = std::fs::remove_file(path);
         return Err(error);
     }
@@ -423,7 +427,7 @@ fn new_file(path: &Path) -> IoResult<File> {
     options.mode(0o600).open(path)
 }
 
-/// Gives a file its name once it is on the disk.
+/// Gives a file its name when it is on the disk.
 fn complete(state: &Path, name: &str) -> IoResult<()> {
     let new = state.join(format!("{name}{NEW}"));
     File::open(&new)?.sync_all()?;
@@ -431,7 +435,7 @@ fn complete(state: &Path, name: &str) -> IoResult<()> {
     audit::sync_directory(state)
 }
 
-// ---- looking without touching ----
+// ---- reading without changes ----
 
 fn look(path: &Path) -> Look {
     let file = match File::open(path) {
@@ -439,16 +443,17 @@ fn look(path: &Path) -> Look {
         Err(error) if error.kind() == ErrorKind::NotFound => return Look::Missing,
         Err(error) => return Look::Damaged(format!("it can't be read: {error}")),
     };
-    // The library has checks that panic, and a damaged file is where they would be met.
+    // The library has checks that panic, and a damaged file may trigger them.
     let looked = std::panic::catch_unwind(AssertUnwindSafe(|| look_into(file)));
     match looked {
         Ok(Ok(head)) => Look::Whole(head),
         Ok(Err(why)) => Look::Damaged(why),
-        Err(_panic) => Look::Damaged("it contradicts itself".to_owned()),
+        Err(_panic) => Look::Damaged("it is inconsistent".to_owned()),
     }
 }
 
-/// Reads every page and compares it with its checksum, every module with its digest, and what the tables say of each other.
+/// Checks every page against its checksum, every module against its digest, and the tables against
+/// each other.
 fn look_into(file: File) -> Result<Head, String> {
     let overlay = Overlay::new(file).map_err(|error| error.to_string())?;
     if overlay.changes().len == 0 {
@@ -459,7 +464,7 @@ fn look_into(file: File) -> Result<Head, String> {
         .map_err(|error| error.to_string())?;
     match database.check_integrity() {
         Ok(true) => {}
-        Ok(false) => return Err("its pages aren't what was written".to_owned()),
+        Ok(false) => return Err("its pages don't match their checksums".to_owned()),
         Err(error) => return Err(error.to_string()),
     }
     store::check(&database).map_err(|error| error.to_string())?;
@@ -467,21 +472,21 @@ fn look_into(file: File) -> Result<Head, String> {
     audit::head_of(line.as_deref())
 }
 
-/// A file, and changes to it that are forgotten.
+/// A file, with changes that are only kept in memory.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     file: File,
     changes: Mutex<Changes>,
-    /// The directory, as [`Pair`] has it.
+    /// The directory, as in [`Pair`].
     lock: Option<File>,
 }
 
 #[derive(Debug)]
 struct Changes {
     len: u64,
-    /// How much of the file is left below them.
+    /// The length of the file's part that the changes haven't cut off.
     of_file: u64,
-    /// By their place.
+    /// By offset.
     blocks: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -504,7 +509,7 @@ impl Overlay {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block as it is without changes.
+    /// A block without changes.
     fn block(&self, of_file: u64, at: u64) -> IoResult<Vec<u8>> {
         let mut block = vec![0; BLOCK];
         self.file
@@ -572,7 +577,8 @@ impl StorageBackend for Overlay {
     }
 }
 
-/// The blocks that a range is in: where each begins, where the range begins in it, and which part of the range that is.
+/// The blocks of a range: each one's offset, the range's beginning in it, and its part of the
+/// range.
 fn blocks(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -589,7 +595,7 @@ fn len_at(len: u64, at: u64) -> usize {
     usize::try_from(len.saturating_sub(at)).map_or(BLOCK, |rest| rest.min(BLOCK))
 }
 
-/// Whether both are there and have the same bytes.
+/// Whether both files exist and have the same bytes.
 fn is_same(one: &Path, other: &Path) -> IoResult<bool> {
     let files: IoResult<Vec<File>> = [one, other].into_iter().map(File::open).collect();
     let files = match files {
@@ -605,7 +611,7 @@ fn is_same(one: &Path, other: &Path) -> IoResult<bool> {
     for at in (0..len).step_by(BLOCK) {
         let here = len_at(len, at);
         for (file, block) in files.iter().zip(&mut read) {
-            // What can't be read is damage, and whoever looks closer says so.
+            // Unreadable bytes are damage, which a closer look reports.
             if file.read_exact_at(&mut block[..here], at).is_err() {
                 return Ok(false);
             }

@@ -1,21 +1,21 @@
-//! Repeated events, recorded seldom: who causes them shall not fill the audit log.
+//! Repeated events, recorded rarely: no culprit can fill the audit log.
 //!
-//! The first event of a kind and culprit is due at once. Those that follow within [`REPEAT_WINDOW`] are counted, and the count is
-//! due when the window is over. Over all culprits, [`REPEATS_PER_WINDOW`] records are due per window; what is beyond waits, as a
-//! count. Time is an argument.
+//! The first event of a kind and culprit is due at once. Later events within [`REPEAT_WINDOW`] are
+//! counted, and the count is due at the end of the window. At most [`REPEATS_PER_WINDOW`] records
+//! are due per window over all culprits; further counts wait. The time is an argument.
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::limits::{REPEAT_KEYS, REPEAT_WINDOW, REPEATS_PER_WINDOW};
 
-/// Counts of what isn't recorded yet.
+/// Counts of events that aren't recorded yet.
 #[derive(Debug)]
 pub struct Repeats<D> {
     counted: HashMap<String, Counted<D>>,
     window: Option<Instant>,
     spent: u32,
-    /// Of culprits that found no place of their own.
+    /// Events of culprits without an entry.
     pub others: u64,
 }
 
@@ -27,14 +27,14 @@ struct Counted<D> {
     newest: Option<D>,
 }
 
-/// A record that is due: the newest event, and how many there were since the last record.
+/// A record that is due: the newest event, and the number of events since the last record.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Due<D> {
-    /// Of which kind and culprit.
+    /// Kind and culprit.
     pub key: String,
     /// The newest event.
     pub event: D,
-    /// How many it stands for.
+    /// The number of events that it stands for.
     pub times: u64,
 }
 

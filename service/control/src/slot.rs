@@ -1,4 +1,4 @@
-//! One attachment's versions, and what the operator can do to them.
+//! One attachment's versions, and the steps that change them.
 //!
 //! ```text
 //!             attach v                      upgrade w            promote
@@ -9,23 +9,23 @@
 //!   candidate w ─────────────┘                         stable v             stable v
 //! ```
 //!
-//! Pure: each step is a function from a slot to the next one, or a refusal. The same steps are taken by the operator and by the
-//! daemon itself, when a candidate fails or has passed its probation.
+//! Pure: each step is a function from a slot to the next one, or an error. Operators take the same
+//! steps as the daemon, which acts when a candidate fails or has passed its probation.
 
 use serde::{Deserialize, Serialize};
 
-/// How much a version that is on trial may decide.
+/// The calls that a version on trial decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trial {
-    /// Nothing: it is asked, and what it says is counted.
+    /// None: it is evaluated, and its decisions are counted.
     Shadow,
     /// This percentage of calls, 1 to 100.
     Canary(u8),
 }
 
 impl Trial {
-    /// Whether the candidate decides every call, and the stable none.
+    /// Whether the candidate decides every call, and the stable version none.
     pub fn decides_all(self) -> bool {
         matches!(self, Trial::Canary(100..))
     }
@@ -44,36 +44,37 @@ impl std::fmt::Display for Trial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Candidate {
-    /// Which.
+    /// The version's number.
     pub version: u32,
-    /// How much it decides.
+    /// The calls that it decides.
     pub trial: Trial,
-    /// After this time without a failure it becomes the stable by itself; none: an operator promotes it. A restart of the
-    /// daemon begins the time anew: what was not observed doesn't count.
+    /// After this time without a failure the candidate is promoted automatically; none: an operator
+    /// promotes it. A restart of the daemon starts the time again: unobserved time doesn't count.
     #[serde(default)]
     pub probation_ms: Option<u64>,
 }
 
-/// The versions of a policy at one target. An empty slot judges nothing: a trial ended there and there was no stable.
+/// The versions of a policy at one target. An empty slot judges nothing: a trial ended there
+/// without a stable version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slot {
-    /// What decides.
+    /// The version that decides.
     pub stable: Option<u32>,
-    /// What is on trial.
+    /// The version on trial.
     pub candidate: Option<Candidate>,
-    /// What decided before the stable did.
+    /// The version that decided before the stable one.
     pub previous: Option<u32>,
-    /// Why the stable gets no fresh instance any more.
+    /// Why the stable version gets no fresh instance any more.
     pub quarantine: Option<String>,
 }
 
-/// Why a step makes no sense; the rest of a sentence that begins with where.
+/// Why a step is impossible: the rest of a sentence that begins with the place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum SlotError {
     #[error(
-        "{policy}@{stable} decides already; put another version beside it with `policy upgrade`"
+        "{policy}@{stable} decides already; put another version on trial with `policy upgrade`"
     )]
     StableDecides { policy: String, stable: u32 },
     #[error("no version of {policy} decides; attach one, or promote the one on trial")]
@@ -85,13 +86,13 @@ pub enum SlotError {
     #[error("no version of {policy} is on trial, so none can be promoted")]
     NoTrial { policy: String },
     #[error(
-        "no version of {policy} is on trial and none decided before, so there is nothing to go back to"
+        "no version of {policy} is on trial and none decided before, so no rollback is possible"
     )]
     NoPrevious { policy: String },
 }
 
 impl Slot {
-    /// A slot whose stable is `version`.
+    /// A slot with the stable version `version`.
     pub fn enforcing(version: u32) -> Slot {
         Slot {
             stable: Some(version),
@@ -99,7 +100,7 @@ impl Slot {
         }
     }
 
-    /// Every version that the slot needs, for whoever drops old ones.
+    /// Every version that the slot needs.
     pub fn versions(&self) -> impl Iterator<Item = u32> {
         let candidate = self.candidate.map(|candidate| candidate.version);
         [self.stable, candidate, self.previous]
@@ -107,7 +108,8 @@ impl Slot {
             .flatten()
     }
 
-    /// What the slot needs a version for, if it does; the rest of a sentence that begins with the version.
+    /// Why the slot needs a version, if it does: the rest of a sentence that begins with the
+    /// version.
     pub fn need_of(&self, version: u32) -> Option<&'static str> {
         let is_candidate = self.candidate.is_some_and(|c| c.version == version);
         if self.stable == Some(version) {
@@ -116,13 +118,13 @@ impl Slot {
         if is_candidate {
             return Some("is on trial");
         }
-        (self.previous == Some(version)).then_some("is what a rollback goes back to")
+        (self.previous == Some(version)).then_some("is the target of a rollback")
     }
 
-    /// `version` decides from now on, or with a trial is tried where nothing decides yet.
+    /// Makes `version` decide; or, with a trial, puts it on trial where no version decides yet.
     ///
     /// # Errors
-    /// A trial, and something decides there.
+    /// There is a trial, and a version decides already.
     pub fn attach(
         &self,
         policy: &str,
@@ -151,11 +153,11 @@ impl Slot {
         })
     }
 
-    /// Puts a version on trial beside the stable, or changes the trial that this version is on. An operator who does so has acted:
-    /// it ends a quarantine.
+    /// Puts a version on trial beside the stable one, or changes the version's trial. This counts
+    /// as an operator's action and ends a quarantine.
     ///
     /// # Errors
-    /// Nothing decides there, it is that version which does, or another one is on trial.
+    /// No version decides, `version` decides already, or another version is on trial.
     pub fn upgrade(&self, policy: &str, candidate: Candidate) -> Result<Slot, SlotError> {
         let policy = policy.to_owned();
         match (self.stable, self.candidate) {
@@ -175,10 +177,10 @@ impl Slot {
         }
     }
 
-    /// Another version decides from now on, without a trial; it ends a quarantine.
+    /// Makes another version decide without a trial; ends a quarantine.
     ///
     /// # Errors
-    /// Nothing decides there, it is that version which does, or another one is on trial.
+    /// No version decides, `version` decides already, or another version is on trial.
     pub fn replace(&self, policy: &str, version: u32) -> Result<Slot, SlotError> {
         let candidate = Candidate {
             version,
@@ -188,10 +190,10 @@ impl Slot {
         self.upgrade(policy, candidate)?.promote(policy)
     }
 
-    /// The candidate decides from now on.
+    /// Makes the candidate decide.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no candidate.
     pub fn promote(&self, policy: &str) -> Result<Slot, SlotError> {
         let Some(candidate) = self.candidate else {
             let policy = policy.to_owned();
@@ -204,10 +206,10 @@ impl Slot {
         })
     }
 
-    /// Ends the trial; without one, what decided before decides again.
+    /// Ends the trial; without one, the previous version decides again.
     ///
     /// # Errors
-    /// There is neither.
+    /// There is neither a trial nor a previous version.
     pub fn roll_back(&self, policy: &str) -> Result<Slot, SlotError> {
         if self.candidate.is_some() {
             return Ok(Slot {
@@ -223,7 +225,7 @@ impl Slot {
         }
     }
 
-    /// The stable gets no fresh instance until an operator acts.
+    /// Marks that the stable version gets no fresh instance until an operator acts.
     pub fn quarantined(&self, reason: &str) -> Slot {
         Slot {
             quarantine: Some(reason.to_owned()),
@@ -244,7 +246,7 @@ impl Slot {
 mod tests {
     use super::*;
 
-    /// `1`, `1+2s`, `1+2c10`, `-+2s`, each with `<` and the previous version: what a slot looks like, on one line.
+    /// A slot on one line: `1`, `1+2s`, `1+2c10`, `-+2s`, each with `<` and the previous version.
     fn show(slot: Result<Slot, SlotError>) -> String {
         let slot = match slot {
             Ok(slot) => slot,

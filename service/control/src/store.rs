@@ -100,7 +100,7 @@ type Place = (
 /// Tenant, service, method, side, policy.
 type Place1 = (&'static str, &'static str, &'static str, u8, &'static str);
 
-/// What a slot's row has beside its place.
+/// The value of a slot's row, apart from its place in the chain.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Row {
@@ -114,33 +114,36 @@ const FORMAT: u32 = 2;
 /// The key of the audit log's newest line.
 const LAST: &str = "last";
 
-/// What a daemon was told to do, kept across restarts.
+/// The daemon's stored configuration, kept across restarts.
 #[derive(Debug)]
 pub struct Store {
     database: Lent,
-    /// Locked for the whole of a change, so that records and changes have one order.
+    /// Locked during a complete change, so that records and changes have the same order.
     log: Mutex<Log>,
     restored: Option<Restored>,
-    /// The directory; none: it is in memory. A copy has one once it is the one that changes.
+    /// The directory; `None` for a store in memory. A copy gets one when it becomes the writable
+    /// store.
     state: Mutex<Option<PathBuf>>,
     health: Mutex<Health>,
 }
 
-/// How it stands with the files.
+/// The state of the files.
 #[derive(Debug, Default)]
 struct Health {
-    /// Why the last change failed, if it was a file's fault.
+    /// Why the last change failed, if a file was the cause.
     failure: Option<String>,
-    /// What is open can't be written.
+    /// The open files can't be written.
     is_read_only: bool,
 }
 
 impl Store {
-    /// Opens the state in a directory; creates both if missing, for the daemon's own user only. What is damaged is made again from its copy.
-    /// A state whose disk takes nothing can be read; see [`problems`](Self::problems).
+    /// Opens the state in a directory; creates both if they are missing, accessible to the daemon's
+    /// own user only. A damaged file is restored from its copy. If the disk can't be written, the
+    /// state is read-only; see [`problems`](Self::problems).
     ///
     /// # Errors
-    /// The directory or file can't be used, another daemon has it open, it is of another format, or it is damaged and so is its copy.
+    /// The directory or file can't be used, another daemon has it open, it has another format, or
+    /// the file and its copy are damaged.
     pub fn open(state: &Path) -> Result<Store, StoreError> {
         let store = Store::open_somehow(state)?;
         for problem in store.problems() {
@@ -176,7 +179,7 @@ impl Store {
         })
     }
 
-    /// A database, and an audit log in memory.
+    /// A store with a database, and an audit log in memory.
     fn of(database: Database, held: Held) -> Store {
         Store {
             database: Lent::new(database, held),
@@ -203,12 +206,12 @@ impl Store {
             store.record(Actor::Daemon, Event::Restored, restored.details())?;
         }
         store.restored = restored;
-        // Only now: what fails before isn't opened again from within.
+        // Set last, so that a failure before doesn't open the files again from within.
         *store.directory() = Some(state.to_owned());
         Ok(store)
     }
 
-    /// On storage that is whole, with its audit log in a directory.
+    /// A store on whole storage, with its audit log in a directory.
     pub(crate) fn on(storage: impl StorageBackend, state: &Path) -> Result<Store, StoreError> {
         let path = state.display().to_string();
         let database = match builder().create_with_backend(storage) {
@@ -241,7 +244,7 @@ impl Store {
         Ok(store)
     }
 
-    /// A store that ends with the process.
+    /// A store in memory, lost when the process ends.
     ///
     /// # Errors
     /// Only if the database itself is broken.
@@ -252,12 +255,12 @@ impl Store {
         Ok(Store::of(database, Held::Own))
     }
 
-    /// What was damaged and is made again, as a sentence for the operator.
+    /// A sentence for the operator about a file that was damaged and has been restored.
     pub fn restored(&self) -> Option<String> {
         self.restored.as_ref().map(Restored::to_string)
     }
 
-    /// What is wrong with the files now, as sentences for the operator.
+    /// Present problems of the files, as sentences for the operator.
     pub fn problems(&self) -> Vec<String> {
         let path = self.directory().clone().unwrap_or_default();
         let mut problems = Vec::new();
@@ -265,22 +268,22 @@ impl Store {
         if let Some(why) = &health.failure {
             let path = path.display();
             let effect = match health.is_read_only {
-                true => "can't be changed, only read",
-                false => "could not be changed last",
+                true => "is read-only at the moment",
+                false => "couldn't be written by the last change",
             };
             problems.push(format!("the state in {path} {effect}: {why}"));
         }
         if let Some(why) = self.log().failure() {
             let path = path.join(audit::FILE);
             problems.push(format!(
-                "the audit log {} lacks its newest record, and nothing is changed until it has it: {why}",
+                "the audit log {} lacks its newest record, and changes are rejected until it is written: {why}",
                 path.display()
             ));
         }
         problems
     }
 
-    /// Tries whether files that could not be written can be now. To be called from time to time.
+    /// Tries whether unwritable files can be written again. To be called from time to time.
     pub fn retry(&self) {
         if self.database.held() != Held::Own {
             return;
@@ -296,7 +299,8 @@ impl Store {
 
     // ---- from one daemon to the next ----
 
-    /// Refuses changes from now on, until [`resume`](Self::resume): another daemon reads a copy, and shall have it whole.
+    /// Rejects changes until [`resume`](Self::resume): another daemon reads a copy, which must stay
+    /// complete.
     pub fn hold(&self) {
         self.database.hold(Held::Changes);
     }
@@ -322,22 +326,23 @@ impl Store {
         Ok(to.commit()?)
     }
 
-    /// A store as another daemon has it. It can be read; changes and records are refused until [`resume`](Self::resume).
+    /// A copy of another daemon's store. It can be read; changes and records are rejected until
+    /// [`resume`](Self::resume).
     ///
     /// # Errors
-    /// The file is no copy, or of a later format.
+    /// The file isn't a copy, or it has a later format.
     pub fn of_copy(file: File) -> Result<Store, StoreError> {
         let database = builder().create_file(file)?;
         prepare(&database, "the copy")?;
         Ok(Store::of(database, Held::Everything { asked: false }))
     }
 
-    /// Whether changes are refused, because they are held or this is a copy.
+    /// Whether changes are rejected, because they are held or this is a copy.
     pub fn is_held(&self) -> bool {
         self.database.held() != Held::Own
     }
 
-    /// Whether a change or record was refused because this is a copy.
+    /// Whether a change or record was rejected because this is a copy.
     pub fn was_touched(&self) -> bool {
         self.database.held() == Held::Everything { asked: true }
     }
@@ -347,8 +352,8 @@ impl Store {
         self.database.let_go();
     }
 
-    /// Is the one to change again, or from now on: of the state in a directory, or without one of what it has in memory. Answers as
-    /// [`restored`](Self::restored) does.
+    /// Makes this store the writable one (again), with the state in a directory, or without one
+    /// with its state in memory. Returns the same sentence as [`restored`](Self::restored).
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -363,7 +368,7 @@ impl Store {
         Ok(restored)
     }
 
-    /// Goes on with what was opened.
+    /// Replaces this store's files and log by those of an opened store.
     fn take(&self, opened: Store) {
         let log = opened.log.into_inner();
         *self.log() = log.unwrap_or_else(PoisonError::into_inner);
@@ -374,14 +379,15 @@ impl Store {
         self.database.replace(opened.database);
     }
 
-    /// Closes the files and opens them again: a file failed, and what is open answers nothing any more, or can't be written.
+    /// Closes the files and opens them again: a file failed and the open database doesn't answer
+    /// any more, or can't be written.
     fn reopen(&self) -> Result<(), StoreError> {
         let Some(state) = self.directory().clone() else {
             return Ok(());
         };
         let before = self.problems();
         let was_read_only = self.health().is_read_only;
-        // The lock is the directory's, and not this process's.
+        // The lock belongs to the open directory, not to this process.
         self.database.let_go();
         let opened = Store::open_somehow(&state);
         let failed = match opened {
@@ -400,7 +406,7 @@ impl Store {
                 Some(error)
             }
         };
-        // It is tried again and again: what is known isn't said again.
+        // This runs repeatedly, so known problems aren't logged again.
         let now = self.problems();
         for problem in now.iter().filter(|problem| !before.contains(problem)) {
             tracing::error!("{problem}");
@@ -413,10 +419,10 @@ impl Store {
 
     // ---- tenants ----
 
-    /// Adds a tenant; the token is returned this once.
+    /// Adds a tenant. The token is returned only this once.
     ///
     /// # Errors
-    /// The name is none, taken, or one too many.
+    /// The name is invalid or taken, or there are too many tenants.
     pub fn add_tenant(&self, actor: Actor, tenant: &str) -> Result<Token, StoreError> {
         check_name("tenant", tenant)?;
         let token = Token::random()?;
@@ -438,11 +444,11 @@ impl Store {
         Ok(token)
     }
 
-    /// Gives a tenant another token, which is returned this once. The one before opens sessions for `grace` longer; one that was still
-    /// doing so from an earlier rotation ends now.
+    /// Gives a tenant another token, which is returned only this once. The former token opens
+    /// sessions for `grace` longer; a still older one ends now.
     ///
     /// # Errors
-    /// There is no such tenant, or the time is too long.
+    /// There is no such tenant, or the grace period is too long.
     pub fn rotate_token(
         &self,
         actor: Actor,
@@ -471,8 +477,8 @@ impl Store {
         Ok(token)
     }
 
-    /// Ends a tenant: its tokens, policies, attachments and placement, and what the provider has attached to it by name. Answers what
-    /// it had.
+    /// Removes a tenant: its tokens, policies, attachments and placement, and the provider's
+    /// attachments that name it. Returns what it had.
     ///
     /// # Errors
     /// There is no such tenant.
@@ -504,7 +510,7 @@ impl Store {
         })
     }
 
-    /// What a tenant has: what would end with it.
+    /// A tenant's objects, which would end with it.
     ///
     /// # Errors
     /// There is no such tenant, or the file failed.
@@ -520,7 +526,8 @@ impl Store {
         })
     }
 
-    /// The tenant whose token this is, or `None`. The look-up is by digest, so its time tells nothing about tokens.
+    /// The tenant with this token, or `None`. The look-up is by digest, so its duration reveals
+    /// nothing about tokens.
     ///
     /// # Errors
     /// The file failed.
@@ -528,7 +535,7 @@ impl Store {
         self.tenant_of(&TokenDigest::of(token))
     }
 
-    /// As [`authenticate`](Self::authenticate), for whoever has seen the token before.
+    /// Like [`authenticate`](Self::authenticate), for a caller that has the token's digest.
     ///
     /// # Errors
     /// The file failed.
@@ -548,7 +555,7 @@ impl Store {
         })
     }
 
-    /// The token that a tenant has now.
+    /// The tenant's current token.
     ///
     /// # Errors
     /// The file failed.
@@ -559,7 +566,7 @@ impl Store {
         })
     }
 
-    /// How long it takes until a token that was rotated ends next; `None`: there is none.
+    /// The time until a rotated token ends next; `None` if there is none.
     ///
     /// # Errors
     /// The file failed.
@@ -591,17 +598,17 @@ impl Store {
         })
     }
 
-    /// Whether there is such an owner; the provider always is.
+    /// Checks that an owner exists; the provider always does.
     ///
     /// # Errors
-    /// There is none, or the file failed.
+    /// The owner doesn't exist, or the file failed.
     pub fn require_owner(&self, owner: &Owner) -> Result<(), StoreError> {
         self.read(|read| require_owner_in(&read.open_table(TENANTS)?, owner))
     }
 
     // ---- placements ----
 
-    /// Tenants that an operator has said a runtime of, and its number.
+    /// Tenants whose runtime an operator has set, with its number.
     ///
     /// # Errors
     /// The file failed.
@@ -616,7 +623,7 @@ impl Store {
         })
     }
 
-    /// Says on which runtime a tenant lives; `None`: where its name says.
+    /// Sets a tenant's runtime; `None` removes the override.
     ///
     /// # Errors
     /// The tenant doesn't exist.
@@ -641,7 +648,7 @@ impl Store {
 
     // ---- settings ----
 
-    /// What the daemon's settings were set to at run time, by name. What they mean is the daemon's business.
+    /// The settings that were changed at run time, by name. The daemon interprets them.
     ///
     /// # Errors
     /// The file failed.
@@ -656,10 +663,10 @@ impl Store {
         })
     }
 
-    /// Sets settings, all or none; `None` forgets what one was set to.
+    /// Changes settings, all or none; `None` removes a value.
     ///
     /// # Errors
-    /// Something is too long, or there are too many.
+    /// A name or value is too long, or there are too many settings.
     pub fn change_settings(
         &self,
         actor: Actor,
@@ -689,10 +696,11 @@ impl Store {
 
     // ---- policies ----
 
-    /// Stores a module, already validated, as the next version of a policy.
+    /// Stores a validated module as the next version of a policy.
     ///
     /// # Errors
-    /// The tenant doesn't exist, the name is none, something is too large, or there are too many.
+    /// The tenant doesn't exist, the name is invalid, the module or configuration is too large, or
+    /// there are too many policies.
     pub fn push_policy(
         &self,
         actor: Actor,
@@ -742,10 +750,10 @@ impl Store {
         })
     }
 
-    /// Forgets a version of a policy, or all. Their numbers aren't given out again.
+    /// Deletes a version of a policy, or all versions. Their numbers aren't used again.
     ///
     /// # Errors
-    /// There is no such owner or version, or an attachment needs it.
+    /// The owner or version doesn't exist, or an attachment needs the version.
     pub fn delete_policy(
         &self,
         actor: Actor,
@@ -799,7 +807,7 @@ impl Store {
     /// Everything needed to load a version of a policy.
     ///
     /// # Errors
-    /// There is none, or its module is lost.
+    /// The version doesn't exist, or its module is lost.
     pub fn policy(&self, owner: &Owner, policy: &PolicyVersion) -> Result<PolicyBytes, StoreError> {
         self.read(|read| {
             let row = read.open_table(POLICIES)?;
@@ -849,11 +857,12 @@ impl Store {
 
     // ---- attachments ----
 
-    /// Stores attachments as they are from now on, all or none: each at the end of its target's chain, or in the place that it
-    /// has there.
+    /// Stores attachments, all or none. New ones get the end of their target's chain; others keep
+    /// their place.
     ///
     /// # Errors
-    /// A target's names are none, there is no such tenant or version, an option is out of range, or there are too many.
+    /// A target's name is invalid, the tenant or version doesn't exist, an option is out of range,
+    /// or there are too many attachments.
     pub fn put(
         &self,
         actor: Actor,
@@ -874,10 +883,10 @@ impl Store {
         })
     }
 
-    /// Ends a policy's attachments that `which` selects; returns them.
+    /// Removes a policy's attachments that `which` selects; returns them.
     ///
     /// # Errors
-    /// There is no such tenant, or nothing was selected.
+    /// There is no such tenant, or no attachment is selected.
     pub fn detach(
         &self,
         actor: Actor,
@@ -905,7 +914,7 @@ impl Store {
         })
     }
 
-    /// All attachments; those of one target and party follow each other in the chain's order.
+    /// All attachments; those of one target and party are in the chain's order.
     ///
     /// # Errors
     /// The file failed.
@@ -926,7 +935,7 @@ impl Store {
 
     // ---- audit ----
 
-    /// Records what changes nothing in the store.
+    /// Records an event that changes nothing in the store.
     ///
     /// # Errors
     /// The file failed.
@@ -934,12 +943,12 @@ impl Store {
         self.write(false, |_| Ok(((), note(actor, event, details))))
     }
 
-    /// Where the audit log ends.
+    /// The end of the audit log.
     pub fn audit_head(&self) -> Head {
         self.log().head
     }
 
-    /// The audit log's file; none: its newest [`limits::AUDIT_RING`] records are in memory.
+    /// The audit log's file; `None`: the newest [`limits::AUDIT_RING`] records are in memory.
     pub fn audit_file(&self) -> Option<std::path::PathBuf> {
         self.log().path().map(Path::to_owned)
     }
@@ -953,7 +962,7 @@ impl Store {
         log.last(count).map_err(|error| log_failed(&log, error))
     }
 
-    /// How to compare the audit log with what was written.
+    /// Prepares the verification of the audit log.
     ///
     /// # Errors
     /// The log can't be read.
@@ -962,7 +971,7 @@ impl Store {
         log.verification().map_err(|error| log_failed(&log, error))
     }
 
-    /// Where the audit log of a state directory has to end. For when no daemon uses it.
+    /// The expected end of a state directory's audit log. For use without a running daemon.
     ///
     /// # Errors
     /// The directory has no state, or a daemon uses it.
@@ -984,13 +993,14 @@ impl Store {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at one state of everything; again, if a file failed meanwhile and there is another that is whole.
+    /// Reads one consistent state. Reads again if a file failed meanwhile and the other one is
+    /// whole.
     fn read<T>(
         &self,
         look: impl Fn(&ReadTransaction) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let read = || self.database.begin_read().and_then(|read| look(&read));
-        // Another daemon may have it.
+        // Another daemon may have the files.
         let is_own = self.database.held() == Held::Own;
         let is_lost = is_own && self.health().is_read_only && !self.database.is_open();
         match read() {
@@ -1002,7 +1012,7 @@ impl Store {
         }
     }
 
-    /// One transaction: all of what `make` does and its record, or, if it fails, nothing.
+    /// One transaction: everything that `make` does with its record, or nothing if it fails.
     fn change<T>(
         &self,
         make: impl FnOnce(&WriteTransaction) -> Result<(T, Note), StoreError>,
@@ -1010,7 +1020,8 @@ impl Store {
         self.write(true, make)
     }
 
-    /// A change, or a record alone. What a failed file has left is opened again before the answer, so that the next one finds it usable.
+    /// A change, or a record alone. After a failure the files are opened again before the answer,
+    /// so that the next change can use them.
     fn write<T>(
         &self,
         changes: bool,
@@ -1029,7 +1040,7 @@ impl Store {
         match written {
             Ok(()) => {
                 if self.health().failure.take().is_some() {
-                    tracing::info!("the state is changed again");
+                    tracing::info!("changes of the state succeed again");
                 }
                 let (made, _) = made.expect("what is committed was made");
                 Ok(made)
@@ -1057,7 +1068,8 @@ impl Store {
         }
     }
 
-    /// After a file has failed: opens both again. The change is made if its record is there: one of the files has it whole.
+    /// Opens both files again after a failure. The change was made if its record is there: one of
+    /// the files has it completely.
     fn failed<T>(&self, error: StoreError, made: Option<(T, String)>) -> Result<T, StoreError> {
         tracing::error!("a change of the state failed: {error}");
         self.reopen()?;
@@ -1092,7 +1104,7 @@ impl Store {
             Ok(result) => result,
             Err(error) => {
                 let aborted = change.abort();
-                // After a file's error there is nothing to abort, and that error says more.
+                // After a file error there is nothing to abort, and that error is more precise.
                 if !error.needs_reopening() {
                     aborted?;
                 }
@@ -1103,7 +1115,8 @@ impl Store {
         change.open_table(AUDIT)?.insert(LAST, line.as_str())?;
         *made = Some((result, line.clone()));
         change.commit()?;
-        // The change is made. What the file lacks now, the next change or start appends; until then no other is made.
+        // The change is made. The next change or start appends a line that the file lacks; no other
+        // change is made before.
         if let Err(error) = log.committed(line, head) {
             tracing::error!("the audit log lacks record {}: {error}", head.seq);
         }

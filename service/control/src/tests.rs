@@ -1,4 +1,4 @@
-//! Tests of the store, in memory unless it is about the file.
+//! Tests of the store, in memory except for tests of the file.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn owner(tenant: &str) -> Owner {
     Owner::Tenant(tenant.to_owned())
 }
 
-/// Attaches, or changes what is attached.
+/// Attaches a policy, or changes its attachment.
 fn put(store: &Store, attachment: &Attachment) -> Result<(), StoreError> {
     store.put(
         ADMIN,
@@ -74,7 +74,7 @@ fn at(service: &str, method: &str, side: Side, policy: &str) -> Attachment {
     }
 }
 
-/// All that a store knows, but for its audit log.
+/// The complete contents of a store, except for its audit log.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contents {
     tenants: Vec<String>,
@@ -83,7 +83,7 @@ pub(crate) struct Contents {
     attachments: Vec<Attachment>,
 }
 
-/// Reads everything, and checks what the store promises about it.
+/// Reads everything, and checks the store's invariants.
 #[track_caller]
 pub(crate) fn contents_of(store: &Store) -> Contents {
     store.check_invariants();
@@ -103,7 +103,7 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
     }
 }
 
-/// The store said no, in these words, and for this cause.
+/// The store rejected a request, with these words and this cause.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(result: Result<T, StoreError>, cause: Cause, words: &str) {
     let error = result.unwrap_err();
@@ -152,7 +152,7 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
         left <= hour && left > hour - Duration::from_secs(60),
         "{left:?}"
     );
-    // Whoever takes the state over goes on with it.
+    // The successor continues with it.
     assert!(who(&copy_of(&store), &second).is_some());
     let fourth = store
         .rotate_token(ADMIN, "acme", Duration::from_millis(1))
@@ -242,7 +242,7 @@ fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
         log[0].contains(r#""event":"tenant-remove","details":{"attachments":2,"policies":["acl","own"],"tenant":"acme","versions":2}"#),
         "{log:?}"
     );
-    // A tenant of its name is another one.
+    // A new tenant with the same name is another one.
     store.add_tenant(ADMIN, "acme").unwrap();
     let pushed = store.push_policy(ADMIN, &owner("acme"), "acl", b"module one", None);
     assert_eq!(pushed.unwrap(), version("acl@1"));
@@ -268,7 +268,7 @@ fn a_version_is_deleted_unless_an_attachment_needs_it() {
     for (version, why) in [
         (
             Some(1),
-            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
         ),
         (
             Some(2),
@@ -280,7 +280,7 @@ fn a_version_is_deleted_unless_an_attachment_needs_it() {
         ),
         (
             None,
-            "acl@1 is what a rollback goes back to at client a.B/*: detach it there first",
+            "acl@1 is the target of a rollback at client a.B/*: detach it there first",
         ),
     ] {
         refused(delete(version), Cause::State, why);
@@ -386,7 +386,7 @@ fn what_is_refused_and_how() {
         acl2,
     );
     let identifier = |what: &str, value: &str| {
-        format!("the {what} {value:?} isn't the full name of one: use letters, digits, '_' and '.'")
+        format!("{value:?} isn't a full name of a {what}: use letters, digits, '_' and '.'")
     };
     refused(
         put(&store, &at("", "", Side::Client, "acl@1")),
@@ -450,7 +450,7 @@ fn references_to_policies() {
         "acl@4294967296",
     ] {
         let words =
-            format!("{wrong:?} names no version of a policy: write it as name@version, like acl@1");
+            format!("{wrong:?} isn't a version of a policy: write it as name@version, like acl@1");
         refused(wrong.parse::<PolicyVersion>(), Cause::Invalid, &words);
     }
 }
@@ -771,7 +771,7 @@ fn a_directory_that_cannot_be_used() {
 
 const MODULES: TableDefinition<[u8; 32], (u32, &[u8])> = TableDefinition::new("modules");
 
-/// Bends the file behind the store's back.
+/// Changes the file behind the store's back.
 fn bend(state: &Path, bend: impl FnOnce(&redb::WriteTransaction)) {
     let database = redb::Database::open(state.join("tollgate.redb")).unwrap();
     let change = database.begin_write().unwrap();
@@ -863,7 +863,7 @@ fn a_lost_module_is_named() {
     let error = Store::open(state.path()).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert!(error.to_string().contains(&words), "{error}");
-    // One of them that is whole is enough.
+    // One whole file is enough.
     std::fs::write(&files[1], whole).unwrap();
     let store = Store::open(state.path()).unwrap();
     assert!(store.policy(&owner("acme"), &version("acl@1")).is_ok());
@@ -905,7 +905,7 @@ fn a_slot_with_its_options_is_kept_as_it_is() {
     };
     put(&store, &attachment).unwrap();
     assert_eq!(store.attachments().unwrap(), [attachment.clone()]);
-    // A daemon of before metadata reads what doesn't grant any.
+    // A daemon that predates metadata reads options without metadata keys.
     let plain = serde_json::to_value(Options::default()).unwrap();
     assert!(plain.get("metadata").is_none(), "{plain}");
     for n in 4..40_u32 {
@@ -1006,7 +1006,7 @@ fn the_provider_has_policies_of_its_own_for_every_tenant() {
     refused_as(two, Cause::Missing, "the provider has no policy acl@2");
     let mut method = of_provider(Party::ProviderPre, ALL, ALL, "acl@1");
     method.target.method = "M".to_owned();
-    let words = "the method \"M\" isn't the full name of one: use letters, digits, '_' and '.'";
+    let words = "\"M\" isn't a full name of a method: use letters, digits, '_' and '.'";
     refused_as(method, Cause::Invalid, words);
     let mut all = at("s", "", Side::Client, "acl@1");
     all.target.tenant = ALL.to_owned();
@@ -1171,7 +1171,7 @@ fn a_file_from_before_there_were_settings_opens() {
 
 // ---- format 1 ----
 
-/// A file as the daemons before this format made it, with its tables and rows written out here.
+/// A file as daemons with format 1 made it, with its tables and rows written out here.
 fn format_1(state: &Path, token: &str) {
     use sha2::Digest;
     type Place = (&'static str, &'static str, &'static str, u8, &'static str);
@@ -1261,7 +1261,7 @@ fn a_file_of_format_1_is_carried_over_as_a_whole() {
     }
 }
 
-/// What a tenant may do to its policies, for the comparison with a plain map.
+/// A tenant's actions on its policies, for the comparison with a plain map.
 #[derive(Clone, Debug)]
 enum Step {
     Push(u8),
@@ -1325,7 +1325,7 @@ proptest! {
     }
 }
 
-/// A copy in a file without a name, as one daemon gives it to the next.
+/// A copy in a file without a name, as a predecessor gives it to its successor.
 fn copy_of(store: &Store) -> Store {
     let file = tempfile::tempfile().unwrap();
     store.copy_into(file.try_clone().unwrap()).unwrap();
@@ -1375,7 +1375,7 @@ fn a_store_that_is_handed_over_has_one_owner_at_a_time() {
         first.add_tenant(ADMIN, "evil").unwrap_err().cause(),
         Cause::Away
     );
-    // What happens is recorded all the same.
+    // Events are still recorded.
     first
         .record(Actor::Daemon, Event::Fault, json!({}))
         .unwrap();

@@ -1,103 +1,122 @@
-//! Every bound of the daemon that isn't one of the parts' own (`engine`, `transport`, `policy-host`, `schema`,
-//! `shm-abi` each have such a file), with what it protects.
+//! The daemon's limits, each with what it protects. `engine`, `transport`, `policy-host`, `schema`
+//! and `shm-abi` keep their own limits in files of the same name.
 
 use std::time::Duration;
 
-/// Application sessions of one daemon. Each has three segments, of which only touched pages cost memory, and takes five descriptors (three if its
-/// library can't follow to another daemon): this many need a hard limit of 23,700.
+/// Application sessions of one daemon. Each has three segments, of which only touched pages cost
+/// memory, and takes five descriptors, or three if its library can't follow to another daemon. This
+/// many sessions need a hard limit of 23,700 descriptors.
 pub const MAX_SESSIONS: usize = 4_096;
-/// Of those, one tenant's.
+/// Sessions of one tenant.
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
-/// Bytes of the receive heaps of all sessions, as they announce them: 256 GiB, as many as [`MAX_SESSIONS`] have by default. A session with
-/// larger ones leaves room for fewer.
+/// Bytes of the receive heaps of all sessions, as the sessions announce them: 256 GiB, enough for
+/// [`MAX_SESSIONS`] with default heaps. Larger heaps leave room for fewer sessions.
 pub const RECEIVE_HEAP_BYTES: u64 =
     MAX_SESSIONS as u64 * tollgate_shm_abi::limits::DEFAULT_HEAP_BYTES;
-/// Of those, one tenant's.
+/// Bytes of the receive heaps of one tenant's sessions.
 pub const RECEIVE_HEAP_BYTES_PER_TENANT: u64 = RECEIVE_HEAP_BYTES / 4;
 
 /// See [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
-/// See [`MAX_SESSIONS`]: of a session whose library can't follow to another daemon.
+/// Descriptors of a session whose library can't follow to another daemon; see [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
-/// Descriptors that neither sessions nor connections may take: for listeners, policies' processes and files. Peers' come on top ([`SHARE_OF_PEERS`]).
+/// Descriptors reserved for listeners, policies' processes and files: neither sessions nor
+/// connections may take them. Peers' descriptors are reserved separately ([`SHARE_OF_PEERS`]).
 pub const KEPT_DESCRIPTORS: usize = 56;
 
-/// Sessions of one tenant may take one third of the other descriptors, and so may connections of one user. Not a quarter, as in other tables: many hosts have a hard
-/// limit of 20,000, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
+/// One tenant's sessions may take one third of the other descriptors; so may one user's
+/// connections. A third, not a quarter as in other tables: many hosts have a hard limit of 20,000
+/// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
-/// Links and strangers of all runtimes may take one eighth of the descriptors that the process may have, and this part is reserved for them: with a
-/// hard limit of 1,024 each of them has 64 places.
+/// Links and strangers of all runtimes may take one eighth of the process's descriptors. That part
+/// is reserved for them: a hard limit of 1,024 leaves 64 for links and 64 for strangers.
 pub const SHARE_OF_PEERS: usize = 8;
 
-/// Links, and strangers, that a runtime may have however few descriptors there are.
+/// Links, and strangers, that a runtime may have even if descriptors are scarce.
 pub const LEAST_PEERS: usize = 4;
 
-/// Connections of peers that are accepted and that no runtime has looked at yet: each takes a descriptor.
+/// Accepted connections of peers that no runtime has looked at yet. Each takes a descriptor.
 pub const ACCEPTED_UNSEEN: usize = 64;
 
-/// Links of one runtime to peers, accepted and dialled (neither takes the last [`SHARE_OF_OTHERS`]), but for [`MAX_STRANGERS`]; fewer where there are few descriptors ([`SHARE_OF_PEERS`]). Each has a 256 KiB receive buffer, touched lazily.
+/// Links of one runtime to peers. Neither accepted nor dialled links may take the last
+/// [`SHARE_OF_OTHERS`]. [`MAX_STRANGERS`] are counted separately. A low descriptor limit lowers
+/// this number ([`SHARE_OF_PEERS`]). Each link has a 256 KiB receive buffer, touched lazily.
 pub const MAX_LINKS: usize = 1_024;
 
-/// Connections that a runtime has accepted and that haven't proven who they are, beside [`MAX_LINKS`]; those that prove themselves at once may exceed that
-/// by as many. Fewer where there are few descriptors. A daemon dials once per tenant, all at once after a restart. A silent one takes a descriptor and some 20 KiB.
+/// Connections that a runtime has accepted and that haven't authenticated yet, in addition to
+/// [`MAX_LINKS`]; if all of them authenticate at once, links may exceed [`MAX_LINKS`] by this many.
+/// A low descriptor limit lowers this number. A daemon dials once per tenant, all at once after a
+/// restart. A silent stranger takes a descriptor and about 20 KiB.
 pub const MAX_STRANGERS: usize = 1_024;
 
-/// The part of those that may come from one address.
+/// The fraction of strangers that may come from one address: half.
 pub const STRANGERS_PER_ADDRESS: usize = 2;
 
-/// Lines of one kind that the log has per second of one tenant, or of all strangers together. More are counted.
+/// Log lines of one kind per second for one tenant, or for all strangers together. Further lines
+/// are only counted.
 pub const LINES_PER_SECOND: u32 = 4;
 
-/// Log lines that wait for standard error, of at most a few kilobytes each. Further lines are
-/// dropped and counted (`tollgate.log.dropped`).
+/// Log lines that wait for standard error, each at most a few kilobytes. Further lines are dropped
+/// and counted (`tollgate.log.dropped`).
 pub const MAX_LOG_LINES: usize = 4_096;
 
-/// Kinds and culprits of such lines that are told apart. Those beyond have the lines of one, per kind.
+/// Pairs of kind and culprit whose log lines are limited separately. Further culprits share one
+/// limit per kind.
 pub const MAX_LINE_CULPRITS: usize = 4_096;
 
-/// Dialled addresses of one runtime whose last error is remembered, for reports.
+/// Dialled addresses of one runtime whose last error is kept for reports.
 pub const MAX_PEER_ERRORS: usize = 256;
 
-/// Calls of one tenant's applications and peers that a runtime tracks, of the engine's. Others find room for theirs.
+/// Calls of one tenant's applications and peers that a runtime tracks: half of the engine's calls,
+/// so that other tenants find room.
 pub const MAX_CALLS_PER_TENANT: usize = tollgate_engine::limits::MAX_CALLS / 2;
 
 /// Methods that one session has bound or serves, over all its bindings. Handles aren't reused.
 pub const MAX_METHODS_PER_SESSION: usize = 4_096;
 
-/// Of all sessions of one tenant: a process that takes over hears of each, while calls stand still.
+/// Methods of all sessions of one tenant. A successor reads all of them during a hand-over, while
+/// calls stand still.
 pub const MAX_METHODS_PER_TENANT: usize = 65_536;
 
-/// Services that one tenant has ever served on this host since the daemon started; each version of a schema counts.
+/// Services that one tenant has served on this host since the daemon started. Each version of a
+/// schema counts.
 pub const MAX_SERVICES_PER_TENANT: usize = 256;
 
-/// Attachments in force, over all tenants, those that concern every tenant once per runtime; the store limits each owner's.
+/// Attachments in force, over all tenants. An attachment that concerns every tenant counts once per
+/// runtime. The store limits each owner's attachments.
 pub const MAX_ATTACHMENTS: usize = 65_536;
 
-/// Submissions taken from one session before the next one's turn: keeps one busy ring from delaying the others by
-/// more than about 50 us.
+/// Submissions taken from one session per turn. A busy ring delays the others by about 50 us at
+/// most.
 pub const SUBMISSIONS_PER_TURN: usize = 64;
 
-/// Bytes of messages taken from one link before the next one's turn, if tenants share a runtime. 256 KiB, some 60 us of copying.
+/// Bytes of messages taken from one link per turn if tenants share a runtime: 256 KiB, about 60 us
+/// of copying.
 pub const BYTES_PER_SHARED_TURN: usize = 256 << 10;
 
-/// Bytes of messages taken from one session, if tenants share a runtime, before it looks whether another tenant waits; then its turn ends. A
-/// single larger message is taken whole. 64 KiB, some 15 us of copying: looking takes less than one. Were every turn as short, the large calls
-/// would take twice as long, whether anybody waits or not.
+/// Bytes of messages taken from one session, if tenants share a runtime, before the runtime checks
+/// whether another tenant waits; if so, the turn ends. A single larger message is taken whole. 64
+/// KiB take about 15 us to copy; the check takes less than 1 us. If every turn were this short,
+/// large calls would take twice as long even when nobody waits.
 pub const BYTES_PER_LOOK: usize = 64 << 10;
 
-/// Bytes of messages taken from one session before the next one's turn in any case: what they are sent over may be
-/// [behind](tollgate_transport::limits::TX_BEHIND) by then. 1 MiB; a single larger message is taken whole.
+/// Bytes of messages taken from one session per turn in any case: the link may be
+/// [behind](tollgate_transport::limits::TX_BEHIND) by then. 1 MiB; a single larger message is taken
+/// whole.
 pub const BYTES_PER_TURN: usize = 1 << 20;
 
-/// Answers kept for one link until it has room before those are looked for that nobody waits for any more; then at twice as many as were
-/// left. A kept answer is some 50 bytes: what it says stays with its application.
+/// Answers kept for one link until it has room before the first sweep, which drops answers that
+/// nobody waits for any more. The next sweep is due at twice the number that the last one left. A
+/// kept answer takes about 50 bytes; its message stays with the application.
 pub const KEPT_BEFORE_SWEEP: usize = 64;
 
-/// A link [behind](tollgate_transport::limits::TX_BEHIND) whose peer takes nothing for so long is ended.
+/// A link that is [behind](tollgate_transport::limits::TX_BEHIND) is closed if its peer reads
+/// nothing for this long.
 pub const TAKES_NOTHING_FOR: Duration = Duration::from_secs(10);
 
-/// Bytes of an error on the control socket, and of all warnings of an answer: either fits a packet. Longer ones are cut.
+/// Bytes of an error on the control socket, and of all warnings of an answer, so that each fits
+/// into a packet. Longer ones are cut.
 pub const MAX_FAILURE_BYTES: usize = 16 << 10;
 /// See [`MAX_FAILURE_BYTES`].
 pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
@@ -105,264 +124,299 @@ pub const MAX_WARNINGS_BYTES: usize = 32 << 10;
 /// Bytes of a service's name in a binding, as in a schema.
 pub const MAX_SERVICE_NAME: usize = tollgate_schema::limits::MAX_NAME;
 
-/// Characters of the reason for which a successor doesn't take over: with JSON's escapes it fits a packet.
+/// Characters of the reason why a successor doesn't take over. With JSON's escapes it fits into a
+/// packet.
 pub const REFUSAL_CHARS: usize = 4_096;
 
-/// How long a runtime counts as shared after two tenants had something to do in one round.
+/// How long a runtime counts as shared after two tenants had work in one round.
 pub const SHARED_FOR: Duration = Duration::from_millis(10);
 
 /// Frames taken from one link before the next one's turn.
 pub const FRAMES_PER_TURN: usize = 256;
 
-/// Completions that wait for a place in a session's ring before its submissions are left alone. Answers to calls that
-/// it has outstanding still find a place beyond this; they are bounded by the engine's limits.
+/// Completions that wait for a place in a session's ring before no more submissions are taken from
+/// it. Answers to its outstanding calls are still queued beyond this; the engine's limits bound
+/// them.
 pub const COMPLETION_BACKLOG: usize = 4_096;
 
-/// Bytes of the messages that wait for room in one session's receive heap: 64 MiB, four of the largest. Of calls and answers without a
-/// message as many wait as the engine lets a session have.
+/// Bytes of messages that wait for room in one session's receive heap: 64 MiB, four of the largest
+/// messages. The engine's limits bound calls and answers without a message.
 pub const HELD_BYTES: u64 = 64 << 20;
 
-/// How long blocks are held back that are to be given back to an application which sleeps, if there is nothing else to wake it for: 1 ms. A
-/// runtime that is about to sleep holds nothing back.
+/// How long freed blocks are held back from a sleeping application if nothing else wakes it: 1 ms.
+/// A runtime that is about to sleep holds nothing back.
 pub const RECLAIMS_HELD_NS: u64 = 1_000_000;
 
-/// The part of a runtime's links that dialled ones leave to those that peers have opened, and those to them.
+/// The fraction of a runtime's links that dialled links leave to accepted ones, and accepted links
+/// to dialled ones: a quarter.
 pub const SHARE_OF_OTHERS: usize = 4;
-/// The part that one peer may have opened: it opens one link per tenant.
+/// The fraction of a runtime's links that one peer may have opened: half. A peer opens one link per
+/// tenant.
 pub const ACCEPTED_PER_PEER: usize = 2;
-/// The part that peers may have opened for one tenant: each peer opens one.
+/// The fraction of a runtime's links that peers may have opened for one tenant: a quarter. Each
+/// peer opens one.
 pub const ACCEPTED_PER_TENANT: usize = 4;
-/// Links that one peer may have opened for one tenant. A peer needs one, and a few more while links are replaced or lost.
+/// Links that one peer may have opened for one tenant. It needs one, and a few more while links are
+/// replaced or lost.
 pub const MAX_ACCEPTED_PER_PAIR: usize = 16;
 
-/// How long `status` shows that a link has found no room.
+/// How long `status` shows that a link found no room.
 pub const FULL_SHOWN: Duration = Duration::from_secs(600);
 
-/// The part that one tenant's applications may have had dialled. One more ends those that nobody is bound through any more, or is refused.
+/// The fraction of a runtime's links that one tenant's applications may have had dialled: a
+/// quarter. One more replaces links without bindings, or is rejected.
 pub const DIALLED_PER_TENANT: usize = 4;
 
-/// First and longest pause before a peer is dialled again, or asked again for a binding that it no longer accepts; doubled in between.
+/// First and longest pause before a peer is dialled again, or asked again for a binding that it no
+/// longer accepts. The pause doubles each time.
 pub const REDIAL_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
-/// How long a peer's address is dialled alone before its next one is dialled beside it: what RFC 8305 recommends.
+/// How long one address of a peer is dialled alone before the next one is dialled in parallel, as
+/// RFC 8305 recommends.
 pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// Addresses of one name that are dialled. All have begun within 2 s; a binding waits for 5.
+/// Addresses of one name that are dialled. All attempts have begun within 2 s; a binding waits for
+/// 5 s.
 pub const MAX_ADDRESSES: usize = 8;
 
-/// How long a runtime waits for a name to be looked up before it asks again: longer than [`LOOKUP_TIMEOUT`].
+/// How long a runtime waits for a name's look-up before it asks again. Longer than
+/// [`LOOKUP_TIMEOUT`].
 pub const LOOKUP_PATIENCE: Duration = Duration::from_secs(6);
 
-/// How long who asks for a name's addresses waits for them. With the 5 s for the peer, a binding is answered before its library gives it up.
+/// How long a look-up of a name's addresses may take. With the 5 s for the peer, a binding is
+/// answered before its library gives it up.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Names that are looked up at once, each on a thread of its own: the system's resolver can't be interrupted.
+/// Concurrent look-ups of names. Each has a thread: the system's resolver can't be interrupted.
 pub const LOOKUPS: usize = 64;
 
-/// Names that are looked up beyond that, one of each tenant that has no other: as many tenants have one however many of others' names are dead.
+/// Concurrent look-ups beyond [`LOOKUPS`], one for each tenant that has no other. Dead names of
+/// some tenants don't block the look-ups of others.
 pub const LOOKUPS_KEPT: usize = 64;
 
-/// Of those, names of one tenant.
+/// Concurrent look-ups of one tenant.
 pub const LOOKUPS_PER_TENANT: usize = 4;
 
-/// Names of one tenant whose addresses are remembered.
+/// Names per tenant whose addresses are cached.
 pub const NAMES_PER_TENANT: usize = 64;
 
-/// How long a name's addresses are remembered, and how long that it has none. A peer that is lost is looked up anew.
+/// How long a name's addresses are cached, and how long their absence is. A lost peer is looked up
+/// anew.
 pub const REMEMBERED_FOR: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(1));
 
-/// Longest name of a peer, bytes: a DNS name has at most 253.
+/// Longest name of a peer, in bytes: a DNS name has at most 253.
 pub const MAX_HOST: usize = 253;
 
-/// Smallest and largest ring of a link over RDMA that the configuration accepts, in KiB: those of the transport.
+/// Smallest and largest ring of an RDMA link that the configuration accepts, in KiB: the
+/// transport's limits.
 pub const RDMA_RING_KIB: std::ops::RangeInclusive<u32> = 64..=65_536;
 
-/// How long a peer that is dialled by RDMA may take until it is ready; then it is dialled by TCP. Bindings wait 5 s for both.
+/// How long an RDMA dial may take until the peer is ready; then the peer is dialled by TCP.
+/// Bindings wait 5 s for both.
 pub const RDMA_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a peer that couldn't be reached by RDMA is reached by TCP without another try.
+/// How long a peer is dialled by TCP only after an RDMA dial has failed.
 pub const RDMA_PAUSE: Duration = Duration::from_secs(10);
 
-/// Links that share a pool of receives and memory, 8 MiB, of a runtime's poller, and pools of each device that it may have: as many links as a runtime.
+/// Links that share a pool of receives and memory (8 MiB) of a runtime's poller. [`POOLS`] limits
+/// the pools per device so that they serve as many links as a runtime has.
 #[cfg(feature = "rdma")]
 pub const POOL_LINKS: u16 = 32;
 
-/// See [`POOL_LINKS`].
+/// Pools per device; see [`POOL_LINKS`].
 #[cfg(feature = "rdma")]
 pub const POOLS: u16 = MAX_LINKS as u16 / POOL_LINKS;
 
-/// Peers of which one runtime remembers that.
+/// Peers for which one runtime remembers that an RDMA dial failed.
 pub const WITHOUT_RDMA: usize = 1_024;
 
-/// How long the end of a link over RDMA waits until the peer has what was said last: 200 us, some ten round trips. Over TCP the kernel does.
+/// How long the end of an RDMA link waits until the peer has the last message: 200 us, about ten
+/// round trips. Over TCP the kernel delivers it.
 pub const FAREWELL: Duration = Duration::from_micros(200);
 
-/// How often heaps of ended sessions are unregistered from the RDMA devices, and listening for peers is tried again if it fails.
+/// How often the heaps of ended sessions are unregistered from RDMA devices, and how often a failed
+/// RDMA listener is opened again.
 pub const RDMA_ROUND: Duration = Duration::from_secs(10);
 
-/// First and longest pause before a faulted policy gets a fresh instance; doubled by every fault that follows within
-/// [`FAULT_MEMORY`]. A policy that always loops costs its tenant's runtime 100 us per second.
+/// First and longest pause before a faulted policy gets a fresh instance. Every fault within
+/// [`FAULT_MEMORY`] doubles the pause. A policy that always loops costs its tenant's runtime 100 us
+/// per second.
 pub const RELOAD_PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 
-/// A policy without a fault for this long starts over with the first pause.
+/// After this long without a fault, a policy starts again with the first pause.
 pub const FAULT_MEMORY: Duration = Duration::from_secs(10);
 
-/// How often repeated events are looked for that the audit log lacks the count of.
+/// How often the audit log gets the counts of repeated events that it lacks.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(2);
 
-/// How often it is tried whether a state that could only be read can be written, beside each change that tries it.
+/// How often the daemon tries to write a read-only state again. Each change tries it, too.
 pub const STATE_RETRY: Duration = Duration::from_secs(30);
 
-/// Decisions that a comparison of two versions shows; it counts all of them.
+/// Differing decisions that a comparison of two versions shows; it counts all of them.
 pub const SHOWN_DIFFERENCES: usize = 1_000;
 
-/// Spans that each runtime keeps, at most: some 100 MB.
+/// Spans that each runtime keeps: at most about 100 MB.
 pub const MAX_KEPT_SPANS: u32 = 100_000;
 
-/// Traces that are shown at once.
+/// Traces in one answer.
 pub const MAX_SHOWN_TRACES: usize = 1_000;
 
-/// Who watches calls as they end, at once. Each has calls copied for it.
+/// Concurrent watchers of calls as they end. Calls are copied for each watcher.
 pub const MAX_TAPS: usize = 16;
 
-/// Calls that wait for one who watches; more are counted only.
+/// Calls that wait for one watcher; further calls are only counted.
 pub const MAX_TAPPED: usize = 2_048;
 
-/// How long who watches may not ask for more before nobody watches any more.
+/// How long a watcher may ask for nothing before its tap is closed.
 pub const TAP_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Bytes of the message, as JSON, that `tollgate explain` asks about.
+/// Bytes of the JSON message for `tollgate explain`.
 pub const MAX_EXPLAINED: usize = 4 << 20;
 
-/// Fresh instances that a comparison of two versions makes at most, one per fault.
+/// Fresh instances that a comparison of two versions makes: one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
 
-/// A command from the control plane that a runtime has not answered in this time is reported as an error.
+/// How long a runtime may take to answer a command of the control plane; then the command fails.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a tenant that is to move is waited for while the control plane serves its applications: longer than a binding waits for a peer.
+/// How long the control plane waits for a tenant's move while it serves the tenant's applications.
+/// Longer than a binding waits for a peer.
 pub const MOVE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a policy process may keep resident beyond its limit of writable memory: its program, and what it shares with the daemon. 64 MiB.
+/// Resident memory of a policy process beyond its limit of writable memory: its program, and memory
+/// shared with the daemon. 64 MiB.
 pub const PROCESS_OVERHEAD_BYTES: u64 = 64 << 20;
 
-/// Policies' modules that wait for a compile worker or are being compiled, of one tenant and of all. Each holds its bytes, at
-/// most 1 MiB.
+/// Modules of one tenant that wait for a compile worker or are being compiled. Each holds its
+/// bytes, at most 1 MiB.
 pub const COMPILATIONS_QUEUED_PER_TENANT: usize = 8;
-/// See [`COMPILATIONS_QUEUED_PER_TENANT`].
+/// The same for all tenants.
 pub const COMPILATIONS_QUEUED: usize = 64;
 
 /// Compile workers that the configuration accepts.
 pub const MAX_COMPILE_WORKERS: usize = 16;
 
-/// Shortest and longest time for compiling a module that the configuration accepts, in milliseconds.
+/// Shortest and longest time for compiling a module that the configuration accepts, in
+/// milliseconds.
 pub const COMPILE_TIMEOUT_MS: (u64, u64) = (100, 600_000);
 
-/// Smallest and largest memory of a compile worker that the configuration accepts. 64 MiB compile ordinary policies.
+/// Smallest and largest memory of a compile worker that the configuration accepts. 64 MiB are
+/// enough for ordinary policies.
 pub const COMPILE_MEMORY_BYTES: (u64, u64) = (64 << 20, 8 << 30);
 
-/// Policy versions with compiled code held in memory. Older ones are loaded again when they are attached.
+/// Policy versions whose compiled code is kept in memory. Others are loaded again when they are
+/// attached.
 pub const COMPILED_POLICIES: usize = 64;
 
-/// Versions of policies, each with a schema and with what is granted to it, of which it is remembered what they are shown. Of the others it
-/// is worked out when a chain is made: milliseconds for a service of a dozen methods.
+/// Cached inputs of policies, one per version, schema and grants. Without an entry, the input is
+/// derived when a chain is made: milliseconds for a service of a dozen methods.
 pub const KEPT_ASKS: usize = 256;
-/// Of those, one owner's.
+/// Cached inputs of one owner's policies.
 pub const KEPT_ASKS_PER_OWNER: usize = KEPT_ASKS / 4;
 
-/// What an instance's set-up may take of the thread that all administration is done on; one that takes longer is made on another. 50 us.
+/// How long an instance may take to set up on the administration thread. A slower one is made on
+/// another thread. 50 us.
 pub const QUICK_SETUP: Duration = Duration::from_micros(50);
 
-/// Schemas of services held in memory. One that nobody uses any more is forgotten when the table is full, or its tenant's share of it.
+/// Schemas of services held in memory. Unused ones are dropped when the table, or a tenant's share
+/// of it, is full.
 pub const MAX_SCHEMAS: usize = 4_096;
-/// Of those, schemas that one tenant's applications were the first to bind.
+/// Schemas that one tenant's applications were the first to bind.
 pub const MAX_SCHEMAS_PER_TENANT: usize = MAX_SCHEMAS / 4;
 
-/// Bytes that these take in memory, their descriptor sets included: a process that takes over gets those. 128 MiB, some three of the largest sets, or thousands of
-/// usual ones.
+/// Bytes of those schemas in memory, with their descriptor sets, which a successor receives. 128
+/// MiB: about three of the largest sets, or thousands of usual ones.
 pub const MAX_SCHEMA_BYTES_PER_TENANT: usize = 128 << 20;
 
-/// Schemas of one tenant that are resolved or compared at once; further ones wait. Of each, the descriptor set is held.
+/// Schemas of one tenant that are resolved or compared concurrently; further ones wait, with their
+/// descriptor sets in memory.
 pub const TURNS_PER_TENANT: usize = 2;
-/// The same of all tenants: as many blocking threads.
+/// The same for all tenants. Each takes a blocking thread.
 pub const TURNS: usize = 32;
-/// Blocking threads of the operator's: for administration, which does one thing at a time, and for instances of policies.
+/// Blocking threads for the operator: for administration, one task at a time, and for instances of
+/// policies.
 pub const OPERATORS_THREADS: usize = 8;
 
-/// Bindings of one tenant's sessions. An entry is some 200 bytes.
+/// Bindings of one tenant's sessions. An entry takes about 200 bytes.
 pub const MAX_BINDINGS_PER_TENANT: usize = 65_536;
 
-/// Refused bindings that `status` shows because a policy doesn't fit their schemas; of one tenant; and how long after the last try.
+/// Rejected bindings that `status` shows because a policy doesn't fit their schemas.
 pub const MAX_MISFITS: usize = 64;
-/// See [`MAX_MISFITS`].
+/// Such bindings of one tenant.
 pub const MISFITS_PER_TENANT: usize = 4;
-/// See [`MAX_MISFITS`].
+/// How long `status` shows such a binding after its last try.
 pub const MISFIT_SHOWN: Duration = Duration::from_secs(3_600);
 
-/// Services that are prefetched: they stay in memory whether anybody uses them. An entry is some 100 KB with its machine code.
+/// Prefetched services. They stay in memory even if nobody uses them. An entry takes about 100 KB
+/// with its machine code.
 pub const MAX_PREFETCHED: usize = 256;
 
-/// How long a prefetch waits for machine code; what isn't there by then comes later.
+/// How long a prefetch waits for machine code. Unfinished code is published later.
 pub const PREFETCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a process that is to take over may take until it is ready, unless the operator says otherwise.
+/// How long a successor may take to get ready, unless the operator sets another time.
 pub const UPGRADE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The longest that an operator may allow for that: changes are refused meanwhile.
+/// The longest time that an operator may set for that. Changes are rejected meanwhile.
 pub const MAX_UPGRADE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How long applications' requests, bindings that wait for a peer among them, may take to be answered before it takes over; whose isn't by
-/// then connects again.
+/// How long applications' pending requests, including bindings that wait for a peer, may take
+/// before a successor takes over. An application without an answer by then reconnects.
 pub const REQUESTS_GRACE: Duration = Duration::from_secs(1);
 
-/// How long it may then take to open the store, while nobody is accepted.
+/// How long the successor may then take to open the store. No application is accepted meanwhile.
 pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long calls stand still at most, until it has heard of the sessions and can go on with them. If it can't by then, they go on here once it
-/// has been killed.
+/// How long calls may stand still until the successor has the sessions and can go on with them.
+/// After that the successor is killed and calls go on here.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The most bytes of state, and of messages, that one runtime leaves: above what its limits let it hold. 1 GiB.
+/// State and messages, in bytes, that one runtime hands over. Above what the runtime's limits let
+/// it hold. 1 GiB.
 pub const ESTATE_BYTES: usize = 1 << 30;
 
-/// How long it waits for what it is offered.
+/// How long a successor waits for the offer.
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Descriptor sets whose resolved service is remembered, so that binding one again costs a hash and a look-up. An entry is two
-/// hashes and a service's name; the schema itself counts against [`MAX_SCHEMAS`].
+/// Descriptor sets whose resolved service is cached: binding one again costs a hash and a look-up.
+/// An entry takes two hashes and a service's name; the schema itself counts against
+/// [`MAX_SCHEMAS`].
 pub const MAX_KNOWN_SETS: usize = 4_096;
-/// Of those, sets that one tenant has bound.
+/// Cached sets that one tenant has bound.
 pub const MAX_KNOWN_SETS_PER_TENANT: usize = MAX_KNOWN_SETS / 4;
 
 /// Control connections at once; further ones are told so and closed.
 pub const MAX_CONNECTIONS: usize = 8_192;
-/// Of those, for the operator alone: root and the daemon's own user.
+/// Connections reserved for the operator: root and the daemon's own user.
 pub const OPERATORS_CONNECTIONS: usize = 64;
-/// Of those, without a session and of one user that isn't the operator.
+/// Connections without a session of one user that isn't the operator.
 pub const STRANGERS_PER_USER: usize = 512;
-/// How long a connection may say nothing that has no session: before its first request, and if it isn't the operator's, before each further one.
+/// How long a connection without a session may stay idle: before its first request, and before each
+/// further one unless it is the operator's.
 pub const FIRST_WORD: Duration = Duration::from_secs(10);
-/// How long an answer waits for an application that doesn't read any. Then its connection is closed: what it has asked keeps others waiting, who take over,
-/// say.
+/// How long an answer waits for an application that doesn't read. Then its connection is closed: a
+/// pending request blocks others, such as a hand-over.
 pub const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Longest spin before a runtime sleeps that the configuration accepts. 10 ms.
+/// Longest spin before a runtime sleeps that the configuration accepts: 10 ms.
 pub const MAX_SPIN: Duration = Duration::from_millis(10);
 
-/// Shortest and longest wait in front of a server that the configuration accepts as a target, in microseconds. Waking a server up
-/// takes some 60.
+/// Shortest and longest target for the wait in front of a server that the configuration accepts, in
+/// microseconds. Waking a server takes about 60 us.
 pub const WAIT_TARGET_US: (u64, u64) = (100, 1_000_000);
 
-/// A server is asked how long a call waited if that was last asked 50 us ago: its library reads the clock for it.
+/// A server is asked for a call's waiting time if it was last asked 50 us ago or earlier: its
+/// library reads the clock for each.
 pub const WAIT_ASKED_EVERY_NS: u64 = 50_000;
 
-/// In a burst, it is asked of every so many-th call.
+/// In a burst, a server is asked once per this many calls.
 pub const WAIT_ASKED_EVERY_CALLS: u32 = 16;
 
-/// The last core that the configuration accepts: the kernel's sets of cores, as the daemon passes them, have 1,024.
+/// The last core that the configuration accepts: the daemon passes sets of 1,024 cores to the
+/// kernel.
 pub const MAX_CORE: usize = 1_023;
 
-/// Fewest and most calls that a peer may have unanswered over one link.
+/// Fewest and most unanswered calls of a peer over one link.
 pub const WINDOW_CALLS: (u32, u32) = (1, tollgate_transport::limits::MAX_WINDOW_CALLS);
 
 /// Fewest and most bytes of those calls.
@@ -374,19 +428,20 @@ pub const WINDOW_BYTES: (u64, u64) = (
 /// Runtime threads that the configuration accepts.
 pub const MAX_RUNTIMES: usize = 64;
 
-/// Bytes of what proves a module's origin: an image's layer, its manifest and some signatures.
+/// Bytes of the proof of a module's origin: an image's layer, its manifest and some signatures.
 pub const PROOF_BYTES: usize = 4 << 20;
 
-/// Signatures of one module that are looked at.
+/// Signatures of one module that are checked.
 pub const SIGNATURES: usize = 8;
 
-/// Tenants with telemetry of their own: each may have an exporter, with its queues (see `tollgate_telemetry::limits`).
+/// Tenants with telemetry of their own. Each may have an exporter with its queues (see
+/// `tollgate_telemetry::limits`).
 pub const MAX_TENANT_ENDPOINTS: usize = 256;
 
-/// How often a full table of traced calls is looked through for those whose callers have gone: 100 ms.
+/// How often a full table of traced calls is swept of calls whose callers have gone: 100 ms.
 pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
 
-/// Records of the audit log that the console shows, the newest.
+/// Audit records that the console shows: the newest.
 pub const CONSOLE_RECORDS: u32 = 50;
 
 /// Denied calls that the web console shows: the newest.

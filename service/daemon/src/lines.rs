@@ -1,5 +1,6 @@
-//! Lines of the log that tenants and peers cause. Each kind of line has a limit per culprit: [`LINES_PER_SECOND`], and the next line counts those
-//! that were left out. So nobody fills the log, and nobody's lines keep another's out.
+//! Log lines that tenants and peers cause. Each kind of line has a limit per culprit,
+//! [`LINES_PER_SECOND`]. The next line reports how many were left out. No culprit can fill the log
+//! or suppress another's lines.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -8,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::limits::{LINES_PER_SECOND, MAX_LINE_CULPRITS};
 
-/// How long a limit counts.
+/// The period of a limit.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Logs a line unless its culprit has had enough of its kind: `log_limited!(warn, "kind", culprit, "text {}", arguments)`.
+/// Logs a line unless its culprit has reached the limit of its kind: `log_limited!(warn, "kind",
+/// culprit, "text {}", arguments)`.
 macro_rules! log_limited {
     ($level:ident, $kind:literal, $culprit:expr, $($text:tt)+) => {
         if let Some(left_out) = $crate::lines::due($kind, $culprit) {
@@ -21,7 +23,7 @@ macro_rules! log_limited {
 }
 pub(crate) use log_limited;
 
-/// How many lines were left out before one.
+/// The number of lines left out before a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut(u64);
 
@@ -34,17 +36,17 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Whether a line of this kind about this culprit is due.
+/// Whether a line of this kind about this culprit may be logged.
 pub(crate) fn due(kind: &'static str, culprit: &str) -> Option<LeftOut> {
     static LINES: LazyLock<Mutex<Lines>> = LazyLock::new(Mutex::default);
-    // A panic in between leaves counts behind, which are as good as any.
+    // Counts that a panic left behind are still usable.
     let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
     lines.due(kind, culprit, Instant::now())
 }
 
-/// Of one kind and culprit.
+/// The counts of one kind and culprit.
 struct Pace {
-    /// When its second began.
+    /// When the current second began.
     since: Instant,
     /// Lines in that second.
     said: u32,
@@ -62,7 +64,7 @@ impl Lines {
         if !self.of.contains_key(&key) && self.of.len() >= MAX_LINE_CULPRITS {
             self.of.retain(|_, pace| now < pace.since + SECOND);
             if self.of.len() >= MAX_LINE_CULPRITS {
-                // Those that find no place share one.
+                // Culprits beyond the limit share one entry.
                 key.1.clear();
             }
         }

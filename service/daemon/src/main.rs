@@ -1,7 +1,8 @@
 //! The daemon's command line.
 //!
-//! Its exit status is 0 when it was told to end, 3 (INVALID_ARGUMENT) for a command line or a configuration that is wrong, and 9
-//! (FAILED_PRECONDITION) if it can't start or go on: the table of the command line's `failure.rs`.
+//! Exit status: 0 after a requested stop, 3 (INVALID_ARGUMENT) for an invalid command line or
+//! configuration, 9 (FAILED_PRECONDITION) if the daemon can't start or continue. The command line's
+//! `failure.rs` has the table.
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -20,13 +21,13 @@ use tollgate_shm_abi::text;
 /// The exit status if standard output can't be written.
 const UNWRITTEN: u8 = 74;
 
-/// The exit status if whoever read standard output has closed it.
+/// The exit status if the reader of standard output has closed it.
 const CLOSED: u8 = 141;
 
-/// The Tollgate daemon: one per host, reached by applications through shared memory.
+/// The Tollgate daemon: one per host. Applications reach it through shared memory.
 ///
-/// Options override what the configuration file says. The log goes to standard error; TOLLGATE_LOG sets its filter
-/// (default: warn, and info of the daemon's own). SIGINT and SIGTERM end the daemon.
+/// Options override the configuration file. The log goes to standard error; TOLLGATE_LOG sets its
+/// filter (default: warn, and info for the daemon itself). SIGINT and SIGTERM stop the daemon.
 #[derive(Parser)]
 #[command(name = "tollgated", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
@@ -41,7 +42,8 @@ struct Arguments {
     /// Unix socket for applications and administration
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Permissions of that socket, octal [default: 0666, applications of every user, which need a token]
+    /// Permissions of that socket, octal [default: 0666: every user may connect; applications need
+    /// a token]
     #[arg(long, value_name = "MODE")]
     socket_mode: Option<SocketMode>,
     /// Group of that socket, by name or number [default: the daemon's own]
@@ -50,7 +52,8 @@ struct Arguments {
     /// TCP address for peer daemons, such as 127.0.0.1:7471; port 0 picks one
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Directory for tenants, policies and attachments; without it they are forgotten at the end
+    /// Directory for tenants, policies and attachments; without it they are lost when the daemon
+    /// stops
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
     /// File with the secret shared with peers, 16 bytes or more
@@ -62,10 +65,10 @@ struct Arguments {
     /// Let applications name any target
     #[arg(long)]
     open_targets: bool,
-    /// A further name that peers reach this daemon by. Repeatable
+    /// Another name by which peers reach this daemon. Repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     advertise: Vec<String>,
-    /// Without a key: take every process of this host for a peer that speaks for any tenant
+    /// Without a key: trust every process of this host as a peer that may act for any tenant
     #[arg(long)]
     unauthenticated_loopback: bool,
     /// Cores to run the datapath on, one thread each, such as 0,1
@@ -74,24 +77,25 @@ struct Arguments {
     /// How the datapath waits for work
     #[arg(long, value_enum)]
     waiting: Option<Waiting>,
-    /// Microseconds to look for work before sleeping, 0 to 10000
+    /// Microseconds to spin before sleeping, 0 to 10000
     #[arg(long, value_name = "US")]
     spin_us: Option<u64>,
-    /// Who of the tenants has the datapath's next turn
+    /// How tenants take turns on the datapath
     #[arg(long, value_enum)]
     scheduling: Option<Scheduling>,
-    /// Microseconds that calls may wait for a server in the mean before more are refused, 100 to 1000000; 0: they all wait
+    /// Mean wait for a server, in microseconds, above which calls are rejected: 100 to 1000000; 0:
+    /// no limit
     #[arg(long, value_name = "US")]
     wait_target_us: Option<u64>,
-    /// Take a running daemon's place: it is at the other end of standard input
+    /// Take over from the running daemon at the other end of standard input
     #[arg(long, hide = true)]
     take_over: bool,
 }
 
-/// What the program does instead of running a daemon.
+/// Commands that run instead of a daemon.
 #[derive(Subcommand)]
 enum Instead {
-    /// Find any edit of an audit log that no daemon is writing; `tollgate audit verify` runs this
+    /// Check an audit log that no daemon is writing for edits; `tollgate audit verify` runs this
     VerifyAudit {
         /// The state directory
         #[arg(long, value_name = "DIR", required_unless_present = "file")]
@@ -100,7 +104,7 @@ enum Instead {
         /// The log alone
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
-        /// What `tollgate audit head` printed once
+        /// The output of an earlier `tollgate audit head`
         #[arg(long, value_name = "SEQ:HASH", requires = "file")]
         head: Option<String>,
     },
@@ -133,7 +137,7 @@ fn print(text: &str) -> ExitCode {
     }
 }
 
-/// Help and version are answers. The rest is clap's to explain: what is wrong, how the command line looks, where help is.
+/// Help and version are answers. Clap explains errors: what is wrong, the usage, and where help is.
 fn explain(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if !error.use_stderr() {
@@ -190,7 +194,7 @@ impl Arguments {
     }
 }
 
-/// What the parser says, without its advice.
+/// The parser's first line, without its advice.
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     line.trim_start_matches("error: ").to_owned()
@@ -198,7 +202,7 @@ fn first_line(text: &str) -> String {
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    // Processes that the daemon starts by executing itself; not commands for people.
+    // The daemon starts these processes by executing itself; people don't run them.
     match words.next() {
         Some(word) if word == worker::ARGUMENT => return worker::main(words),
         Some(word) if word == apart::ARGUMENT => return apart::main(words),
@@ -238,7 +242,7 @@ fn main() -> ExitCode {
             }
         },
     };
-    // The log's lines come before the last word.
+    // The log ends before the last sentence is printed.
     drop(log);
     output::tell(&format!("tollgated: {code}: {sentence}"));
     exit(code)

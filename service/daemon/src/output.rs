@@ -1,8 +1,9 @@
-//! What the program says to people: a line on standard output, sentences on standard error, and the log.
+//! The program's output: a line on standard output, sentences on standard error, and the log.
 //!
-//! What others chose is escaped here, once for all places that log: a tenant's text in a field makes no second line, and
-//! a terminal doesn't obey it. A standard error that takes nothing (a full disk, a closed pipe) costs the log and nothing
-//! else: `println!` and `eprintln!` would panic, so this crate denies them.
+//! Text that others chose is escaped here, once for every place that logs: a tenant's text in a
+//! field can't start a second line or control a terminal. If standard error takes nothing (a full
+//! disk, a closed pipe), only the log is lost. `println!` and `eprintln!` would panic, so this
+//! crate denies them.
 //!
 //! Log lines pass through a bounded queue to a thread that writes them. A standard error that
 //! blocks (a pipe that nobody reads) therefore stops no call: the queue fills, further lines are
@@ -21,7 +22,7 @@ use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 
 use crate::limits::MAX_LOG_LINES;
 
-/// What is logged by default. What TLS has to say is in the errors of who uses it, which say it once.
+/// The default filter of the log. TLS is off: the errors of its users report TLS failures once.
 const LOGGED: &str =
     "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
 
@@ -51,7 +52,7 @@ pub fn log() -> Log {
     Log { _writer: writer }
 }
 
-/// The queue in front of what lines are written to, and the thread that writes them.
+/// The queue of log lines, and the thread that writes them to `output`.
 fn queue(output: impl io::Write + Send + 'static) -> (NonBlocking, WorkerGuard) {
     NonBlockingBuilder::default()
         .buffered_lines_limit(MAX_LOG_LINES)
@@ -76,13 +77,14 @@ pub fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Says it on standard error, in a line of its own; nobody is left to tell if that fails.
+/// Writes a sentence to standard error, on its own line. A failure is ignored: there is nowhere
+/// left to report it.
 pub fn tell(sentence: &str) {
     let line = format!("{}\n", text::escape_lines(sentence));
     let _lost = io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Messages and fields, as [`DefaultFields`] has them, with what others chose escaped.
+/// Formats like [`DefaultFields`], but escapes text that others chose.
 struct Escaped;
 
 impl<'writer> FormatFields<'writer> for Escaped {
@@ -104,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes nothing until it is told to.
+    /// Blocks writes until the test opens it.
     struct Blocked(Receiver<()>);
 
     impl io::Write for Blocked {
@@ -171,7 +173,7 @@ mod tests {
         let log = log.unwrap_or_default();
         assert_eq!(log.matches('\n').count(), 1, "{log:?}");
         assert_eq!(log.matches("forged").count(), 5, "{log:?}");
-        // Colours are the formatter's own; ESC of others isn't among them.
+        // The formatter itself writes colours; the ESC of other texts is escaped.
         for obeyed in ["\u{1b}[2J", "\u{7}", "\u{9b}", "\r", "\u{2028}", "\u{202e}"] {
             assert!(!log.contains(obeyed), "{obeyed:?} in {log:?}");
         }

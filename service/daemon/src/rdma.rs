@@ -1,12 +1,13 @@
-//! This host's RDMA devices, as far as this daemon uses them: links are dialled and accepted by them where that can be, and over TCP
-//! otherwise, with the reason in the status.
+//! The host's RDMA devices: links use RDMA where possible, and TCP otherwise. The status has the
+//! reason for TCP.
 //!
 //! ```text
 //!   to dial:    RDMA ── ready ──▶ calls
-//!                 └── refused, unreachable, or not ready after RDMA_PATIENCE ──▶ TCP; for RDMA_PAUSE the peer is dialled by TCP at once
+//!                 └── refused, unreachable, or not ready after RDMA_PATIENCE ──▶ TCP;
+//!                     for RDMA_PAUSE the peer is dialled by TCP at once
 //! ```
 //!
-//! Peers are dialled by RDMA at the number that they have for TCP: the two have port numbers of their own.
+//! A peer's RDMA port has the same number as its TCP port: the two have separate port numbers.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -32,19 +33,19 @@ use crate::limits::{RDMA_PAUSE, WITHOUT_RDMA};
 /// Whether links may go over RDMA.
 #[derive(Clone)]
 pub(crate) enum Rdma {
-    /// They can't, and why: a sentence.
+    /// Links can't use RDMA; the sentence says why.
     Unavailable(Arc<str>),
     #[cfg(feature = "rdma")]
     Ready {
         devices: tollgate_transport_rdma::Rdma,
         options: RdmaOptions,
-        /// Frames of its links go without tags, if the peer wants that, too.
+        /// RDMA links carry frames without tags if the peer agrees.
         unprotected: bool,
     },
 }
 
 impl Rdma {
-    /// Opens what there is.
+    /// Opens the devices that are present.
     pub(crate) fn open(config: &RdmaConfig) -> Rdma {
         if !config.enabled {
             return Rdma::Unavailable("the configuration says rdma.enabled = false".into());
@@ -69,7 +70,7 @@ impl Rdma {
         )
     }
 
-    /// Why links can't go over it, if they can't.
+    /// The reason why links can't use RDMA, if they can't.
     pub(crate) fn unavailable(&self) -> Option<&Arc<str>> {
         match self {
             Rdma::Unavailable(why) => Some(why),
@@ -78,7 +79,7 @@ impl Rdma {
         }
     }
 
-    /// How links over it are made.
+    /// The configuration of RDMA links.
     #[cfg(feature = "rdma")]
     pub(crate) fn link_config(&self, config: &LinkConfig) -> LinkConfig {
         let is_unprotected = |rdma: &Rdma| {
@@ -96,7 +97,7 @@ impl Rdma {
         }
     }
 
-    /// Of each device, what is registered with it.
+    /// Name and registrations of each device.
     pub(crate) fn devices(&self) -> Vec<Value> {
         match self {
             Rdma::Unavailable(_) => Vec::new(),
@@ -114,7 +115,8 @@ impl Rdma {
     }
 }
 
-/// The links over RDMA of one runtime: who looks for what they bring. Nobody, and there are none, where there is no device.
+/// The RDMA links of one runtime, and the poller that receives for them. Without a device there is
+/// neither.
 #[derive(Default)]
 pub(crate) struct Polled {
     #[cfg(feature = "rdma")]
@@ -125,7 +127,7 @@ pub(crate) struct Polled {
 }
 
 impl Polled {
-    /// Watched by this epoll, which says so with this token.
+    /// The poller, watched by this epoll under this token.
     #[cfg_attr(
         not(feature = "rdma"),
         allow(unused_variables, reason = "nothing is watched")
@@ -148,7 +150,7 @@ impl Polled {
         Ok(Polled::default())
     }
 
-    /// Where links are made its.
+    /// Gives links to the poller.
     #[cfg(feature = "rdma")]
     pub(crate) fn door(&self) -> Option<&Door> {
         self.poller.as_ref().map(Poller::door)
@@ -173,8 +175,10 @@ impl Polled {
         None
     }
 
-    /// Looks at the devices, once, whatever the number of links, and marks those of these links that have something to say. A ring that the peer writes is
-    /// looked at by its link alone, in every turn; and if a device has failed, each link says so itself.
+    /// Polls the devices, once for all links, and marks the links that have something to read. A
+    /// one-sided link, whose ring the peer writes, is marked in every turn: only the link itself
+    /// can check its ring. If a device has failed, all links are marked, and each reports its own
+    /// failure.
     #[cfg(feature = "rdma")]
     pub(crate) fn mark<'a>(&mut self, links: impl Iterator<Item = (&'a RdmaLink, &'a mut bool)>) {
         if let Some(poller) = &mut self.poller {
@@ -188,23 +192,23 @@ impl Polled {
         }
     }
 
-    /// Has the devices say what comes from now on. `false`: something has come.
+    /// Arms the devices' events before a wait. `false`: something has arrived already.
     pub(crate) fn prepare_to_wait(&mut self) -> bool {
         #[cfg(feature = "rdma")]
         if let Some(poller) = &mut self.poller {
-            // Of a device that has failed, each link says so when it is looked at next.
+            // Links of a failed device report the failure at their next turn.
             return poller.prepare_to_wait().unwrap_or(false);
         }
         true
     }
 }
 
-/// Peers that couldn't be dialled by RDMA a short while ago: until when that isn't tried again, and why it couldn't be.
+/// Peers whose RDMA dial failed recently, each with the time of the next try and the reason.
 #[derive(Default)]
 pub(crate) struct WithoutRdma(HashMap<SocketAddr, (u64, Arc<str>)>);
 
 impl WithoutRdma {
-    /// Of more than [`WITHOUT_RDMA`], those beyond are tried again.
+    /// Beyond [`WITHOUT_RDMA`] peers nothing is noted: such peers are tried again at once.
     pub(super) fn note(&mut self, peer: SocketAddr, why: Arc<str>, now_ns: u64) {
         self.0.retain(|_, (until_ns, _)| *until_ns > now_ns);
         if self.0.len() < WITHOUT_RDMA {
@@ -213,7 +217,7 @@ impl WithoutRdma {
         }
     }
 
-    /// Why a peer isn't dialled by RDMA now, if it isn't.
+    /// The reason why a peer isn't dialled by RDMA now, if it isn't.
     pub(crate) fn why(&self, peer: SocketAddr, now_ns: u64) -> Option<Arc<str>> {
         let (until_ns, why) = self.0.get(&peer)?;
         (*until_ns > now_ns).then(|| Arc::clone(why))

@@ -1,12 +1,14 @@
-//! The settings that an operator can change while the daemon runs: what each takes, and where its value is from.
+//! The settings that an operator can change while the daemon runs: accepted values, and the source
+//! of each value.
 //!
 //! ```text
 //!   default ◀── configuration file ◀── command line ◀── set at run time, in the store
 //!                                                          each overrides those to its left, until it is reset
 //! ```
 //!
-//! What can change is what a runtime can take between two calls, what is looked up when it is needed, and how many runtimes there are, between which
-//! tenants move. Absent: what others know the daemon by (its name, its addresses).
+//! A setting can change if a runtime can take the new value between two calls, or if the value is
+//! read when it is needed. The number of runtimes can change, too: tenants move between them. The
+//! daemon's name and addresses can't change: others know it by these.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -23,17 +25,17 @@ use crate::limits::{
 
 /// One setting that can change while the daemon runs.
 pub struct Setting {
-    /// Its name in the configuration file; after its section's and a dot, if it is in one.
+    /// The name in the configuration file, with its section as a prefix: `section.key`.
     pub key: &'static str,
-    /// Which values it takes.
+    /// Accepted values.
     pub takes: &'static str,
     read: fn(&Config) -> Value,
-    /// `false`: the text is no value.
+    /// `false`: the text can't be parsed.
     write: fn(&mut Config, &str) -> bool,
     fits: fn(&Config) -> bool,
 }
 
-/// All of them.
+/// All settings.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "cores",
@@ -172,12 +174,12 @@ fn parse<T: std::str::FromStr>(place: &mut T, text: &str) -> bool {
     text.parse().map(|value| *place = value).is_ok()
 }
 
-/// A word is spelled alike in the file and on the command line.
+/// Words are spelled alike in the file and on the command line.
 fn parse_word<T: clap::ValueEnum>(place: &mut T, text: &str) -> bool {
     T::from_str(text, false).map(|value| *place = value).is_ok()
 }
 
-/// As an operator writes it.
+/// The value as an operator writes it.
 fn written(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
@@ -188,12 +190,12 @@ fn written(value: &Value) -> String {
 }
 
 impl Setting {
-    /// The one of this name.
+    /// The setting of this name.
     pub fn named(key: &str) -> Option<&'static Setting> {
         SETTINGS.iter().find(|setting| setting.key == key)
     }
 
-    /// Checks what a configuration says.
+    /// Checks this setting in a configuration.
     pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
         match (self.fits)(config) {
             true => Ok(()),
@@ -209,7 +211,8 @@ impl Setting {
         }
     }
 
-    /// Puts a value into a configuration, which is of no use any more if that is refused.
+    /// Writes a value into a configuration. If the value is rejected, the configuration must not be
+    /// used.
     fn put(&self, config: &mut Config, text: &str) -> Result<(), ConfigError> {
         match (self.write)(config, text) {
             true => self.check(config),
@@ -218,10 +221,10 @@ impl Setting {
     }
 }
 
-/// Where a setting's value is from.
+/// Where a setting's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Nobody has said anything.
+    /// The built-in value.
     Default,
     /// The configuration file.
     File,
@@ -245,34 +248,34 @@ impl Source {
 /// A change: the setting's name, and its new value; `None` resets it.
 pub(crate) type Change = (String, Option<String>);
 
-/// Why a change of settings is refused; nothing has changed then.
+/// Why a change of settings is rejected. Nothing has changed then.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refused {
-    /// A value isn't one.
+    /// The value is invalid.
     #[error(transparent)]
     Value(#[from] ConfigError),
-    /// There is no such setting, or it can't change.
+    /// The setting doesn't exist, or it can't change.
     #[error(
-        "{key:?} is no setting that can change while the daemon runs; {} are{}",
+        "{key:?} can't be changed while the daemon runs; {} can{}",
         all_keys(),
         did_you_mean(key, SETTINGS.iter().map(|setting| setting.key))
     )]
     Unknown {
-        /// What was asked for.
+        /// The name in the request.
         key: String,
     },
-    /// One command says two things about it.
+    /// One command names the setting twice.
     #[error("{key} is named twice")]
     Twice {
         /// The setting.
         key: String,
     },
-    /// A core that the kernel doesn't let the daemon have.
+    /// The kernel doesn't allow this core to the daemon.
     #[error("cores = {value}: this daemon may use {usable}")]
     Core {
-        /// What was asked for.
+        /// The requested cores.
         value: String,
-        /// What it may use.
+        /// The cores that the daemon may use.
         usable: String,
     },
 }
@@ -285,20 +288,21 @@ fn all_keys() -> String {
 /// All settings of a running daemon.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// What defaults, file and command line say.
+    /// The values of defaults, file and command line.
     configured: Config,
-    /// What was set at run time.
+    /// The values that were set at run time.
     set: BTreeMap<String, String>,
-    /// Of those, what can't be used here, and why: another version of the daemon stored it, or the machine has changed.
+    /// Stored values that can't be used here, each with the reason: another version of the daemon
+    /// stored them, or the machine has changed.
     unused: BTreeMap<String, String>,
     in_force: Rc<Config>,
-    /// Cores that the kernel lets this process have; none: it doesn't say.
+    /// Cores that the kernel allows to this process; empty if the kernel doesn't tell.
     usable_cores: Vec<usize>,
 }
 
 impl Settings {
-    /// What was set at run time overrides what is configured. What of it can't be used is left aside: a daemon that didn't start for it
-    /// couldn't be told to forget it.
+    /// Values set at run time override the configured ones. Unusable values are left aside rather
+    /// than refused: a daemon that didn't start couldn't be told to forget them.
     pub(crate) fn new(
         configured: Config,
         set: BTreeMap<String, String>,
@@ -321,12 +325,12 @@ impl Settings {
         settings
     }
 
-    /// What holds now.
+    /// The configuration in force.
     pub(crate) fn in_force(&self) -> Rc<Config> {
         Rc::clone(&self.in_force)
     }
 
-    /// What was set and can't be used, and why.
+    /// Stored values that can't be used, each with the reason.
     pub(crate) fn unused(&self) -> impl Iterator<Item = (&str, &str)> {
         let unused = self.unused.iter();
         unused.map(|(key, why)| (key.as_str(), why.as_str()))
@@ -346,7 +350,7 @@ impl Settings {
         Ok(())
     }
 
-    /// No runtime is sent where the kernel doesn't let it go.
+    /// Rejects cores that the kernel doesn't allow to the process.
     fn check_cores(&self, config: &Config) -> Result<(), Refused> {
         let value = || written(&json!(config.cores));
         let is_usable = |core: &usize| self.usable_cores.contains(core);
@@ -359,7 +363,7 @@ impl Settings {
         })
     }
 
-    /// The settings as they are after all changes, and the changes with their values as they are written; or why none can be made.
+    /// The settings after all changes, and the changes with normalized values; or why none is made.
     pub(crate) fn changed(&self, changes: Vec<Change>) -> Result<(Settings, Vec<Change>), Refused> {
         let mut set = self.set.clone();
         let mut named: Vec<Change> = Vec::new();
@@ -369,7 +373,7 @@ impl Settings {
             }
             let value = match value {
                 Some(text) => Some(self.checked(&key, text.trim())?),
-                // What another version has stored can be forgotten, too.
+                // A value that another version has stored can be reset, too.
                 None if Setting::named(&key).is_none() && !set.contains_key(&key) => {
                     return Err(Refused::Unknown { key });
                 }
@@ -392,7 +396,7 @@ impl Settings {
         Ok(setting.map_or_else(String::new, |setting| written(&(setting.read)(&config))))
     }
 
-    /// As the audit log has a value.
+    /// The value as the audit log has it.
     pub(crate) fn value_of(&self, key: &str) -> Option<String> {
         let setting = Setting::named(key)?;
         Some(written(&(setting.read)(&self.in_force)))
@@ -405,7 +409,7 @@ impl Settings {
         }
     }
 
-    /// `tollgate daemon settings`: those that `wanted` names.
+    /// The answer to `tollgate daemon settings`: the settings that `wanted` selects.
     pub(crate) fn report(&self, wanted: impl Fn(&str) -> bool) -> Value {
         let settings = SETTINGS.iter().filter(|setting| wanted(setting.key));
         let settings = settings.map(|setting| {
@@ -522,7 +526,7 @@ mod tests {
         let twice = vec![set("spin_us", "1"), reset("spin_us")];
         check(twice, "spin_us is named twice");
         let unknown = format!(
-            "\"listen\" is no setting that can change while the daemon runs; {} are",
+            "\"listen\" can't be changed while the daemon runs; {} can",
             all_keys()
         );
         check(vec![set("listen", "127.0.0.1:1")], &unknown);

@@ -1,7 +1,8 @@
-//! Which peers applications may name: those that the operator has listed, unless all are open.
+//! Targets that applications may name: those that the operator has listed, or all if targets are
+//! open.
 //!
-//! A target is somewhere that this daemon connects to, in the name of its tenants and of its key. Left to applications, any of them could have it
-//! dial a port of its own.
+//! The daemon connects to a target in the name of its tenants and with its own key. If applications
+//! chose targets freely, any of them could make the daemon dial a port of the application's own.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -23,19 +24,19 @@ fn split(address: &str) -> Option<(&str, &str)> {
     (is_host && is_plain).then_some((host, port))
 }
 
-/// Whether an operator may list this.
+/// Whether an operator may list this address.
 pub(crate) fn is_pattern(address: &str) -> bool {
     split(address).is_some_and(|(_, port)| port == ANY || port.parse::<u16>().is_ok())
 }
 
-/// Whether a daemon may go by this name: `host`, or `host:port`.
+/// Whether this is a valid name of a daemon: `host`, or `host:port`.
 pub(crate) fn is_name(name: &str) -> bool {
     let with_port = split(name).is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     let alone = format!("{name}:0");
     with_port || split(&alone).is_some_and(|(host, _)| host == name)
 }
 
-/// A host's address, if it is one and no name.
+/// A host's address, if the host is an address and not a name.
 fn literal(host: &str) -> Option<IpAddr> {
     let bare = host
         .strip_prefix('[')
@@ -63,11 +64,12 @@ fn matches(pattern: &str, target: &str) -> bool {
     (host == ANY || same_host(host, its_host)) && (port == ANY || same_port())
 }
 
-/// A target in the one spelling that this daemon knows it by: the host in lower case and without a final dot, an address in its shortest form,
-/// the port as a number. Two spellings of one target are one peer, with one link per tenant.
+/// The canonical spelling of a target: the host in lower case and without a final dot, an address
+/// in its shortest form, the port as a number. Two spellings of one target are one peer, with one
+/// link per tenant.
 ///
 /// # Errors
-/// A sentence that says why it isn't `host:port` of a peer.
+/// A sentence that says why it isn't a peer's `host:port`.
 pub(crate) fn canonical(target: &str) -> Result<String, Status> {
     let named = match target.len() {
         ..=MAX_TARGET => named(target),
@@ -100,7 +102,7 @@ fn named(target: &str) -> Result<String, String> {
         return Err(format!("its host has more than {MAX_HOST} bytes"));
     }
     if host.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("its host has characters that no name has".to_owned());
+        return Err("its host has characters that names can't have".to_owned());
     }
     let is_address = host.starts_with('[') && literal(host).is_some();
     if host.contains([':', '[', ']']) && !is_address {
@@ -122,7 +124,7 @@ fn named(target: &str) -> Result<String, String> {
 /// Whether applications may name this target.
 ///
 /// # Errors
-/// A sentence that names it, and what allows it.
+/// A sentence with the target and the ways to allow it.
 pub(crate) fn allow(config: &Config, target: &str) -> Result<(), Status> {
     let mut listed = config.peers.iter();
     if config.link.open_targets || listed.any(|peer| matches(&peer.address, target)) {
@@ -134,7 +136,8 @@ pub(crate) fn allow(config: &Config, target: &str) -> Result<(), Status> {
     Err(Status::new(Code::PERMISSION_DENIED, text))
 }
 
-/// Whether a target is where this daemon listens itself: what is meant are applications of this host.
+/// Whether a target is this daemon's own listening address. It then stands for applications of this
+/// host.
 pub(crate) fn is_own(listen: Option<SocketAddr>, target: &str) -> bool {
     let (Some(listen), Some((host, port))) = (listen, split(target)) else {
         return false;

@@ -1,4 +1,5 @@
-//! Verifying an audit log without a daemon: on a copy, or in a state directory that no daemon uses.
+//! Verifies an audit log without a running daemon: a copy, or the log in a state directory that no
+//! daemon uses.
 
 use std::path::Path;
 
@@ -9,10 +10,11 @@ use tollgate_shm_abi::status::Code;
 /// An exit status, and a sentence.
 pub type Failed = (u8, String);
 
-/// What was verified, or what is wrong: the exit status is 15 (DATA_LOSS) for an edited log.
+/// The result of the verification, or what is wrong. The exit status is 15 (DATA_LOSS) for an
+/// edited log.
 ///
 /// # Errors
-/// The log was edited, or there is none that could be read.
+/// The log was edited, or it can't be read.
 pub fn verify(
     state: Option<&Path>,
     file: Option<&Path>,
@@ -57,7 +59,7 @@ pub fn verify(
     }
 }
 
-/// What a verification that found nothing says.
+/// The sentence for a log that wasn't edited.
 pub(crate) fn sentence(verified: &Verified) -> String {
     let Verified {
         records,
@@ -67,7 +69,7 @@ pub(crate) fn sentence(verified: &Verified) -> String {
     let unanchored = if *anchored {
         ""
     } else {
-        "; records cut off its end aren't missed without --head or --state"
+        "; without --head or --state, records cut off its end go unnoticed"
     };
     format!("{records} records, not edited, up to {head}{unanchored}")
 }

@@ -1,6 +1,6 @@
-//! A method's message as a policy is asked about it: from JSON to a block, to a view, to a changed block, and back.
+//! A method's message as a policy gets it: from JSON to a block, a view, a changed block, and back.
 //!
-//! Projection and patch are the daemon's own.
+//! Projection and patch are the daemon's code.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::{Case, DeskError};
 /// One side of one method, bound to a schema and a manifest.
 pub(crate) struct Asked {
     pub(crate) hook: Hook,
-    /// What the policy knows of it, if it cares about the method at this hook.
+    /// The manifest's entry for it, if the policy covers the method at this hook.
     pub(crate) entry: Option<Entry>,
     layouts: Arc<Layouts>,
     id: MessageId,
@@ -32,21 +32,21 @@ pub(crate) struct Asked {
 
 /// The manifest's entry for a method, resolved.
 pub(crate) struct Entry {
-    /// What `judge` takes.
+    /// The method's index for `judge`.
     pub(crate) method: u32,
     projector: Projector,
     patch: Patch,
     shown: ShownKeys,
-    /// The metadata keys that it may change.
+    /// The metadata keys that the policy may change.
     keys: Vec<String>,
 }
 
-/// What a policy is asked about: a message's block, and the call's metadata.
+/// A policy's input: a message's block, and the call's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The block.
     pub block: Vec<u8>,
-    /// What travels beside it.
+    /// The call's metadata.
     pub metadata: MetadataBuf,
 }
 
@@ -83,7 +83,7 @@ impl Asked {
         })
     }
 
-    /// The block of a message written as JSON, or what is wrong with it.
+    /// The block of a message in JSON, or what is wrong with the message.
     pub(crate) fn block(&self, json: &Json) -> Result<Vec<u8>, String> {
         let message = from_json(&self.descriptor, &json.to_string()).map_err(|e| e.to_string())?;
         write_block(&self.layouts, self.id, &message).map_err(|e| e.to_string())
@@ -144,7 +144,7 @@ impl Entry {
         }))
     }
 
-    /// Room that the view of a message can take at most.
+    /// Largest size of a message's view.
     pub(crate) fn view_max(&self, message: &Message) -> usize {
         let fixed = self.projector.projection().fixed_len();
         (fixed + message.block.len() + message.metadata.as_bytes().len()).min(MAX_VIEW)
@@ -152,7 +152,7 @@ impl Entry {
 }
 
 impl Asked {
-    /// Writes the view of a message, or says why it can't be shown.
+    /// Writes the view of a message, or returns why it can't be written.
     pub(crate) fn project(
         &self,
         entry: &Entry,
@@ -165,7 +165,7 @@ impl Asked {
         shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())
     }
 
-    /// The message with a policy's changes, or why they can't be made.
+    /// The message with a policy's changes, or why they can't be applied.
     pub(crate) fn change(
         &self,
         entry: &Entry,
@@ -204,7 +204,7 @@ impl Asked {
             .patch
             .apply(layouts, block, len, &[], &changes, &mut out)
             .map_err(|error| error.to_string())?;
-        // As a receiver would: a patch that made something else is ours to blame.
+        // Checked as by a receiver: a patch with another result is a bug of this project.
         let accepted = interpreter::accept(&self.program, &mut out, patched.inline_len);
         accepted.map_err(|fault| self.program.explain(&fault))?;
         Ok(out)

@@ -1,8 +1,10 @@
-//! What a policy costs per call: in fuel, which is exact and the same everywhere, and in time, on this machine.
+//! Measures a policy's cost per call: in fuel, which is exact and equal everywhere, and in time on
+//! this machine.
 //!
-//! What is measured is the daemon's call into the sandbox: a ready view is copied into the guest's memory, the guest judges
-//! it, its verdict is read and checked. Each kind of round is run several times, and what is told is the fastest, the middle
-//! and the slowest of them: two of them that differ much say that the machine was busy.
+//! The measured part is the daemon's call into the sandbox: a view is copied into the guest's
+//! memory, the guest judges it, and its verdict is read and checked. Each kind of round runs
+//! several times; the fastest, the median and the slowest are reported. If two of them differ much,
+//! the machine was busy.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -28,35 +30,35 @@ pub struct Bench<'a> {
     fuel_per_call: u64,
     /// Bytes of linear memory after the set-up.
     pub memory_bytes: usize,
-    /// Fuel that the set-up took.
+    /// Fuel of the set-up.
     pub setup_fuel: u64,
-    /// One per message.
+    /// One entry per message.
     pub measured: Vec<Measured>,
 }
 
-/// What one message costs.
+/// The cost of one message.
 #[derive(Debug)]
 pub struct Measured {
     /// The case's name, or the method and hook.
     pub name: String,
-    /// The most fuel that one call took.
+    /// Highest fuel of one call.
     pub fuel: u64,
-    /// Time per call, asked about one at a time and about several together; or how the policy failed.
+    /// Time per call, one at a time and in batches; or the policy's fault.
     pub times: Result<[Spread; 2], String>,
 }
 
-/// The fastest, the middle and the slowest round, in nanoseconds per call.
+/// The fastest, the median and the slowest round, in nanoseconds per call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
     /// The fastest.
     pub min_ns: f64,
-    /// The middle.
+    /// The median.
     pub median_ns: f64,
     /// The slowest.
     pub max_ns: f64,
 }
 
-/// A view to ask about.
+/// A view to judge.
 struct Subject {
     name: String,
     hook: Hook,
@@ -64,7 +66,7 @@ struct Subject {
     view: Vec<u8>,
 }
 
-/// Measures with the cases' messages.
+/// Measures the cases' messages.
 pub fn bench_cases<'a>(
     module: &'a Module,
     schema: &Schema,
@@ -95,7 +97,7 @@ pub fn bench_cases<'a>(
     run(module, &cases.setting, subjects)
 }
 
-/// Measures without a schema: with messages in which every field is absent, one for each method and hook.
+/// Measures without a schema: one message per method and hook, with all fields absent.
 pub fn bench<'a>(module: &'a Module, setting: &Setting) -> Result<Bench<'a>, DeskError> {
     let policy = module.policy().configured(Some(&setting.config))?;
     let manifest = policy.manifest();
@@ -115,7 +117,7 @@ pub fn bench<'a>(module: &'a Module, setting: &Setting) -> Result<Bench<'a>, Des
     run(module, setting, subjects)
 }
 
-/// The view of a message without any of the fields.
+/// The view of a message with all fields absent.
 fn absent(fields: usize) -> Vec<u8> {
     use tollgate_marshal::projection::{ENTRY_LEN, HEADER_LEN};
     let len = HEADER_LEN + fields * ENTRY_LEN;
@@ -136,7 +138,7 @@ fn run<'a>(
     let (memory_bytes, setup_fuel) = (instance.memory_bytes(), instance.fuel_used());
     let mut measured = Vec::new();
     for subject in subjects {
-        // Each begins as the first one did.
+        // Each starts with a fresh instance.
         let mut session = Session::new(module.policy(), setting, rate)?;
         measured.push(measure(session.instance()?, subject)?);
     }
@@ -172,7 +174,7 @@ fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, DeskEr
     })
 }
 
-/// Why a measurement ends: the policy's fault is a result, all else is an error.
+/// Why a measurement ends: the policy's fault is a result, anything else an error.
 enum Stop {
     Fault(String),
     Desk(DeskError),
@@ -210,21 +212,21 @@ fn judge_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
     judged.map_err(|fault| Stop::Fault(fault.to_string()))
 }
 
-/// Runs rounds of `work`, which answers how many calls it made.
+/// Runs rounds of `work`, which returns its number of calls.
 fn rounds(
     mut work: impl FnMut() -> Result<usize, Stop>,
 ) -> Result<Result<Spread, String>, DeskError> {
     let mut round = |time: Duration| {
         let (start, mut calls) = (Instant::now(), 0);
         while start.elapsed() < time {
-            // The clock is read once for several calls, as it costs as much as a small one.
+            // The clock is read once per 16 calls: reading it costs as much as a small call.
             for _ in 0..16 {
                 calls += work()?;
             }
         }
         Ok(start.elapsed().as_nanos() as f64 / calls as f64)
     };
-    // The first one brings everything into the caches.
+    // The first round fills the caches.
     let all = round(ROUND / 4).and_then(|_warm| {
         let rounds = (0..ROUNDS).map(|_| round(ROUND));
         rounds.collect::<Result<Vec<_>, _>>()
@@ -244,17 +246,17 @@ fn rounds(
 }
 
 impl Bench<'_> {
-    /// CPU time that a call may take, in microseconds.
+    /// CPU time that a call may use, in microseconds.
     pub fn bound_us(&self) -> f64 {
         self.in_us(self.fuel_per_call)
     }
 
-    /// At most so long does this fuel last, in microseconds.
+    /// Longest time that this fuel lasts, in microseconds.
     fn in_us(&self, fuel: u64) -> f64 {
         self.rate.time(fuel).as_nanos() as f64 / 1e3
     }
 
-    /// For programs; all that [`Module::to_json`] says is in it.
+    /// The JSON form, which includes [`Module::to_json`].
     pub fn to_json(&self) -> serde_json::Value {
         let spread =
             |s: &Spread| json!({ "min": s.min_ns, "median": s.median_ns, "max": s.max_ns });

@@ -1,7 +1,7 @@
-//! The file of cases: parsed once, with every key known and every expectation possible.
+//! The file of cases. Parsing rejects unknown keys and impossible expectations.
 //!
-//! Its format is described in the crate's README. What is refused here is named by case and field; what needs the schema
-//! (methods, messages) is refused by [`crate::test`].
+//! The crate's README describes the format. Errors found here name the case and the field;
+//! [`crate::test`] reports errors that need the schema (methods, messages).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,46 +17,46 @@ use crate::{DeskError, limits};
 /// A parsed file of cases.
 #[derive(Debug)]
 pub struct Cases {
-    /// What defines the services, relative to the file.
+    /// The files that define the services, relative to the file of cases.
     pub proto: Vec<PathBuf>,
-    /// Where imports are, relative to the file.
+    /// Directories of imports, relative to the file of cases.
     pub include: Vec<PathBuf>,
-    /// How the policy is set up.
+    /// The policy's set-up.
     pub setting: Setting,
-    /// In the order of the file, which is the order in which they are judged.
+    /// In the order of the file, in which they are judged.
     pub cases: Vec<Case>,
 }
 
-/// How a policy is set up: as an operator would attach it.
+/// A policy's set-up, as an operator would attach it.
 #[derive(Debug, Default, Clone)]
 pub struct Setting {
     /// The bytes of the configuration.
     pub config: Vec<u8>,
-    /// What it is granted.
+    /// The grants.
     pub grant: Grant,
     /// The clock at the first case, in milliseconds of Unix time.
     pub time_ms: u64,
-    /// CPU time for judging one call, in microseconds; the daemon's default if not given.
+    /// CPU time per call, in microseconds; none: the daemon's default.
     pub cpu_us: Option<u64>,
-    /// Every call meets a new instance.
+    /// Whether every call gets a new instance.
     pub fresh: bool,
 }
 
-/// What an operator grants; what isn't listed is as the manifest declares it.
+/// An operator's grants; a missing list grants everything that the manifest declares.
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Grant {
-    /// Hooks at which the policy is asked.
+    /// Hooks at which the policy is evaluated.
     pub hooks: Option<Vec<String>>,
-    /// Paths of the fields that it sees.
+    /// Paths of the fields that it may read.
     pub fields: Option<Vec<String>>,
-    /// The metadata keys that it sees.
+    /// Metadata keys that it may read.
     pub metadata: Option<Vec<String>>,
     /// Names of its capabilities.
     pub capabilities: Option<Vec<String>>,
 }
 
-/// A message, and what the policy should say to it.
+/// A message, and the expected verdict.
 #[derive(Debug)]
 pub struct Case {
     /// Its place in the file, from 1.
@@ -71,22 +71,22 @@ pub struct Case {
     pub hook: Hook,
     /// The message.
     pub message: Value,
-    /// What travels beside it.
+    /// The call's metadata.
     pub metadata: MetadataBuf,
-    /// How often the policy is asked; each time it should say the same.
+    /// How often the policy is evaluated; every verdict has to match.
     pub repeat: u32,
-    /// How far the clock goes on before the first time.
+    /// How far the clock advances before the first time.
     pub advance_ms: u64,
-    /// What it should say.
+    /// The expected verdict.
     pub expect: Expect,
 }
 
-/// What a policy should say.
+/// An expected verdict.
 #[derive(Debug)]
 pub enum Expect {
-    /// It isn't asked: it has no such hook, or doesn't care about the method.
+    /// The policy isn't evaluated: it lacks the hook, or doesn't cover the method.
     Unasked,
-    /// The call passes as it is.
+    /// The call passes unchanged.
     Allow,
     /// The call ends.
     Deny {
@@ -95,22 +95,22 @@ pub enum Expect {
         /// With a text that contains this.
         message: Option<String>,
     },
-    /// The call passes, and something is done to it. What isn't said may be anything.
+    /// The call passes with changes. Absent fields match anything.
     Change {
-        /// The message becomes this one.
+        /// The changed message.
         message: Option<Value>,
-        /// The metadata becomes this, in any order of keys.
+        /// The changed metadata, in any order of keys.
         metadata: Option<MetadataBuf>,
-        /// It waits so many microseconds.
+        /// The delay in microseconds.
         delay_us: Option<u32>,
-        /// It has this priority.
+        /// The priority.
         priority: Option<u8>,
-        /// It takes this route.
+        /// The route.
         route: Option<String>,
     },
     /// The policy fails.
     Fault {
-        /// For a reason that contains this.
+        /// For a reason with this text.
         message: Option<String>,
     },
 }
@@ -165,7 +165,7 @@ struct RawExpect {
     route: Option<String>,
 }
 
-/// Each key's value, or several. Those of keys that end in `-bin` are written in hexadecimal.
+/// One value or several per key. Values of keys that end in `-bin` are hexadecimal.
 #[derive(Default, Deserialize)]
 struct RawMetadata(BTreeMap<String, RawValues>);
 
@@ -177,7 +177,7 @@ enum RawValues {
 }
 
 impl RawMetadata {
-    /// As calls have it, in the order of the keys.
+    /// The metadata in a call's form, in the order of keys.
     fn block(&self) -> Result<MetadataBuf, String> {
         let mut block = MetadataBuf::new();
         for (key, values) in &self.0 {
@@ -225,7 +225,7 @@ fn once() -> u32 {
 }
 
 impl Cases {
-    /// Reads a file; the paths in it are relative to where it is.
+    /// Reads a file; its paths are relative to its directory.
     pub fn read(path: &Path) -> Result<Cases, DeskError> {
         let failed = |kind, reason: String| DeskError::File {
             path: path.to_owned(),
@@ -273,7 +273,7 @@ impl Cases {
     }
 }
 
-/// Text is given to the policy as it is; all else as JSON.
+/// Text is passed to the policy unchanged; other values as JSON.
 fn config_bytes(config: Option<Value>) -> Vec<u8> {
     match config {
         None => Vec::new(),
@@ -409,7 +409,7 @@ mod tests {
         Cases::parse(text).unwrap_err().to_string()
     }
 
-    /// A file of one case that says this beside its name and method.
+    /// A file of one case with these keys in addition to its name and method.
     fn case(rest: &str) -> String {
         format!(r#"{{"cases":[{{"name":"a","method":"p.S/M",{rest}}}]}}"#)
     }

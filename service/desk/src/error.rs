@@ -1,10 +1,10 @@
-//! Why a desk tool gives up. A case that fails is no error: it is a result.
+//! Errors of the policy tools. A failed case isn't an error but a result.
 
 use std::path::PathBuf;
 
 use tollgate_policy_host::LoadError;
 
-/// What stands in the way. The culprit is who wrote the file that is named, or the policy.
+/// Why a tool can't continue. The author of the named file, or of the policy, is to blame.
 #[derive(Debug, thiserror::Error)]
 pub enum DeskError {
     /// A file can't be read.
@@ -12,18 +12,18 @@ pub enum DeskError {
     File {
         /// Its path.
         path: PathBuf,
-        /// What the system says, as a kind.
+        /// The kind of the system's error.
         kind: std::io::ErrorKind,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
-    /// The file of cases as a whole is wrong.
+    /// The file of cases is invalid as a whole.
     #[error("the cases: {reason}")]
     Cases {
         /// The field and what is wrong with it.
         reason: String,
     },
-    /// One case is wrong.
+    /// One case is invalid.
     #[error("case {number} ({name:?}): {reason}")]
     Case {
         /// Its place in the file, from 1.
@@ -42,10 +42,10 @@ pub enum DeskError {
         /// What is wrong with it.
         reason: String,
     },
-    /// This machine, or this program.
+    /// A failure of this machine or of this program.
     #[error("{reason}")]
     Internal {
-        /// What is wrong.
+        /// The failure.
         reason: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What can be said about a module without asking it anything.
+//! Describes a module without running it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ pub struct Module {
 }
 
 impl Module {
-    /// Scans and compiles it, exactly as a daemon does.
+    /// Scans and compiles a module exactly like a daemon.
     pub fn load(wasm: &[u8]) -> Result<Module, DeskError> {
         let config = HostConfig {
             instances: limits::INSTANCES,
@@ -37,7 +37,7 @@ impl Module {
         &self.policy
     }
 
-    /// For programs.
+    /// The JSON form.
     pub fn to_json(&self) -> serde_json::Value {
         let (policy, manifest) = (&self.policy, self.policy.manifest());
         let hooks = manifest.hooks().iter().map(|hook| hook.name());
@@ -80,7 +80,7 @@ impl Module {
 }
 
 impl fmt::Display for Module {
-    /// A line per fact.
+    /// One line per fact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (policy, manifest) = (&self.policy, self.policy.manifest());
         let list = |items: &[&str]| match items {
@@ -114,7 +114,7 @@ impl fmt::Display for Module {
                 ] {
                     let keys = match keys {
                         [] => continue,
-                        [key] if key == "*" => "what its configuration lists".to_owned(),
+                        [key] if key == "*" => "the keys that its configuration lists".to_owned(),
                         keys => strings(keys),
                     };
                     line("", format!("{does} in the {hook}'s metadata: {keys}"))?;
@@ -143,7 +143,7 @@ impl fmt::Display for Module {
         let compile = self.compile.as_micros() as f64 / 1e3;
         line(
             "machine code",
-            format!("{artifact} bytes, made in {compile:.1} ms"),
+            format!("{artifact} bytes, compiled in {compile:.1} ms"),
         )
     }
 }

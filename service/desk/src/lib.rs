@@ -1,4 +1,4 @@
-//! A policy on its author's desk: judged, measured and described without a daemon.
+//! Tools for authors of policies: test, measure and describe a policy without a daemon.
 //!
 //! ```text
 //!   p.wasm ──Module::load──▶ policy ─┬─▶ test    each case: JSON → block → view → verdict → as expected?
@@ -6,10 +6,12 @@
 //!   cases.json ──Cases::read─────────┘
 //! ```
 //!
-//! Everything between a case and its verdict is what the daemon runs: the same scan, compiler, projection, sandbox, limits
-//! and patch. What differs is told in the README: one tenant, no other policies, a clock that stands still.
+//! Everything between a case and its verdict is the daemon's code: scan, compiler, projection,
+//! sandbox, limits and patch. The README lists the differences: one tenant, no other policies, a
+//! clock that stands still.
 //!
-//! Absent: sockets, a daemon, printing. The command line and conformance tests share this crate.
+//! Absent on purpose: sockets, a daemon, printing. The command line and the conformance tests share
+//! this crate.
 
 #![forbid(unsafe_code)]
 
@@ -29,5 +31,5 @@ pub use error::DeskError;
 pub use inspect::Module;
 pub use session::{Change, Seen};
 pub use test::{Difference, Outcome, Report, test};
-/// Describing modules that were made for other hosts.
+/// Descriptions of modules for foreign ABIs.
 pub use tollgate_policy_host::{LoadError, foreign};

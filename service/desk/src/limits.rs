@@ -1,4 +1,4 @@
-//! Bounds on what a file of cases may ask for: it is its author's own time, but a mistyped number shouldn't take an hour.
+//! Limits of a file of cases, so that a typing error doesn't cost an hour.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ pub const CASES: usize = 10_000;
 /// Most repetitions of a case.
 pub const REPEAT: u32 = 1_000_000;
 
-/// Rounds of one measurement; what is told is the fastest, the middle and the slowest of them.
+/// Rounds of one measurement. The fastest, the median and the slowest are reported.
 pub const ROUNDS: usize = 7;
 
-/// How long a round takes, about.
+/// Approximate duration of a round.
 pub const ROUND: Duration = Duration::from_millis(20);
 
-/// Calls that are judged together in the second kind of round.
+/// Calls per batch in the second kind of round.
 pub const BATCH: usize = 8;
 
-/// Instances that a desk's pool has room for: one at work and one being made.
+/// Instances in the pool of a tool: one in use and one being made.
 pub const INSTANCES: u32 = 2;

@@ -1,7 +1,8 @@
-//! A policy at work with one configuration: what a runtime of the daemon does for one attachment, without the calls.
+//! A policy with one configuration: the work of a daemon's runtime for one attachment, without
+//! calls.
 //!
-//! After a fault the instance is replaced, as the daemon does after a pause; what the policy keeps through host functions
-//! stays, as it does there.
+//! A faulted instance is replaced, as the daemon does after a pause. State that the policy keeps
+//! through host functions survives, as in the daemon.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::DeskError;
 use crate::asked::{Asked, Entry, Message};
 use crate::cases::{Grant, Setting};
 
-/// A policy, its configuration, grants and state, and an instance while there is one.
+/// A policy with its configuration, grants and state, and an instance if there is one.
 pub(crate) struct Session<'a> {
     policy: &'a Policy,
     limits: TenantLimits,
@@ -27,40 +28,40 @@ pub(crate) struct Session<'a> {
     instance: Option<Instance>,
 }
 
-/// What became of one judgement.
+/// The result of one judgement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// The policy wasn't asked.
+    /// The policy wasn't evaluated.
     Unasked,
-    /// It let the call pass.
+    /// The policy let the call pass.
     Allow,
-    /// It ended the call.
+    /// The policy ended the call.
     Deny {
         /// With this status.
         code: Code,
         /// And this text.
         message: String,
     },
-    /// It let the call pass, and did something to it.
+    /// The policy let the call pass with changes.
     Change(Box<Change>),
-    /// It failed, or its changes couldn't be made.
+    /// The policy faulted, or its changes couldn't be applied.
     Fault(String),
 }
 
-/// A call that a policy has done something to.
+/// A call with a policy's changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The message and the metadata, changed or not.
     pub message: Message,
-    /// How long the call waits.
+    /// The call's delay in microseconds.
     pub delay_us: u32,
-    /// Its priority, if that was set.
+    /// Its priority, if the policy set one.
     pub priority: Option<u8>,
-    /// Its route, if one was chosen.
+    /// Its route, if the policy chose one.
     pub route: Option<String>,
 }
 
-/// A judgement with what it cost and left behind.
+/// A judgement with its cost and its log.
 #[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) seen: Seen,
@@ -69,7 +70,8 @@ pub(crate) struct Judged {
 }
 
 impl<'a> Session<'a> {
-    /// Sets the policy up, so that what is wrong with configuration or grants is found before the first case.
+    /// Sets the policy up, so that errors of the configuration or the grants are found before the
+    /// first case.
     pub(crate) fn new(
         policy: &'a Policy,
         setting: &'a Setting,
@@ -112,12 +114,12 @@ impl<'a> Session<'a> {
         Ok(instance)
     }
 
-    /// Fuel for one call.
+    /// The limit of fuel per call.
     pub(crate) fn fuel_per_call(&self) -> u64 {
         self.limits.fuel_per_call
     }
 
-    /// Asks the policy about a message.
+    /// Evaluates the policy for a message.
     pub(crate) fn judge(
         &mut self,
         asked: &Asked,
@@ -146,9 +148,11 @@ impl<'a> Session<'a> {
                     priority: effects.priority,
                     route: effects.route,
                 })),
-                Err(error) => Seen::Fault(format!("its changes can't be made: {error}")),
+                Err(error) => Seen::Fault(format!("its changes can't be applied: {error}")),
             },
-            Err(JudgeError::View(reason)) => Seen::Fault(format!("it can't be asked: {reason}")),
+            Err(JudgeError::View(reason)) => {
+                Seen::Fault(format!("it can't be evaluated: {reason}"))
+            }
             Err(JudgeError::Fault(fault)) => Seen::Fault(fault.to_string()),
             Err(JudgeError::Misuse(misuse)) => return Err(DeskError::internal(misuse)),
         };
@@ -159,7 +163,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What the policy may do; without a list, all that its manifest asks for.
+/// The policy's capabilities; without a list, all that its manifest declares.
 fn granted(grant: &Grant, policy: &Policy) -> Result<Capabilities, DeskError> {
     let Some(names) = &grant.capabilities else {
         return Ok(Capabilities::ALWAYS | policy.manifest().capabilities());

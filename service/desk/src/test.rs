@@ -1,4 +1,4 @@
-//! Judges cases, and tells which of them didn't go as expected.
+//! Judges cases, and reports those that differ from the expectation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,27 +15,27 @@ use crate::asked::{Asked, Message};
 use crate::session::{Change, Session};
 use crate::{Case, Cases, DeskError, Expect, Seen};
 
-/// What became of all cases, in their order.
+/// The results of all cases, in their order.
 #[derive(Debug)]
 pub struct Report {
-    /// One each.
+    /// One per case.
     pub outcomes: Vec<Outcome>,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its name.
     pub name: String,
-    /// What the policy said the last time that it was asked.
+    /// The policy's last verdict.
     pub seen: Seen,
     /// The changed message, if it was changed, as JSON.
     pub changed: Option<String>,
-    /// What isn't as expected: nothing, if it passed.
+    /// Differences from the expectation; none if the case passed.
     pub differences: Vec<Difference>,
-    /// The most fuel that it took.
+    /// Highest fuel of one call.
     pub fuel: u64,
-    /// What the policy logged the last time.
+    /// The policy's log of the last evaluation.
     pub log: Vec<LogLine>,
 }
 
@@ -44,9 +44,9 @@ pub struct Outcome {
 pub struct Difference {
     /// The key in the file, such as `verdict`.
     pub what: &'static str,
-    /// What the file says.
+    /// The file's value.
     pub expected: String,
-    /// What happened.
+    /// The actual value.
     pub got: String,
 }
 
@@ -61,7 +61,7 @@ pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, D
             place.insert(Asked::new(schema, policy.manifest(), grant, case)?);
         }
     }
-    // The same fuel on every machine: whether a case passes doesn't depend on where it is tested.
+    // The same fuel on every machine, so that the result of a case doesn't depend on the machine.
     let mut session = Session::new(policy, &cases.setting, Rate::default())?;
     let outcomes = cases.cases.iter().map(|case| {
         let asked = &methods[&(case.full_method(), case.hook)];
@@ -72,7 +72,7 @@ pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, D
     })
 }
 
-/// A grant that names what the manifest doesn't declare is a mistyped one.
+/// Rejects grants that the manifest doesn't declare: they are typing errors.
 fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
     let (manifest, grant) = (policy.manifest(), &cases.setting.grant);
     let wrong = |reason| Err(DeskError::Cases { reason });
@@ -149,7 +149,7 @@ fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcom
     Ok(outcome)
 }
 
-/// What is expected of a change beside its message.
+/// Compares a change's effects, apart from its message, with the expectation.
 fn compare_effects(
     expect: &Expect,
     change: &Change,
@@ -187,7 +187,8 @@ fn compare_effects(
     }
 }
 
-/// `x-user="ada"`, one after the other: in the order of the keys, and within a key in that of the metadata.
+/// `x-user="ada"`, one after the other: in the order of keys; values of a key in the metadata's
+/// order.
 fn by_key(metadata: &MetadataBuf) -> Vec<String> {
     let mut pairs: Vec<_> = metadata.view().iter().collect();
     pairs.sort_by_key(|(key, _)| *key);
@@ -241,7 +242,7 @@ impl Outcome {
         Ok(())
     }
 
-    /// Whether everything was as expected.
+    /// Whether everything matched the expectation.
     pub fn passed(&self) -> bool {
         self.differences.is_empty()
     }
@@ -258,7 +259,7 @@ fn verdict(expect: &Expect) -> &'static str {
 }
 
 impl Seen {
-    /// As the file of cases writes it.
+    /// The verdict as the file of cases writes it.
     pub fn verdict(&self) -> &'static str {
         match self {
             Seen::Unasked => "unasked",
@@ -298,13 +299,13 @@ impl fmt::Display for Seen {
 }
 
 impl Report {
-    /// How many cases didn't pass.
+    /// The number of failed cases.
     pub fn failed(&self) -> usize {
         let failed = self.outcomes.iter().filter(|outcome| !outcome.passed());
         failed.count()
     }
 
-    /// For programs.
+    /// The JSON form.
     pub fn to_json(&self) -> serde_json::Value {
         let outcomes = self.outcomes.iter().map(|outcome| {
             let differences = outcome
@@ -333,7 +334,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// A line per case, more for one that failed, and a summary.
+    /// One line per case, more for a failed one, and a summary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.outcomes.iter().map(|outcome| escape(&outcome.name));
         let widths = names.map(|name| name.chars().count());

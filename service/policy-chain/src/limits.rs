@@ -2,61 +2,68 @@
 
 use std::time::Duration;
 
-/// Chains of one runtime: one per method that policies judge, binding and direction.
+/// Policy chains of one runtime: one per method with policies, binding and direction.
 pub const MAX_CHAINS: usize = 65_536;
-/// Of those, one tenant's: nobody else is kept from binding by a tenant that binds again and again.
+/// Chains of one tenant: a tenant that binds again and again doesn't keep others from binding.
 pub const MAX_CHAINS_PER_TENANT: usize = MAX_CHAINS / 4;
 
-/// Calls of one runtime that have stopped on their way through a chain: delayed, waiting for their tenant's turn or account, or for a
-/// process. One more is refused. An entry is some 300 bytes besides its message.
+/// Parked calls of one runtime: delayed, or waiting for their tenant's turn, its account or a
+/// policy process. Further calls are rejected. An entry takes about 300 bytes in addition to its
+/// message.
 pub const PARKED_CALLS: usize = 16_384;
-/// Of those, calls of one tenant.
+/// Parked calls of one tenant.
 pub const PARKED_CALLS_PER_TENANT: usize = 4_096;
 /// Bytes of the messages of one tenant's parked calls; a single larger message may be parked alone.
 pub const PARKED_BYTES_PER_TENANT: u64 = 64 << 20;
 
-/// How long a call waits for its tenant's account to be filled up before it is refused. A call refused at once comes back at once.
+/// How long a call waits for its tenant's account to be refilled before it is rejected. A call that
+/// is rejected at once is retried at once.
 pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
 
-/// Judging at a stretch: a chain that isn't done by then goes on when its tenant has its next turn, and in one turn of the runtime so much
-/// of what waits is judged. Nobody waits longer for others' policies, but for the one that is running.
+/// Longest stretch of evaluation. A chain that takes longer continues in its tenant's next turn. A
+/// runtime's turn spends at most this long on waiting chains. Other tenants wait for no more than
+/// this and the policy that is running.
 pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
 
-/// Calls that a policy is asked about at once, at most. A batch costs less per call: what it costs whatever its size is some three
-/// calls' worth.
+/// Calls in one batch to a policy, at most. Batches lower the cost per call: a batch's fixed cost
+/// is that of about three calls.
 pub const JUDGED_AT_ONCE: usize = 32;
 
-/// What a batch should take at most, if the policy's pace lets it.
+/// Longest duration of a batch that is aimed at, judged by the policy's speed so far.
 pub const BATCH_TARGET: Duration = Duration::from_micros(50);
-/// What a batch may take at most: one that loops burns the bounds of all its calls before it is stopped. That is 32 calls by default.
+/// Longest duration of a batch: one that loops uses up the limits of all its calls before it is
+/// stopped. By default 32 calls.
 pub const BATCH_BOUND: Duration = Duration::from_micros(3_200);
-/// As [`BATCH_BOUND`], for who has failed before. Eight calls by default.
+/// [`BATCH_BOUND`] for a policy that has failed before. By default eight calls.
 pub const BATCH_BOUND_AFTER_FAULT: Duration = Duration::from_micros(800);
 
-/// A chain that has taken this long per call lately waits for its tenant's turn from the beginning.
+/// A chain whose calls have recently taken this long each waits for its tenant's turn before it
+/// starts.
 pub const SLOW_CHAIN: Duration = Duration::from_micros(10);
 
-/// Orders of judgements, of up to eight calls each, that are under way to one policy process: calls beyond them wait, and are ordered
-/// together.
+/// Batches in flight to one policy process, of up to eight calls each. Further calls wait and are
+/// sent together.
 pub const ORDERS_UNDER_WAY: usize = 16;
 
-/// Versions that are no longer in an attachment's place and whose counts are still reported.
+/// Former versions of an attachment whose counts are still reported.
 pub const RETIRED_VERSIONS: usize = 8;
 
-/// Changes of an attachment's versions after which the replies to earlier requests are still judged by the versions that judged those. Of
-/// what is longer ago they are judged by the versions in force.
+/// Changes of an attachment's versions during which replies are still judged by the version that
+/// judged the request. After more changes, the versions in force judge the reply.
 pub const PAST_CHANGES: usize = 64;
 
-/// Views that one attachment keeps for comparing versions, and their bytes. A runtime keeps none unless told to.
+/// Views that one attachment keeps for comparing versions. A runtime keeps none unless told to.
 pub const RECORDED_CALLS: usize = 10_000;
-/// See [`RECORDED_CALLS`]. 4 MiB.
+/// Bytes of those views: 4 MiB; see [`RECORDED_CALLS`].
 pub const RECORDED_BYTES: usize = 4 << 20;
 
-/// Lines per second that the policies of one tenant may log, and as many at once; the provider's together as well. More are dropped and
-/// counted. Each is at most 512 bytes.
+/// Lines per second that the policies of one tenant may log, and the burst. The provider's policies
+/// together have the same limit. Further lines are dropped and counted. A line has at most 512
+/// bytes.
 pub const LOG_LINES_PER_SECOND: u32 = 200;
 
-/// Private message buffers kept for reuse by one runtime, and the largest that is kept: 4,096 of at most 16 KiB. As many boxes of messages.
+/// Private message buffers that one runtime keeps for reuse: 4,096 of at most 16 KiB each, and as
+/// many boxes of messages.
 pub const POOLED_BUFFERS: usize = 4_096;
 /// See [`POOLED_BUFFERS`].
 pub const POOLED_BUFFER_BYTES: usize = 16 << 10;

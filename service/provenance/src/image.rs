@@ -1,4 +1,4 @@
-//! Images that hold a module: three layouts are in use.
+//! Images that contain a module, in three layouts.
 //!
 //! | layout | the module is | source |
 //! |---|---|---|
@@ -6,7 +6,7 @@
 //! | Istio, oci | the layer of type `application/vnd.module.wasm.content.layer.v1+wasm` | Solo.io, *WASM Artifact Image Specification* |
 //! | Istio, compat | `plugin.wasm` in the archive that is the last layer | the same, *compat variant*, which any image builder can make |
 //!
-//! Of archives these are read, by what they are and not by what their media type says they are compressed with:
+//! These archives are read. The content decides about the compression, not the media type:
 //!
 //! | archive | media types | |
 //! |---|---|---|
@@ -14,7 +14,7 @@
 //! | tar, gzip, of one member or several (pigz, eStargz) | the same with `+gzip`, and Docker's with `.gzip` | read |
 //! | tar, zstd | the same with `+zstd`, and Docker's with `.zstd` | refused by name: a decoder in C or a young one, for modules that gzip makes as small |
 //!
-//! A manifest of Docker's schema 1, which registries no longer take, is refused by name as well.
+//! A manifest of Docker's schema 1, which registries no longer accept, is rejected by name as well.
 
 use std::fmt;
 use std::io::Read;
@@ -25,14 +25,14 @@ use sha2::{Digest as _, Sha256};
 
 use crate::limits;
 
-/// The file that a compat image has its module in.
+/// The file with the module in a compat image.
 const PLUGIN: &str = "plugin.wasm";
 
-/// What files that are compressed begin with (RFC 1952, RFC 8878).
+/// The first bytes of compressed files (RFC 1952, RFC 8878).
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// How an image holds its module.
+/// The layout of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// A layer of type `application/wasm`.
@@ -73,11 +73,11 @@ impl fmt::Display for Layout {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Layer {
-    /// What it holds.
+    /// The type of its content.
     pub media_type: String,
     /// `sha256:` and 64 hex digits.
     pub digest: String,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
 }
 
@@ -90,57 +90,57 @@ struct Manifest {
     layers: Vec<Layer>,
 }
 
-/// What a manifest says about the module.
+/// A manifest's statement about the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     layer: Layer,
     layout: Layout,
 }
 
-/// Why there is no module in an image. The culprit is whoever made it.
+/// Why an image has no module. The author of the image is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// The manifest is no manifest.
+    /// The manifest doesn't parse.
     #[error("the manifest doesn't parse: {0}")]
     Manifest(String),
-    /// More than a limit allows.
+    /// A limit is exceeded.
     #[error("the image has {count} {what}, above the limit of {max}")]
     TooMuch {
-        /// What was counted.
+        /// The counted items.
         what: &'static str,
-        /// How many there are (counting may have stopped early).
+        /// Their number; counting may have stopped early.
         count: u64,
         /// The limit.
         max: u64,
     },
     /// Docker's first format.
     #[error(
-        "the manifest has Docker's schema version 1, which isn't read; build and push the image again, which makes version 2"
+        "the manifest has Docker's schema version 1, which isn't supported; build and push the image again, which makes version 2"
     )]
     Schema1,
-    /// No layer that could hold a module.
+    /// No layer can contain a module.
     #[error(
-        "no layer of the image holds a module; its layers are {found:?}. Known are application/wasm, \
+        "no layer of the image holds a module; its layers are {found:?}. Supported are application/wasm, \
          application/vnd.module.wasm.content.layer.v1+wasm, and a tar or tar+gzip layer with {PLUGIN}"
     )]
     NoModule {
-        /// The layers' types.
+        /// The layers' media types.
         found: Vec<String>,
     },
-    /// The layer isn't what the manifest announces.
-    #[error("the layer has the digest {found}, and the manifest announces {announced}")]
+    /// The layer isn't the one that the manifest announces.
+    #[error("the layer has the digest {found}, but the manifest announces {announced}")]
     Digest {
-        /// Of the bytes.
+        /// The digest of the bytes.
         found: String,
-        /// In the manifest.
+        /// The digest in the manifest.
         announced: String,
     },
-    /// It is compressed by zstd.
+    /// The layer is compressed with zstd.
     #[error(
-        "the layer is compressed with zstd, which isn't read; build the image with gzip (buildx: --output type=image,compression=gzip,force-compression=true)"
+        "the layer is compressed with zstd, which isn't supported; build the image with gzip (buildx: --output type=image,compression=gzip,force-compression=true)"
     )]
     Zstd,
-    /// The archive is none.
+    /// The archive doesn't unpack.
     #[error("the layer's archive doesn't unpack: {0}")]
     Archive(String),
     /// The archive has no module.
@@ -160,7 +160,7 @@ impl Image {
     /// Reads a manifest and finds the layer with the module.
     ///
     /// # Errors
-    /// It doesn't parse, is too large, or announces no such layer.
+    /// The manifest doesn't parse, is too large, or announces no such layer.
     pub fn parse(manifest: &[u8]) -> Result<Image, ImageError> {
         bounded(
             "bytes of manifest",
@@ -180,7 +180,7 @@ impl Image {
         let bare = layers
             .iter()
             .find(|layer| is(&[Layout::Cncf, Layout::IstioOci], layer));
-        // An archive's files replace those of the layers below it: the last one counts.
+        // An archive's files replace those of the layers below, so the last layer counts.
         let archived = || {
             layers
                 .last()
@@ -206,15 +206,15 @@ impl Image {
         &self.layer
     }
 
-    /// How the image holds the module.
+    /// The image's layout.
     pub fn layout(&self) -> Layout {
         self.layout
     }
 
-    /// Takes the module out of the layer's bytes, which must be those that the manifest announces.
+    /// Extracts the module from the layer's bytes, which must be those that the manifest announces.
     ///
     /// # Errors
-    /// They aren't, or no module of at most [`limits::MODULE_BYTES`] is in them.
+    /// The bytes differ, or they contain no module of at most [`limits::MODULE_BYTES`].
     pub fn open(&self, layer: &[u8]) -> Result<Vec<u8>, ImageError> {
         let found = digest(layer);
         if found != self.layer.digest {
@@ -241,13 +241,13 @@ pub(crate) fn digest(bytes: &[u8]) -> String {
     format!("sha256:{digest}")
 }
 
-/// The module in an archive, which may be a bomb.
+/// The module in an archive, which may be a decompression bomb.
 fn unpack(layer: &[u8]) -> Result<Vec<u8>, ImageError> {
     let broken = |error: std::io::Error| ImageError::Archive(error.to_string());
     if layer.starts_with(&ZSTD) {
         return Err(ImageError::Zstd);
     }
-    // Several members follow each other where a builder compresses in parallel, or each file by itself.
+    // Builders that compress in parallel, or file by file, write several members.
     let unpacked: Box<dyn Read> = match layer.starts_with(&GZIP) {
         true => Box::new(MultiGzDecoder::new(layer)),
         false => Box::new(layer),
@@ -349,7 +349,7 @@ mod tests {
         );
     }
 
-    /// pigz cuts at a number of bytes, eStargz at files.
+    /// pigz splits at a number of bytes, eStargz at files.
     #[test]
     fn an_archive_may_have_several_gzip_members_or_none() {
         let module = vec![7; 2_000];
@@ -370,7 +370,7 @@ mod tests {
                 Ok((Layout::IstioCompat, &module)),
             );
         }
-        // A bomb may be in any member.
+        // A decompression bomb may be in any member.
         let bomb = vec![0; limits::UNPACKED_BYTES as usize];
         let large = plain(&[("padding", &bomb), ("plugin.wasm", b"module")]);
         let members: Vec<u8> = large.chunks(1 << 20).flat_map(zipped).collect();
@@ -383,7 +383,7 @@ mod tests {
         for media_type in [
             "application/vnd.oci.image.layer.v1.tar+zstd",
             "application/vnd.docker.image.rootfs.diff.tar.zstd",
-            // By what it is, whatever it is called.
+            // The content decides, not the media type.
             COMPAT,
         ] {
             check(&[(media_type, zstd)], zstd, Err("compressed with zstd"));
@@ -433,7 +433,7 @@ mod tests {
         );
         let huge = vec![0; limits::LAYER_BYTES + 1];
         check(&[(CNCF, &huge)], &huge, Err("2097153 bytes of layer"));
-        // Zeroes compress a thousandfold.
+        // Zeroes compress by a factor of 1,000.
         let bomb = vec![0; limits::UNPACKED_BYTES as usize];
         let packed = archive(&[("padding", &bomb), ("plugin.wasm", b"module")]);
         check(&[(COMPAT, &packed)], &packed, Err("the layer's archive"));

@@ -1,15 +1,16 @@
-//! Where a module comes from: what an image of a registry holds, and who signed it.
+//! The origin of a module: the contents of a registry's image, and signatures.
 //!
 //! ```text
 //!   manifest ──Image::parse──▶ Image ──open(layer's bytes)──▶ module
 //!   module, proof ──TrustedKeys::verify──▶ who signed it
 //! ```
 //!
-//! Shared by both ends: whoever fetches an image takes the module out with [`Image`], and the daemon, which trusts nobody's
-//! word for what was fetched, follows the same way from the signature to the module's bytes ([`Proof::Image`]).
+//! Both ends use it: a client that fetches an image extracts the module with [`Image`]. The daemon,
+//! which doesn't trust the client, follows the chain from the signature to the module's bytes
+//! itself ([`Proof::Image`]).
 //!
-//! Bytes in, bytes out: no network, no file. Everything here comes from strangers until a signature says otherwise, so
-//! every length is bounded ([`limits`]) before anything is allocated for it.
+//! Bytes in, bytes out: no network, no files. All input is untrusted until a signature is verified,
+//! so every length is checked against [`limits`] before an allocation.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Who signed a module.
+//! Signatures of modules.
 //!
 //! | proof | what is signed | keys |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | [`Proof::Blob`] | the module's bytes, beside them (`cosign sign-blob`) | ECDSA P-256 |
 //! | [`Proof::Image`] | a sentence about the image's manifest, whose digest leads to the module (`cosign sign`, *simple signing*) | ECDSA P-256 |
 //!
-//! In each case the way from the key to the module's very bytes is followed here, whole: nothing that the uploader claims on the
-//! way is believed.
+//! In each case the complete chain from the key to the module's bytes is checked here: no claim of
+//! the uploader is trusted.
 
 use std::io::Cursor;
 
@@ -21,11 +21,11 @@ use wasmsign2::{PublicKey, PublicKeySet, WSError};
 use crate::image::digest;
 use crate::{Image, ImageError, limits};
 
-/// The first byte of wasmsign2's own key files.
+/// The first byte of wasmsign2's key files.
 const WASMSIGN2_KEY: u8 = 1;
 const WASMSIGN2_KEY_BYTES: usize = 33;
 
-/// Keys whose signatures count, each with the name that the operator knows it by.
+/// Trusted keys, each with the operator's name for it.
 #[derive(Clone, Debug, Default)]
 pub struct TrustedKeys {
     keys: Vec<(String, Key)>,
@@ -37,54 +37,54 @@ enum Key {
     P256(VerifyingKey),
 }
 
-/// Why a key can't be used. The culprit is the operator's configuration.
+/// Why a key can't be used. The operator's configuration is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// None of the formats.
+    /// The format is unknown.
     #[error(
-        "{name} is no public key: neither PEM (Ed25519, or ECDSA P-256 as cosign.pub) nor wasmsign2's format"
+        "{name} isn't a public key: neither PEM (Ed25519, or ECDSA P-256 as cosign.pub) nor wasmsign2's format"
     )]
     Format {
         /// The key's name.
         name: String,
     },
-    /// One too many.
+    /// There would be too many keys.
     #[error("{name} would be key {count}; the limit is {max}", max = limits::KEYS)]
     TooMany {
         /// The key's name.
         name: String,
-        /// How many there would be.
+        /// The number of keys with this one.
         count: usize,
     },
 }
 
-/// How a module's origin is proved.
+/// The proof of a module's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof<'a> {
-    /// By the signature inside it.
+    /// A signature inside the module.
     Embedded,
-    /// By a signature of its bytes.
+    /// A signature of the module's bytes.
     Blob {
         /// In base64, as `cosign sign-blob` prints it.
         signature: &'a [u8],
     },
-    /// By a signature of the image that it was in.
+    /// A signature of the module's image.
     Image {
         /// The image's manifest.
         manifest: &'a [u8],
-        /// The layer with the module, as the registry has it.
+        /// The layer with the module, as stored in the registry.
         layer: &'a [u8],
-        /// What was signed: JSON that names the manifest's digest.
+        /// The signed text: JSON that names the manifest's digest.
         payload: &'a [u8],
         /// In base64.
         signature: &'a [u8],
     },
 }
 
-/// Why a module counts as unsigned. The culprit is whoever uploaded it.
+/// Why a module counts as unsigned. The uploader is to blame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
-    /// There is nothing to check.
+    /// There is no signature.
     #[error("the module isn't signed; this daemon takes modules signed with {trusted}")]
     Unsigned {
         /// The trusted keys' names.
@@ -96,23 +96,24 @@ pub enum SignatureError {
         /// The trusted keys' names.
         trusted: String,
     },
-    /// It doesn't parse.
+    /// The signature doesn't parse.
     #[error("the signature is malformed: {0}")]
     Malformed(&'static str),
-    /// The signature is about something else.
-    #[error("the signature is for {signed}, and this is {found}")]
+    /// The signature is for something else.
+    #[error("the signature is for {signed}, but this is {found}")]
     Other {
         /// The digest that was signed.
         signed: String,
-        /// The digest there is.
+        /// The actual digest.
         found: String,
     },
-    /// The image doesn't lead to the module.
+    /// The image doesn't contain the module.
     #[error(transparent)]
     Image(#[from] ImageError),
 }
 
-/// What cosign signs: `{"critical": {"image": {"docker-manifest-digest": "sha256:..."}, ...}, ...}`.
+/// cosign's signed text: `{"critical": {"image": {"docker-manifest-digest": "sha256:..."}, ...},
+/// ...}`.
 #[derive(Deserialize)]
 struct SimpleSigning {
     critical: Critical,
@@ -133,7 +134,7 @@ impl TrustedKeys {
     /// Adds a public key: PEM of either kind, or wasmsign2's own format.
     ///
     /// # Errors
-    /// It is none of them, or one too many.
+    /// The format is unknown, or there would be too many keys.
     pub fn add(&mut self, name: &str, bytes: &[u8]) -> Result<(), KeyError> {
         let name = name.to_owned();
         if self.keys.len() == limits::KEYS {
@@ -145,7 +146,7 @@ impl TrustedKeys {
         Ok(())
     }
 
-    /// True if no key is trusted, which means that no signature is demanded.
+    /// Whether no key is trusted; then no signature is demanded.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
@@ -153,7 +154,7 @@ impl TrustedKeys {
     /// The name of the key that signed `module`.
     ///
     /// # Errors
-    /// None of them did, or the proof is malformed or about something else.
+    /// No trusted key signed it, or the proof is malformed or for something else.
     pub fn verify(&self, module: &[u8], proof: &Proof<'_>) -> Result<&str, SignatureError> {
         match *proof {
             Proof::Embedded => self.verify_embedded(module),
@@ -232,15 +233,15 @@ fn parse_key(bytes: &[u8]) -> Option<Key> {
     p256.or_else(|| PublicKey::from_pem(pem).ok().map(Key::Ed25519))
 }
 
-/// The manifest's digest in what was signed.
+/// The manifest's digest in the signed text.
 fn signed_digest(payload: &[u8]) -> Result<String, SignatureError> {
     if payload.len() > limits::SIGNATURE_BYTES {
         return Err(SignatureError::Malformed(
-            "what it signs is longer than 16 KiB",
+            "the signed text is longer than 16 KiB",
         ));
     }
     let signed: SimpleSigning = serde_json::from_slice(payload)
-        .map_err(|_| SignatureError::Malformed("what it signs names no image"))?;
+        .map_err(|_| SignatureError::Malformed("the signed text names no image"))?;
     Ok(signed.critical.image.digest)
 }
 
@@ -253,8 +254,8 @@ fn expect_digest(signed: &str, bytes: &[u8]) -> Result<(), SignatureError> {
     Err(SignatureError::Other { signed, found })
 }
 
-/// The content of a module's first section, if that is its signature. Also checks that every section is as long as it says:
-/// the library allocates what they claim.
+/// The content of a module's first section, if it is a signature. Also checks the length of every
+/// section: the library allocates memory by these lengths.
 fn signature_section(module: &[u8]) -> Result<Option<&[u8]>, SignatureError> {
     let mut rest = module
         .get(8..)
@@ -275,7 +276,7 @@ fn signature_section(module: &[u8]) -> Result<Option<&[u8]>, SignatureError> {
     Ok(first)
 }
 
-/// Checks each length inside a signature's section against the bytes there are.
+/// Checks each length inside a signature's section against the available bytes.
 ///
 /// ```text
 ///   version u8 | content type u8 | hash function u8 | count | { length | hashes: count, 32 bytes each | signatures: count, { length | .. } }
@@ -298,13 +299,11 @@ fn check_lengths(mut section: &[u8]) -> Result<(), SignatureError> {
     Ok(())
 }
 
-/// Takes a length in LEB128 and as many bytes.
+/// Takes a LEB128 length and that many bytes.
 fn slice<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], SignatureError> {
     let len = length(bytes)?;
     let taken = bytes.split_at_checked(len);
-    let (slice, rest) = taken.ok_or(SignatureError::Malformed(
-        "a length leads beyond the module",
-    ))?;
+    let (slice, rest) = taken.ok_or(SignatureError::Malformed("a length exceeds the module"))?;
     *bytes = rest;
     Ok(slice)
 }

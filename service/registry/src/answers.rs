@@ -1,4 +1,5 @@
-//! What a registry may answer, by a server of the test's own: real ones neither exchange tokens nor hide signatures as they are told to.
+//! Tests of registries' answers with a test server: real registries can't be told to exchange
+//! tokens or to hide signatures.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -11,12 +12,12 @@ use super::*;
 
 const MODULE: &[u8] = b"\0asm\x01\0\0\0";
 
-/// An answer: its status, further headers, its body.
+/// An answer: its status, its additional headers, its body.
 type Answer = (&'static str, String, Vec<u8>);
 
 struct Server {
     at: SocketAddr,
-    /// All requests, whole.
+    /// All complete requests.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -36,7 +37,7 @@ impl Server {
                 let head = format!(
                     "HTTP/1.1 {status}\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n"
                 );
-                // Who has read enough leaves.
+                // A client that has read enough closes the connection.
                 let _left = stream.write_all(&[head.as_bytes(), &body].concat());
             }
         });
@@ -78,7 +79,7 @@ fn digest(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-/// An image with the module, and what lies beside it.
+/// An image with the module, and its signature.
 fn content(request: &str, signature: Answer) -> Answer {
     let manifest = serde_json::json!({"schemaVersion": 2, "layers": [
         {"mediaType": "application/wasm", "digest": digest(MODULE), "size": MODULE.len()}]});
@@ -195,7 +196,7 @@ fn an_identity_token_that_is_of_no_use_is_said_without_it() {
         },
         "answers more than 65536 bytes",
     );
-    // A redirection would have it sent again.
+    // A redirect would send the token again.
     let asked = check(
         |at| {
             let elsewhere = format!("location: http://{at}/elsewhere\r\n");
@@ -207,18 +208,19 @@ fn an_identity_token_that_is_of_no_use_is_said_without_it() {
     assert_eq!(asked.len(), 2, "{asked:?}");
     check(
         |_| [challenge("http://auth.example/token"), missing()],
-        "would go to \"http://auth.example/token\" in the clear",
+        "would be sent to \"http://auth.example/token\" in clear text",
     );
     check(
         |_| {
             let basic = "www-authenticate: Basic realm=\"x\"\r\n".to_owned();
             [("401 Unauthorized", basic, Vec::new()), missing()]
         },
-        "wants a name and a password",
+        "needs a name and a password",
     );
 }
 
-/// Some registries hide what isn't there from whoever may not list it. Nobody has asked for a signature yet.
+/// Some registries hide missing tags from clients without permission. Nobody has requested a
+/// signature here.
 #[test]
 fn a_module_comes_without_signatures_that_can_not_be_had() {
     let denied = br#"{"errors": [{"code": "DENIED", "message": "no"}]}"#;
@@ -253,7 +255,7 @@ fn a_module_comes_without_signatures_that_can_not_be_had() {
     }
 }
 
-/// Of the image itself it is an error, which says what to do.
+/// For the image itself it is an error, which says what to do.
 #[test]
 fn an_image_that_is_not_shown_needs_a_login() {
     for status in ["401 Unauthorized", "403 Forbidden"] {

@@ -1,4 +1,4 @@
-//! Why there is no module, and how what a registry said becomes that.
+//! Errors of a fetch, and their origin in a registry's answers.
 
 use oci_client::Reference;
 use oci_client::errors::OciDistributionError;
@@ -6,30 +6,30 @@ use tollgate_provenance::ImageError;
 
 use crate::http::TIMEOUT;
 
-/// Why there is no module. Each names the image.
+/// Why a module can't be fetched. Each error names the image.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The reference is none.
+    /// The reference is invalid.
     #[error(
-        "{text:?} is no reference to an image ({reason}); write oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:DIGEST"
+        "{text:?} isn't a reference to an image ({reason}); write oci://HOST/NAME:TAG or oci://HOST/NAME@sha256:DIGEST"
     )]
     Reference {
-        /// What was given.
+        /// The given text.
         text: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// The registry refused.
+    /// The registry rejected the request.
     #[error("{image} needs a login: run `docker login {registry}` first ({reason})")]
     Unauthorized {
         /// The image.
         image: String,
         /// Its registry.
         registry: String,
-        /// What it said.
+        /// The registry's answer.
         reason: String,
     },
-    /// There is no such image.
+    /// The image doesn't exist.
     #[error("{image} doesn't exist, or isn't shown without a login")]
     NotFound {
         /// The image.
@@ -40,10 +40,10 @@ pub enum FetchError {
     Credentials {
         /// The registry.
         registry: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The registry can't be reached or talks nonsense.
+    /// The registry can't be reached, or its answer is invalid.
     #[error("{image} can't be fetched: {reason}")]
     Registry {
         /// The image.
@@ -51,13 +51,13 @@ pub enum FetchError {
         /// What happened.
         reason: String,
     },
-    /// It took too long.
+    /// The fetch took too long.
     #[error("{image} wasn't fetched within {} s", TIMEOUT.as_secs())]
     Timeout {
         /// The image.
         image: String,
     },
-    /// An index of several images, none of them for Wasm.
+    /// An index of several images, none of which is for Wasm.
     #[error(
         "{image} is an index of {count} images, none of architecture wasm; name one by its digest"
     )]
@@ -72,7 +72,7 @@ pub enum FetchError {
     Image {
         /// The image.
         image: String,
-        /// Why not.
+        /// The reason.
         error: ImageError,
     },
 }
@@ -104,7 +104,7 @@ pub(crate) fn failed(image: &Reference, error: OciDistributionError) -> FetchErr
     }
 }
 
-/// Whether it is who asks that the registry doesn't like: 401 and 403, as registries say them.
+/// Whether the registry rejects the client: 401 and 403 in the forms that registries use.
 pub(crate) fn is_unauthorized(error: &OciDistributionError) -> bool {
     use oci_client::errors::OciErrorCode::{Denied, Unauthorized};
     match error {
@@ -121,7 +121,7 @@ pub(crate) fn is_unauthorized(error: &OciDistributionError) -> bool {
     }
 }
 
-/// An error and what caused it, in one line.
+/// An error and its causes, in one line.
 pub(crate) fn with_sources(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -5,14 +5,16 @@
 //!                    └─▶ sha256-<digest>.sig: cosign's signatures of this image, if there are any
 //! ```
 //!
-//! Used by whoever pushes a policy; the daemon has no network of its own. What is fetched is as untrusted as any upload:
-//! [`Fetched`] keeps the manifest, the layer and the signatures, so that the daemon can check them itself.
+//! Used by clients that push policies; the daemon fetches nothing. Fetched data is as untrusted as
+//! any upload: [`Fetched`] contains the manifest, the layer and the signatures, so that the daemon
+//! can check them itself.
 //!
-//! Credentials are those of `docker login` (`~/.docker/config.json`, also through credential helpers), or none; an identity token is exchanged
-//! ([`token`]). Registries on this host are asked over plain HTTP, all others over TLS.
+//! Credentials come from `docker login` (`~/.docker/config.json`, also through credential helpers);
+//! without them the access is anonymous. An identity token is exchanged ([`token`]). Registries on
+//! this host are accessed over plain HTTP, all others over TLS.
 //!
-//! A signature that can't be had doesn't keep anybody from the module: who wants one (the daemon) finds that there is none, and
-//! [`Fetched::unsigned`] says why.
+//! A missing signature doesn't prevent the fetch: the daemon may demand one and finds that there is
+//! none. [`Fetched::unsigned`] says why.
 
 #![forbid(unsafe_code)]
 
@@ -35,10 +37,10 @@ use crate::http::{USER_AGENT, is_this_host};
 pub use crate::error::FetchError;
 pub use crate::http::TIMEOUT;
 
-/// What a reference begins with, to be told from a file's path.
+/// The prefix of a reference, which distinguishes it from a file's path.
 pub const SCHEME: &str = "oci://";
 
-/// Signatures of one image that are fetched; further ones are left alone.
+/// Signatures of one image that are fetched; further ones are ignored.
 pub const SIGNATURES: usize = 8;
 
 const MANIFESTS: [&str; 4] = [
@@ -48,38 +50,38 @@ const MANIFESTS: [&str; 4] = [
     "application/vnd.docker.distribution.manifest.list.v2+json",
 ];
 
-/// The annotation that cosign keeps a signature in.
+/// The annotation with cosign's signature.
 const COSIGN_ANNOTATION: &str = "dev.cosignproject.cosign/signature";
 
-/// A module, and all that is needed to prove where it comes from.
+/// A module, and the proof of its origin.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     /// The module.
     pub module: Vec<u8>,
-    /// The image's name by content: `ghcr.io/acme/acl@sha256:...`.
+    /// The image's name by digest: `ghcr.io/acme/acl@sha256:...`.
     pub pinned: String,
-    /// How the image holds it.
+    /// The image's layout.
     pub layout: Layout,
     /// The image's manifest.
     pub manifest: Vec<u8>,
-    /// The layer, as the registry has it.
+    /// The layer, as stored in the registry.
     pub layer: Vec<u8>,
-    /// cosign's signatures, not checked.
+    /// cosign's signatures, unchecked.
     pub signatures: Vec<ImageSignature>,
-    /// Why there are none, if that isn't because nobody has signed it.
+    /// Why the signatures couldn't be fetched; `None` if the image is unsigned or they are here.
     pub unsigned: Option<String>,
 }
 
 /// One of cosign's signatures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImageSignature {
-    /// What was signed.
+    /// The signed text.
     pub payload: Vec<u8>,
     /// The signature in base64.
     pub signature: Vec<u8>,
 }
 
-/// Fetches the module of an image. Blocks; not for a reactor's thread.
+/// Fetches the module of an image. Blocks: not for a reactor's thread.
 ///
 /// # Errors
 /// See [`FetchError`].
@@ -120,7 +122,7 @@ fn parse(text: &str) -> Result<Reference, FetchError> {
         })
 }
 
-/// A registry that we may ask.
+/// A registry, with the credentials for it.
 struct Registry {
     client: Client,
     auth: RegistryAuth,
@@ -131,7 +133,7 @@ impl Registry {
         image: &Reference,
         login: Option<DockerCredential>,
     ) -> Result<Registry, FetchError> {
-        // Only one provider is built in; somebody else may have chosen it already.
+        // Only one provider is built in; other code may have installed it already.
         let _chosen_before = rustls::crypto::ring::default_provider().install_default();
         let registry = image.resolve_registry();
         let (protocol, scheme) = match is_this_host(registry) {
@@ -175,7 +177,7 @@ impl Registry {
         })
     }
 
-    /// The image's manifest and digest; through an index, if that is what the reference names.
+    /// The image's manifest and digest; if the reference names an index, those of the chosen image.
     async fn manifest(&self, image: Reference) -> Result<(Reference, Vec<u8>, String), FetchError> {
         let (manifest, digest) = self.raw_manifest(&image).await?;
         let Some(chosen) = chosen_of_index(&manifest, &image)? else {
@@ -202,7 +204,7 @@ impl Registry {
         Ok(bytes.0)
     }
 
-    /// What cosign left beside the image.
+    /// cosign's signatures of the image.
     async fn signatures(
         &self,
         image: &Reference,
@@ -266,7 +268,7 @@ struct Platform {
     architecture: String,
 }
 
-/// What buildx says of the manifests with provenance and SBOMs that it puts beside an image.
+/// buildx's annotation of manifests with provenance and SBOMs, which it stores beside an image.
 const ABOUT_ANNOTATION: &str = "vnd.docker.reference.type";
 
 impl IndexEntry {
@@ -282,7 +284,8 @@ impl IndexEntry {
     }
 }
 
-/// The image to take if this is an index: the only one, or the first for Wasm. What is about an image is none.
+/// The image to take if this is an index: the only one, or the first for Wasm. Manifests about an
+/// image don't count.
 fn chosen_of_index(manifest: &[u8], image: &Reference) -> Result<Option<String>, FetchError> {
     let Ok(Index { mut manifests }) = serde_json::from_slice(manifest) else {
         return Ok(None);
@@ -304,7 +307,7 @@ fn credentials(registry: &str) -> Result<Option<DockerCredential>, FetchError> {
     match docker_credential::get_credential(registry) {
         Ok(login) => Ok(Some(login)),
         Err(ConfigNotFound | NoCredentialConfigured) => Ok(None),
-        // Also said of a file that isn't there.
+        // This error also stands for a missing file.
         Err(ConfigReadError) if !login_file().is_some_and(|path| path.exists()) => Ok(None),
         Err(error) => Err(FetchError::Credentials {
             registry: registry.to_owned(),
@@ -313,14 +316,14 @@ fn credentials(registry: &str) -> Result<Option<DockerCredential>, FetchError> {
     }
 }
 
-/// Where `docker login` leaves its credentials.
+/// The file with `docker login`'s credentials.
 fn login_file() -> Option<PathBuf> {
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".docker"));
     let directory = std::env::var_os("DOCKER_CONFIG").map(PathBuf::from);
     Some(directory.or_else(home)?.join("config.json"))
 }
 
-/// Takes a layer's bytes, up to the limit.
+/// Collects a layer's bytes up to the limit.
 #[derive(Default)]
 struct Bounded(Vec<u8>);
 
@@ -368,7 +371,7 @@ mod tests {
         assert_eq!(whole("oci://ghcr.io/acme/acl"), "ghcr.io/acme/acl:latest");
         let error = parse("oci://ghcr.io/ACME/acl").unwrap_err().to_string();
         assert!(
-            error.starts_with("\"oci://ghcr.io/ACME/acl\" is no reference to an image ("),
+            error.starts_with("\"oci://ghcr.io/ACME/acl\" isn't a reference to an image ("),
             "{error}"
         );
         assert!(parse("oci://").is_err());
@@ -422,7 +425,7 @@ mod tests {
         assert_eq!(chosen_of_index(b"{\"layers\": []}", &image).unwrap(), None);
     }
 
-    /// As buildx makes it unless it is told not to.
+    /// The default format of buildx.
     #[test]
     fn what_an_index_has_about_an_image_is_no_image() {
         let image = parse("oci://localhost/acl:1").unwrap();

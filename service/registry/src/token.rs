@@ -1,12 +1,14 @@
-//! From an identity token to an access token, which is good for one repository and a short time.
+//! Exchanges an identity token for an access token, which is valid for one repository and a short
+//! time.
 //!
 //! ```text
 //!   GET  https://HOST/v2/ ─▶ 401, WWW-Authenticate: Bearer realm="https://auth.example/token",service="HOST"
 //!   POST realm              grant_type=refresh_token & service & scope & client_id & refresh_token ─▶ {"access_token": ...}
 //! ```
 //!
-//! `docker login` keeps an identity token where a registry gives one instead of keeping a password (Azure's does). It is an OAuth2 refresh token: the
-//! registry itself doesn't take it. It goes to the realm that the registry names, once, and never in the clear to another host.
+//! Some registries, such as Azure's, give `docker login` an identity token to keep instead of a
+//! password. It is an OAuth2 refresh token, which the registry itself doesn't accept. It is sent
+//! once, to the realm that the registry names, and never in clear text to another host.
 
 use docker_credential::DockerCredential;
 use oci_client::Reference;
@@ -18,7 +20,7 @@ use serde::Deserialize;
 use crate::error::{FetchError, with_sources};
 use crate::http::{TIMEOUT, USER_AGENT, is_this_host};
 
-/// Bytes of a realm's answer that are read. Tokens are some KiB.
+/// Largest answer of a realm that is read, in bytes. Tokens have some KiB.
 pub const ANSWER_BYTES: usize = 64 << 10;
 
 #[derive(Deserialize)]
@@ -26,7 +28,7 @@ struct Answer {
     access_token: String,
 }
 
-/// What requests prove themselves with.
+/// The credentials of requests.
 pub(crate) async fn auth(
     image: &Reference,
     scheme: &str,
@@ -50,7 +52,7 @@ pub(crate) async fn auth(
 /// The error is a sentence without the token.
 async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<RegistryAuth, String> {
     let failed = |error: reqwest::Error| with_sources(&error);
-    // Nobody who is redirected to gets the token.
+    // A redirect must not receive the token.
     let client = Client::builder()
         .user_agent(USER_AGENT)
         .connect_timeout(TIMEOUT / 4)
@@ -60,22 +62,22 @@ async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<Regist
     let asked = client.get(format!("{scheme}://{}/v2/", image.resolve_registry()));
     let answer = asked.send().await.map_err(failed)?;
     let Some(challenge) = answer.headers().get(WWW_AUTHENTICATE) else {
-        // It lets everybody in.
+        // The registry allows anonymous access.
         return Ok(RegistryAuth::Anonymous);
     };
     let challenge = challenge.to_str().unwrap_or_default();
     let Some((realm, service)) = realm(challenge) else {
         return Err(
-            "`docker login` left an identity token, and the registry wants a name and a password"
+            "`docker login` stored an identity token, but the registry needs a name and a password"
                 .to_owned(),
         );
     };
     let url =
-        Url::parse(&realm).map_err(|error| format!("its realm {realm:?} is no URL: {error}"))?;
+        Url::parse(&realm).map_err(|error| format!("its realm {realm:?} isn't a URL: {error}"))?;
     let host = url.host_str().unwrap_or_default();
     if url.scheme() != "https" && !is_this_host(host) {
         return Err(format!(
-            "the identity token would go to {realm:?} in the clear"
+            "the identity token would be sent to {realm:?} in clear text"
         ));
     }
     let scope = format!("repository:{}:pull", image.repository());
@@ -107,12 +109,12 @@ async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<Regist
     }
     match serde_json::from_slice::<Answer>(&body) {
         Ok(answer) => Ok(RegistryAuth::Bearer(answer.access_token)),
-        // What it can't read isn't said: it may be a secret.
+        // The unreadable answer isn't shown: it may contain a secret.
         Err(_) => Err(format!("{realm:?} answers no access token")),
     }
 }
 
-/// Where tokens are given, and for which service, if it is by tokens that one is let in.
+/// The realm that issues tokens, and the service, if the registry uses tokens.
 fn realm(challenge: &str) -> Option<(String, String)> {
     let challenges = http_auth::parse_challenges(challenge).ok()?;
     let bearer = challenges

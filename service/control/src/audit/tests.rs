@@ -19,7 +19,7 @@ fn note(event: Event, details: Value) -> Note {
     }
 }
 
-/// A log of `count` records, one a second, and its lines.
+/// A log of `count` records, one per second, and its lines.
 fn lines(count: u64) -> (Vec<String>, Head) {
     let mut head = Head::default();
     let mut lines = Vec::new();
@@ -93,7 +93,7 @@ fn an_untouched_log_verifies() {
     );
 }
 
-/// The whole point: each byte of each line, every way to change it that a bit allows.
+/// The main test: each byte of each line, with every single bit flipped.
 #[test]
 fn every_flipped_byte_is_found_in_its_line() {
     let (lines, head) = lines(5);
@@ -146,7 +146,7 @@ fn every_deleted_swapped_doubled_or_cut_line_is_found() {
     }
 }
 
-/// A forger who knows the format makes a line whose hash is right; the next line, or the anchor, gives it away.
+/// A forger can write a line with a correct hash; the next line or the anchor reveals it.
 #[test]
 fn a_well_made_forgery_is_found_by_what_follows() {
     let (lines, head) = lines(4);
@@ -202,7 +202,7 @@ fn heads_that_are_none() {
     ] {
         let error = wrong.parse::<Head>().unwrap_err();
         assert!(
-            error.starts_with(&format!("{wrong:?} is no head")),
+            error.starts_with(&format!("{wrong:?} isn't the head")),
             "{error}"
         );
     }
@@ -263,7 +263,8 @@ fn what_a_store_does_is_recorded_and_verifies() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
-/// The crash between the commit and the file: anything from nothing to all but the end of the line reached the disk.
+/// A crash between the commit and the file: from nothing to all but the line's end reached the
+/// disk.
 #[test]
 fn a_crash_before_the_file_is_healed_and_says_so() {
     let whole = std::fs::read(state().path().join(FILE)).unwrap();
@@ -295,7 +296,7 @@ fn a_crash_before_the_file_is_healed_and_says_so() {
     }
 }
 
-/// A power cut may have kept the length of the newest line and any of its pages.
+/// A power cut may keep the length of the newest line and any of its pages.
 #[test]
 fn a_newest_line_with_holes_is_healed() {
     let whole = std::fs::read(state().path().join(FILE)).unwrap();
@@ -321,7 +322,7 @@ fn a_newest_line_with_holes_is_healed() {
     }
 }
 
-/// What no crash explains is kept as it is, recorded, and found by `verify`.
+/// An end that no crash explains is kept, recorded, and found by `verify`.
 #[test]
 fn a_log_that_somebody_changed_is_not_healed() {
     let lines_of = |bytes: &[u8]| -> Vec<String> {

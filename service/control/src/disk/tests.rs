@@ -1,4 +1,5 @@
-//! A full disk: what is there is read, a change is made or refused, and nothing needs a restart once there is room.
+//! A full disk: the state can be read, a change is made or rejected, and nothing needs a restart
+//! once there is room.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -14,7 +15,7 @@ use crate::{Owner, Store, StoreError};
 const FULL: u32 = 0;
 const EMPTY: u32 = u32::MAX;
 
-/// A directory with some state, what that is, and a token.
+/// A directory with some state, its contents, and a token.
 fn state() -> (tempfile::TempDir, Contents, String) {
     let state = crate::pair::scratch();
     let store = Store::open(state.path()).unwrap();
@@ -26,7 +27,7 @@ fn state() -> (tempfile::TempDir, Contents, String) {
     (state, contents_of(&store), token.reveal().to_owned())
 }
 
-/// There is room again, and everything is as if there had always been.
+/// There is room again: everything works as before.
 #[track_caller]
 fn check_recovers(store: Store, state: &Path) {
     ROOM.set(EMPTY);
@@ -49,7 +50,7 @@ fn changes_go_on_after_a_full_disk_without_a_restart() {
     for _ in 0..3 {
         let error = store.add_tenant(Actor::Daemon, "more").unwrap_err();
         assert!(error.to_string().contains("no storage space"), "{error}");
-        // Applications are let in meanwhile, and policies found.
+        // Meanwhile applications may connect, and policies are found.
         assert_eq!(store.authenticate(&token).unwrap().as_deref(), Some("acme"));
         assert_eq!(contents_of(&store), contents);
         let problems = store.problems().concat();
@@ -64,7 +65,7 @@ fn changes_go_on_after_a_full_disk_without_a_restart() {
     check_recovers(store, state.path());
 }
 
-/// Wherever the disk becomes full: what is answered is what is so.
+/// Wherever the disk becomes full, the answer matches the state.
 #[test]
 fn a_change_is_made_or_refused_wherever_the_disk_becomes_full() {
     let (mut made, mut refused) = (0, 0);
@@ -133,7 +134,7 @@ fn a_state_is_read_if_the_start_can_not_write() {
     }
 }
 
-/// Nobody has to change something for what can be written again to be so.
+/// Writing works again without a change by an operator.
 #[test]
 fn a_state_that_is_read_only_is_tried_again() {
     let (state, contents, _) = state();
@@ -161,7 +162,7 @@ fn a_state_that_is_not_there_is_not_begun_on_a_full_disk() {
     assert!(Store::open(state.path()).is_ok());
 }
 
-/// The record is owed, and nothing is changed before it is written.
+/// The record is still owed, and no change is made before it is written.
 #[test]
 fn an_audit_log_that_takes_nothing_is_said_and_stops_changes() {
     let (state, ..) = state();

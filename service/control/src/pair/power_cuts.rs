@@ -1,9 +1,11 @@
-//! Power cuts: the store runs on two simulated files, and at some moment what wasn't synced is lost, in part.
+//! Power cuts: the store runs on two simulated files, and at some moment a part of the unsynced
+//! data is lost.
 //!
-//! Every write, change of length and sync of both files is recorded in one order, with what the audit log was then. A cut keeps what a file had at its last sync; of what came
-//! after it, each sector, or each byte, or a beginning, survives or doesn't, and so does a change of the length. The audit log is
-//! cut with them. Some starts are cut as well. Then a real start finds what is left, and has to come up with the state after the last change that
-//! was acknowledged, or after the one that was in progress.
+//! Every write, change of length and sync of both files is recorded in one order, with the audit
+//! log at that time. A cut keeps each file's state at its last sync. Of the later writes, each
+//! sector, or each byte, or a prefix survives or doesn't; so does a change of the length. The audit
+//! log is cut with them. Some starts are cut as well. Then a real start has to find the state after
+//! the last acknowledged change, or after the one in progress.
 //!
 //! 60 seeds; more: `TOLLGATE_POWER_CUTS=20000 cargo test -p tollgate-control power`. A failure names its seed: `TOLLGATE_POWER_CUT=17`.
 #![allow(clippy::unwrap_used)]
@@ -21,7 +23,7 @@ use crate::audit::{self, Actor, Event};
 use crate::tests::{Contents, contents_of};
 use crate::{Attachment, Options, Owner, Party, Selection, Side, Slot, Store, Target};
 
-/// What a disk writes as a whole, at best.
+/// The largest unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Debug)]
@@ -41,13 +43,13 @@ impl Step {
     }
 }
 
-/// What happened to both files, in order.
+/// The operations on both files, in order.
 #[derive(Debug)]
 struct Trace {
     steps: Mutex<Vec<Happened>>,
-    /// The audit log, which is a real file: whoever appends to it has synced that before the next step.
+    /// The audit log, a real file: each append is synced before the next step.
     log: PathBuf,
-    /// Whether a sync does anything: the simulation has to notice if not.
+    /// Whether a sync has an effect: the simulation has to notice if not.
     has_syncs: bool,
 }
 
@@ -76,7 +78,7 @@ impl Trace {
     }
 }
 
-/// A file in memory that remembers how it came to be.
+/// A file in memory that records its operations.
 #[derive(Debug)]
 struct Simulated {
     name: &'static str,
@@ -85,7 +87,7 @@ struct Simulated {
 }
 
 impl Simulated {
-    /// Both files, with what they are at the beginning.
+    /// Both files, with their initial contents.
     fn pair(before: &[Vec<u8>; 2], trace: &Arc<Trace>) -> Pair<Simulated> {
         let file = |name, now: &Vec<u8>| Simulated {
             name,
@@ -151,11 +153,11 @@ impl Random {
     }
 }
 
-/// How much of what wasn't synced reached the disk.
+/// How much of the unsynced data reached the disk.
 enum Reached {
-    /// Each piece of so many bytes by itself, so many times in ten.
+    /// Each piece of this many bytes separately, with this many chances in ten.
     Pieces(usize, usize),
-    /// What was written first, up to so many steps.
+    /// The first writes, up to this many steps.
     Beginning(usize),
 }
 
@@ -169,7 +171,7 @@ impl Reached {
         }
     }
 
-    /// Whether the piece of the step is there.
+    /// Whether this piece of the step survives.
     fn keeps(&self, random: &mut Random, step: usize) -> bool {
         match self {
             Reached::Pieces(_, often) => random.below(10) < *often,
@@ -204,7 +206,7 @@ fn after_cut<'a>(
             Step::Write(at, bytes) => {
                 for (n, bytes) in bytes.chunks(piece).enumerate() {
                     let at = at + n * piece;
-                    // What lies behind a length that the disk doesn't know is lost.
+                    // Data beyond a length that the disk doesn't know is lost.
                     if at + bytes.len() <= image.len() && reached.keeps(random, k) {
                         image[at..at + bytes.len()].copy_from_slice(bytes);
                     }
@@ -216,7 +218,7 @@ fn after_cut<'a>(
     image
 }
 
-/// A moment between two changes: how much had happened, and what there was.
+/// A moment between two changes: the number of operations, and the contents.
 struct Acknowledged {
     steps: usize,
     contents: Contents,
@@ -227,16 +229,16 @@ struct Acknowledged {
 struct Life {
     before: [Vec<u8>; 2],
     log: Vec<u8>,
-    /// What there may be until the start is over.
+    /// The allowed states until the start is over.
     at_start: Vec<Contents>,
     trace: Arc<Trace>,
     moments: Vec<Acknowledged>,
 }
 
-/// What has to be there after a cut.
+/// The required state after a cut.
 struct Expected {
     any_of: Vec<Contents>,
-    /// What the audit log begins with.
+    /// The audit log's beginning.
     log: Vec<u8>,
 }
 
@@ -244,13 +246,13 @@ fn owner() -> Owner {
     Owner::Tenant("acme".to_owned())
 }
 
-/// Does something to a store; many things are refused, which changes nothing.
+/// Makes a random change; many are rejected and have no effect.
 pub(super) fn change(store: &Store, random: &mut Random) {
     let name = ["acl", "limit", "log"][random.below(3)];
     match random.below(11) {
         0 => drop(store.add_tenant(Actor::Daemon, &format!("t{}", random.below(9)))),
         1 | 2 => {
-            // Some share a module, some have one that spans pages.
+            // Some modules are shared, some span pages.
             let bytes = [10, 10, 3_000, 60_000][random.below(4)];
             let module = vec![random.below(4) as u8; bytes];
             let config = random.below(2) == 0;
@@ -315,7 +317,7 @@ impl Life {
             change(&store, random);
             moments.push(acknowledged());
         }
-        // The end is one of the moments at which the power may be cut.
+        // The power may also be cut at the end.
         drop(store);
         Life {
             before,
@@ -326,7 +328,7 @@ impl Life {
         }
     }
 
-    /// Cuts the power and leaves what remains in the directory.
+    /// Cuts the power and leaves the remains in the directory.
     fn cut(self, state: &Path, random: &mut Random) -> Expected {
         let steps = self.trace.steps.lock().unwrap();
         let cut = random.below(steps.len() + 1);
@@ -343,14 +345,14 @@ impl Life {
             std::fs::write(state.join(audit::FILE), &log).unwrap();
             return Expected {
                 any_of: self.at_start,
-                // A torn line that was healed may be torn again.
+                // A torn line that was completed may be torn again.
                 log: Vec::new(),
             };
         };
         let at = &self.moments[reached];
         let mut left = at.log.clone();
         let log = match reached.checked_sub(1).map(|before| &self.moments[before]) {
-            // The power went while the newest record was being written.
+            // The power was cut while the newest record was written.
             Some(before) if at.steps == cut && random.below(2) == 0 => {
                 let line = at.log[before.log.len()..].to_vec();
                 let torn = [
@@ -372,12 +374,12 @@ impl Life {
     }
 }
 
-/// In memory, if the machine has such a place: what is simulated needs no disk to be synced.
+/// In memory, if possible: the simulation needs no synced disk.
 pub(crate) fn scratch() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
-/// Three lives, each of which ends with a cut; what is wrong after one of them.
+/// Three lives, each of which ends with a cut; returns the first error.
 fn check(seed: u64, has_syncs: bool) -> Result<(), String> {
     let random = &mut Random(seed);
     let directory = scratch();
@@ -391,7 +393,7 @@ fn check(seed: u64, has_syncs: bool) -> Result<(), String> {
         let life = Life::live(state, vec![found], changes, has_syncs, random);
         let mut expected = life.cut(state, random);
         if random.below(2) == 0 && matches!(look(&state.join(FILE)), Look::Whole(_)) {
-            // Another start, as far as it comes.
+            // Another start, up to its cut.
             std::fs::copy(state.join(FILE), state.join(COPY)).unwrap();
             let any_of = expected.any_of;
             let start = Life::live(state, any_of.clone(), 0, has_syncs, random);
@@ -430,14 +432,14 @@ fn the_power_may_go_at_any_moment() {
     }
 }
 
-/// What the simulation is worth: a disk that doesn't sync is noticed.
+/// Checks the simulation: a disk that doesn't sync is noticed.
 #[test]
 fn a_power_cut_shows_what_was_not_synced() {
     let noticed = (0..20).filter(|&seed| check(seed, false).is_err());
     assert!(noticed.count() > 5);
 }
 
-/// What a change costs: each file is synced once.
+/// The cost of a change: each file is synced once.
 #[test]
 fn a_change_syncs_each_file_once() {
     let state = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Damage: files that are cut off, overwritten or gone.
+//! Damage: files that are cut off, overwritten or missing.
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::fs::FileExt;
@@ -12,7 +12,7 @@ use crate::audit::{Actor, Event};
 use crate::tests::{Contents, contents_of};
 use crate::{Cause, Store};
 
-/// A directory with some state, and what that is.
+/// A directory with some state, and its contents.
 fn state(random: &mut Random) -> (tempfile::TempDir, Contents) {
     let state = scratch();
     let store = Store::open(state.path()).unwrap();
@@ -22,7 +22,7 @@ fn state(random: &mut Random) -> (tempfile::TempDir, Contents) {
     (state, contents)
 }
 
-/// Spoils a file.
+/// Damages a file.
 fn damage(path: &Path, random: &mut Random) -> String {
     let file = File::options().write(true).read(true).open(path).unwrap();
     let len = usize::try_from(file.metadata().unwrap().len()).unwrap();
@@ -77,7 +77,7 @@ fn has_event(store: &Store, event: &str) -> bool {
     newest.contains(&format!("\"event\":\"{event}\""))
 }
 
-/// More seeds: `TOLLGATE_POWER_CUTS=20000`, as for the cuts.
+/// More seeds: `TOLLGATE_POWER_CUTS=20000`, as for power cuts.
 #[test]
 fn one_damaged_file_costs_nothing_and_two_are_never_taken_for_less() {
     let seeds = std::env::var("TOLLGATE_POWER_CUTS").ok();
@@ -125,7 +125,7 @@ fn one_damaged_file_costs_nothing_and_two_are_never_taken_for_less() {
     assert!(whole > 0 && restored > 0 && refused > 0);
 }
 
-/// What one disk, controller or backup does to both files. More seeds as above.
+/// Equal damage of both files by one disk, controller or backup. More seeds as above.
 #[test]
 fn the_same_damage_in_both_files_is_noticed() {
     let seeds = std::env::var("TOLLGATE_POWER_CUTS").ok();
@@ -155,7 +155,7 @@ fn the_same_damage_in_both_files_is_noticed() {
     assert!(harmless > 0 && refused > 0);
 }
 
-/// Every place of every kind of record, one bit each.
+/// Every byte of every kind of record, with one bit flipped.
 #[test]
 fn a_flipped_bit_in_a_record_of_both_files_is_noticed() {
     let state = scratch();
@@ -190,7 +190,7 @@ fn a_flipped_bit_in_a_record_of_both_files_is_noticed() {
             }
             let before = std::fs::read(state.path().join(audit::FILE)).unwrap();
             match Store::open(state.path()) {
-                // Pages that nothing uses any more have records, too.
+                // Unused pages have records, too.
                 Ok(store) => {
                     let tenants = store.tenants().unwrap();
                     assert_eq!(tenants, ["acme", "t2"], "{record:?} at {at}");
@@ -227,7 +227,7 @@ fn a_damaged_file_is_kept_aside_and_the_log_says_so() {
         let name = kept.iter().max().unwrap().file_name().unwrap();
         let name = name.to_string_lossy().into_owned();
         assert!(newest[0].contains(&name), "{newest:?}, {name}");
-        // Names are times, in milliseconds.
+        // Names are times in milliseconds.
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
 }
@@ -245,7 +245,7 @@ fn a_missing_file_is_made_again() {
     assert!(damaged_files(state.path()).is_empty());
 }
 
-/// What a copy is behind by, it gets: a daemon that knew of no copy may have run meanwhile.
+/// An outdated copy is updated: a daemon that predates copies may have run meanwhile.
 #[test]
 fn the_newer_one_wins() {
     for (older, is_restored) in [(FILE, true), (COPY, false)] {
@@ -262,7 +262,7 @@ fn the_newer_one_wins() {
     }
 }
 
-/// A file that went back with its copy, or is gone with it, isn't begun anew: the audit log remembers.
+/// If the file and its copy are too old or missing, no new state is begun: the audit log remembers.
 #[test]
 fn a_state_that_went_back_is_refused() {
     let (state, _) = state(&mut Random(4));
@@ -281,7 +281,7 @@ fn a_state_that_went_back_is_refused() {
     }
     let words = |stored: u64| {
         format!(
-            "the state in {} went back: it ends with audit record {stored}, and audit.jsonl with record {seq};",
+            "the state in {} is older than its audit log: it ends with audit record {stored}, audit.jsonl with record {seq};",
             state.path().display()
         )
     };
@@ -293,7 +293,7 @@ fn a_state_that_went_back_is_refused() {
     }
     let error = Store::open(state.path()).unwrap_err();
     assert!(error.to_string().starts_with(&words(0)), "{error}");
-    // What the sentence says helps.
+    // The sentence's advice works.
     std::fs::remove_file(state.path().join(audit::FILE)).unwrap();
     assert!(Store::open(state.path()).is_ok());
 }
@@ -306,7 +306,7 @@ fn two_damaged_files_are_refused_in_one_sentence() {
     }
     let error = Store::open(state.path()).unwrap_err();
     let words = format!(
-        "the state in {} is damaged, and so is its copy",
+        "the state in {} and its copy are damaged",
         state.path().display()
     );
     assert!(error.to_string().starts_with(&words), "{error}");
@@ -314,7 +314,7 @@ fn two_damaged_files_are_refused_in_one_sentence() {
     assert_eq!(untouched, b"not a database");
 }
 
-/// The overlay answers as a file would, and the file stays what it is.
+/// The overlay answers like a file, and the file stays unchanged.
 #[test]
 fn an_overlay_is_a_file_that_forgets() {
     for seed in 0..20 {

@@ -1,7 +1,8 @@
-//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's own user.
+//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's
+//! own user only.
 //!
-//! What changes attachments is in [`super::lifecycle`], what reports is in [`super::report`]; here is who may, which request goes
-//! where, and how a module comes in.
+//! Changes of attachments are in [`super::lifecycle`], reports in [`super::report`]. This file has
+//! the authorization, the dispatch of requests, and the push of modules.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -28,7 +29,7 @@ use crate::control::{
 };
 use crate::limits::PROOF_BYTES;
 
-/// Refuses everybody but root and the daemon's own user; says who it is.
+/// Rejects everybody but root and the daemon's own user; returns the actor.
 pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
     let peer = socket
         .peer()
@@ -39,13 +40,14 @@ pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
     }
     let may = match own_user() {
         Some(own) => format!("root and user {own} may"),
-        None => "root alone may, because this daemon's user namespace shows users that it doesn't map as the daemon's own".to_owned(),
+        None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
     };
     let text = format!("user {} may not administer this daemon; {may}", peer.uid);
     Err(Status::new(Code::PERMISSION_DENIED, text))
 }
 
-/// Root and the daemon's own user are; root alone where others look like that user ([`own_user`]).
+/// Root and the daemon's own user are operators; only root where other users look like the daemon's
+/// own ([`own_user`]).
 pub(crate) fn is_operator(user: u32) -> bool {
     user == 0 || is_own(user)
 }
@@ -140,7 +142,7 @@ pub(crate) async fn handle(
     })
 }
 
-/// A token on its way to whoever asked for it, this once.
+/// A token for its requester. It is shown only this once.
 fn token_of(token: &Token) -> Answer {
     let token = token.reveal().to_owned();
     ResponseBody::TenantAdded(TenantAdded { token }).into()
@@ -161,7 +163,7 @@ async fn push(
     let expected = 1 + announced.into_iter().map(usize::from).sum::<usize>();
     let Some((module, others)) = fds.split_first().filter(|_| fds.len() == expected) else {
         return Err(invalid(format!(
-            "a push carries a module, and maybe a configuration, a description, a proof of its origin and a schema; this one announced \
+            "a push carries a module and optionally a configuration, a description, a proof of origin and a schema; this one announced \
              {expected} descriptors and carried {}",
             fds.len()
         )));
@@ -181,7 +183,7 @@ async fn push(
     } else {
         Owner::Tenant(request.tenant)
     };
-    // A tenant that doesn't exist shall not make us compile, nor a module of unknown origin.
+    // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.require_owner(&owner)?;
     origin::check(&control.trusted, &wasm, proof.as_ref())?;
     let wasm = match description {
@@ -193,7 +195,7 @@ async fn push(
     let given = given::given(control, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
-    // A configuration that the policy refuses is refused now, not when it is attached.
+    // A configuration that the policy rejects is rejected now, not when it is attached.
     let isolation = control.config().policies.isolation;
     match (&owner, isolation) {
         (Owner::Tenant(tenant), Isolation::Process) => {
@@ -213,7 +215,8 @@ async fn push(
     }))
 }
 
-/// The module with the manifest that it lacks; its origin was proved by the bytes that its author knows.
+/// The module with the manifest that it lacks. Its origin was proved with the bytes that its author
+/// published.
 fn described(wasm: &[u8], description: &OwnedFd) -> Result<Vec<u8>, Status> {
     let manifest = blob_read(description, policy_limits::MANIFEST_BYTES)
         .map_err(|error| invalid(format!("the description can't be read: {error}")))?;
@@ -230,13 +233,13 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
 }
 
 impl Control {
-    /// The provider is always there.
+    /// The provider always exists.
     pub(super) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
         let required = self.store.require_owner(owner);
         required.map_err(|error| store_failed(&error))
     }
 
-    /// Compiles an owner's module, or finds it compiled; gives the bytes back.
+    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
     pub(super) async fn load(
         &self,
         owner: &Owner,
@@ -249,7 +252,7 @@ impl Control {
         Ok((policy, wasm))
     }
 
-    /// Whether the policy takes this configuration: asked of an instance that is thrown away.
+    /// Checks that the policy accepts this configuration, with a temporary instance.
     async fn check_configuration(
         &self,
         policy: Policy,

@@ -1,14 +1,15 @@
-//! Who has a place at the control socket: connections and sessions, with a share for each user and tenant and a reserve for the operator.
+//! Admission at the control socket: limits of connections and sessions, with a share for each user
+//! and tenant and a reserve for the operator.
 //!
 //! | what | at most | of one | left to the operator |
 //! |---|---|---|---|
-//! | connections without a session | [`MAX_CONNECTIONS`] with those that have one | user that isn't the operator: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
+//! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
 //! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
 //! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | as many as this process may have, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
 //!
-//! The operator is root or the daemon's own user. Shares become smaller where this process may have few descriptors. A connection that says nothing is
-//! closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
+//! The operator is root or the daemon's own user. Shares shrink if this process may have few
+//! descriptors. A silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,10 +21,10 @@ use crate::limits::{
     MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
 };
 
-/// What an operator does about too few descriptors.
+/// The remedy for too few descriptors.
 const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or ulimit -Hn";
 
-/// Counts places.
+/// Counts connections, sessions, bindings and descriptors.
 pub(crate) struct Admission {
     /// Descriptors that this process may have.
     all: usize,
@@ -34,21 +35,21 @@ pub(crate) struct Admission {
 
 #[derive(Default)]
 struct Taken {
-    /// With a session or without.
+    /// With and without a session.
     connections: usize,
-    /// Of users that aren't the operator, without a session.
+    /// Connections without a session of users that aren't the operator.
     strangers: HashMap<u32, usize>,
     sessions: usize,
-    /// Of sessions, beside their connections'.
+    /// Descriptors of sessions, without their connections'.
     descriptors: usize,
     of_tenants: HashMap<String, Of>,
 }
 
-/// One tenant's.
+/// The usage of one tenant.
 #[derive(Default)]
 struct Of {
     sessions: usize,
-    /// With their connections'.
+    /// Including those of its connections.
     descriptors: usize,
     bindings: usize,
 }
@@ -56,7 +57,8 @@ struct Of {
 /// A connection's place, until it is dropped.
 pub(crate) struct Connection {
     admission: Rc<Admission>,
-    /// Whose, while it has no session; `None`: the operator's, or it has one.
+    /// The user of a connection without a session; `None` for the operator's connections and for
+    /// those with a session.
     stranger: RefCell<Option<u32>>,
 }
 
@@ -75,7 +77,8 @@ impl Taken {
 }
 
 impl Admission {
-    /// For a process that may have so many descriptors; `None`: any number. Peers of its runtimes take some.
+    /// For a process with this limit of descriptors (`None`: no limit). Peers of its runtimes take
+    /// some of them.
     pub(super) fn new(descriptors: Option<u64>, runtimes: usize) -> Rc<Admission> {
         let all = descriptors.map_or(usize::MAX, |most| {
             usize::try_from(most).unwrap_or(usize::MAX)
@@ -89,14 +92,14 @@ impl Admission {
         admission
     }
 
-    /// There are so many runtimes from now on, whose peers take descriptors.
+    /// Notes the new number of runtimes, whose peers take descriptors.
     pub(crate) fn has_runtimes(&self, runtimes: usize) {
         let peers = PeerRoom::of_each(runtimes, u64::try_from(self.all).ok());
         let kept = KEPT_DESCRIPTORS + peers.descriptors(runtimes);
         self.descriptors.set(self.all.saturating_sub(kept));
     }
 
-    /// A place for a connection of this user, or why there is none.
+    /// A place for a connection of this user, or the reason why there is none.
     pub(crate) fn connect(
         self: &Rc<Self>,
         user: u32,
@@ -121,7 +124,7 @@ impl Admission {
             let its = taken.strangers.entry(user).or_default();
             if *its >= most {
                 return Err(format!(
-                    "user {user} has {its} connections that have opened no session, which is the limit"
+                    "user {user} has {its} connections without a session, which is the limit"
                 ));
             }
             *its += 1;
@@ -133,7 +136,8 @@ impl Admission {
         })
     }
 
-    /// A place for a connection whose session another process has opened: whatever the limits are, it stays.
+    /// A place for a connection whose session another process opened: it stays regardless of the
+    /// limits.
     pub(crate) fn go_on_with_connection(self: &Rc<Self>) -> Connection {
         self.taken.borrow_mut().connections += 1;
         Connection {
@@ -142,7 +146,8 @@ impl Admission {
         }
     }
 
-    /// A place for a tenant's session that takes so many descriptors, its connection's included; or why there is none.
+    /// A place for a tenant's session that takes this many descriptors, including its connection's;
+    /// or the reason why there is none.
     pub(crate) fn open(
         self: &Rc<Self>,
         tenant: &str,
@@ -164,7 +169,7 @@ impl Admission {
             let has = its.descriptors;
             if has + descriptors > self.descriptors.get() / SHARES_OF_DESCRIPTORS {
                 return Err(format!(
-                    "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of those that the daemon may have \
+                    "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of the daemon's descriptors \
                      ({RAISE_DESCRIPTORS})"
                 ));
             }
@@ -177,7 +182,7 @@ impl Admission {
         Ok(self.go_on(tenant, descriptors))
     }
 
-    /// A place for a session that another process has opened: whatever the limits are, it stays.
+    /// A place for a session that another process opened: it stays regardless of the limits.
     pub(crate) fn go_on(self: &Rc<Self>, tenant: &str, descriptors: usize) -> Session {
         let mut taken = self.taken.borrow_mut();
         taken.sessions += 1;
@@ -196,13 +201,13 @@ impl Admission {
     fn out_of_descriptors(&self) -> String {
         let most = self.all;
         format!(
-            "the daemon may have {most} descriptors, and needs the rest for its operator and its peers ({RAISE_DESCRIPTORS})"
+            "the daemon may have {most} descriptors; the rest is reserved for its operator and its peers ({RAISE_DESCRIPTORS})"
         )
     }
 }
 
 impl Connection {
-    /// Its application has a session: it counts as its tenant's from now on.
+    /// The connection has a session now and counts as its tenant's from now on.
     pub(crate) fn has_session(&self) {
         let Some(user) = self.stranger.take() else {
             return;
@@ -218,7 +223,8 @@ impl Connection {
 }
 
 impl Session {
-    /// A place for one more binding of this session, until it ends, whether it comes about or not; or why there is none.
+    /// A place for one more binding of this session, held until the session ends even if the
+    /// binding fails; or the reason why there is none.
     pub(crate) fn bind(&self) -> Result<(), String> {
         let mut taken = self.admission.taken.borrow_mut();
         let its = taken.of_tenants.entry(self.tenant.clone()).or_default();
@@ -263,7 +269,7 @@ mod tests {
     use super::*;
     use crate::limits::DESCRIPTORS_PER_SESSION;
 
-    /// Takes places until there are no more: how many there were, and why not more.
+    /// Takes places until there are no more: their number, and the reason for the end.
     fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
         let mut taken = Vec::new();
         loop {
@@ -386,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Connections of as many users as it takes.
+    /// Connections of as many users as needed.
     fn all_of(admission: &Rc<Admission>) -> (Vec<Connection>, String) {
         let mut user = 1_000;
         all(|| {

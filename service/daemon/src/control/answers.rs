@@ -1,11 +1,11 @@
-//! What a request on the control socket is answered with.
+//! Answers to requests on the control socket.
 
 use std::os::fd::OwnedFd;
 
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{Failure, ResponseBody};
 
-/// An answer, with the descriptors that go along.
+/// An answer, with its descriptors.
 pub(crate) struct Answer {
     pub(crate) body: ResponseBody,
     pub(crate) fds: Vec<OwnedFd>,

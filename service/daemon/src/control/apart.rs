@@ -1,12 +1,16 @@
-//! The processes in which tenants' policies run that the operator wants isolated: one per tenant, started when a policy first needs it.
+//! Processes for isolated policies of tenants: one per tenant, started when a policy first needs
+//! it.
 //!
 //! ```text
-//!   seat wanted ─▶ no process, or it has died: start one, give its channel to the tenant's runtime ─▶ seat
-//!   the runtime says that it ended, or it keeps too much memory: killed, reaped, forgotten; its policies' reloads start the next
-//!   nothing has a seat any more: ended
+//!   an instance is needed ─▶ no live process: start one, give its channel to the tenant's runtime
+//!                         ─▶ instance
+//!   it ended (says the runtime), or takes too much memory ─▶ kill, reap, drop;
+//!                                                            reloads start the next one
+//!   no instance is left ─▶ end
 //! ```
 //!
-//! Invariant: a process is started by the control plane's own thread, because the kernel ends it with the thread that started it.
+//! Invariant: the control plane's own thread starts each process, because the kernel kills a
+//! process with the thread that started it.
 
 use std::collections::HashSet;
 use std::rc::Rc;
@@ -31,11 +35,12 @@ use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::plan::{Apart, How};
 
-/// How often processes are looked at.
+/// How often the processes are checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Control {
-    /// Where an attachment's instances run: what it says itself, or what the daemon's configuration says about tenants.
+    /// Where an attachment's instances run: its own option, or the daemon's configuration for
+    /// tenants.
     pub(super) fn isolation_of(&self, attachment: &Attachment) -> Isolation {
         match (attachment.target.party, attachment.options.isolation) {
             (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
@@ -44,8 +49,9 @@ impl Control {
         }
     }
 
-    /// Whether the version in force, if it is in the process that the heir's is to be in, can hand its state over to such an heir: asked
-    /// of an instance that is thrown away, because the process answers when the upgrade is in force already.
+    /// Checks that the version in force can hand its state over to the heir if both run in the same
+    /// process. A temporary instance is asked: the process answers only after the upgrade is in
+    /// force.
     pub(super) async fn rehearse(
         &self,
         attachment: &Attachment,
@@ -76,7 +82,7 @@ impl Control {
         rehearsed.map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
     }
 
-    /// A version as it is to run in its tenant's process.
+    /// A version, prepared to run in its tenant's process.
     pub(super) async fn how_apart(
         &self,
         attachment: &Attachment,
@@ -101,7 +107,7 @@ impl Control {
             state: attachment.policy.clone(),
             fresh: options.fresh,
         };
-        // What answers are checked by.
+        // Answers are checked against this.
         let policy = loaded.policy.configured(loaded.config.as_deref());
         let policy = policy.map_err(|error| invalid(error.to_string()))?;
         let (process, seat) = self.seat(tenant, wanted).await?;
@@ -116,20 +122,22 @@ impl Control {
         })))
     }
 
-    /// How long a process may take for what takes so much fuel.
+    /// Time limit of a process for work that takes this much fuel.
     pub(super) fn apart_ns(&self, fuel: u64) -> u64 {
         let time = self.rate.time(fuel).saturating_mul(APART_STALL);
         u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether a tenant's policy takes its configuration: asked in the tenant's process, of an instance that is thrown away.
+    /// Checks that a tenant's policy accepts its configuration, with a temporary instance in the
+    /// tenant's process.
     pub(super) async fn check_apart(
         &self,
         tenant: &str,
         policy: Policy,
         config: Option<Vec<u8>>,
     ) -> Result<(), Status> {
-        // It can't run there; whoever attaches it has to say that it may run in the daemon, and hears then what it says.
+        // It can't run in a process. To attach it, its owner has to allow it in the daemon, where
+        // it is checked.
         if policy.manifest().foreign().is_some() {
             return Ok(());
         }
@@ -140,7 +148,7 @@ impl Control {
             },
             limits: self.limits_for(None),
             granted: tollgate_policy_host::Capabilities::ALL,
-            // Nobody shares what it does to the state.
+            // A name that shares no state.
             state: String::new(),
             fresh: false,
         };
@@ -174,7 +182,7 @@ impl Control {
             let (id, process) = self.process_of(tenant)?;
             match take_seat(&process, &wanted).await? {
                 Ok(seat) => return Ok((id, seat)),
-                // It may have died of something else, before.
+                // The process may have died of another cause before.
                 Err(SeatError::Process(why)) if tries == 0 => {
                     tries += 1;
                     tracing::warn!("the policy process of tenant {tenant} is replaced: {why}");
@@ -192,7 +200,7 @@ impl Control {
         }
     }
 
-    /// The tenant's process, which is started if there is none.
+    /// The tenant's process; started if there is none.
     fn process_of(&self, tenant: &str) -> Result<(ProcessId, Arc<Process>), Status> {
         let mut processes = self.processes.borrow_mut();
         if let Some((id, process)) = processes.by_tenant.get(tenant)
@@ -202,7 +210,7 @@ impl Control {
         }
         let config = ProcessConfig {
             memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
-            // One for each tenant: none of them looks for ever.
+            // Each tenant has one, so its spin is limited.
             spin: self.config().spin().min(MAX_SPIN),
             user: self.child_user,
             ..ProcessConfig::default()
@@ -214,7 +222,10 @@ impl Control {
         let (id, process) = (ProcessId(processes.next), Arc::new(process));
         processes.next += 1;
         processes.started += 1;
-        tracing::info!("tenant {tenant} has the policy process {}", process.pid());
+        tracing::info!(
+            "policy process {} was started for tenant {tenant}",
+            process.pid()
+        );
         self.send(
             self.runtime_of(tenant),
             Command::Process {
@@ -228,7 +239,7 @@ impl Control {
         Ok((id, process))
     }
 
-    /// A process is of no use any more. Ends it, if it hasn't ended.
+    /// Drops a process, and kills it if it is still running.
     fn forget_process(&self, id: ProcessId) -> Option<(String, Arc<Process>)> {
         let mut processes = self.processes.borrow_mut();
         let known = processes.by_tenant.iter().find(|(_, (its, _))| *its == id);
@@ -239,7 +250,7 @@ impl Control {
         Some((tenant, process))
     }
 
-    /// A runtime says that a process is gone.
+    /// Handles a runtime's event that a process has ended.
     pub(super) fn process_ended(&self, id: ProcessId, reason: &str) {
         if let Some((tenant, process)) = self.forget_process(id) {
             let words = process.last_words();
@@ -247,7 +258,7 @@ impl Control {
         }
     }
 
-    /// Ends processes that nobody has a seat in, and those that keep more memory than they may.
+    /// Ends processes without instances, and those above their memory limit.
     pub(super) async fn follow_processes(self: Rc<Self>) {
         let most =
             (u64::from(self.config().policies.process_memory_mib) << 20) + PROCESS_OVERHEAD_BYTES;
@@ -265,7 +276,8 @@ impl Control {
                     );
                     process.kill();
                 }
-                // Idle twice, and nobody is taking a seat: the first time it may have been started just now.
+                // Idle at two checks in a row, and no request holds it: at the first it may have
+                // just been started.
                 if process.seats() == 0 && Arc::strong_count(process) == 1 {
                     match idle.contains(id) {
                         true => useless.push(*id),
@@ -281,7 +293,7 @@ impl Control {
     }
 }
 
-/// Asks on a thread of its own: a process that hangs holds up nothing but that.
+/// Asks on a separate thread: a hanging process blocks only that thread.
 async fn take_seat(
     process: &Arc<Process>,
     wanted: &Arc<Wanted>,
@@ -300,7 +312,7 @@ async fn take_seat(
     seated.await.map_err(|error| failed(&error))
 }
 
-/// What is to have a seat.
+/// An instance to create.
 struct Wanted {
     loaded: Loaded,
     limits: TenantLimits,
@@ -322,7 +334,7 @@ impl Wanted {
     }
 }
 
-/// Why a policy can't be attached as it is wanted.
+/// Rejects isolation that a policy can't have.
 pub(super) fn check_isolation(
     attachment: &Attachment,
     isolation: Isolation,
@@ -332,14 +344,14 @@ pub(super) fn check_isolation(
     let asked = attachment.options.isolation == Some(Isolation::Process);
     if attachment.target.owner() == Owner::Provider && asked {
         return Err(invalid(
-            "--isolation process is for tenants' policies: the provider's run in the daemon",
+            "--isolation process is for tenants' policies only: the provider's policies run in the daemon",
         ));
     }
     let foreign = policy.manifest().foreign();
     if let (Some(foreign), Isolation::Process) = (foreign, isolation) {
         let abi = foreign.abi().name();
         return Err(invalid(format!(
-            "policy {name} speaks {abi}, and such modules can't run in a process of their own yet; --isolation none has it run in \
+            "policy {name} speaks {abi}; such modules can't run in a separate process yet; --isolation none runs it in \
              the daemon"
         )));
     }

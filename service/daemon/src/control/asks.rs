@@ -1,8 +1,9 @@
-//! What versions are shown of messages, kept from one chain to the next.
+//! Cached inputs of policy versions, kept from one chain to the next.
 //!
-//! A chain is made anew whenever something that covers its method changes, and most of its versions were in it before. What a version
-//! is shown follows from the schema, from the version and from what its attachment grants; so it is worked out once, and its
-//! machine code is made once. Without it a change took milliseconds, of a service of a dozen methods.
+//! A chain is rebuilt on every change that covers its method, mostly with the versions that it had
+//! before. A version's input follows from the schema, the version and the grants of its attachment;
+//! so the input and its machine code are made once. Without this cache, a change to a service of a
+//! dozen methods took milliseconds.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -16,8 +17,8 @@ use crate::control::model::{Loaded, Version};
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
 use tollgate_policy_chain::plan::Ask;
 
-/// What it was worked out from. A version's module and configuration are compared too: a tenant that was removed and came back
-/// numbers its versions from the beginning.
+/// The sources of an input. Module and configuration are part of the key: a tenant that was removed
+/// and added again numbers its versions from the beginning.
 struct Key {
     schema: [u8; 32],
     owner: Owner,
@@ -59,7 +60,7 @@ impl Key {
         schema: &[u8; 32],
     ) -> bool {
         let options = &attachment.options;
-        // What differs soonest comes first.
+        // The fields that most often differ come first.
         self.version == version
             && self.policy == attachment.policy
             && self.module == *loaded.policy.digest()
@@ -72,15 +73,16 @@ impl Key {
     }
 }
 
-/// Of a method's request and of its reply; `None`: it isn't known yet, `Some(None)`: it isn't asked.
+/// Inputs for a method's request and reply. `None`: not known yet; `Some(None)`: the policy isn't
+/// evaluated there.
 type Known = [Option<Option<Ask>>; 2];
 
-/// Of at most [`KEPT_ASKS`] versions, by method; what was worked out first goes first.
+/// Inputs by method, for at most [`KEPT_ASKS`] versions; the oldest entry is dropped first.
 #[derive(Default)]
 pub(crate) struct Asks(RefCell<VecDeque<(Key, HashMap<String, Known>)>>);
 
 impl Asks {
-    /// What is known, or what `work_out` says, which is remembered.
+    /// The cached input, or the result of `work_out`, which is then cached.
     pub(super) fn of(
         &self,
         (attachment, version): (&Attachment, &Version),
@@ -101,7 +103,7 @@ impl Asks {
         }
         let ask = work_out()?;
         let at = at.unwrap_or_else(|| {
-            // Who has many forgets its own.
+            // An owner with many entries evicts its own.
             let owner = attachment.target.owner();
             let is_its = |(key, _): &(Key, _)| key.owner == owner;
             let its = kept.iter().filter(|kept| is_its(kept)).count();
@@ -163,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Whether it has to be worked out.
+    /// Whether the input is missing in the cache.
     fn is_news(asks: &Asks, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
         let mut news = false;
         let work_out = || {
@@ -210,7 +212,7 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
         let (asks, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
-        // Another owner's stays, whatever this one has.
+        // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
             &asks,

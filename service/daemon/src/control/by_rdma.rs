@@ -1,4 +1,5 @@
-//! Peers that come in over RDMA, at the port number that they have over TCP, and what is left of sessions at the devices.
+//! RDMA peers, accepted at the daemon's TCP port number, and clean-up after sessions at the
+//! devices.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -14,12 +15,13 @@ use crate::limits::RDMA_ROUND;
 use crate::lines::log_limited;
 use crate::rdma::Rdma;
 
-/// Accepts while it runs. Where it can't, it tries again: a process that this one has replaced may have the port still.
+/// Accepts RDMA peers for as long as the daemon runs. A failure is retried: a predecessor may still
+/// have the port.
 pub(super) async fn peers(control: Rc<Control>, address: SocketAddr) {
     loop {
         let error = match listen(&control, address) {
             Ok(Some(listener)) => {
-                tracing::info!("peers are accepted over RDMA at {address}, too");
+                tracing::info!("peers are accepted over RDMA at {address}");
                 control.not_listening.replace(None);
                 accept(&control, listener).await
             }
@@ -48,7 +50,7 @@ fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<List
     watch(listener.map_err(std::io::Error::other)?).map(Some)
 }
 
-/// Why it ended.
+/// Returns why accepting ended.
 async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
     let mut turn = 0;
     let config = control.rdma.link_config(&control.link);
@@ -57,7 +59,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Ok(ready) => ready,
             Err(error) => return error,
         };
-        // Which tenant it is for is known after its first BIND; the link moves then.
+        // The tenant is known after the first BIND; the link moves then.
         let index = (turn + 1) % control.runtimes();
         let runtime = control.runtimes.borrow().get(index).cloned();
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
@@ -76,7 +78,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Ok(Err(error)) => return error,
             Err(_would_block) => continue,
         };
-        // Also after one that was refused: others may have room.
+        // Also after a failed one: other runtimes may have room.
         turn = index;
         match accepted {
             Ok(link) => {
@@ -93,7 +95,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
     }
 }
 
-/// Unregisters what sessions that have ended leave.
+/// Unregisters the memory of ended sessions.
 pub(super) async fn sweep(control: Rc<Control>) {
     loop {
         tokio::time::sleep(RDMA_ROUND).await;

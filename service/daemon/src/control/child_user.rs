@@ -1,7 +1,8 @@
-//! The user that policy processes and compile workers become whose daemon is root.
+//! The user of policy processes and compile workers if the daemon runs as root.
 //!
-//! Invariant: no other process of the host has it, because processes of one user may stop and kill each other. So it is never `nobody`, unless the
-//! daemon's user namespace has no other user, and the log says so then.
+//! Invariant: no other process of the host has this user, because processes of one user may stop
+//! and kill each other. So it isn't `nobody`, unless the daemon's user namespace has no other user;
+//! the log says so then.
 
 use rustix::process::geteuid;
 use tollgate_policy_host::ChildUser;
@@ -9,16 +10,16 @@ use tollgate_policy_host::ChildUser;
 use crate::config::Config;
 use crate::control::error::DaemonError;
 
-/// Where the users of this host are.
+/// The host's users.
 const USERS: &str = "/etc/passwd";
 
-/// The user of services that have none of their own.
+/// The user of services that have no user of their own.
 const NOBODY: u32 = 65_534;
 
-/// What is configured, or what no system allots.
+/// The configured user, or a default that no system allots.
 ///
 /// # Errors
-/// There is no such user, or it has other processes.
+/// The user doesn't exist, or it has other processes.
 pub(crate) fn configured(config: &Config) -> Result<ChildUser, DaemonError> {
     let wanted = match config.policies.user.as_deref() {
         None => ChildUser::default(),
@@ -33,8 +34,8 @@ pub(crate) fn configured(config: &Config) -> Result<ChildUser, DaemonError> {
     }
     Ok(wanted.in_this_namespace().unwrap_or_else(|nobody| {
         tracing::warn!(
-            "policy processes and compile workers are user {}, because this user namespace has no user {}: other processes of that user can \
-             kill them. Map that user, or name one with policies.user",
+            "policy processes and compile workers run as user {}, because this user namespace has no user {}: other processes of that user can \
+             kill them. Map the missing user, or name another one with policies.user",
             nobody.user,
             wanted.user
         );
@@ -53,11 +54,11 @@ fn named(users: &str, name: &str) -> Result<ChildUser, String> {
     let by_number = || name.parse().ok().map(|id: u32| (id, id));
     let (user, group) = found
         .or_else(by_number)
-        .ok_or_else(|| format!("{USERS} has no such user; make it, or give its number"))?;
+        .ok_or_else(|| format!("{USERS} has no such user; create it, or give its number"))?;
     match user {
         0 => Err("policies must not run as root".to_owned()),
         NOBODY | u32::MAX => {
-            Err("this user has other processes, which could kill those of policies".to_owned())
+            Err("this user has other processes, which could kill policies' processes".to_owned())
         }
         _ => Ok(ChildUser { user, group }),
     }

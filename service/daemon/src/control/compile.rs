@@ -1,8 +1,8 @@
-//! Whose module is compiled when.
+//! The order in which modules are compiled.
 //!
-//! Invariant: of one tenant, at most one module is being compiled or next in the line for a worker; so a tenant's heap of modules
-//! that take long delays another tenant's by one compilation per worker at most. What was compiled or refused before
-//! waits for nobody.
+//! Invariant: at most one module per tenant is being compiled or is next in line for a worker. A
+//! tenant with many slow modules delays another tenant by at most one compilation per worker.
+//! Modules that were compiled or rejected before don't wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,21 +14,21 @@ use tollgate_shm_abi::status::Code;
 
 use crate::limits::{COMPILATIONS_QUEUED, COMPILATIONS_QUEUED_PER_TENANT};
 
-/// The line in front of the compile workers.
+/// The queue in front of the compile workers.
 pub(crate) struct Compilation {
     compiler: Arc<Compiler>,
     workers: Arc<Semaphore>,
     lines: Arc<Mutex<HashMap<String, Line>>>,
 }
 
-/// The modules of one tenant that wait, or are being compiled.
+/// Modules of one tenant that wait or are being compiled.
 #[derive(Default)]
 struct Line {
     turn: Arc<tokio::sync::Mutex<()>>,
     length: usize,
 }
 
-/// A place in a tenant's line, given up when it is dropped.
+/// A place in a tenant's queue, released when it is dropped.
 struct Place {
     lines: Arc<Mutex<HashMap<String, Line>>>,
     tenant: String,
@@ -44,7 +44,7 @@ impl Compilation {
         }
     }
 
-    /// Compiles a tenant's module, or finds it compiled; gives the bytes back.
+    /// Compiles a tenant's module, or finds the compiled one; returns the bytes, too.
     pub(crate) async fn load(
         &self,
         tenant: &str,
@@ -62,14 +62,14 @@ impl Compilation {
         let worker = Arc::clone(&self.workers).acquire_owned().await;
         let compiler = Arc::clone(&self.compiler);
         let made = blocking(move || {
-            // Held to the end, also if nobody waits for the outcome any more.
+            // Held to the end, even if nobody waits for the result any more.
             let _held = (worker, turn, place);
             compiler.compile(&wasm).map(|policy| (policy, wasm))
         });
         made.await?.map_err(|error| refused(&error))
     }
 
-    /// Kills the workers; what waits fails.
+    /// Kills the workers; waiting modules fail.
     pub(crate) fn stop(&self) {
         self.compiler.stop();
     }
@@ -78,7 +78,7 @@ impl Compilation {
         &self.compiler
     }
 
-    /// For `status`.
+    /// The counters for `status`.
     pub(crate) fn report(&self) -> serde_json::Value {
         let mut report = serde_json::json!(self.compiler.counters());
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -136,7 +136,7 @@ async fn blocking<T: Send + 'static>(
     })
 }
 
-/// The status for a module that can't be had.
+/// The status for a module that can't be loaded.
 fn refused(error: &LoadError) -> Status {
     let code = match error {
         LoadError::CompileTimeout { .. } | LoadError::CompileMemory { .. } => {
@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
 
-    /// Workers that take a while and fail.
+    /// Slow workers that fail.
     fn slow(directory: &std::path::Path, workers: usize) -> Rc<Compilation> {
         let program = directory.join("slow");
         std::fs::write(&program, "#!/bin/sh\nsleep 0.2\nexit 101\n").unwrap();
@@ -176,7 +176,7 @@ mod tests {
         Rc::new(Compilation::new(compiler, workers))
     }
 
-    /// What the scan lets pass: a manifest, and nothing to run.
+    /// A module that passes the scan: a manifest without code.
     fn module(name: &str) -> Vec<u8> {
         let section = format!(
             "\x11tollgate.manifest{{\"abi\":1,\"name\":{name:?},\"hooks\":[\"request\"],\"methods\":[{{\"method\":\"*\"}}]}}"
@@ -190,7 +190,8 @@ mod tests {
         .concat()
     }
 
-    /// Pushes all at once; returns tenants in the order of their answers, and those answers.
+    /// Pushes all modules at once; returns the tenants in the order of their answers, and the
+    /// answers.
     fn race(compilation: &Rc<Compilation>, pushes: &[(&str, &str)]) -> Vec<(String, String)> {
         let reactor = tokio::runtime::Builder::new_current_thread()
             .enable_all()

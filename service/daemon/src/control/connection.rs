@@ -1,8 +1,9 @@
-//! One connection to the control socket: an application's session, or an administrator's requests.
+//! One connection to the control socket: an application's session, or an operator's requests.
 //!
-//! The life of a session is the life of its connection: when that closes, by whatever death, the runtime frees everything.
-//! What comes in is a stranger's: each packet is decoded by a parser that only fails, blobs are copied out of memory files
-//! whose owner may change them, and an error ends the request or the connection, never more.
+//! A session lives as long as its connection: when that closes, for any reason, the runtime frees
+//! everything. Input is untrusted: the parser of packets can only fail, blobs are copied out of
+//! memory files because their owner may change them, and an error ends at most the request or the
+//! connection.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -50,14 +51,14 @@ use crate::targets;
 pub(super) struct Open {
     at: At,
     tenant: String,
-    /// What it was opened with.
+    /// The token that the session was opened with.
     token: TokenDigest,
-    /// Read while something is asked about the session; written while its tenant moves.
+    /// Held for reading during requests about the session; held for writing while its tenant moves.
     gate: Arc<RwLock<()>>,
-    /// Whether its library keeps calls that overtake the answer to their bind.
+    /// Whether its library keeps calls that arrive before the answer to their bind.
     keeps_early_calls: bool,
     place: admission::Session,
-    /// Dropped with it.
+    /// Dropped with the session.
     _heap: heaps::Heap,
 }
 
@@ -68,7 +69,7 @@ pub(super) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
         Err(why) => {
             tracing::debug!("a control connection was closed: {why}");
             let status = Status::new(Code::RESOURCE_EXHAUSTED, why);
-            // It is told if that doesn't take waiting.
+            // Sent only if that doesn't block.
             let _closed = socket.send(&fitting::packet(0, failure(&status)), &[]);
             return;
         }
@@ -80,13 +81,13 @@ pub(super) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
     attend(control, Rc::new(socket), place, None, (Some(ended), told));
 }
 
-/// A place for a connection, by whose it is.
+/// A place for a connection of its user.
 fn enter(control: &Control, socket: &ControlSocket) -> Result<admission::Connection, String> {
     let user = socket.peer().map_or(u32::MAX, |peer| peer.uid);
     control.admission.connect(user, admin::is_operator(user))
 }
 
-/// Goes on with a session that another process has opened, until its connection closes.
+/// Continues a session that another process opened, until its connection closes.
 pub(super) fn go_on(
     control: &Rc<Control>,
     socket: ControlSocket,
@@ -111,7 +112,8 @@ pub(super) fn go_on(
     Ok(())
 }
 
-/// Of a session: where to tell its connection that it has ended, unless somebody knows; and the connection's end of that.
+/// The sender that ends a session, unless it is registered already, and the connection's receiver
+/// of it.
 type Ended = (Option<oneshot::Sender<Status>>, oneshot::Receiver<Status>);
 
 fn attend(
@@ -127,7 +129,7 @@ fn attend(
     });
 }
 
-/// A connection that has asked nothing yet: another process may go on with it.
+/// A connection without a request so far: another process can take it over.
 struct Stranger<'c> {
     control: &'c Control,
     socket: RawFd,
@@ -177,7 +179,7 @@ async fn talk(
         let received = tokio::select! {
             received = receive_in(socket, &control.requests) => received,
             () = tokio::time::sleep(FIRST_WORD), if !may_be_silent => {
-                let text = format!("this connection has no session and asked nothing within {} s", FIRST_WORD.as_secs());
+                let text = format!("this connection has no session and sent no request within {} s", FIRST_WORD.as_secs());
                 send(socket, 0, failure(&Status::new(Code::DEADLINE_EXCEEDED, text)).into()).await;
                 break;
             }
@@ -203,7 +205,7 @@ async fn talk(
             break;
         };
         let id = request.id;
-        // Administrators' connections end with this process, and one of them asks for an upgrade.
+        // Operators' connections end with this process, and one of them asks for the upgrade.
         let is_applications = matches!(
             request.body,
             Some(RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_))
@@ -215,12 +217,13 @@ async fn talk(
             _ => None,
         };
         drop(stranger.take());
-        // Only a binding waits for others. An opening must not be dropped half-done: nobody would close its session.
+        // Only a binding waits for others. An opening must not be dropped halfway: nobody would
+        // close its session.
         let waits = matches!(request.body, Some(RequestBody::Bind(_)));
         let answer = tokio::select! {
             answer = handle(control, socket, request, fds, &mut open, &mut ended) => answer,
             () = hung_up(socket), if waits => break,
-            // Its application connects again, to the next process.
+            // The application reconnects to the next process.
             () = control.hurry.notified(), if waits => break,
         };
         let (answer, served) = match answer {
@@ -233,7 +236,7 @@ async fn talk(
         let Some((open, bound)) = open.as_ref().zip(served) else {
             let reads = send_unless_hurried(control, socket, id, answer).await;
             if control.successor.borrow().is_some() {
-                // That was the last answer of this process.
+                // That was this process's last answer.
                 control.retired.notify_one();
             }
             if !reads {
@@ -248,7 +251,7 @@ async fn talk(
             done,
         });
         if open.keeps_early_calls {
-            // Who is told that it serves is found by everybody from then on.
+            // Everybody finds the server from this answer on.
             let answer = match serve.await {
                 Ok(()) => answer,
                 Err(status) => failure(&status).into(),
@@ -257,7 +260,7 @@ async fn talk(
                 break;
             }
         } else {
-            // Only then may calls come: the application knows its handles.
+            // Calls may come only after this answer: the application knows its handles then.
             if !send_unless_hurried(control, socket, id, answer).await {
                 break;
             }
@@ -265,7 +268,7 @@ async fn talk(
         }
     }
     if let Some(open) = open {
-        // Not while it is between two runtimes.
+        // Not while it moves between two runtimes.
         let _where_it_is = open.gate.read().await;
         let (runtime, session) = open.at.get();
         control.sessions.borrow_mut().remove(&(runtime, session));
@@ -277,16 +280,17 @@ async fn talk(
     }
 }
 
-/// Sends an answer. Whether the other end reads what it is told: one that doesn't is waited for so long only.
+/// Sends an answer. Whether the other end reads it within [`ANSWER_PATIENCE`].
 async fn send(socket: &Socket, id: u64, answer: Answer) -> bool {
     let bytes = fitting::packet(id, answer.body);
     let fds: Vec<BorrowedFd<'_>> = answer.fds.iter().map(AsFd::as_fd).collect();
-    // A closed connection is noticed by the next receive.
+    // The next receive notices a closed connection.
     let sent = tokio::time::timeout(ANSWER_PATIENCE, send_packet(socket, &bytes, &fds)).await;
     sent.is_ok()
 }
 
-/// As [`send`]; where another process waits to take over, who doesn't read at once connects again, to that one.
+/// Like [`send`]; but if a successor waits, an application that doesn't read at once has to
+/// reconnect to it.
 async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer: Answer) -> bool {
     tokio::select! {
         biased;
@@ -308,13 +312,13 @@ async fn handle(
     match request.body {
         None => Err(Status::new(
             Code::UNIMPLEMENTED,
-            "the request has no body that this daemon knows",
+            "this daemon doesn't know the request's body",
         )),
         Some(RequestBody::OpenSession(request)) => {
             let Some(ended) = ended.take() else {
                 return Err(Status::new(
                     Code::FAILED_PRECONDITION,
-                    "this connection has opened its session already",
+                    "this connection already has a session",
                 ));
             };
             let (opened, answer) = open_session(control, socket, request, ended).await?;
@@ -332,7 +336,7 @@ async fn handle(
             let Some(open) = open else {
                 return Err(Status::new(
                     Code::FAILED_PRECONDITION,
-                    "there is no session yet that could be drained",
+                    "this connection has no session to drain; open one first",
                 ));
             };
             let (runtime, session) = open.at.get();
@@ -371,7 +375,7 @@ async fn open_session(
             "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
         );
         let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
-        log_limited!(warn, "not let in", "", "process {pid} isn't let in: {text}");
+        log_limited!(warn, "not let in", "", "process {pid} was rejected: {text}");
         Status::new(Code::UNAUTHENTICATED, text)
     })?;
     if !request.label.is_empty() && !is_label(&request.label) {
@@ -423,7 +427,7 @@ async fn open_session(
     };
     open.register(control, socket, ended);
     if control.why_over(&tenant, &token).is_some() {
-        // It ended meanwhile, and nobody knew of this session then.
+        // The tenant or token ended meanwhile, when this session wasn't registered yet.
         control.end_sessions();
     }
     let opened = SessionOpened {
@@ -450,18 +454,18 @@ fn exhausted(error: impl std::fmt::Display) -> Status {
     Status::new(Code::RESOURCE_EXHAUSTED, error.to_string())
 }
 
-/// Why a token that was good may not be any more.
+/// Why a token that was valid may no longer be.
 fn forgotten(control: &Control) -> String {
     if !control.state_is_in_memory() {
         return ", or was rotated".to_owned();
     }
     format!(
-        ", which keeps no state (it runs without --state) and was started at {}: what was made before is forgotten",
+        ", which keeps no state (it runs without --state) and was started at {}: earlier tenants and tokens are lost",
         control.state_since
     )
 }
 
-/// The five descriptors as owned ones, so that an answer owns what it carries.
+/// The five descriptors, duplicated so that the answer owns them.
 fn duplicate(fds: &SessionFds) -> std::io::Result<Vec<OwnedFd>> {
     fds.as_array()
         .iter()
@@ -477,9 +481,9 @@ async fn bind(
 ) -> Result<(Answer, Served), Status> {
     let invalid = |text: String| Status::new(Code::INVALID_ARGUMENT, text);
     open.place.bind().map_err(exhausted)?;
-    // Before it waits: one that waits holds no descriptor but this.
+    // Checked before waiting: a waiting binding holds only this descriptor.
     one_descriptor("a binding", &fds)?;
-    // Only then is the set read: so many of a tenant's are held at once.
+    // The set is read only after this: a tenant's sets in memory are limited.
     let turn = control.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
     let side = match request.role {
@@ -542,7 +546,7 @@ async fn bind(
         bound => bound,
     };
     let BindOutcome::Bound(bound) = outcome else {
-        let text = "the daemon compared the schemas and then found that they differ";
+        let text = "the schemas still differ after the daemon compared them";
         return Err(Status::new(Code::INTERNAL, text));
     };
     let binding = LiveBinding {
@@ -585,7 +589,8 @@ async fn bind(
     Ok((ResponseBody::Bound(Bound { methods }).into(), serving))
 }
 
-/// Records a binding; if policies changed while it was being made, it gets their chains now, before anybody can call.
+/// Records a binding. If policies have changed since it began, it gets their chains now, before any
+/// call.
 async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Result<(), Status> {
     let runtime = binding.runtime;
     let chains = {
@@ -614,7 +619,7 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
 }
 
 impl Control {
-    /// A binding was refused, maybe because a policy doesn't fit: `status` finds out.
+    /// Notes a rejected binding: `status` checks whether a policy doesn't fit.
     fn misfits(&self, tenant: &str, schema: &Arc<BoundSchema>, side: Side) {
         let mut attachments = self.attachments.borrow_mut();
         attachments
@@ -623,7 +628,7 @@ impl Control {
     }
 }
 
-/// Where a client's calls go, if they may go there; none: this host.
+/// The peer for a client's calls, if that target is allowed; `None`: this host.
 async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
     if target.is_empty() {
         return Ok(None);
@@ -635,7 +640,7 @@ async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<F
     targets::allow(&control.config(), target)?;
     if control.has_no_peers() {
         let text = format!(
-            "this daemon has no key, and so no peers such as {target:?}: give both daemons the same key (--psk-file), or --unauthenticated-loopback"
+            "this daemon has no key, so it can't reach peer {target:?}: give both daemons the same key (--psk-file), or --unauthenticated-loopback"
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }

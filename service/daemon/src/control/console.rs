@@ -1,9 +1,10 @@
-//! The web console's side of the daemon: who is let in, what is shown, and what an operator does there.
+//! The daemon's side of the web console: admission, the state that it shows, and the operator's
+//! actions.
 //!
-//! Invariant: what is shown and done is what the administrator's socket shows and does, by the same functions; and whoever acts is recorded as
-//! whoever asked the socket to be let in.
+//! Invariant: the console uses the same functions as the control socket, so it shows and does the
+//! same. An action is recorded under the actor that requested the link at the socket.
 //!
-//! Absent on purpose: anything that goes on while nobody looks. A page asks for the state each second while it is seen.
+//! Absent on purpose: background work. A visible page asks for the state once per second.
 
 use std::rc::Rc;
 
@@ -22,7 +23,7 @@ use crate::control::state::Control;
 use crate::control::{lifecycle, live, report, watching};
 use crate::limits::{CONSOLE_DENIALS, CONSOLE_RECORDS};
 
-/// `tollgate console`: a link, and somebody who listens there.
+/// The answer to `tollgate console`: a link. Starts the listener if there is none.
 pub(super) fn invite(
     control: &Rc<Control>,
     actor: Actor,
@@ -78,11 +79,11 @@ impl Source for Shown {
 
     async fn act(&self, who: Actor, action: Action) -> Result<(), Refusal> {
         let control = Rc::clone(&self.0);
-        // A task of its own: a change isn't dropped halfway because a browser has gone.
+        // A separate task: a change isn't dropped halfway if the browser goes away.
         let done = tokio::task::spawn_local(async move { act(&control, who, action).await });
         match done.await {
             Ok(done) => done.map_err(refusal),
-            Err(error) => Err(Refusal(format!("the change was given up: {error}"))),
+            Err(error) => Err(Refusal(format!("the change was cancelled: {error}"))),
         }
     }
 }
@@ -104,7 +105,7 @@ async fn act(control: &Rc<Control>, actor: Actor, action: Action) -> Result<(), 
     Ok(())
 }
 
-/// The place that an action names, as the administrator's socket would be told.
+/// The place that an action names, in the form of the control socket's requests.
 fn selection(action: &Action) -> Result<PolicySelection, Status> {
     let invalid = |what: &str, value: &str| {
         let text = format!("{what} {value:?} is unknown");

@@ -12,7 +12,7 @@ use crate::control::schemas::{BoundSchema, Bringer, SetKey};
 use crate::control::state::Control;
 use crate::control::turns::Turn;
 
-/// The one blob that `what` carries.
+/// The blob of a request that carries one; `what` names the request.
 pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
     let blob = one_descriptor(what, fds)?;
     blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET).map_err(|error| {
@@ -36,16 +36,18 @@ pub(super) fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f O
     }
 }
 
-/// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled when they are called.
+/// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled
+/// when they are first called.
 pub(super) async fn intern(
     control: &Control,
     (turn, by): (&Turn, &Bringer),
     bytes: Vec<u8>,
     service: &str,
 ) -> Result<Arc<BoundSchema>, Status> {
-    /// A larger descriptor set is resolved on a blocking thread: this one takes less than about 2 ms.
+    /// Larger descriptor sets are resolved on a blocking thread. One of this size takes less than
+    /// about 2 ms.
     const RESOLVED_HERE: usize = 4 << 10;
-    /// A larger one is hashed there, too: this one takes about 0.3 ms.
+    /// Larger sets are hashed there, too. One of this size takes about 0.3 ms.
     const HASHED_HERE: usize = 256 << 10;
     let (bytes, name) = (Arc::new(bytes), Arc::<str>::from(service));
     let key = if bytes.len() <= HASHED_HERE {

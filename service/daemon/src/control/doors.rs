@@ -1,4 +1,4 @@
-//! Where applications and peers come in.
+//! Accepts applications and peers.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::datapath::Command;
 use crate::limits::ACCEPTED_UNSEEN;
 use crate::lines::log_limited;
 
-/// How long nobody is accepted after somebody couldn't be: out of descriptors, say, and others may close some.
+/// Pause after a connection couldn't be accepted: descriptors may be exhausted until others close
+/// some.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens the listeners of `control`.
@@ -28,7 +29,7 @@ pub(super) fn open(control: &Rc<Control>) {
         .open_with(move || control_of.upgrade().map_or_else(Vec::new, |of| accept(&of)));
 }
 
-/// Starts those who accept.
+/// Starts the tasks that accept connections.
 fn accept(control: &Rc<Control>) -> Vec<JoinHandle<()>> {
     let mut accepting = Vec::new();
     if let Some(listener) = &control.doors.applications {
@@ -83,7 +84,7 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
             .and_then(|(stream, _)| stream.into_std())
         {
             Ok(stream) => {
-                // Which tenant it is for is known after its first BIND; the link moves then.
+                // The tenant is known after the first BIND; the link moves then.
                 turn = (turn + 1) % control.runtimes();
                 control.send(
                     turn,

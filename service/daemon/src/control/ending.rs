@@ -1,11 +1,12 @@
-//! What ends for good: tokens, tenants, versions of policies.
+//! Final ends: of tokens, tenants and versions of policies.
 //!
 //! ```text
-//!   the store, one transaction ─▶ sessions whose token is no more ─▶ attachments in memory and on the runtimes
+//!   the store, one transaction ─▶ sessions with invalid tokens ─▶ attachments here and on runtimes
 //! ```
 //!
-//! Invariants: a session lives no longer than the token that it was opened with. Calls end before the policies that judge them, so that
-//! none passes unjudged. What the store has done is never undone: whoever is killed in between starts without tenant and policies.
+//! Invariants: a session never outlives the token that it was opened with. Calls end before the
+//! policies that judge them, so no call passes unjudged. The store's changes are never undone: a
+//! daemon that is killed halfway starts without the tenant and its policies.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +23,8 @@ use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 use crate::datapath::Command;
 
-/// Gives a tenant another token. Without grace the sessions of the one before end at once; with it, when its time is over.
+/// Gives a tenant another token. Sessions of the former token end at once, or after the grace
+/// period if there is one.
 pub(super) async fn rotate(
     control: &Control,
     actor: Actor,
@@ -37,7 +39,7 @@ pub(super) async fn rotate(
     Ok(token)
 }
 
-/// Ends a tenant and all that it has, or says what that would be.
+/// Removes a tenant with everything it has, or lists what would be removed.
 pub(super) async fn remove(
     control: &Control,
     actor: Actor,
@@ -82,13 +84,13 @@ fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
     json!({"tenant": tenant, "sessions": sessions, "policies": policies, "attachments": attachments})
 }
 
-/// Forgets versions of a policy that no attachment needs.
+/// Deletes versions of a policy that no attachment needs.
 pub(super) async fn delete(
     control: &Control,
     actor: Actor,
     request: PolicyDelete,
 ) -> Result<Value, Status> {
-    // What is being attached may need it.
+    // An attachment in progress may need a version.
     let _one_at_a_time = control.begin_change().await?;
     let owner = match request.provider {
         true => Owner::Provider,
@@ -104,7 +106,8 @@ pub(super) async fn delete(
 }
 
 impl Control {
-    /// Ends sessions whose token opens none any more: it was rotated and its grace is over, or its tenant was removed.
+    /// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
+    /// tenant was removed.
     pub(super) fn end_sessions(&self) {
         let mut sessions = self.sessions.borrow_mut();
         let over: Vec<_> = sessions
@@ -116,7 +119,7 @@ impl Control {
             .collect();
         for ((runtime, session), why) in over {
             if let Some(connected) = sessions.remove(&(runtime, session)) {
-                // Its connection does so too, later: until then it could call.
+                // The session's connection closes it too, but later: until then it could call.
                 self.send(runtime, Command::CloseSession { session });
                 tracing::info!("session {} was ended: {why}", session.0);
                 connected.end(Status::new(Code::UNAUTHENTICATED, why));
@@ -124,7 +127,7 @@ impl Control {
         }
     }
 
-    /// Why a session is over, if it is. A store that can't be read ends none.
+    /// The reason why a session is over, if it is. A store that can't be read ends no session.
     pub(super) fn why_over(&self, tenant: &str, token: &TokenDigest) -> Option<String> {
         if !matches!(self.store.tenant_of(token), Ok(None)) {
             return None;
@@ -148,7 +151,8 @@ impl Control {
 
     /// Ends sessions when the grace of their token is over.
     pub(super) async fn follow_tokens(self: Rc<Self>) {
-        /// A clock that is set, and a store that is another process's for a while, are noticed then.
+        /// By then, changes of the clock are noticed, and a store that another process held for a
+        /// while.
         const LOOK: Duration = Duration::from_secs(60);
         loop {
             let next = self.store.next_token_ends().unwrap_or(None);

@@ -1,4 +1,4 @@
-//! Why a daemon does not start, or stops.
+//! Errors that keep a daemon from starting, or stop it.
 
 /// Why a daemon doesn't start, or stops: a sentence for the operator.
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! What runtimes tell of: sessions that have ended, peers to look up, and what has happened to policies.
+//! Events of the runtimes: ended sessions, peers to look up, and events of policies.
 
 use std::rc::Rc;
 
@@ -106,7 +106,7 @@ impl Control {
                 dropped,
             } => {
                 for line in lines {
-                    // Quoted: without quotes it could hold what looks like fields.
+                    // Quoted: an unquoted line could imitate fields.
                     tracing::info!(policy = label, "{:?}", line.to_string());
                 }
                 if dropped > 0 {
@@ -128,7 +128,7 @@ impl Control {
         }
     }
 
-    /// Who doesn't answer now would be found by the first application.
+    /// A runtime that doesn't answer is found now rather than by the first application.
     pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
         for runtime in 0..self.runtimes() {
             let answer = self.ask(runtime, |reply| Command::Report { reply }).await;

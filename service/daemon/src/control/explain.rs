@@ -1,14 +1,17 @@
-//! `tollgate explain`: which policies a call would meet, what each would be shown, and, with a message, what each would answer.
+//! `tollgate explain`: the policies that a call would meet, their inputs and, with a message, their
+//! answers.
 //!
 //! ```text
-//!   JSON ─▶ block ─▶ view of the first ─▶ its answer ─▶ the block as changed ─▶ view of the next ─▶ … ─▶ outcome
+//!   JSON ─▶ block ─▶ view for the first policy ─▶ its answer ─▶ changed block ─▶ view for the next
+//!        ─▶ … ─▶ outcome
 //! ```
 //!
-//! The chains, projections, patches and limits are those in force; the instances are thrown away, and begin without state. So a policy
-//! that counts calls answers as to its first one, and nothing that is alive learns of the question.
+//! Chains, projections, patches and limits are those in force. Instances are temporary and start
+//! without state. So a policy that counts calls answers as to its first call, and running instances
+//! don't notice.
 //!
-//! Absent on purpose: asking what runs in a process of its tenant's, which must not run here, and what was made for another host; they
-//! are listed, and the outcome says whom it doesn't know of.
+//! Absent on purpose: policies that run in their tenant's process, which must not run here, and
+//! modules of foreign ABIs. Both are listed as not asked, and the outcome names them as unknown.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -44,7 +47,7 @@ use crate::limits::MAX_EXPLAINED;
 use tollgate_policy_chain::plan::{Ask, Patcher};
 use tollgate_policy_chain::question::{Unchanged, patch_change};
 
-/// A version that would be asked, with all that asking it takes.
+/// A version that would be evaluated, with everything that its evaluation needs.
 struct Witness {
     described: Value,
     name: String,
@@ -53,11 +56,12 @@ struct Witness {
     loaded: Result<Loaded, String>,
     limits: TenantLimits,
     granted: Capabilities,
-    /// Whether its answer counts: the stable's, or the candidate's if that decides all calls.
+    /// Whether its answer counts: the stable version's, or the candidate's if the candidate decides
+    /// all calls.
     decides: bool,
-    /// Whether calls pass that it fails to judge.
+    /// Whether calls pass if it fails.
     is_open: bool,
-    /// Why it can't be asked here.
+    /// Why it can't be evaluated here.
     unasked: Option<&'static str>,
 }
 
@@ -67,18 +71,18 @@ struct Letter {
     metadata: MetadataBuf,
 }
 
-/// What one of them answered.
+/// A version's answer.
 enum Said {
     Allow,
     Deny(Code, String),
     Change(Box<Effects>),
-    /// It failed, or is out of order.
+    /// It faulted, or it can't run.
     Fault(String),
-    /// Nobody failed, and yet it can't have its say: whatever happens after faults, the call ends.
+    /// No fault, but no answer either: the call ends, regardless of `--on-fault`.
     Unable(Code, String),
 }
 
-/// Answers one question.
+/// Answers one request.
 pub(super) async fn explain(
     control: &Control,
     request: Explain,
@@ -96,7 +100,7 @@ pub(super) async fn explain(
     if fds.len() != expected {
         let carried = fds.len();
         return Err(invalid(format!(
-            "this question announced {expected} descriptors and carried {carried}"
+            "this request announced {expected} descriptors and carried {carried}"
         )));
     }
     let tenants = control.store.tenants();
@@ -148,14 +152,15 @@ fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
     }
 }
 
-/// The schema that an application of the tenant's has bound.
+/// The schema that an application of the tenant has bound.
 fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<BoundSchema>, Status> {
     let attachments = control.attachments.borrow();
     let is_its = |binding: &&LiveBinding| {
         binding.tenant == request.tenant && binding.schema.layout.name == request.service
     };
     let mut its = attachments.bindings.iter().filter(is_its);
-    // Callers and servers may have different versions: the one of a side that is asked about comes first.
+    // Clients and servers may have different versions: a binding of a requested side has
+    // precedence.
     let of_side = |binding: &&LiveBinding| sides.contains(&binding.side());
     let binding = its.clone().find(of_side).or_else(|| its.next());
     let bound = binding.map(|binding| Arc::clone(&binding.schema));
@@ -164,7 +169,7 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
         let known = bindings.filter(|binding| binding.tenant == request.tenant);
         let known = known.map(|binding| binding.schema.layout.name.as_str());
         let text = format!(
-            "no application of {} has bound {}, so its schema isn't known here; --proto FILE gives it{}",
+            "no application of {} has bound {}, so its schema isn't known here; give it with --proto FILE{}",
             request.tenant,
             request.service,
             did_you_mean(&request.service, known)
@@ -173,7 +178,7 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
     })
 }
 
-/// Whoever would be asked, in their order.
+/// The versions that would be evaluated, in order.
 fn witnesses(
     control: &Control,
     (runtime, tenant): (usize, &str),
@@ -227,7 +232,7 @@ fn witness(
         None => version.loaded.clone(),
     };
     let mut unasked = match control.isolation_of(attachment) {
-        Isolation::Process => Some("it runs in a process of its tenant's, and isn't asked here"),
+        Isolation::Process => Some("it runs in its tenant's process and isn't asked here"),
         Isolation::None => None,
     };
     match &version.loaded {
@@ -254,7 +259,9 @@ fn witness(
                 described = merged(described, more);
             }
             if manifest.foreign().is_some() {
-                unasked = unasked.or(Some("it was made for another host, and isn't asked here"));
+                unasked = unasked.or(Some(
+                    "it was made for another host's ABI and isn't asked here",
+                ));
             }
         }
     }
@@ -267,7 +274,7 @@ fn witness(
         name,
         side,
         ask,
-        // What is out of order answers nobody, wherever it would be asked.
+        // A version that can't run isn't asked, wherever it runs.
         unasked: unasked.filter(|_| loaded.is_ok()),
         loaded,
         limits: control.limits_for(options.cpu_us),
@@ -289,7 +296,8 @@ fn block(schema: &BoundSchema, id: MessageId, json: &[u8]) -> Result<Vec<u8>, St
     write_block(&schema.layout.layouts, id, &message).map_err(|error| wrong(&error))
 }
 
-/// Asks one after the other; who decides changes the message for those behind, or ends the call.
+/// Evaluates the versions in order. A deciding version changes the message for the next ones, or
+/// ends the call.
 fn interrogate(
     schema: &BoundSchema,
     (hook, id): (Hook, MessageId),
@@ -308,7 +316,7 @@ fn interrogate(
             unknown.push(witness.name.clone());
         } else if outcome.is_some() {
             told_of["answer"] = "unasked".into();
-            told_of["why"] = "the call has ended before".into();
+            told_of["why"] = "the call ended at an earlier policy".into();
         } else {
             let (said, more) = witness.ask(hook, message, &letter)?;
             told_of = merged(told_of, more);
@@ -328,7 +336,7 @@ fn interrogate(
 }
 
 impl Witness {
-    /// What it answers, what it was shown, and what that took.
+    /// The version's answer, its input, and its cost.
     pub(super) fn ask(
         &self,
         hook: Hook,
@@ -382,7 +390,8 @@ impl Witness {
         Ok((said, more))
     }
 
-    /// Notes an answer, and makes its changes if they count; returns why the call ends, if it does.
+    /// Notes an answer, and applies its changes if they count. Returns why the call ends, if it
+    /// does.
     fn take(
         &self,
         said: Said,
@@ -408,7 +417,7 @@ impl Witness {
                 Err(Unchanged::Malformed(why)) => Said::Unable(Code::INVALID_ARGUMENT, why),
                 Err(Unchanged::NoRoom(why)) => Said::Unable(Code::RESOURCE_EXHAUSTED, why),
                 Err(Unchanged::Late) => {
-                    let why = "the message was on its way already";
+                    let why = "the message was already on its way";
                     Said::Unable(Code::FAILED_PRECONDITION, why.to_owned())
                 }
             },
@@ -439,7 +448,7 @@ impl Witness {
         }
     }
 
-    /// The message as it wants it.
+    /// The message with the version's changes.
     fn change(
         &self,
         program: &Program,
@@ -480,7 +489,7 @@ impl Witness {
     }
 }
 
-/// Two objects as one.
+/// Merges two objects.
 fn merged(mut one: Value, other: Value) -> Value {
     if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
         one.extend(other);

@@ -1,4 +1,4 @@
-//! Who telemetry is sent to.
+//! Exporters of telemetry, one per endpoint.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,12 +13,12 @@ use tollgate_telemetry::record::Record;
 use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
 
-/// Who gets what, but for who scrapes.
+/// The exporters, each with its tenant; `None` for the daemon's own. Scrapes don't use them.
 #[derive(Default)]
 pub(super) struct Exporters(pub(super) Vec<(Option<String>, Exporter)>);
 
 impl Exporters {
-    /// Within the control plane's reactor.
+    /// Must be called within the control plane's reactor.
     pub(super) fn start(config: &Config) -> Result<Exporters, DaemonError> {
         let cant = failed("telemetry can't be exported");
         let endpoints = config.telemetry.endpoints().map_err(|error| cant(&error))?;
@@ -31,7 +31,7 @@ impl Exporters {
         for (tenant, endpoint) in endpoints {
             if endpoint.shows_headers() {
                 let url = endpoint.url();
-                tracing::warn!("{url} gets its headers in the clear: https hides them");
+                tracing::warn!("{url} is sent its headers in clear text: use https");
             }
             let exporter = Exporter::start(endpoint, daemon.clone());
             let exporter = exporter.map_err(|error| cant(&error))?;
@@ -63,7 +63,7 @@ impl Exporters {
     }
 }
 
-/// What the clocks say.
+/// The clocks' current values.
 pub(super) fn now() -> Now {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH);
     Now {

@@ -1,5 +1,5 @@
-//! Answers that fit a packet of the control socket. A long text is cut. An answer that can't be cut becomes an error. No request stays
-//! without an answer.
+//! Fits answers into packets of the control socket. A long text is cut. An answer that can't be cut
+//! becomes an error. Every request gets an answer.
 
 use prost::Message as _;
 use tollgate_engine::Status;
@@ -10,7 +10,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::limits::{MAX_FAILURE_BYTES, MAX_SERVICE_NAME, MAX_WARNINGS_BYTES};
 
-/// Ends a text that was cut.
+/// Marks a cut text.
 const CUT: &str = "…";
 
 /// A response as one packet.
@@ -21,7 +21,7 @@ pub(super) fn packet(id: u64, mut body: ResponseBody) -> Vec<u8> {
         return bytes;
     }
     let message = format!(
-        "the answer has {} bytes, and a packet of the control socket has at most {MAX_PACKET_BYTES}",
+        "the answer has {} bytes; a packet of the control socket holds at most {MAX_PACKET_BYTES}",
         bytes.len()
     );
     let code = Code::RESOURCE_EXHAUSTED.0;
@@ -42,10 +42,10 @@ fn shorten(body: &mut ResponseBody) {
     }
 }
 
-/// Cuts the refused methods' reasons to equal shares of the room that the names leave. A reason stays: an empty one means that the method
-/// can be called.
+/// Cuts the reasons of refused methods to equal shares of the room that the names leave. A reason
+/// is never emptied: an empty one means that the method can be called.
 fn shorten_reasons(bound: &mut Bound) {
-    /// Of the response around the methods, and of one reason: tags and lengths.
+    /// Bytes around the methods, and around one reason: tags and lengths.
     const AROUND: usize = 32;
     const AROUND_REASON: usize = 6;
     if bound.encoded_len() + AROUND <= MAX_PACKET_BYTES {
@@ -60,7 +60,7 @@ fn shorten_reasons(bound: &mut Bound) {
     }
 }
 
-/// With the tag and the length before it.
+/// Including the reason's tag and length.
 fn length_without_reason(method: &BoundMethod) -> usize {
     method.encoded_len() - method.refused.len() + 4
 }
@@ -79,7 +79,7 @@ fn shorten_warnings(warnings: &mut Vec<String>) {
     }
 }
 
-/// Cuts a text to so many bytes, at a character.
+/// Cuts a text to at most this many bytes, at a character boundary.
 fn cut(text: &mut String, bytes: usize) {
     if text.len() <= bytes {
         return;
@@ -88,7 +88,7 @@ fn cut(text: &mut String, bytes: usize) {
     text.push_str(CUT);
 }
 
-/// Whether a service can have this name, which errors repeat.
+/// Whether a service's name is short enough to be repeated in errors.
 ///
 /// # Errors
 /// The name is too long.
@@ -103,10 +103,10 @@ pub(super) fn check_name(service: &str) -> Result<(), Status> {
     Err(Status::new(Code::INVALID_ARGUMENT, text))
 }
 
-/// Whether a binding of the service can be answered.
+/// Whether the answer to a binding of the service fits into a packet.
 ///
 /// # Errors
-/// The methods' names take more than a packet.
+/// The methods' names don't fit into a packet.
 pub(super) fn check_names(service: &ServiceLayout) -> Result<(), Status> {
     let methods = service.methods.iter().map(|method| BoundMethod {
         name: method.name.clone(),
@@ -121,7 +121,7 @@ pub(super) fn check_names(service: &ServiceLayout) -> Result<(), Status> {
         return Ok(());
     }
     let text = format!(
-        "the names of the {} methods of service {} take {bytes} bytes of the answer to a binding, which has at most {MAX_PACKET_BYTES}: \
+        "the names of the {} methods of service {} take {bytes} bytes of the answer to a binding; the limit is {MAX_PACKET_BYTES}: \
          split the service",
         service.methods.len(),
         service.name
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// How an answer arrives.
+    /// The answer as the other end reads it.
     fn sent(body: ResponseBody) -> ResponseBody {
         let bytes = packet(u64::MAX, body);
         assert!(bytes.len() <= MAX_PACKET_BYTES, "{}", bytes.len());

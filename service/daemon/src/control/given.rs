@@ -1,5 +1,5 @@
-//! A schema that an operator gives along with a policy, because no application has bound one yet: the policy is checked against it, and
-//! it is forgotten.
+//! A schema that an operator sends with a policy because no application has bound one yet. The
+//! policy is checked against it; then it is dropped.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::control::schemas::{self, BoundSchema};
 use crate::control::state::Control;
 use crate::control::turns::Turn;
 
-/// Every service of it; there is one at least.
+/// Every service of the schema; at least one.
 pub(super) struct Given(Vec<Arc<BoundSchema>>);
 
-/// What came along, if that was announced.
+/// The schema of a request, if it announced one.
 pub(super) async fn given(
     control: &Control,
     is_announced: bool,
@@ -38,7 +38,7 @@ pub(super) async fn given(
         .apart(move || schemas::parse_all(&read))
         .await??;
     if parsed.is_empty() {
-        return Err(invalid("the schema that was given along has no service"));
+        return Err(invalid("the request's schema has no service"));
     }
     let schemas = control.schemas.borrow();
     let lent = parsed
@@ -48,20 +48,21 @@ pub(super) async fn given(
 }
 
 impl Given {
-    /// The service, or all of them.
+    /// The service, or all services.
     pub(super) fn of(&self, service: &str) -> Result<Vec<Arc<BoundSchema>>, Status> {
         let is_it = |schema: &&Arc<BoundSchema>| service == ALL || schema.layout.name == service;
         let found: Vec<_> = self.0.iter().filter(is_it).cloned().collect();
         if found.is_empty() {
             return Err(invalid(format!(
-                "the schema that was given along has no service {service}; it has {}",
+                "the request's schema has no service {service}; it has {}",
                 self.names()
             )));
         }
         Ok(found)
     }
 
-    /// Whether all that a policy reads and changes is there; answers a warning if it has nothing to do with the schema.
+    /// Checks that the schema has everything that a policy reads and changes. Returns a warning if
+    /// the policy covers no method of it.
     pub(super) fn check(&self, policy: &Policy, name: &str) -> Result<Option<String>, Status> {
         let mut is_for_any = false;
         for schema in &self.0 {
@@ -71,7 +72,7 @@ impl Given {
         }
         Ok((!is_for_any).then(|| {
             let names = self.names();
-            format!("nothing was checked: policy {name} is for no method of {names}")
+            format!("nothing was checked: policy {name} covers no method of {names}")
         }))
     }
 

@@ -1,7 +1,8 @@
-//! Receive heaps: how many bytes of them the sessions of one tenant have, and of all.
+//! Receive heaps: bytes per tenant and in total.
 //!
-//! A receive heap is the daemon's memory. An application that releases nothing has the daemon touch all of it, and its pages stay until the
-//! session ends. So what counts is what a session announces, whether it is touched or not. Send heaps are touched by their applications.
+//! A receive heap is the daemon's memory. An application that releases nothing makes the daemon
+//! touch all of its heap, and the pages stay until the session ends. So the announced size counts,
+//! touched or not. Applications touch the send heaps.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,7 +10,7 @@ use std::rc::Rc;
 
 use crate::limits::{RECEIVE_HEAP_BYTES, RECEIVE_HEAP_BYTES_PER_TENANT};
 
-/// Counts bytes.
+/// Counts the bytes of receive heaps.
 #[derive(Default)]
 pub(crate) struct Heaps {
     taken: RefCell<Taken>,
@@ -21,7 +22,7 @@ struct Taken {
     of_tenants: HashMap<String, u64>,
 }
 
-/// A session's receive heap, until it is dropped.
+/// A session's receive heap; released when dropped.
 pub(crate) struct Heap {
     heaps: Rc<Heaps>,
     tenant: String,
@@ -29,7 +30,7 @@ pub(crate) struct Heap {
 }
 
 impl Heaps {
-    /// Room for a receive heap, or why there is none.
+    /// Room for a receive heap, or the reason why there is none.
     pub(crate) fn open(self: &Rc<Self>, tenant: &str, bytes: u64) -> Result<Heap, String> {
         let mib = |bytes: u64| bytes >> 20;
         let taken = self.taken.borrow();
@@ -49,7 +50,7 @@ impl Heaps {
         match full {
             None => Ok(self.go_on(tenant, bytes)),
             Some((whose, there, limit)) => Err(format!(
-                "{whose} have receive heaps of {} MiB and this one wants {} MiB more, the limit is {} MiB: ask for a smaller receive heap, or end \
+                "{whose} have receive heaps of {} MiB and this one needs {} MiB more; the limit is {} MiB: ask for a smaller receive heap, or end \
                  sessions",
                 mib(there),
                 mib(bytes),
@@ -58,7 +59,8 @@ impl Heaps {
         }
     }
 
-    /// The receive heap of a session that another process has opened: whatever the limits are, it stays.
+    /// The receive heap of a session that another process opened: it stays regardless of the
+    /// limits.
     pub(crate) fn go_on(self: &Rc<Self>, tenant: &str, bytes: u64) -> Heap {
         let mut taken = self.taken.borrow_mut();
         taken.all += bytes;

@@ -1,6 +1,6 @@
-//! The file of the key that joins the daemons of a fleet.
+//! The key file that the daemons of a fleet share.
 //!
-//! Invariant: nobody but this daemon's user and root can read it, change it or put another file in its place.
+//! Invariant: only this daemon's user and root can read, change or replace it.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::Read;
@@ -12,10 +12,10 @@ use tollgate_transport::PresharedKey;
 use crate::control::error::{DaemonError, failed};
 use crate::control::own_user::is_own;
 
-/// In a directory: others can't remove or replace files of this user's.
+/// Of a directory: other users can't remove or replace files in it.
 const STICKY: u32 = 0o1000;
 
-/// The key in a file.
+/// Reads the key.
 ///
 /// # Errors
 /// A sentence that says what to do.
@@ -28,14 +28,14 @@ pub(super) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
     if let Some(why) = refusal(path, &its) {
         return Err(failed(&why));
     }
-    // Of a longer one, enough to say so.
+    // From a longer file, enough is read to reject it.
     let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
     let read = file.by_ref().take(most).read_to_end(&mut secret);
     read.map_err(|error| failed(&error))?;
     PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&error))
 }
 
-/// Doesn't wait for whoever writes into a pipe.
+/// Doesn't block if the path is a pipe.
 fn open(path: &Path) -> std::io::Result<File> {
     let without_waiting = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -55,23 +55,23 @@ fn refusal(path: &Path, its: &Metadata) -> Option<String> {
     }
     if mode & 0o077 != 0 {
         return Some(format!(
-            "others than its owner may use the file (mode {mode:04o}): chmod 600 {shown}"
+            "users other than its owner may use the file (mode {mode:04o}): chmod 600 {shown}"
         ));
     }
-    // Where the file is, whatever links lead there.
+    // The file's directory after resolving links.
     let directory = path.canonicalize().ok()?.parent()?.to_owned();
     let around = std::fs::metadata(&directory).ok()?;
     let mode = around.mode() & 0o7777;
     if mode & 0o022 != 0 && mode & STICKY == 0 {
         let directory = directory.display();
         return Some(format!(
-            "others may replace the file, because they may write to its directory (mode {mode:04o}): chmod go-w {directory}"
+            "other users may replace the file, because they may write to its directory (mode {mode:04o}): chmod go-w {directory}"
         ));
     }
     let owner = around.uid();
     (owner != 0 && !is_own(owner)).then(|| {
         format!(
-            "user {owner} may replace the file, because its directory {} is that user's: put it elsewhere",
+            "user {owner} may replace the file, because its directory {} belongs to that user: move the file",
             directory.display()
         )
     })

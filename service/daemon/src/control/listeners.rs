@@ -12,7 +12,8 @@ use tollgate_shm_abi::control::ControlListener;
 
 use crate::control::reactor::{Watched, watch};
 
-/// The listeners, and who accepts from them while they are open. While they are shut, whoever connects waits.
+/// The listeners, and the tasks that accept from them while they are open. Connections that arrive
+/// while they are shut wait.
 #[derive(Default)]
 pub(crate) struct Doors {
     pub(super) applications: Option<Rc<AsyncFd<Watched<ControlListener>>>>,
@@ -21,7 +22,7 @@ pub(crate) struct Doors {
     accept: OnceCell<Accept>,
 }
 
-/// Starts those who accept.
+/// Starts the accepting tasks.
 type Accept = Box<dyn Fn() -> Vec<JoinHandle<()>>>;
 
 impl Doors {
@@ -37,18 +38,19 @@ impl Doors {
         })
     }
 
-    /// Where peers come in.
+    /// The listening address for peers.
     pub(crate) fn listen(&self) -> Option<SocketAddr> {
         self.peers.as_ref()?.local_addr().ok()
     }
 
-    /// Opens them for the first time: whoever accepts is started by this, and again by [`open`](Self::open).
+    /// Opens the listeners for the first time. `accept` starts the accepting tasks, now and in
+    /// [`open`](Self::open).
     pub(crate) fn open_with(&self, accept: impl Fn() -> Vec<JoinHandle<()>> + 'static) {
         let _only_once = self.accept.set(Box::new(accept));
         self.open();
     }
 
-    /// Opens them again.
+    /// Opens the listeners again.
     pub(crate) fn open(&self) {
         if let Some(accept) = self.accept.get() {
             self.accepting.borrow_mut().extend(accept());
@@ -61,7 +63,7 @@ impl Doors {
         }
     }
 
-    /// Both, for another process: applications', and peers' if there is one.
+    /// The listeners' descriptors for another process: applications', and peers' if there is one.
     pub(crate) fn descriptors(&self) -> std::io::Result<Vec<OwnedFd>> {
         let applications = self.applications.iter().map(|at| at.get_ref().0.as_fd());
         let peers = self.peers.iter().map(|at| at.as_fd());

@@ -1,9 +1,11 @@
-//! What a live view is told, as JSON: all metrics, and when that was.
+//! Data of live views, as JSON: all metrics, with their time.
 //!
-//! The numbers are those of [`telemetry`], which only grow, so whoever asks twice knows what was between: the daemon keeps nothing for it, and
-//! computes nothing unless it is asked. `pid` and `began_ns` tell one that counts from another that has begun anew.
+//! The numbers are those of [`telemetry`]. They only grow, so a viewer computes the difference of
+//! two answers. The daemon stores nothing for it, and computes only on request. `pid` and
+//! `began_ns` identify a process that restarted its counters.
 //!
-//! Absent on purpose: percentiles, which are those of an interval that only the viewer knows; and exemplars, which a tracing system shows.
+//! Absent on purpose: percentiles, which depend on an interval that only the viewer knows, and
+//! exemplars, which a tracing system shows.
 
 use serde_json::{Map, Value, json};
 use tollgate_control::Attachment;
@@ -15,7 +17,7 @@ use tollgate_telemetry::metrics::{Family, Point, Value as Number};
 use crate::control::state::Control;
 use crate::control::telemetry;
 
-/// All metrics, and how much of what there is.
+/// All metrics, and the numbers of sessions, services and links.
 pub(super) async fn report(control: &Control) -> Result<Value, Status> {
     let mut report = telemetry::measure(control).await?;
     let ready = report.links.iter().filter(|link| link.state == "ready");
@@ -38,7 +40,7 @@ pub(super) async fn report(control: &Control) -> Result<Value, Status> {
     }))
 }
 
-/// Versions that are out of force somewhere for their faults.
+/// Versions that are quarantined somewhere.
 fn quarantined(control: &Control) -> Vec<Value> {
     let attachments = control.attachments.borrow();
     let lives = attachments.live.iter();
@@ -55,7 +57,7 @@ fn quarantined(control: &Control) -> Vec<Value> {
         Some(json!({"tenant": owner.tenant(), "name": policy, "version": version}))
     });
     let mut all: Vec<_> = of.collect();
-    // Once, not once per runtime or place.
+    // Each once, not once per runtime or place.
     all.sort_by_cached_key(Value::to_string);
     all.dedup();
     all
@@ -79,7 +81,8 @@ fn of_point(point: &Point) -> Value {
     json!({"tenant": point.tenant.as_deref(), "labels": labels, "value": value})
 }
 
-/// Bucket k of `buckets` counts durations in (2^((first+k)/2^scale), 2^((first+k+1)/2^scale)] seconds, `zero` those that took no time.
+/// Bucket k of `buckets` counts durations in (2^((first+k)/2^scale), 2^((first+k+1)/2^scale)]
+/// seconds; `zero` counts durations of 0.
 fn of_durations(durations: &Histogram) -> Value {
     let (first, buckets) = durations.positive();
     json!({

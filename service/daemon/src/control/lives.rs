@@ -1,4 +1,5 @@
-//! Attachments in force, found by whose calls they judge: a change for one tenant costs the same beside ten thousand others.
+//! Attachments in force, indexed by tenant: a change for one tenant costs the same among ten
+//! thousand others.
 
 use std::collections::HashMap;
 
@@ -7,16 +8,17 @@ use tollgate_engine::slots::Slots;
 
 use crate::control::model::Live;
 
-/// All of them, by id.
+/// All attachments in force, by id.
 #[derive(Default)]
 pub(crate) struct Lives {
     all: Slots<Live>,
-    /// Ids by the tenant that a target names, [`ALL`] among them. A live's target never changes.
+    /// Ids by the tenant of their target, which may be [`ALL`]. The target of a live attachment
+    /// never changes.
     by_tenant: HashMap<String, Vec<u32>>,
 }
 
 impl Lives {
-    /// `None` and nothing added when there are too many.
+    /// Returns `None` and adds nothing if the table is full.
     pub(crate) fn insert(&mut self, live: Live) -> Option<u32> {
         let tenant = live.attachment.target.tenant.clone();
         let id = self.all.insert(live)?;
@@ -59,12 +61,12 @@ impl Lives {
         })
     }
 
-    /// What may cover calls of a tenant's: its own, and what is for all tenants.
+    /// Attachments that may cover calls of a tenant: its own, and those for all tenants.
     pub(crate) fn around(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
         self.naming(tenant).chain(self.naming(ALL))
     }
 
-    /// Those whose target names this tenant.
+    /// Attachments whose target names this tenant.
     pub(crate) fn naming(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
         let ids = self.by_tenant.get(tenant).into_iter().flatten();
         ids.filter_map(|&id| Some((id, self.all.get(id)?)))

@@ -1,10 +1,11 @@
-//! Bindings that were refused because a policy doesn't fit their schemas, for `status`: their applications have been told, their operators
-//! haven't.
+//! Bindings that were refused because a policy doesn't fit their schemas. Their applications got an
+//! error; `status` tells the operator.
 //!
-//! An attachment stays as it is when an application comes whose schema it doesn't fit, and that application's binding is refused: a call
-//! that can't be judged must not pass. What is kept here is who came; whether a policy still doesn't fit is found out when somebody asks.
+//! If an attachment doesn't fit the schema of a new application, the attachment stays, and the
+//! application's binding is refused: a call that can't be judged must not pass. This table records
+//! the refused bindings; whether a policy still doesn't fit is checked on request.
 //!
-//! A tenant that comes with one odd schema after another has [`MISFITS_PER_TENANT`] places, and pushes out its own.
+//! A tenant has [`MISFITS_PER_TENANT`] places; further ones evict the tenant's own.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,22 +16,22 @@ use tollgate_control::Side;
 use crate::control::schemas::BoundSchema;
 use crate::limits::{MAX_MISFITS, MISFIT_SHOWN, MISFITS_PER_TENANT};
 
-/// A binding that was refused.
+/// A refused binding.
 pub(crate) struct Misfit {
     pub(crate) tenant: String,
     pub(crate) schema: Arc<BoundSchema>,
     pub(crate) side: Side,
-    /// How often it was tried.
+    /// The number of tries.
     pub(crate) times: u64,
     last: Instant,
 }
 
-/// The newest of them, oldest first.
+/// The newest refused bindings, oldest first.
 #[derive(Default)]
 pub(crate) struct Misfits(VecDeque<Misfit>);
 
 impl Misfits {
-    /// A binding was refused.
+    /// Notes a refused binding.
     pub(super) fn note(
         &mut self,
         tenant: &str,
@@ -61,13 +62,13 @@ impl Misfits {
         });
     }
 
-    /// Those that were tried lately.
+    /// Those with a recent try.
     pub(crate) fn lately(&self, now: Instant) -> impl Iterator<Item = &Misfit> {
         let is_recent = move |misfit: &&Misfit| now < misfit.last + MISFIT_SHOWN;
         self.0.iter().filter(is_recent)
     }
 
-    /// Forgets a tenant's.
+    /// Drops a tenant's entries.
     pub(crate) fn forget(&mut self, tenant: &str) {
         self.0.retain(|misfit| misfit.tenant != tenant);
     }

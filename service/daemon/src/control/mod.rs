@@ -1,17 +1,18 @@
-//! The control plane: sessions, bindings, tenants, policies and status, on one thread beside the datapath.
+//! The control plane: sessions, bindings, tenants, policies and status, on one thread next to the
+//! datapath.
 //!
 //! ```text
-//!   start.rs: opens everything, and ends it     state.rs: what all of them know
+//!   start.rs: opens everything, and ends it     state.rs: the shared state
 //!   Unix socket ── connection.rs ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
-//!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and what becomes of their versions
-//!                                                ├─ settings.rs: what changes how the runtimes work
+//!                                  └─ admin.rs ──┬─ lifecycle/: attachments, and the stages of their versions
+//!                                                ├─ settings.rs: settings of the runtimes
 //!                                                ├─ report.rs, replay.rs: status, audit log, comparisons
-//!                                                └─ console.rs: the same for whoever looks with a browser
+//!                                                └─ console.rs: the same for browsers
 //!   TCP listener ── Accept ──▶ a runtime (RDMA: by_rdma.rs)   runtime ── Event ──▶ events.rs
 //! ```
 //!
-//! One tokio thread; what takes long (compiling, configuring a policy) runs on its blocking threads. Nothing here is ever
-//! waited for by the datapath.
+//! One tokio thread; slow work (compiling, configuring a policy) runs on its blocking threads. The
+//! datapath never waits for the control plane.
 
 mod admin;
 mod admission;

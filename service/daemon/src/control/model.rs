@@ -1,4 +1,4 @@
-//! Policies in force: versions, attachments and the bindings that they concern.
+//! Policies in force: versions, attachments, and the bindings that they cover.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::control::schemas::BoundSchema;
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
 use tollgate_policy_chain::plan::{Installed, Place, Scope};
 
-/// A version of a policy in one of an attachment's places.
+/// A version of a policy in one place of an attachment.
 #[derive(Clone)]
 pub(crate) struct Version {
     pub(crate) number: u32,
-    /// Or why it can't run: its calls fare as the attachment says.
+    /// The error says why it can't run: its calls are handled as the attachment says.
     pub(crate) loaded: Result<Loaded, String>,
 }
 
@@ -30,21 +30,23 @@ pub(crate) struct Loaded {
 /// An attachment on one runtime.
 #[derive(Clone)]
 pub(crate) struct Live {
-    /// As it is stored.
+    /// As stored.
     pub(crate) attachment: Attachment,
     pub(crate) runtime: usize,
-    /// Its order among those of its party.
+    /// The order among the attachments of its party.
     pub(crate) place: u64,
     pub(crate) stable: Option<Version>,
     pub(crate) candidate: Option<Version>,
-    /// Why the stable isn't the one that is stored: that couldn't be loaded when the daemon started.
+    /// Why the stable version isn't the stored one, which couldn't be loaded when the daemon
+    /// started.
     pub(crate) fallback: Option<String>,
-    /// Rises whenever something is put into a place, so that what was waited for meanwhile is noticed to be gone.
+    /// Rises with every change of a place, so that a task that waited notices the change.
     pub(crate) incarnation: u64,
     pub(crate) faults: Faults,
 }
 
-/// The faults of a stable, for the pause before the next instance and for the circuit breaker.
+/// The faults of a stable version, for the pause before the next instance and for the circuit
+/// breaker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
     in_a_row: u32,
@@ -53,7 +55,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Notes a fault; returns how long to wait before the next instance.
+    /// Notes a fault; returns the pause before the next instance.
     pub(crate) fn pause(&mut self, now: Instant) -> Duration {
         let recent = self.last.is_some_and(|at| now < at + FAULT_MEMORY);
         self.in_a_row = if recent {
@@ -66,13 +68,13 @@ impl Faults {
         (first * (1 << self.in_a_row)).min(longest)
     }
 
-    /// Notes a fault; returns whether there have been `most` within `window`.
+    /// Notes a fault; returns whether there were `most` within `window`.
     pub(crate) fn breaks(&mut self, now: Instant, most: u32, window: Duration) -> bool {
         self.recent.push_back(now);
         while self.recent.front().is_some_and(|at| now >= *at + window) {
             self.recent.pop_front();
         }
-        // No more than what decides is kept.
+        // Older faults don't matter.
         while self.recent.len() > most as usize {
             self.recent.pop_front();
         }
@@ -90,7 +92,7 @@ impl Live {
         }
     }
 
-    /// What a runtime is told, beside what to put into the places.
+    /// The attachment for a runtime, with the given places.
     pub(crate) fn installed(&self, id: u32, stable: Place, candidate: Place) -> Installed {
         let Attachment {
             target,
@@ -132,14 +134,14 @@ fn party(party: Party) -> chain::Party {
     }
 }
 
-/// A binding that chains are for.
+/// A binding that has chains.
 pub(crate) struct LiveBinding {
     pub(crate) runtime: usize,
     pub(crate) session: SessionId,
     pub(crate) tenant: String,
     pub(crate) schema: Arc<BoundSchema>,
     pub(crate) first_handle: u32,
-    /// For servers.
+    /// Only for servers.
     pub(crate) service: Option<ServiceId>,
 }
 

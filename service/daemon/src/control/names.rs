@@ -1,14 +1,17 @@
-//! Where peers are: their names, looked up apart from everything else.
+//! Look-ups of peers' names.
 //!
 //! ```text
-//!   bind, dial again ── known? ── no: a place of the tenant's, one of all ── a thread ── getaddrinfo ──▶ remembered, told
-//!                          └──▶ told at once                 └─ LOOKUP_TIMEOUT: told so; the thread goes on, and its answer is remembered
+//!   bind, redial ── cached? ── no: a place of the tenant's and one of all ── a thread ── getaddrinfo
+//!                      │           │                                  cached, answered ◀──┘
+//!                      │           └─ LOOKUP_TIMEOUT: an error; the thread continues, for the cache
+//!                      └─ yes: answered at once
 //! ```
 //!
-//! The system's resolver can't be interrupted, and a dead name server holds a thread for half a minute. So a look-up has a thread of its own, which
-//! nothing else waits for, and a tenant has [`LOOKUPS_PER_TENANT`] of them. When all places are taken, there are others for tenants that have none
-//! ([`LOOKUPS_KEPT`]), one for each: tenants with several dead names keep them from nobody. What is remembered is a tenant's own: no tenant learns from how fast
-//! an answer comes what another one has asked.
+//! The system's resolver can't be interrupted, and a dead name server holds a thread for half a
+//! minute. So each look-up has its own thread, which nothing else waits for, and a tenant has at
+//! most [`LOOKUPS_PER_TENANT`]. When all places are taken, a tenant without a look-up gets one of
+//! [`LOOKUPS_KEPT`] more: tenants with dead names don't block others. Results are cached per
+//! tenant: the speed of an answer doesn't tell a tenant which names others have asked for.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,24 +29,24 @@ use crate::limits::{
     LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_KEPT, LOOKUPS_PER_TENANT, NAMES_PER_TENANT, REMEMBERED_FOR,
 };
 
-/// What a look-up yields: addresses, or why there are none.
+/// The result of a look-up: addresses, or why there are none.
 type Answer = Result<Vec<SocketAddr>, String>;
 
-/// How a name is looked up: [`system`], or as a test says.
+/// The resolver: [`system`], or a test's.
 type LookUp = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
-/// What is known, and who may ask for more.
+/// The cache, and the limits of look-ups.
 pub(crate) struct Names {
     look_up: LookUp,
     patience: Duration,
-    /// Places for look-ups, of all tenants.
+    /// Places for look-ups of all tenants.
     places: Arc<Semaphore>,
-    /// For those that have none.
+    /// Places for tenants without a look-up.
     kept: Arc<Semaphore>,
     tenants: RefCell<HashMap<String, Tenant>>,
 }
 
-/// One tenant's names, and its places.
+/// One tenant's names and places.
 struct Tenant {
     places: Arc<Semaphore>,
     known: HashMap<String, Known>,
@@ -61,7 +64,7 @@ impl Default for Tenant {
 /// A name that was asked for.
 struct Known {
     asked: Instant,
-    /// `None`: nobody knows yet.
+    /// `None`: not answered yet.
     answer: watch::Receiver<Option<Answered>>,
 }
 
@@ -72,11 +75,11 @@ struct Answered {
 }
 
 impl Known {
-    /// Whether it says something about now, or is about to.
+    /// Whether the answer is still valid, or pending.
     fn is_fresh(&self, now: Instant) -> bool {
         match &*self.answer.borrow() {
             Some(answered) => now < answered.until,
-            // Whoever looks it up may have been dropped.
+            // The look-up may have been dropped.
             None => self.answer.has_changed().is_ok(),
         }
     }
@@ -99,7 +102,7 @@ impl Names {
         }
     }
 
-    /// Where a peer is, by its [canonical](crate::targets::canonical) target; "" is this host.
+    /// The address of a peer by its [canonical](crate::targets::canonical) target; "" is this host.
     pub(crate) async fn find(&self, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
         if target.is_empty() {
             return Ok(None);
@@ -116,13 +119,14 @@ impl Names {
         Ok(Some(Found { peer, addresses }))
     }
 
-    /// Where a peer is that was lost, or couldn't be reached where it was found last: nothing that was known before counts.
+    /// The current address of a peer that was lost or couldn't be reached. Answers from before this
+    /// call don't count.
     pub(crate) async fn find_again(&self, tenant: &str, peer: &Target) -> Answer {
         let now = Instant::now();
         self.addresses(tenant, peer.name(), Some(now)).await
     }
 
-    /// The addresses of a name, one at least, as they were `since` then.
+    /// The addresses of a name, at least one, not older than `since`.
     async fn addresses(&self, tenant: &str, name: &str, since: Option<Instant>) -> Answer {
         let until = Instant::now() + self.patience;
         let mut told = self.ask(tenant, name, since);
@@ -140,7 +144,7 @@ impl Names {
         }
     }
 
-    /// Where the answer will be, or is.
+    /// The channel of the answer.
     fn ask(
         &self,
         tenant: &str,
@@ -149,7 +153,7 @@ impl Names {
     ) -> watch::Receiver<Option<Answered>> {
         let now = Instant::now();
         let mut tenants = self.tenants.borrow_mut();
-        // Who has nothing to remember and no thread leaves nothing behind.
+        // Tenants without cached names and look-ups are dropped.
         tenants.retain(|_, tenant| {
             tenant.known.retain(|_, known| known.is_fresh(now));
             !tenant.known.is_empty() || tenant.places.available_permits() < LOOKUPS_PER_TENANT
@@ -175,7 +179,7 @@ impl Names {
 }
 
 impl Tenant {
-    /// Of more than [`NAMES_PER_TENANT`], what was asked for first is forgotten.
+    /// Beyond [`NAMES_PER_TENANT`], the oldest name is dropped.
     fn remember(&mut self, name: &str, asked: Instant, answer: watch::Receiver<Option<Answered>>) {
         if self.known.len() >= NAMES_PER_TENANT && !self.known.contains_key(name) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.asked);
@@ -187,7 +191,8 @@ impl Tenant {
     }
 }
 
-/// A place of the tenant's, and one of all: of those that are kept if the tenant has no other place.
+/// A place of the tenant's, and one of all tenants', or a reserved one if the tenant has no other
+/// look-up.
 async fn take(
     [own, all, kept]: [Arc<Semaphore>; 3],
 ) -> Result<[OwnedSemaphorePermit; 2], AcquireError> {
@@ -204,8 +209,8 @@ async fn take(
     Ok([own_place, place])
 }
 
-/// Looks a name up once there is a place for it, which is kept for as long as that takes. Gives up if there is none by the time that who
-/// has asked is told so.
+/// Looks a name up once there is a place, which is held until the look-up ends. Gives up if there
+/// is no place before the request times out.
 async fn look_up_in_turn(
     places: [Arc<Semaphore>; 3],
     until: Instant,
@@ -217,7 +222,7 @@ async fn look_up_in_turn(
         return;
     };
     let thread = std::thread::Builder::new().name("names".to_owned());
-    // Without a thread, who has asked hears that nobody looks.
+    // Without a thread, the sender is dropped, and the request fails.
     let _no_thread = thread.spawn(move || {
         let answer = look_up(&name);
         let (known, unknown) = REMEMBERED_FOR;
@@ -228,7 +233,7 @@ async fn look_up_in_turn(
     });
 }
 
-/// Asks the system: files, name servers, or whatever the host is configured for.
+/// Asks the system's resolver, as the host is configured.
 fn system(name: &str) -> Answer {
     let found = name.to_socket_addrs();
     let found = found.map_err(|error| format!("its name can't be looked up: {error}"))?;
@@ -255,7 +260,7 @@ mod tests {
         SocketAddr::from(([127, 0, 0, last], 7471))
     }
 
-    /// Runs with a name server that is dead for names that begin so until it is told to answer;
+    /// Runs with a name server that doesn't answer for names with this prefix until it is told to;
     /// others are found at once.
     fn with_names(
         dead: &str,
@@ -268,7 +273,7 @@ mod tests {
         let look_up = move |name: &str| {
             let times = count.fetch_add(1, Ordering::SeqCst);
             if name.starts_with(&dead) {
-                // Until it answers, or the test has ended.
+                // Until the server answers, or the test has ended.
                 let _one_by_one = answers.lock().unwrap().recv();
             }
             match name.starts_with("none") {
@@ -323,7 +328,7 @@ mod tests {
             let soon = Duration::from_millis(500);
             let found = tokio::time::timeout(soon, names.find("acme", "b.test:1")).await;
             assert_eq!(found.unwrap().unwrap().unwrap().addresses.len(), 1);
-            // One that has a place waits for more, also if there are some left for others.
+            // A tenant with a look-up waits for another place, even if reserved ones are free.
             let own = Rc::clone(&names);
             let bind = async move { own.find("globex", "dead.test:1").await };
             waiting.push(tokio::task::spawn_local(bind));

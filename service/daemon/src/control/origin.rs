@@ -1,6 +1,7 @@
-//! Whether a module comes from somebody whom the operator trusts.
+//! Checks that a module comes from an author whom the operator trusts.
 //!
-//! Invariant: with a trusted key, no module reaches the scan or the compiler that none of them has signed, whoever uploads it.
+//! Invariant: if keys are trusted, every module that reaches the scan or the compiler is signed
+//! with one of them, regardless of its uploader.
 
 use tollgate_engine::Status;
 use tollgate_provenance::{Proof, TrustedKeys};
@@ -11,7 +12,7 @@ use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
 use crate::limits::SIGNATURES;
 
-/// Reads the keys that the configuration names.
+/// Reads the trusted keys of the configuration.
 pub(crate) fn trusted_keys(config: &Config) -> Result<TrustedKeys, DaemonError> {
     let mut keys = TrustedKeys::default();
     for path in &config.policies.trusted_keys {
@@ -24,7 +25,7 @@ pub(crate) fn trusted_keys(config: &Config) -> Result<TrustedKeys, DaemonError> 
     Ok(keys)
 }
 
-/// Refuses a module that none of the keys has signed; if there are no keys, nothing.
+/// Rejects a module that none of the keys has signed. Without keys, every module passes.
 pub(crate) fn check(
     keys: &TrustedKeys,
     module: &[u8],

@@ -1,16 +1,17 @@
-//! This process's user, as others' are compared with it.
+//! This process's user, for comparison with others.
 //!
-//! A user namespace shows users that it doesn't map as one: the overflow user, usually 65534 (user_namespaces(7)). So a daemon that is this user there
-//! can't tell itself from them. It is nobody's then: root's alone.
+//! A user namespace shows all users that it doesn't map as the overflow user, usually 65534
+//! (user_namespaces(7)). A daemon that runs as this user can't tell itself from them. Then only
+//! root is the operator.
 
 use std::sync::OnceLock;
 
 use rustix::process::geteuid;
 
-/// The user that unmapped ones are shown as, if the kernel doesn't say.
+/// The overflow user, if the kernel doesn't tell it.
 const OVERFLOW: u32 = 65_534;
 
-/// This process's user, unless others look like it.
+/// This process's user, unless other users look like it.
 pub(crate) fn own_user() -> Option<u32> {
     static OWN: OnceLock<Option<u32>> = OnceLock::new();
     *OWN.get_or_init(|| {
@@ -25,12 +26,12 @@ pub(crate) fn own_user() -> Option<u32> {
     })
 }
 
-/// Whether that is this user.
+/// Whether this is the process's own user.
 pub(crate) fn is_own(user: u32) -> bool {
     own_user() == Some(user)
 }
 
-/// `map` is `None` where the kernel has no user namespaces.
+/// `map` is `None` if the kernel has no user namespaces.
 fn told_apart(own: u32, overflow: u32, map: Option<&str>) -> Option<u32> {
     let is_identity = map.is_none_or(|map| map.split_whitespace().eq(["0", "0", "4294967295"]));
     (own != overflow || is_identity).then_some(own)

@@ -19,7 +19,8 @@ pub(super) async fn receive(socket: &Socket) -> Option<Packet> {
     Some(packet)
 }
 
-/// The next packet, once it is its turn: while the lock is written, packets stay where they are.
+/// The next packet, read under the lock: while the lock is held for writing, packets stay in the
+/// socket.
 pub(super) async fn receive_in<'t>(
     socket: &Socket,
     turns: &'t RwLock<()>,
@@ -27,7 +28,8 @@ pub(super) async fn receive_in<'t>(
     let mut ready: Option<AsyncFdReadyGuard<'_, _>> = None;
     loop {
         let turn = turns.read().await;
-        // First look, then wait: `hung_up` may have taken the readiness of a packet that is here.
+        // Reads before it waits: `hung_up` may have consumed the readiness of a packet that is
+        // here.
         match socket.get_ref().0.recv() {
             Ok(packet) => return Some((packet?, turn)),
             Err(error) if error.is_would_block() => {
@@ -45,7 +47,8 @@ pub(super) async fn receive_in<'t>(
     }
 }
 
-/// Resolves once the other end is closed, so that a dead application doesn't keep its memory while a request of its waits.
+/// Resolves when the other end closes, so that a pending request doesn't keep a dead application's
+/// memory.
 pub(super) async fn hung_up(socket: &Socket) {
     while let Ok(mut ready) = socket.ready(Interest::READABLE).await {
         if ready.ready().is_read_closed() {

@@ -1,16 +1,18 @@
-//! Which runtime a tenant lives on: where its name says, or where an operator has said; and how it moves from one to another.
+//! Placement of tenants on runtimes, by a hash of the name or by an operator's override, and moves
+//! between runtimes.
 //!
 //! ```text
-//!   gate: no application of the tenant's is served by the control plane ─▶ Part ─▶ (two runtimes) ─▶ Moved ─▶ what is known here
-//!   of its sessions, bindings and attachments is of the new runtime ─▶ stored, recorded ─▶ every runtime is told
+//!   shut the gate (no requests of the tenant's applications) ─▶ Part ─▶ (two runtimes) ─▶ Moved
+//!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
 //! ```
 //!
-//! Invariants: one change at a time ([`Control::changing`]), and none of what is asked about the tenant is under way: whatever was sent to the old
-//! runtime before it parts is done there. What is stored is where it lives; if it can't be stored, it moves back.
+//! Invariants: one change at a time ([`Control::changing`]), and no request about the tenant is in
+//! flight: all earlier commands are done when the old runtime parts with the tenant. The stored
+//! placement is the actual one; if it can't be stored, the tenant moves back.
 //!
-//! What may still be under way: events. Those of the old runtime name sessions by what they were called there, which nothing else is for a long
-//! time; those of the new one that come before it is known here what they are called there are kept until it is. Attachments keep their names, and a
-//! comparison of schemas is made anew by the new runtime.
+//! Events may still be in flight. Those of the old runtime name sessions by their old ids, which
+//! are not reused for a long time. Those of the new runtime are kept until the new ids are known
+//! here. Attachments keep their ids, and the new runtime starts a comparison of schemas again.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -34,7 +36,7 @@ use crate::datapath::migration::{Move, Moved};
 use crate::datapath::{Command, Placement};
 use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
 
-/// The placement that is stored.
+/// The stored placement.
 pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
     let stored = store.placements();
     let stored = stored.map_err(|error| failed("the store can't be read")(&error))?;
@@ -43,7 +45,7 @@ pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, Daem
         let runtime = runtime as usize;
         if runtime >= runtimes {
             tracing::warn!(
-                "tenant {tenant} was moved to runtime {runtime}, which there isn't: it lives where its name says"
+                "tenant {tenant} was moved to runtime {runtime}, which does not exist; using default placement"
             );
         }
         placement.assign(&tenant.into(), runtime);
@@ -51,7 +53,7 @@ pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, Daem
     Ok(placement)
 }
 
-/// `tollgate tenant move`. Tells where the tenant lives, and what it took.
+/// The answer to `tollgate tenant move`: the tenant's runtime, and what moved.
 pub(super) async fn move_tenant(
     control: &Rc<Control>,
     actor: Actor,
@@ -64,7 +66,7 @@ pub(super) async fn move_tenant(
     let runtimes = control.runtimes();
     if let Some(wanted) = wanted.filter(|wanted| *wanted >= runtimes) {
         return Err(invalid(format!(
-            "there is no runtime {wanted}: this daemon has {runtimes}, numbered from 0 on"
+            "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
         )));
     }
     let mut after = control.placement.borrow().clone();
@@ -84,7 +86,7 @@ pub(super) async fn move_tenant(
         if moved.is_some()
             && let Err(status) = control.relocate(&tenant, from).await
         {
-            tracing::error!("a move can't be taken back: {}", status.message);
+            tracing::error!("a move can't be reverted: {}", status.message);
         }
         return Err(store_failed(&error));
     }
@@ -102,7 +104,7 @@ pub(super) async fn move_tenant(
     Ok(report)
 }
 
-/// Nothing is asked about a tenant while this is there.
+/// While this exists, no request about the tenant is served.
 pub(super) type Shut = OwnedRwLockWriteGuard<()>;
 
 impl Control {
@@ -110,24 +112,24 @@ impl Control {
     pub(super) fn gate(&self, tenant: &str) -> Arc<RwLock<()>> {
         let mut gates = self.gates.borrow_mut();
         if gates.len() > 2 * MAX_SESSIONS {
-            // Those that nobody has.
+            // Drops unused gates.
             gates.retain(|_, gate| Arc::strong_count(gate) > 1);
         }
         Arc::clone(gates.entry(tenant.to_owned()).or_default())
     }
 
-    /// Waits until nothing that a tenant's applications have asked is under way.
+    /// Waits until no request of the tenant's applications is in flight.
     pub(super) async fn shut_gate(&self, tenant: &str) -> Result<Shut, Status> {
         let shut = timeout(MOVE_PATIENCE, self.gate(tenant).write_owned()).await;
         shut.map_err(|_elapsed| {
             let text = format!(
-                "an application of tenant {tenant} has waited for a binding for {MOVE_PATIENCE:?}: try again"
+                "a binding of tenant {tenant} is still pending after {MOVE_PATIENCE:?}: try again"
             );
             Status::new(Code::UNAVAILABLE, text)
         })
     }
 
-    /// Has a tenant live elsewhere; its gate is shut. An error says why it is where it was.
+    /// Moves a tenant, whose gate is shut. An error says why it stays.
     pub(super) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
         let from = self.runtime_of(tenant);
         let (reply, answer) = crate::control::state::reply();
@@ -140,11 +142,11 @@ impl Control {
         });
         self.ended_early.replace(Some(Vec::new()));
         self.send(from, Command::Part { order });
-        // However long that takes: who gave up wouldn't know where the tenant is.
+        // Without a timeout: afterwards the tenant's runtime would be unknown.
         let answer = answer.await;
         let early = self.ended_early.take().unwrap_or_default();
         let answer = answer.map_err(|_dropped| {
-            let text = format!("runtime {from} has ended, or runtime {to} has");
+            let text = format!("runtime {from} or runtime {to} has ended");
             Status::new(Code::INTERNAL, text)
         })?;
         let stays = |why| {
@@ -168,7 +170,7 @@ impl Control {
         attachments.live.naming(tenant).map(|(id, _)| id).collect()
     }
 
-    /// What the attachments for all tenants are called on another runtime.
+    /// The ids on another runtime of the attachments for all tenants.
     fn same(&self, from: usize, to: usize) -> HashMap<u32, u32> {
         let attachments = self.attachments.borrow();
         let there: HashMap<_, _> = attachments
@@ -183,7 +185,7 @@ impl Control {
             .collect()
     }
 
-    /// What is known of a tenant is of where it is now.
+    /// Updates the tenant's sessions, bindings and attachments to its new runtime.
     fn follow(&self, tenant: &str, from: usize, moved: &Moved) {
         let to = moved.runtime;
         let mut sessions = self.sessions.borrow_mut();
@@ -219,7 +221,7 @@ impl Control {
         }
         let pause = Duration::from_nanos(moved.still_ns);
         tracing::info!(
-            "tenant {tenant} is on runtime {to}, after {} us, with {} sessions, {} links and {} calls in flight",
+            "tenant {tenant} moved to runtime {to} in {} us, with {} sessions, {} links and {} calls in flight",
             pause.as_micros(),
             moved.sessions.len(),
             moved.links,
@@ -229,7 +231,7 @@ impl Control {
         pauses.insert(tenant.to_owned(), pause);
     }
 
-    /// Tells every runtime where tenants live, and waits until they go by it.
+    /// Sends the placement to every runtime, and waits until all use it.
     pub(super) async fn tell_placement(&self) -> Result<(), Status> {
         let placement = self.placement.borrow().clone();
         let runtimes = self.runtimes.borrow().clone();
@@ -249,7 +251,8 @@ impl Control {
         Ok(())
     }
 
-    /// For `status`: where each tenant lives, whether somebody said so, and how long its last move took.
+    /// For `status`: each tenant's runtime, whether an operator set it, and the pause of its last
+    /// move.
     pub(super) fn homes(&self, tenants: &[String]) -> Value {
         let (placement, pauses) = (self.placement.borrow(), self.pauses.borrow());
         let home = |tenant: &String| {

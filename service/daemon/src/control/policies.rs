@@ -1,12 +1,14 @@
-//! Attachments in force: which versions judge which methods of which applications, and how that changes while calls flow.
+//! Attachments in force: the versions that judge each method of each application, and their changes
+//! while calls flow.
 //!
 //! ```text
-//!   stored attachment ──▶ one Live per runtime that its calls can be on (a tenant's: one; for every tenant's: all)
+//!   stored attachment ──▶ one Live per runtime of its calls (a tenant's: one; for all tenants: all)
 //!                           ├─ stable, candidate: loaded versions
-//!                           └─ chains: per binding and method, the steps of all Lives that cover it, by party, then by place
+//!                           └─ chains: per binding and method, the steps of all Lives that cover it,
+//!                              by party, then by place
 //! ```
 //!
-//! Here is what they are and what follows from them; [`super::lifecycle`] changes them.
+//! This file holds the attachments and derives chains from them; [`super::lifecycle`] changes them.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -32,12 +34,12 @@ use crate::lines::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
 use tollgate_policy_chain::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
 
-/// All attachments in force, and the bindings that they apply to.
+/// All attachments in force, and the bindings that they cover.
 #[derive(Default)]
 pub(crate) struct Attachments {
     pub(crate) live: Lives,
     pub(crate) bindings: Vec<LiveBinding>,
-    /// Rises with every change, so that a binding made meanwhile notices.
+    /// Rises with every change; a binding that was being made notices.
     pub(crate) generation: u64,
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
@@ -52,18 +54,18 @@ fn full() -> Status {
 }
 
 impl Attachments {
-    /// The lives of an attachment: same target, same policy name; by runtime.
+    /// The ids of an attachment, by target and policy: one per runtime.
     pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<u32> {
         self.live.at(target, name).map(|(id, _)| id).collect()
     }
 
-    /// The attachment at a target, as it is stored.
+    /// The attachment at a target, as stored.
     pub(crate) fn at(&self, target: &Target, name: &str) -> Option<Attachment> {
         let mut lives = self.live.at(target, name);
         lives.next().map(|(_, live)| live.attachment.clone())
     }
 
-    /// Whether so many more find room.
+    /// Whether there is room for this many more.
     pub(crate) fn check_room(&self, more: usize) -> Result<(), Status> {
         if self.live.len() + more > MAX_ATTACHMENTS {
             return Err(full());
@@ -71,31 +73,31 @@ impl Attachments {
         Ok(())
     }
 
-    /// Adds one; returns its id.
+    /// Adds an attachment; returns its id.
     pub(crate) fn insert(&mut self, live: Live) -> Result<u32, Status> {
         self.live.insert(live).ok_or_else(full)
     }
 
-    /// The end of every chain.
+    /// The next place, at the end of every chain.
     pub(crate) fn next_place(&mut self) -> u64 {
         self.places += 1;
         self.places
     }
 
-    /// What all instances of a policy share, from the first attachment to the last.
+    /// The state that all instances of a policy share, from the first attachment to the last.
     pub(crate) fn state_of(&mut self, owner: Owner, policy: &str) -> SharedState {
         let state = self.states.entry((owner, policy.to_owned()));
         let fresh = || SharedState::new(&StateLimits::default());
         state.or_insert_with(fresh).clone()
     }
 
-    /// What all policies' instances share.
+    /// The shared states of all policies.
     pub(crate) fn states(&self) -> impl Iterator<Item = (&Owner, &str, &SharedState)> {
         let states = self.states.iter();
         states.map(|((owner, policy), state)| (owner, policy.as_str(), state))
     }
 
-    /// Forgets what the instances of a policy shared, if it is attached nowhere any more.
+    /// Drops a policy's shared state if the policy isn't attached any more.
     pub(crate) fn drop_idle_state(&mut self, owner: Owner, policy: &str) {
         let is_its = |live: &Live| {
             let attachment = &live.attachment;
@@ -125,7 +127,7 @@ impl Attachments {
             .collect()
     }
 
-    /// What covers some of a service's calls, in the order of a chain.
+    /// The attachments that cover some of a service's calls, in the chain's order.
     fn covering(
         &self,
         runtime: usize,
@@ -144,8 +146,9 @@ impl Attachments {
         lives
     }
 
-    /// The schemas that live applications have bound where a target judges, each once, and a tenant whose application has. Nobody
-    /// else's: what a policy is checked against must not depend on other tenants, nor on who was here before.
+    /// The schemas that running applications have bound where a target judges, each once, with a
+    /// tenant that bound it. Other tenants' schemas, and those of ended applications, must not
+    /// affect the check of a policy.
     pub(crate) fn bound_at(&self, target: &Target) -> Vec<(&str, Arc<BoundSchema>)> {
         let mut found: Vec<(&str, Arc<BoundSchema>)> = Vec::new();
         for binding in &self.bindings {
@@ -161,7 +164,8 @@ impl Attachments {
         found
     }
 
-    /// What doesn't fit the schema of a binding that was refused, if something still doesn't: a sentence for the operator.
+    /// A sentence for the operator about the policy that doesn't fit a refused binding, if one
+    /// still doesn't.
     pub(crate) fn misfit(&self, runtime: usize, misfit: &Misfit) -> Option<String> {
         let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
         let service = &schema.layout.name;
@@ -184,7 +188,7 @@ impl Attachments {
         ))
     }
 
-    /// The changed chains of every binding on a runtime that one of the targets covers.
+    /// The changed chains of the bindings on a runtime that one of the targets covers.
     pub(crate) fn changed_chains(
         &self,
         targets: &[&Target],
@@ -214,7 +218,7 @@ impl Attachments {
         Ok(changed)
     }
 
-    /// The chains of one binding, all methods.
+    /// The chains of all methods of one binding.
     pub(crate) fn rebound(
         &self,
         binding: &LiveBinding,
@@ -232,7 +236,8 @@ impl Attachments {
             .collect())
     }
 
-    /// Who judges one method's calls of a tenant's on one side, in the order of its chain, and what each does.
+    /// The attachments that judge one method's calls of a tenant on one side, in the chain's order,
+    /// each with its steps.
     pub(crate) fn judges(
         &self,
         (runtime, tenant, side): (usize, &str, Side),
@@ -264,13 +269,13 @@ impl Attachments {
                 .steps_of(*id, live, schema, method)
                 .map_err(|status| match target.party {
                     Party::Tenant => status,
-                    // A tenant doesn't learn what the provider has there.
+                    // The tenant must not learn about the provider's policies.
                     Party::ProviderPre | Party::ProviderPost => {
                         log_limited!(
                             warn,
                             "refused by provider",
                             tenant,
-                            "a binding is refused: {}",
+                            "a binding was refused: {}",
                             status.message
                         );
                         Status::new(
@@ -285,7 +290,8 @@ impl Attachments {
         Ok(chain)
     }
 
-    /// What an attachment does about one method: a step per hook at which one of its versions is asked.
+    /// An attachment's steps for one method: one per hook at which one of its versions is
+    /// evaluated.
     pub(crate) fn steps_of(
         &self,
         id: u32,
@@ -319,7 +325,7 @@ impl Attachments {
         Ok(steps)
     }
 
-    /// A compiled module, if it was used lately.
+    /// A recently used compiled module.
     pub(crate) fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
         self.compiled
             .iter()
@@ -337,7 +343,7 @@ impl Attachments {
     }
 }
 
-/// What one version is shown of a message, and may change of it; `None`: it isn't asked.
+/// The part of a message that a version reads and may change; `None`: it isn't evaluated.
 fn ask_of(
     attachment: &Attachment,
     version: &Version,
@@ -395,7 +401,7 @@ fn ask_of(
         }
     };
     let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
-    let label = format!("what policy {name} reads of {place}");
+    let label = format!("the input of policy {name} for {place}");
     Ok(Some(Ask {
         version: version.number,
         method: index,
@@ -406,7 +412,8 @@ fn ask_of(
     }))
 }
 
-/// Whether what a policy reads and changes of a method's messages is there; answers whether it is for that method at all.
+/// Checks that a method's messages have everything that a policy reads and changes. Returns whether
+/// the policy covers the method.
 pub(crate) fn check_fields(
     policy: &Policy,
     name: &str,
@@ -443,7 +450,8 @@ fn doesnt_fit(name: &str, place: &str, error: &ProjectError) -> Status {
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
-/// A version that can't run is asked about every request, so that its calls fare as the attachment says.
+/// A version that can't run gets every request, so that its calls are handled as the attachment
+/// says.
 fn ask_in_vain(
     schema: &BoundSchema,
     message: MessageId,
@@ -453,7 +461,7 @@ fn ask_in_vain(
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)
         .map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
-    let label = format!("what policy {name}, which can't run, reads of {place}");
+    let label = format!("the input of policy {name}, which can't run, for {place}");
     Ok(Ask {
         version,
         method: 0,
@@ -464,12 +472,12 @@ fn ask_in_vain(
     })
 }
 
-/// What stands for the whole message in an attachment's list of granted fields.
+/// The name of the whole message in an attachment's list of granted fields.
 const BODY: &str = "body";
 
 const HOOKS: [Hook; 2] = [Hook::Request, Hook::Reply];
 
-/// What a foreign module is shown of a message; `None` for a policy of this project's own interface.
+/// The message as a foreign module gets it; `None` for a policy of this project's own ABI.
 fn foreign_of(
     attachment: &Attachment,
     policy: &Policy,
@@ -517,7 +525,7 @@ fn invalid(text: String) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 
-/// What an attachment may use.
+/// The capabilities that an attachment grants.
 pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     let Some(names) = &options.capabilities else {
         return Ok(Capabilities::default());
@@ -531,7 +539,7 @@ pub(crate) fn granted(options: &Options) -> Result<Capabilities, Status> {
     Ok(granted)
 }
 
-/// Whether what is granted and what the manifest declares agree; otherwise what to change.
+/// Checks that the grants match the manifest; the error says what to change.
 pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Result<(), Status> {
     let manifest = policy.manifest();
     let granted = granted(options)?;
@@ -557,14 +565,14 @@ pub(crate) fn check_grants(policy: &Policy, name: &str, options: &Options) -> Re
         let listed = options.hooks.iter().flatten().any(|hook| hook == "tick");
         if !listed {
             let text =
-                format!("policy {name} ticks, which can't be held back: add tick to --hooks");
+                format!("policy {name} has ticks, which can't be disabled: add tick to --hooks");
             return Err(invalid(text));
         }
     }
     check_named(name, options, manifest)
 }
 
-/// Whether the fields and the metadata keys that are granted are declared, and those that are changed are granted.
+/// Checks that granted fields and metadata keys are declared, and that changed ones are granted.
 fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(), Status> {
     type Declared = fn(&Method, Hook) -> &[String];
     let of = |names: Declared| -> Vec<String> {
@@ -608,7 +616,7 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
     Ok(())
 }
 
-/// As [`check_named`], of a module that was made for another host.
+/// Like [`check_named`], for a module of a foreign ABI.
 fn check_described(
     name: &str,
     options: &Options,
@@ -637,7 +645,8 @@ fn check_described(
         let text = format!("--metadata {unknown}: policy {name} doesn't declare that metadata key");
         return Err(invalid(text));
     }
-    // One that may change any key is held to those that are granted; one that names its keys has to have them.
+    // A module that may change any key is limited to the granted ones; one that names its keys
+    // needs all of them.
     let mut changed = changed.into_iter().flatten();
     match changed.find(|key| *key != EVERY_KEY && !covers(granted, key)) {
         Some(held) => Err(invalid(format!(
@@ -647,7 +656,7 @@ fn check_described(
     }
 }
 
-/// Whether the policy has anything to say about the target, by its manifest; otherwise why not.
+/// Checks by the manifest that the policy covers the target; the error says why not.
 pub(crate) fn check_relevant(policy: &Policy, name: &str, target: &Target) -> Result<(), Status> {
     let manifest = policy.manifest();
     let of_service = |pattern: &str| {

@@ -1,5 +1,6 @@
-//! Schemas that are resolved and compiled before the first application binds them: then a binding costs a look-up, and a first call
-//! doesn't share the core with a compiler (mRPC, section 4.1, does the same with its cache of bindings).
+//! Schemas that are resolved and compiled before the first application binds them. A binding then
+//! costs a look-up, and first calls don't compete with the compiler for a core. mRPC (section 4.1)
+//! does the same with its cache of bindings.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +16,10 @@ use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::limits::PREFETCH_TIMEOUT;
 
-/// How often a look is taken at what has been compiled.
+/// How often the progress of the compilation is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Prefetches what the configuration names.
+/// Prefetches the files of the configuration.
 pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
     for path in &control.config().prefetch {
         let doing = format!(
@@ -32,7 +33,8 @@ pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
     Ok(())
 }
 
-/// Resolves every service of a descriptor set and keeps it, and has its methods compiled; answers once they are, with what was done.
+/// Resolves and keeps every service of a descriptor set, and compiles its methods. Answers when
+/// they are compiled.
 pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
     let set = Arc::new(set);
     let read = Arc::clone(&set);
@@ -55,11 +57,11 @@ pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, S
     Ok(json!({ "services": services }))
 }
 
-/// Asks for machine code that nobody has asked for. Whether there is nothing more to come.
+/// Asks for missing machine code. Whether everything is compiled or has failed.
 fn is_settled(schema: &BoundSchema) -> bool {
     let mut settled = true;
     for method in &schema.service.methods {
-        // Asks again where the queue was full.
+        // Asks again if the queue was full.
         method.called();
         method.crosses();
         settled &= method.is_settled();

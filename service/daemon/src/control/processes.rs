@@ -11,7 +11,8 @@ use tollgate_policy_chain::ids::ProcessId;
 #[derive(Default)]
 pub(super) struct Processes {
     pub(super) by_tenant: HashMap<String, (ProcessId, Arc<Process>)>,
-    /// Seats of a tenant are taken one at a time. An entry is here while somebody takes one or waits for it.
+    /// Instances of a tenant's process are created one at a time. An entry exists while one is
+    /// created or waited for.
     pub(super) turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
     pub(super) next: u32,
     pub(super) started: u64,
@@ -19,7 +20,7 @@ pub(super) struct Processes {
 }
 
 impl Processes {
-    /// For `status`.
+    /// The report for `status`.
     pub(crate) fn report(&self) -> serde_json::Value {
         let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
             serde_json::json!({

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use tokio::io::unix::AsyncFd;
 
-/// Lets the reactor watch what only lends its descriptor.
+/// Lets the reactor watch a type that lends its descriptor.
 pub(super) struct Watched<T: AsFd>(pub(super) T);
 
 impl<T: AsFd> AsRawFd for Watched<T> {

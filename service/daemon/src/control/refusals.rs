@@ -1,10 +1,10 @@
-//! Statuses that requests are refused with.
+//! Statuses of rejected requests.
 
 use tollgate_control::{Cause, StoreError};
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
-/// The status for what the store refuses.
+/// The status for an error of the store.
 pub(crate) fn store_failed(error: &StoreError) -> Status {
     let code = match error.cause() {
         Cause::Invalid => Code::INVALID_ARGUMENT,

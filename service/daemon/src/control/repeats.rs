@@ -1,4 +1,5 @@
-//! Events that may repeat without end, as the audit log tells them: the first at once, the others as a count from time to time.
+//! Events that may repeat forever, for the audit log: the first is recorded at once, the others as
+//! a count from time to time.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use crate::control::state::Control;
 use crate::limits::{AUDIT_FLUSH, STATE_RETRY};
 
 impl Control {
-    /// Records an event that may repeat without end.
+    /// Records an event that may repeat forever.
     pub(super) fn happened(&self, event: Event, culprit: &str, details: Value) {
         let key = format!("{} {culprit}", event.name());
         let due = {
@@ -22,7 +23,7 @@ impl Control {
         }
     }
 
-    /// Records the counts of what has repeated, and tries again what could not be written.
+    /// Records the counts of repeated events, and retries records that couldn't be written.
     pub(super) async fn follow_repeats(self: Rc<Self>) {
         let mut retried = Instant::now();
         loop {

@@ -1,12 +1,14 @@
-//! `tollgate policy diff`: what two versions decide about the calls that were recorded.
+//! `tollgate policy diff`: the decisions of two versions about recorded calls.
 //!
 //! ```text
-//!   runtime's recorded views of the stable ─▶ the newest N ─▶ both versions, in instances that are thrown away ─▶ differences
+//!   recorded views of the stable version ─▶ the newest N ─▶ both versions, in temporary instances
+//!                                        ─▶ differences
 //! ```
 //!
-//! A view was written for the version that was in force then. It says the same to another version only if that declares the same
-//! fields for the same method; otherwise nothing is compared, and the answer says which fields differ. Instances begin without
-//! state, so versions that count calls see only those that are replayed.
+//! A view was written for the version in force at that time. Another version can read it only if it
+//! declares the same fields for the same method; otherwise nothing is compared, and the answer says
+//! which fields differ. Instances start without state, so versions that count calls see only the
+//! replayed ones.
 
 use std::sync::Arc;
 
@@ -35,7 +37,7 @@ use tollgate_policy_chain::counts::RecordedView;
 /// The longest text of a view that is shown, in characters.
 const SHOWN_TEXT: usize = 200;
 
-/// One version that views are replayed through.
+/// A version through which views are replayed.
 struct Replayed {
     name: String,
     loaded: Loaded,
@@ -45,7 +47,7 @@ struct Replayed {
     made: usize,
 }
 
-/// Carries out a comparison.
+/// Compares two versions.
 pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value, Status> {
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
@@ -71,7 +73,7 @@ pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     };
     if control.isolation_of(&attachment) == Isolation::Process {
         let text = format!(
-            "{} runs in a process of its tenant's, and versions are compared in the daemon; views of its calls aren't kept",
+            "{} runs in its tenant's process; only policies that run in the daemon keep views of calls for a comparison",
             at.policy
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
@@ -139,7 +141,8 @@ pub(super) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     })
 }
 
-/// The message type that an entry of a manifest judges at a hook, if the schema is known and it names one method.
+/// The message type of a manifest's entry at a hook, if the schema is known and the entry names one
+/// method.
 fn message_of<'s>(
     schemas: &'s [Arc<BoundSchema>],
     entry: &Method,
@@ -199,7 +202,7 @@ fn compare(
 }
 
 impl Replayed {
-    /// What this version says about a view that was written for another one's entry for a method.
+    /// This version's decision about a view that was written for another version's entry.
     fn decide(
         &mut self,
         view: &RecordedView,
@@ -212,13 +215,13 @@ impl Replayed {
             .into_iter()
             .find(|(entry, _)| entry.pattern() == shown.pattern());
         let (true, Some((entry, index))) = (manifest.hooks().contains(&view.hook), entry) else {
-            // It isn't asked about such calls, so they pass.
+            // The version isn't evaluated for such calls, so they pass.
             return Ok("allow".to_owned());
         };
         let (before, now) = (all_shown(shown, view.hook), all_shown(entry, view.hook));
         if before != now {
             let text = format!(
-                "the recorded calls can't be replayed: they show [{}] of {} at the {} hook, and {} declares [{}]",
+                "the recorded calls can't be replayed: they show [{}] of {} at the {} hook, but {} declares [{}]",
                 before.join(", "),
                 shown.pattern(),
                 view.hook,
@@ -231,7 +234,7 @@ impl Replayed {
             Some(instance) if !instance.is_dead() => instance,
             place => {
                 if self.made >= REPLAY_INSTANCES {
-                    return Ok("fault (too many to go on)".to_owned());
+                    return Ok("fault (not evaluated: too many faults before)".to_owned());
                 }
                 self.made += 1;
                 let granted = granted(&self.attachment.options)? | manifest.capabilities();
@@ -297,7 +300,8 @@ pub(super) fn told(entry: &Method, hook: Hook, effects: &Effects, kinds: Kinds<'
     all.collect::<Vec<_>>().join("; ")
 }
 
-/// A field's 64 bits as a view has them, in JSON (protobuf's mapping: what is no finite number is a string).
+/// A field's 64 bits from a view, in JSON. As in protobuf's mapping, non-finite numbers are
+/// strings.
 fn number(bits: u64, kind: Option<Kind>) -> Value {
     let float = |value: f64| match serde_json::Number::from_f64(value) {
         Some(number) => number.into(),
@@ -314,7 +318,7 @@ fn number(bits: u64, kind: Option<Kind>) -> Value {
     }
 }
 
-/// What a view for an entry shows, in its order: paths of fields, and `metadata KEY`.
+/// The contents of an entry's view, in order: paths of fields, and `metadata KEY`.
 fn all_shown(entry: &Method, hook: Hook) -> Vec<String> {
     let keys = entry.metadata(hook).iter();
     let keys = keys.map(|key| format!("metadata {key}"));
@@ -334,8 +338,8 @@ pub(super) fn kinds_in(layouts: &Layouts, root: MessageId) -> impl Fn(&str) -> O
     }
 }
 
-/// A view by its fields' paths and metadata keys. A field of unknown kind that points to bytes of the view is shown as those, and as a signed number
-/// otherwise.
+/// A view by its fields' paths and metadata keys. A field of unknown kind is shown as bytes if it
+/// points into the view, otherwise as a signed number.
 pub(super) fn readable(
     view: &[u8],
     (fields, keys): (&[String], &[String]),

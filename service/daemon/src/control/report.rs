@@ -1,4 +1,4 @@
-//! What operators are told, as JSON: status, policies, the audit log.
+//! Reports for operators, as JSON: status, policies, the audit log.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -35,13 +35,13 @@ pub(super) fn answer(report: &Value) -> Result<Answer, Status> {
     })
 }
 
-/// The attachments that a change was about.
+/// The attachments that a change concerned.
 pub(super) fn changed(attachments: &[Attachment]) -> Value {
     let all: Vec<_> = attachments.iter().map(of_attachment).collect();
     json!({"attachments": all})
 }
 
-/// As `policy list` shows it: a tenant's name, or `provider`, which as a tenant's name is one of many.
+/// A policy's owner as `policy list` shows it: the tenant's name, or `(provider)`.
 fn owner_name(owner: &Owner) -> &str {
     owner.tenant().unwrap_or("(provider)")
 }
@@ -75,7 +75,7 @@ fn of_rdma(control: &Control) -> Value {
     })
 }
 
-/// What a version is in a slot; `None`: nothing that judges.
+/// A version's role in a slot; `None`: it doesn't judge.
 fn role(slot: &Slot, version: u32) -> Option<String> {
     let candidate = slot
         .candidate
@@ -86,12 +86,12 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
     candidate.map(|candidate| candidate.trial.to_string())
 }
 
-/// Everything about attachments, joined with what the runtimes have counted.
+/// All attachments, joined with the runtimes' counts.
 struct Joined<'a> {
     control: &'a Control,
-    /// By attachment, in the chain's order of their places; none without a live.
+    /// By attachment, in the chain's order.
     by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
-    /// The keys of those that are of one policy.
+    /// The keys of the attachments of one policy.
     by_policy: HashMap<(Owner, &'a str), Vec<u64>>,
     counted: HashMap<u32, Vec<&'a PolicyReport>>,
 }
@@ -140,7 +140,7 @@ impl<'a> Joined<'a> {
             .map(|place| &self.by_attachment[place][..])
     }
 
-    /// What the versions of an attachment have counted, over all runtimes.
+    /// The counts of an attachment's versions, over all runtimes.
     fn versions(&self, lives: &[(u32, &Live)]) -> Vec<Value> {
         struct Sum<'a> {
             counts: Counts,
@@ -254,10 +254,11 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
     }))
 }
 
-/// Peers, each once for all tenants whose calls have it in the same state, with how long.
+/// Peers, each once for all tenants that have it in the same state, with the duration of that
+/// state.
 fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
     for peer in &mut peers {
-        // Who dialled here did so from some port or other.
+        // The port of an accepted connection is arbitrary.
         if !peer.dialled
             && let Ok(address) = peer.address.parse::<SocketAddr>()
         {
@@ -277,7 +278,7 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
             .entry(key)
             .or_insert_with(|| (Vec::new(), peer.clone()));
         tenants.extend(tenant);
-        // The longest time, and any error.
+        // The longest duration, and any error.
         known.since_ns = match (known.since_ns, peer.since_ns) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
@@ -296,7 +297,8 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
     together.into_values().map(one).collect()
 }
 
-/// What is wrong beyond attachments and peers: files, the compiler's cache, an upgrade that was refused, applications whose schemas don't fit.
+/// Problems beyond attachments and peers: files, the compiler's cache, a failed upgrade,
+/// applications whose schemas don't fit.
 fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
     let mut problems = control.store.problems();
     let compiler = control.compilation.compiler().problem();
@@ -314,7 +316,7 @@ fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
     problems
 }
 
-/// What an operator should know and may not have asked: a sentence each. `tollgate status` shows them first.
+/// Problems that an operator should know of, one sentence each. `tollgate status` shows them first.
 fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> Vec<String> {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let mut problems = of_daemon;
@@ -327,14 +329,14 @@ fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> V
         if let Some(why) = at["fallback"]["why"].as_str() {
             let running = &at["fallback"]["running"];
             problems.push(format!(
-                "{policy} runs as version {running} at {place}, since the one that was attached can't be: {why}"
+                "{policy} runs as version {running} at {place}, because the attached version can't run: {why}"
             ));
         }
     }
     for peer in peers.iter().filter(|peer| peer["state"] == "lost") {
         let why = peer["last_error"]
             .as_str()
-            .unwrap_or("nothing is known of why");
+            .unwrap_or("the reason is unknown");
         problems.push(format!(
             "peer {} can't be reached: {why}",
             word(&peer["address"])
@@ -343,7 +345,7 @@ fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> V
     problems
 }
 
-/// A stored version, where it judges, and what it has judged.
+/// A stored version, its places, and its counts.
 fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
     let mut sum = Counts::default();
     let mut places = Vec::new();
@@ -379,7 +381,7 @@ fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
     value
 }
 
-/// `tollgate policy list`: without what the runtimes have counted.
+/// The answer to `tollgate policy list`, without the runtimes' counts.
 pub(super) fn list(control: &Control) -> Result<Value, Status> {
     let stored = control
         .store
@@ -466,7 +468,7 @@ pub(super) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
     if last as usize > limits::MAX_SHOWN {
         let most = limits::MAX_SHOWN;
         return Err(invalid(format!(
-            "{last} records are too many at once; {most} can be shown"
+            "{last} records are too many; at most {most} can be shown"
         )));
     }
     let records = store
@@ -554,7 +556,7 @@ mod tests {
             problems(Vec::new(), &attachments, &[]),
             [
                 "policy acl of acme is quarantined at client a.B/*: 5 faults; release it, or upgrade it to another version",
-                "policy acl of acme runs as version 1 at client a.B/*, since the one that was attached can't be: its module is damaged",
+                "policy acl of acme runs as version 1 at client a.B/*, because the attached version can't run: its module is damaged",
             ]
         );
     }

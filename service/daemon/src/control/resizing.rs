@@ -1,12 +1,15 @@
-//! Runtimes come and go while calls run.
+//! Changes the number of runtimes while calls run.
 //!
 //! ```text
-//!   more:   threads start ─▶ every tenant stays where it is ─▶ attachments for all tenants, there too ─▶ tenants move ─▶ by name again
-//!   fewer:  every tenant stays where it is ─▶ tenants move ─▶ by name again ─▶ nobody sends anything there any more ─▶ threads end
+//!   more:   threads start ─▶ every tenant is assigned to its present runtime
+//!           ─▶ attachments for all tenants on the new runtimes ─▶ tenants move ─▶ hash placement
+//!   fewer:  every tenant is assigned to its present runtime ─▶ tenants move ─▶ hash placement
+//!           ─▶ no more commands to the last runtimes ─▶ threads end
 //! ```
 //!
-//! It is always the last ones that come and go, so the others keep their numbers. Tenants are spread anew by their names, but for those that an operator has
-//! moved. All gates of those that move are shut before the first one does; what is refused moves everybody back.
+//! Only the last runtimes are added or removed, so the others keep their numbers. Tenants are
+//! placed anew by their names, unless an operator has moved them. The gates of all moving tenants
+//! are shut before the first move; a failure moves all of them back.
 
 use tollgate_control::{ALL, Candidate};
 use tollgate_engine::Status;
@@ -23,16 +26,17 @@ use crate::datapath::{Command, Placement};
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
-    /// After another process' runtimes have been taken over: as many as is configured.
+    /// Sets the configured number of runtimes after a hand-over, which keeps the predecessor's
+    /// number.
     pub(super) async fn resize_as_configured(&self) {
         let _one_at_a_time = self.changing.lock().await;
         if let Err(status) = self.resize(&self.config()).await {
             let runtimes = self.runtimes();
-            tracing::error!("there stay {runtimes} runtimes: {}", status.message);
+            tracing::error!("{runtimes} runtimes remain: {}", status.message);
         }
     }
 
-    /// As many runtimes as a configuration says. Whoever calls this changes something, alone.
+    /// Sets the number of runtimes of a configuration. The caller holds [`Control::changing`].
     pub(super) async fn resize(&self, config: &Config) -> Result<(), Status> {
         let (before, after) = (self.runtimes(), config.runtimes());
         if before == after {
@@ -55,7 +59,7 @@ impl Control {
         for (tenant, ..) in &going {
             gates.push(self.shut_gate(tenant).await?);
         }
-        // For as long as they move, each is where somebody says.
+        // While they move, each tenant's runtime is explicit.
         let mut meanwhile = Placement {
             runtimes: before.max(after),
             ..was.clone()
@@ -78,7 +82,7 @@ impl Control {
                 let Err(status) = self.back(tenant, *from).await else {
                     continue;
                 };
-                tracing::error!("tenant {tenant} can't go back: {}", status.message);
+                tracing::error!("tenant {tenant} can't be moved back: {}", status.message);
             }
             self.shrink(before, was).await?;
             self.admission.has_runtimes(before);
@@ -87,7 +91,7 @@ impl Control {
         self.shrink(after, shall).await?;
         self.admission.has_runtimes(after);
         tracing::info!(
-            "there are {after} runtimes instead of {before}; {} tenants have moved",
+            "the number of runtimes changed from {before} to {after}; {} tenants moved",
             going.len()
         );
         Ok(())
@@ -100,7 +104,7 @@ impl Control {
         }
     }
 
-    /// Whoever was moved to a runtime stays there.
+    /// Rejects the removal of a runtime that a tenant is assigned to.
     fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
         let before = self.runtimes();
         let mut assigned = shall.assigned.iter();
@@ -109,12 +113,12 @@ impl Control {
             return Ok(());
         };
         let text = format!(
-            "tenant {tenant} was moved to runtime {runtime}, which would go: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
+            "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
         );
         Err(Status::new(Code::FAILED_PRECONDITION, text))
     }
 
-    /// Starts runtimes that there aren't, with what each has of its own.
+    /// Starts the missing runtimes, each with its threads and attachments.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
         for index in self.runtimes()..count {
             let started = start_runtime(
@@ -166,7 +170,7 @@ impl Control {
         self.apply(runtime, change).await
     }
 
-    /// A version that runs on the first runtime, to run on another one.
+    /// A copy, for another runtime, of a version that runs on the first one.
     async fn another(
         &self,
         first: &Live,
@@ -190,13 +194,13 @@ impl Control {
         Ok((Some(version), Place::Put(running)))
     }
 
-    /// Ends runtimes that nobody lives on any more, if there are any, and has everybody go by this placement.
+    /// Ends runtimes without tenants, if there are any, and puts this placement in force.
     async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
         self.placement.replace(placement.clone());
         let gone = self.runtimes.borrow_mut().split_off(count);
         let threads = self.threads.borrow_mut().split_off(count);
         self.tell_placement().await?;
-        // From here on nobody sends anything there.
+        // From here on nothing is sent to them.
         let map = Map {
             placement,
             runtimes: self.runtimes.borrow().clone(),
@@ -229,7 +233,9 @@ impl Control {
         for thread in threads {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;
             if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!("a runtime panicked as it ended; this is a bug of the daemon");
+                tracing::error!(
+                    "a runtime panicked when it ended; this is a bug, please report it"
+                );
             }
         }
         Ok(())

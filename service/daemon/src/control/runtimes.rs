@@ -1,4 +1,4 @@
-//! Runtimes are started here.
+//! Starts runtimes.
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -59,7 +59,7 @@ pub(super) fn start_runtime(
     started.map_err(|error| failed("a runtime can't start")(&error))
 }
 
-/// How a runtime works by a configuration, while nobody watches calls.
+/// A runtime's settings from a configuration, without taps.
 pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
     Tuning {
         core: config.cores.get(runtime).copied(),
@@ -86,11 +86,11 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
     }
 }
 
-/// The next engine's birth.
+/// The id of the next engine.
 pub(super) fn birth() -> Result<Birth, DaemonError> {
     next_birth().ok_or_else(|| {
         DaemonError(format!(
-            "{MAX_BIRTHS} runtimes have been started since this daemon was, upgrades included: restart it"
+            "this daemon and its predecessors have started {MAX_BIRTHS} runtimes, which is the limit: restart it"
         ))
     })
 }

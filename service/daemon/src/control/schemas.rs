@@ -1,15 +1,17 @@
-//! Schemas that applications have bound: resolved once per descriptor set, shared by hash, compiled method by method when they
-//! are called (see [`tollgate_jit::on_demand`]).
+//! Schemas that applications have bound: resolved once per descriptor set, shared by hash, and
+//! compiled per method when it is first called (see [`tollgate_jit::on_demand`]).
 //!
 //! ```text
-//!   (descriptor set's SHA-256, service) ──▶ service's hash ──▶ layouts, programs, machine code
-//!        at most MAX_KNOWN_SETS                 at most MAX_SCHEMAS; what nobody uses goes first
+//!   (SHA-256 of a descriptor set, service) ──▶ service's hash ──▶ layouts, programs, machine code
+//!        at most MAX_KNOWN_SETS                    at most MAX_SCHEMAS; unused ones are dropped first
 //! ```
 //!
-//! Both tables are shared by all tenants; each counts for the tenant that brought it, which has a share. What applications get of them is a function of the descriptor set alone: names, numbers and
-//! types that decide a layout, no comment, no option, no file name, and nothing of who bound it or when. That a set is known here
-//! already shows in how fast it binds; who knows the whole set learns from that only that somebody else does. The set itself is kept for
-//! a process that takes over, and shown to nobody else.
+//! All tenants share both tables; an entry counts against the share of the tenant that brought it.
+//! An application's answer depends on the descriptor set alone: on the names, numbers and types
+//! that decide a layout, not on comments, options or file names, nor on earlier bindings. Only the
+//! speed of a binding shows that a set is cached; an application that has the whole set learns from
+//! it only that another one has it, too. The set itself is kept for a successor, and shown to
+//! nobody else.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -35,25 +37,25 @@ use crate::limits::{
 };
 use tollgate_jit::on_demand::{Compiler, Method, Streams};
 
-/// A service's schema with what chains need to know of it.
+/// A service's schema, with the data that chains need.
 pub(crate) struct BoundSchema {
     pub(crate) service: Arc<ServiceSchema>,
     pub(crate) layout: ServiceLayout,
     pub(crate) compiler: Compiler,
-    /// A descriptor set that it is in.
+    /// A descriptor set that contains it.
     pub(crate) set: Arc<[u8]>,
 }
 
-/// Bytes of a message type in memory, without its fields: as a layout and as steps.
+/// Bytes of a message type in memory without its fields: its layout and its program.
 const MESSAGE_BYTES: usize = size_of::<MessageLayout>() + size_of::<StructProgram>();
-/// Bytes of a field: as a layout, as a step, and as a protobuf record.
+/// Bytes of a field: its layout, its step, and its protobuf record.
 const FIELD_BYTES: usize = size_of::<FieldLayout>() + size_of::<Step>() + size_of::<WireField>();
-/// Bytes of a method, with its two programs.
+/// Bytes of a method with its two programs.
 const METHOD_BYTES: usize =
     size_of::<MethodLayout>() + size_of::<Method>() + 2 * size_of::<Program>();
 
-/// A service as a descriptor set has it, with the steps that check and convert its messages. Making it takes time in proportion to the set: much time for
-/// a large one.
+/// A service of a descriptor set, with the programs that check and convert its messages. Making it
+/// takes time proportional to the set.
 #[derive(Clone, Debug)]
 pub(crate) struct Resolved {
     pub(crate) layout: ServiceLayout,
@@ -66,7 +68,7 @@ impl Resolved {
         Resolved { layout, programs }
     }
 
-    /// Bytes that it takes in memory, about.
+    /// Approximate bytes in memory.
     fn bytes(&self) -> usize {
         let layout = &self.layout;
         let messages = layout.layouts.messages.iter();
@@ -81,7 +83,7 @@ impl Resolved {
     }
 }
 
-/// What an application binds: the digest of its descriptor set, and the service.
+/// The key of a binding: the digest of its descriptor set, and the service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SetKey {
     digest: [u8; 32],
@@ -98,14 +100,14 @@ impl SetKey {
     }
 }
 
-/// For `status --json`.
+/// Counters for `status --json`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct SchemaCounters {
     /// Schemas in memory.
     pub(crate) held: usize,
-    /// Descriptor sets that are known.
+    /// Known descriptor sets.
     pub(crate) known_sets: usize,
-    /// Schemas that were prefetched.
+    /// Prefetched schemas.
     pub(crate) prefetched: usize,
     /// Bindings whose descriptor set was known.
     pub(crate) hits: u64,
@@ -119,7 +121,7 @@ pub(crate) type Bringer = Option<Arc<str>>;
 struct Held {
     schema: Arc<BoundSchema>,
     by: Bringer,
-    /// Bytes that it takes in memory, about, its descriptor set's included.
+    /// Approximate bytes in memory, including the descriptor set.
     bytes: usize,
 }
 
@@ -134,9 +136,9 @@ pub(crate) struct Schemas {
     compiler: Compiler,
     by_hash: HashMap<[u8; 32], Held>,
     by_set: HashMap<SetKey, [u8; 32]>,
-    /// Prefetched ones, which aren't forgotten.
+    /// Prefetched schemas, which are never dropped.
     kept: Vec<Arc<BoundSchema>>,
-    /// The keys of `by_set`, oldest first, and whose they are.
+    /// The keys of `by_set` with their tenants, oldest first.
     set_order: VecDeque<(Bringer, SetKey)>,
     counters: SchemaCounters,
 }
@@ -164,7 +166,7 @@ impl Schemas {
         found
     }
 
-    /// The cached schema equal to this one of `set`, or a new one; `key` leads to it from now on.
+    /// The cached schema that equals this one, or a new one. `key` is cached, too.
     pub(crate) fn intern(
         &mut self,
         key: SetKey,
@@ -181,10 +183,10 @@ impl Schemas {
         Ok(schema)
     }
 
-    /// As [`intern`](Self::intern), before anybody binds it; it is never forgotten.
+    /// Like [`intern`](Self::intern), but before a binding; the schema is never dropped.
     ///
     /// # Errors
-    /// [`MAX_PREFETCHED`] are kept, or no further schema has room.
+    /// [`MAX_PREFETCHED`] schemas are kept already, or there is no room for another schema.
     pub(super) fn keep(
         &mut self,
         key: SetKey,
@@ -195,7 +197,7 @@ impl Schemas {
         let is_kept = self.kept.iter().any(|kept| kept.layout.hash == hash);
         if !is_kept && self.kept.len() >= MAX_PREFETCHED {
             let text = format!(
-                "{} can't be prefetched: {MAX_PREFETCHED} services are, which is the limit",
+                "{} can't be prefetched: {MAX_PREFETCHED} services are already, which is the limit",
                 resolved.layout.name
             );
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
@@ -207,7 +209,7 @@ impl Schemas {
         Ok(schema)
     }
 
-    /// As [`intern`](Self::intern), for a look at it: it isn't kept.
+    /// Like [`intern`](Self::intern), but the schema isn't cached.
     pub(crate) fn lent(&self, resolved: Resolved, set: &[u8], by: &Bringer) -> Arc<BoundSchema> {
         let known = self.by_hash.get(&resolved.layout.hash);
         known.map_or_else(
@@ -216,7 +218,7 @@ impl Schemas {
         )
     }
 
-    /// How many schemas a tenant has brought, and the bytes that they take.
+    /// The number of schemas that a tenant has brought, and their bytes.
     fn of(&self, by: &Bringer) -> (usize, usize) {
         let its = self.by_hash.values().filter(|held| held.by == *by);
         its.fold((0, 0), |(count, bytes), held| {
@@ -229,7 +231,7 @@ impl Schemas {
         count < MAX_SCHEMAS_PER_TENANT && bytes + more <= MAX_SCHEMA_BYTES_PER_TENANT
     }
 
-    /// Makes room for a schema of so many bytes that a tenant brings.
+    /// Makes room for a tenant's schema of this many bytes.
     fn make_room(&mut self, by: &Bringer, more: usize) -> Result<(), Status> {
         let full = |text| Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         if let Some(tenant) = by {
@@ -240,8 +242,8 @@ impl Schemas {
             if !self.has_room(by, more) {
                 let (count, bytes) = self.of(by);
                 return full(format!(
-                    "tenant {tenant} has {count} schemas in use, of {bytes} bytes, and this one has {more}; one tenant may have \
-                     {MAX_SCHEMAS_PER_TENANT}, of {MAX_SCHEMA_BYTES_PER_TENANT} bytes"
+                    "tenant {tenant} has {count} schemas in use, of {bytes} bytes, and this one has {more} bytes; the limit of one tenant is \
+                     {MAX_SCHEMAS_PER_TENANT} schemas, of {MAX_SCHEMA_BYTES_PER_TENANT} bytes"
                 ));
             }
         }
@@ -305,7 +307,7 @@ impl Schemas {
         if self.by_set.insert(key.clone(), hash).is_none() {
             self.set_order.push_back((by.clone(), key));
         }
-        // Who brings too many forgets its own.
+        // A tenant with too many entries evicts its own.
         let its = self.set_order.iter().filter(|(of, _)| of == by).count();
         let at = match by.is_some() && its > MAX_KNOWN_SETS_PER_TENANT {
             true => self.set_order.iter().position(|(of, _)| of == by),
@@ -316,7 +318,7 @@ impl Schemas {
         }
     }
 
-    /// The schema with this hash, if it is in memory.
+    /// The cached schema with this hash.
     pub(crate) fn of_hash(&self, hash: &[u8; 32]) -> Option<Arc<BoundSchema>> {
         let held = self.by_hash.get(hash);
         held.map(|held| Arc::clone(&held.schema))
@@ -353,15 +355,16 @@ pub(crate) fn parse_all(descriptor_set: &[u8]) -> Result<Vec<(SetKey, Resolved)>
     parsed.collect()
 }
 
-/// Parses what an application sent.
+/// Parses an application's descriptor set.
 pub(crate) fn parse(descriptor_set: &[u8], service: &str) -> Result<Resolved, Status> {
     let schema = Schema::from_descriptor_set(descriptor_set).map_err(refused)?;
     let layout = schema.service(service).map_err(refused)?;
     Ok(Resolved::of(layout))
 }
 
-/// What each method of `ours` finds in a schema with the description `theirs`, which may be anything. Linear in both, up to
-/// milliseconds for large ones: on a blocking thread.
+/// The match of each method of `ours` in a schema with the description `theirs`, which may be
+/// arbitrary. Runs on a blocking thread: the time is linear in both, up to milliseconds for large
+/// ones.
 pub(crate) async fn compare(
     turn: &Turn,
     ours: &Arc<ServiceSchema>,
@@ -372,7 +375,7 @@ pub(crate) async fn compare(
     let compared = compared.await;
     let mut matches = compared.unwrap_or_else(|failed| {
         tracing::error!(
-            "the schemas of {} weren't compared: {}",
+            "the schemas of {} couldn't be compared: {}",
             ours.name,
             failed.message
         );
@@ -411,7 +414,7 @@ mod tests {
         Schemas::new(tollgate_jit::on_demand::queue(1).0)
     }
 
-    /// What the control plane does about a binding.
+    /// Resolves and interns a set, as for a binding.
     fn bind(schemas: &mut Schemas, set: &[u8], service: &str) -> Arc<BoundSchema> {
         let key = SetKey::new(set, service);
         match schemas.known(&key) {
@@ -451,7 +454,7 @@ mod tests {
         assert_eq!(schemas.counters().known_sets, 2);
     }
 
-    /// However many methods share large messages, the messages cost once.
+    /// Methods that share large messages are charged once for these.
     #[test]
     fn methods_share_the_steps_of_their_messages() {
         let proto = |methods: usize| {
@@ -475,7 +478,7 @@ mod tests {
         assert!(many < 2 * one + 300 * METHOD_BYTES, "{one} {many}");
     }
 
-    /// The tables serve every tenant: nothing that one put into its files beside the layout reaches them.
+    /// The tables serve every tenant: only the layout of a tenant's files reaches them.
     #[test]
     fn what_is_cached_is_the_layout_and_nothing_else_of_the_files() {
         let mut schemas = schemas();

@@ -1,4 +1,4 @@
-//! Open sessions as the control plane has them.
+//! Open sessions of the control plane.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,12 +9,12 @@ use tollgate_engine::{SessionId, Status};
 
 use crate::control::packets::Socket;
 
-/// Where a session is: its runtime, and what it is called there. It may move between two requests of its application's.
+/// A session's runtime and its id there. Both may change between two requests of its application.
 pub(crate) type At = Rc<Cell<(usize, SessionId)>>;
 
-/// What others than its connection know of an open session.
+/// An open session, as others than its connection see it.
 pub(crate) struct Connected {
-    /// Told when the runtime has ended it.
+    /// Receives the reason when the runtime has ended the session.
     pub(super) ended: oneshot::Sender<Status>,
     pub(super) at: At,
     pub(super) socket: Rc<Socket>,
@@ -24,7 +24,7 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
-    /// The session has ended: its application is told this.
+    /// Ends the session; its application gets this status.
     pub(super) fn end(self, why: Status) {
         let _connection_gone = self.ended.send(why);
     }

@@ -1,7 +1,9 @@
-//! Settings that change while calls run: checked, stored, and in force on every runtime before anybody is told so.
+//! Settings that change while calls run: checked, stored, and in force on every runtime before the
+//! answer.
 //!
-//! What can fail comes first, and a change is stored before it is made, so what is refused leaves everything as it was. A runtime takes it
-//! between two calls. What is looked up when it is needed (quarantines, the memory of instances) is in force with the store.
+//! Steps that can fail come first, and a change is stored before it is made, so a rejected change
+//! has no effect. A runtime takes a change between two calls. Values that are read when needed
+//! (quarantines, the memory of instances) are in force as soon as they are stored.
 
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use crate::settings::{Change, Settings};
 use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
-    /// Those of a daemon that starts. What was set and can't be used is warned of.
+    /// The settings at the start. Logs stored values that can't be used.
     pub(super) fn restored(
         configured: Config,
         store: &tollgate_control::Store,
@@ -31,13 +33,13 @@ impl Settings {
         let set = set.map_err(|error| failed("the store can't be read")(&error))?;
         let settings = Settings::new(configured, set, usable_cores());
         for (key, why) in settings.unused() {
-            tracing::error!("{key} was set at run time to what can't be used: {why}");
+            tracing::error!("{key} has a value from run time that can't be used: {why}");
         }
         Ok(settings)
     }
 }
 
-/// Those that the kernel lets this process have; none if it doesn't say.
+/// The cores that the kernel allows to this process; empty if the kernel doesn't tell.
 fn usable_cores() -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None);
     let allowed = allowed.unwrap_or_else(|_| CpuSet::new());
@@ -46,12 +48,12 @@ fn usable_cores() -> Vec<usize> {
         .collect()
 }
 
-/// `tollgate daemon settings`.
+/// The answer to `tollgate daemon settings`.
 pub(super) fn show(control: &Control) -> Value {
     control.settings.borrow().report(|_| true)
 }
 
-/// `tollgate daemon set` and `reset`: all of it, or nothing. Tells how the settings are afterwards.
+/// `tollgate daemon set` and `reset`: makes all changes, or none. Returns the settings afterwards.
 pub(super) async fn change(
     control: &Control,
     actor: Actor,
@@ -63,7 +65,7 @@ pub(super) async fn change(
         .map(|c| (c.key, c.value))
         .collect();
     if changes.is_empty() {
-        return Err(invalid("a change of settings names at least one"));
+        return Err(invalid("a change of settings must name at least one"));
     }
     let _one_at_a_time = control.begin_change().await?;
     let before = control.settings.borrow().clone();
@@ -78,7 +80,8 @@ pub(super) async fn change(
         true => Event::Set,
         false => Event::Reset,
     };
-    // This may be refused by runtimes, too: it comes first, and is taken back if it can't be stored.
+    // Runtimes may refuse this, too. So it comes first, and is reverted if the change can't be
+    // stored.
     control.resize(&after.in_force()).await?;
     let stored = control
         .store
@@ -86,7 +89,7 @@ pub(super) async fn change(
     if let Err(error) = stored {
         if let Err(status) = control.resize(&before.in_force()).await {
             tracing::error!(
-                "another number of runtimes can't be taken back: {}",
+                "the change of the number of runtimes can't be reverted: {}",
                 status.message
             );
         }
@@ -99,7 +102,7 @@ pub(super) async fn change(
 }
 
 impl Control {
-    /// Has all runtimes go on with what is in force now, and waits until they do.
+    /// Puts the current settings in force on all runtimes, and waits for them.
     pub(super) async fn tune(&self, before: &Config) -> Result<(), Status> {
         let config = self.config();
         let cpu = self.cpu_limit(None);
@@ -112,7 +115,7 @@ impl Control {
                 true => Vec::new(),
                 false => self.with_default_cpu(runtime),
             };
-            // All of them are told before one is waited for.
+            // All runtimes are told before one is waited for.
             asked.push(self.begin(runtime, |done| Command::Tune {
                 tuning,
                 cpu,
@@ -126,7 +129,7 @@ impl Control {
         Ok(())
     }
 
-    /// The attachments on a runtime that don't say themselves what a judgement may use.
+    /// The attachments on a runtime without a CPU limit of their own.
     fn with_default_cpu(&self, runtime: usize) -> Vec<u32> {
         let attachments = self.attachments.borrow();
         let lives = attachments.live.iter();
@@ -136,7 +139,7 @@ impl Control {
         lives.map(|(id, _)| id).collect()
     }
 
-    /// What judging one call may use.
+    /// The CPU limit of one call's evaluation.
     pub(super) fn cpu_limit(&self, cpu_us: Option<u32>) -> CpuLimit {
         let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
         CpuLimit {

@@ -1,8 +1,10 @@
-//! The file of the Unix socket: where it is made, who may connect, and who removes it.
+//! The file of the Unix socket: its place, its permissions, and its removal.
 //!
-//! Connecting takes the right to write to the file, and gives the right to try tokens; administration is decided by who is at the other end. So
-//! everybody may connect by default (`socket_mode`), whatever the umask is. Only the default's directory is made here: one that doesn't exist is
-//! mistyped. What this daemon didn't make it neither replaces nor removes ([`ControlListener::bind_after`]).
+//! Connecting needs write permission on the file. A connection may try tokens; administration
+//! depends on the peer's user. So everybody may connect by default (`socket_mode`), regardless of
+//! the umask. Only the default socket's directory is created here: another missing directory is
+//! probably a typing error. A file that this daemon didn't create is neither replaced nor removed
+//! ([`ControlListener::bind_after`]).
 
 use std::fs::{DirBuilder, Permissions};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
@@ -13,26 +15,26 @@ use tollgate_shm_abi::control::{ControlListener, ListenError};
 use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
 
-/// Where the groups of this host are.
+/// The host's groups.
 const GROUPS: &str = "/etc/group";
 
-/// Who may connect.
+/// Permissions of the socket file.
 pub(crate) struct Access {
     mode: u32,
     group: Option<u32>,
 }
 
 impl Access {
-    /// What is configured.
+    /// The configured permissions.
     ///
     /// # Errors
-    /// There is no such group.
+    /// The group doesn't exist.
     pub(crate) fn configured(config: &Config) -> Result<Access, DaemonError> {
         let group = config.socket_group.as_deref().map(|name| {
             let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
             group_id(&groups, name).ok_or_else(|| {
                 let text = format!(
-                    "socket_group = {name:?}: {GROUPS} has no such group; make it, or give its number"
+                    "socket_group = {name:?}: {GROUPS} has no such group; create it, or give its number"
                 );
                 DaemonError(text)
             })
@@ -43,22 +45,22 @@ impl Access {
         })
     }
 
-    /// Puts it in force for a socket that is this daemon's.
+    /// Sets the permissions of this daemon's socket.
     pub(super) fn apply(&self, path: &Path) -> Result<(), String> {
         if let Some(group) = self.group {
             let changed = lchown(path, None, Some(group));
             changed.map_err(|error| {
                 format!(
-                    "its group can't be {group}, of which this user has to be a member: {error}"
+                    "its group can't be set to {group}, which needs membership in that group: {error}"
                 )
             })?;
         }
         let changed = std::fs::set_permissions(path, Permissions::from_mode(self.mode));
-        changed.map_err(|error| format!("its mode can't be {:04o}: {error}", self.mode))
+        changed.map_err(|error| format!("its mode can't be set to {:04o}: {error}", self.mode))
     }
 }
 
-/// A group's number, by its name or the number itself.
+/// A group's number, by its name or its number.
 fn group_id(groups: &str, name: &str) -> Option<u32> {
     let mut lines = groups.lines().map(|line| line.split(':'));
     let named = lines.find_map(|mut fields| {
@@ -68,15 +70,15 @@ fn group_id(groups: &str, name: &str) -> Option<u32> {
     named.or_else(|| name.parse().ok())
 }
 
-/// The file that a listener of this daemon's is at.
+/// The file of this daemon's listener.
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and number; `None`: somebody has removed it meanwhile.
+    /// Device and inode; `None`: the file was removed meanwhile.
     id: Option<(u64, u64)>,
 }
 
 impl SocketFile {
-    /// Listens where it is configured.
+    /// Listens at the configured path.
     ///
     /// # Errors
     /// A sentence for the operator.
@@ -93,7 +95,7 @@ impl SocketFile {
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
             if config.socket.is_some() {
                 let text = format!(
-                    "{doing}: there is no directory {}; make it, or look at --socket",
+                    "{doing}: there is no directory {}; create it, or check --socket",
                     directory.display()
                 );
                 return Err(DaemonError(text));
@@ -111,13 +113,13 @@ impl SocketFile {
         Ok((listener, SocketFile::at(path)))
     }
 
-    /// The file of a listener that another process has made.
+    /// The file of another process's listener.
     pub(crate) fn at(path: PathBuf) -> SocketFile {
         let id = socket_at(&path);
         SocketFile { path, id }
     }
 
-    /// Puts in force who may connect now, after another process has decided that.
+    /// Sets the permissions after a hand-over: the predecessor may have had others.
     pub(crate) fn admit(&self, access: &Access) {
         if self.is_there()
             && let Err(why) = access.apply(&self.path)
@@ -126,7 +128,7 @@ impl SocketFile {
         }
     }
 
-    /// Removes it, unless another file has its name by now.
+    /// Removes the file, unless another file has its name by now.
     pub(crate) fn remove(&self) {
         if self.is_there() {
             let _already_gone = std::fs::remove_file(&self.path);
@@ -138,14 +140,14 @@ impl SocketFile {
     }
 }
 
-/// Of the socket at a path its device and number.
+/// Device and inode of the socket at a path.
 fn socket_at(path: &Path) -> Option<(u64, u64)> {
     let there = std::fs::symlink_metadata(path).ok()?;
     let is_socket = there.file_type().is_socket();
     is_socket.then(|| (there.dev(), there.ino()))
 }
 
-/// Makes a directory that everybody may look into, whatever the umask is.
+/// Creates a directory that everybody may enter, regardless of the umask.
 fn make_reachable(directory: &Path) -> std::io::Result<()> {
     DirBuilder::new().mode(0o755).create(directory)?;
     std::fs::set_permissions(directory, Permissions::from_mode(0o755))
@@ -201,7 +203,7 @@ mod tests {
         let error = Access::configured(&unknown).map(drop).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "socket_group = \"no such group\": /etc/group has no such group; make it, or give its number"
+            "socket_group = \"no such group\": /etc/group has no such group; create it, or give its number"
         );
     }
 
@@ -232,7 +234,7 @@ mod tests {
         assert_eq!(
             refused(&config(Some(&socket))),
             format!(
-                "can't listen on {}: there is no directory {}; make it, or look at --socket",
+                "can't listen on {}: there is no directory {}; create it, or check --socket",
                 socket.display(),
                 directory.display()
             )

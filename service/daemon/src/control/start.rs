@@ -32,22 +32,25 @@ use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::rdma::Rdma;
 use crate::settings::Settings;
 
-/// As many descriptors as this process may have: a session takes five, and who starts a daemon often leaves it 1,024 in all.
+/// Raises the limit of descriptors to the hard limit: a session takes five, and the soft limit is
+/// often 1,024.
 fn raise_descriptors() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Then it stays as it is, and what finds none is refused.
+    // On failure the limit stays, and connections beyond it are rejected.
     let _as_it_was = setrlimit(Resource::Nofile, limit);
 }
 
-/// Runs a daemon until SIGINT or SIGTERM, or until another process has taken over. Prints one line to standard output once it
-/// serves. If it is to take over itself, from whom is at the other end of standard input.
+/// Runs a daemon until SIGINT or SIGTERM, or until another process has taken over. Prints one line
+/// to standard output when it serves. If it takes over, its predecessor is at the other end of
+/// standard input.
 pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
     raise_descriptors();
     confinement::give_up_privileges().map_err(confined)?;
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Each worker has one that waits for it, and each exporter one that looks its endpoint up: where no name server answers, all of them wait.
+        // Each worker needs one that waits for it, and each exporter one for looking up its
+        // endpoint: if no name server answers, all of them block.
         .max_blocking_threads(
             TURNS + OPERATORS_THREADS + config.compile.workers + 1 + MAX_TENANT_ENDPOINTS,
         )
@@ -111,13 +114,13 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             config.listen.is_some() || !config.peers.is_empty() || config.link.open_targets;
         if wanted {
             tracing::warn!(
-                "without a key this daemon has no peers: it refuses who connects, and dials nobody. --psk-file names a key that all daemons have"
+                "without a key this daemon has no peers: it rejects connections and dials nobody. Give all daemons the same key with --psk-file"
             );
         }
     }
     let rdma = Rdma::open(&config.rdma);
     if let Some(why) = rdma.unavailable() {
-        tracing::info!("links are carried by TCP: {why}");
+        tracing::info!("links use TCP only: {why}");
     }
     let access = Access::configured(&config)?;
     let (applications, peers, socket) = match listeners {
@@ -221,7 +224,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     }
     if control.state_is_in_memory() {
         tracing::warn!(
-            "there is no state directory (--state): tenants, policies and attachments are in memory only and end with the daemon"
+            "there is no state directory (--state): tenants, policies and attachments are in memory only and are lost when the daemon stops"
         );
     }
     let shown = control
@@ -249,7 +252,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     for thread in control.threads.take() {
         if thread.join().is_err() {
             return Err(DaemonError(
-                "a runtime panicked; this is a bug of the daemon".to_owned(),
+                "a runtime panicked; this is a bug, please report it".to_owned(),
             ));
         }
     }
@@ -268,7 +271,8 @@ fn forbid_system_calls() {
     }
 }
 
-/// The store, or a thread that opens it: that waits for the disk while the policy host is started, which takes the processor.
+/// The store, or the thread that opens it: that thread waits for the disk while the start of the
+/// policy host uses the processor.
 enum Opening {
     Done(Box<Store>),
     Begun(std::thread::JoinHandle<Result<Store, StoreError>>),
@@ -297,7 +301,7 @@ impl Opening {
         };
         let opened = thread.join();
         let opened = opened.map_err(|_| {
-            DaemonError("opening the store panicked; this is a bug of the daemon".to_owned())
+            DaemonError("opening the store panicked; this is a bug, please report it".to_owned())
         })?;
         opened.map_err(|error| failed("the store can't be opened")(&error))
     }
@@ -318,8 +322,8 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
     }
     match (&link.key, config.listen) {
         (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
-            "listening for peers on {address} takes a key, because whoever reaches a daemon without one may speak for any tenant: \
-             write one with `openssl rand -base64 32` into a file for --psk-file, the same for all daemons, or listen on 127.0.0.1"
+            "listening for peers on {address} needs a key, because without one anybody could act for any tenant: \
+             create one file for all daemons with `openssl rand -base64 32` and name it with --psk-file, or listen on 127.0.0.1"
         ))),
         _ => Ok(link),
     }
@@ -346,7 +350,7 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
         _ = terminate.recv() => {},
         () = control.retired.notified() => return Ok(true),
     }
-    // Not while runtimes wait to hear who goes on.
+    // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
         _nobody_takes_over = control.requests.read() => Ok(false),
         () = control.retired.notified() => Ok(true),

@@ -1,4 +1,4 @@
-//! What the control plane knows, and how it speaks to the runtimes.
+//! The state of the control plane, and its commands to the runtimes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -44,57 +44,60 @@ use crate::rdma::Rdma;
 use crate::settings::Settings;
 use tollgate_policy_chain::plan::PolicyChange;
 
-/// A session that the control plane doesn't know by that name, and why it has ended.
+/// A session without a known id here, and the reason why it ended.
 type EndedEarly = ((usize, SessionId), String);
 
 pub(super) type Threads = Vec<std::thread::JoinHandle<()>>;
 
-/// What the control plane knows.
+/// The state of the control plane.
 pub(super) struct Control {
     pub(super) settings: RefCell<Settings>,
-    /// As links are made, but for what the settings say.
+    /// The configuration of links, except for the settings.
     pub(super) link: LinkConfig,
     pub(super) store: Store,
     pub(super) compilation: Compilation,
-    /// What processes become that are started, if this one is root.
+    /// The user of child processes if this one is root.
     pub(super) child_user: ChildUser,
-    /// Who may have signed a policy; none: nobody needs to.
+    /// Keys of trusted signers of policies; empty: no signature is needed.
     pub(super) trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
     pub(super) rate: Rate,
     pub(super) runtimes: RefCell<Vec<Handle>>,
     pub(super) threads: RefCell<Threads>,
-    /// What runtimes tell of.
+    /// Events of the runtimes.
     pub(super) events: UnboundedSender<Event>,
-    /// What runtimes that have gone had counted.
+    /// The counts of removed runtimes.
     pub(super) counted_before: RefCell<Report>,
-    /// Where tenants live.
+    /// The tenants' runtimes.
     pub(super) placement: RefCell<Placement>,
-    /// Each tenant's gate: read while an application of its is served here, written while it moves.
+    /// Each tenant's gate: held for reading while a request of its applications is served, for
+    /// writing while it moves.
     pub(super) gates: RefCell<HashMap<String, Arc<RwLock<()>>>>,
-    /// While a tenant moves: sessions that have ended on the new runtime before it is known here what they are called there.
+    /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
+    /// here.
     pub(super) ended_early: RefCell<Option<Vec<EndedEarly>>>,
-    /// For how long tenants that have moved stood still the last time.
+    /// The pause of each tenant's last move.
     pub(super) pauses: RefCell<HashMap<String, Duration>>,
     pub(super) schemas: RefCell<Schemas>,
     pub(super) names: names::Names,
     pub(super) turns: turns::Turns,
     pub(super) attachments: RefCell<Attachments>,
-    /// Told when a token ends at some time.
+    /// Notified when a token gets an end.
     pub(super) rotated: Notify,
-    /// Where isolated policies run.
+    /// Processes of isolated policies.
     pub(super) processes: RefCell<Processes>,
     /// One administrative change at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
-    /// Faults and the like, which the audit log has coalesced.
+    /// Repeated events, such as faults, that the audit log coalesces.
     pub(super) repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
     /// Open sessions, by runtime and number.
     pub(super) sessions: RefCell<HashMap<(usize, SessionId), Connected>>,
-    /// Connections that have asked nothing yet.
+    /// Connections without a request so far.
     pub(super) strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
-    /// Read while an application's request is carried out; written while another process takes over.
+    /// Held for reading during an application's request, for writing while another process takes
+    /// over.
     pub(super) requests: RwLock<()>,
-    /// Told when what waits for others is to be given up, because another process waits for it.
+    /// Notified when waiting requests have to be given up because another process waits for them.
     pub(super) hurry: Notify,
     pub(super) admission: Rc<Admission>,
     pub(super) heaps: Rc<heaps::Heaps>,
@@ -103,63 +106,63 @@ pub(super) struct Control {
     /// Why peers aren't accepted over RDMA, if they aren't.
     pub(super) not_listening: RefCell<Option<String>>,
     pub(super) listen: Option<SocketAddr>,
-    /// What this process was started from.
+    /// The program of this process.
     pub(super) program: PathBuf,
-    /// When it began to count, by the monotonic clock.
+    /// When it began to count, on the monotonic clock.
     pub(super) began_ns: u64,
-    /// When what there is of the state began to be kept, if it is in memory only.
+    /// The age of the state if it is in memory only: the time when it was empty.
     pub(super) state_since: String,
-    /// Told once another process has taken over.
+    /// Notified when another process has taken over.
     pub(super) retired: Notify,
     pub(super) successor: RefCell<Option<Child>>,
-    /// Why the last upgrade came to nothing, for those who only sent a signal.
+    /// Why the last upgrade failed, for operators that used a signal.
     pub(super) refused_upgrade: RefCell<Option<String>>,
-    /// Whom telemetry is sent to.
+    /// Exporters of telemetry.
     pub(super) exporters: RefCell<Exporters>,
-    /// Who watches calls.
+    /// Watchers of calls.
     pub(super) taps: RefCell<Taps>,
-    /// Rings when somebody begins to.
+    /// Notified when a tap is opened.
     pub(super) tapped: Notify,
-    /// Who looks with a browser.
+    /// The web console.
     pub(super) console: Rc<Console<Actor>>,
-    /// Where runtimes put what single calls leave.
+    /// The runtimes' records of single calls.
     pub(super) records: SyncSender<Record>,
 }
 
 impl Control {
-    /// What holds now; it may be something else after the next wait.
+    /// The settings in force; they may change during the next wait.
     pub(super) fn config(&self) -> Rc<Config> {
         self.settings.borrow().in_force()
     }
 
-    /// Whether it ends with the daemon.
+    /// Whether the state is lost when the daemon stops.
     pub(super) fn state_is_in_memory(&self) -> bool {
         self.config().state.is_none()
     }
 
-    /// Whether nobody can be a peer: there is no key, and this host's processes aren't trusted.
+    /// Whether peers are impossible: there is no key, and this host's processes aren't trusted.
     pub(super) fn has_no_peers(&self) -> bool {
         self.link.key.is_none() && !self.link.unauthenticated_loopback
     }
 
-    /// Where a tenant lives.
+    /// A tenant's runtime.
     pub(super) fn runtime_of(&self, tenant: &str) -> usize {
         self.placement.borrow().home(tenant)
     }
 
-    /// How many runtimes there are.
+    /// The number of runtimes.
     pub(super) fn runtimes(&self) -> usize {
         self.runtimes.borrow().len()
     }
 
-    /// Sends a command to a runtime; one that has gone needs none.
+    /// Sends a command to a runtime. A removed runtime needs none.
     pub(super) fn send(&self, runtime: usize, command: Command) {
         if let Some(runtime) = self.runtimes.borrow().get(runtime) {
             runtime.send(command);
         }
     }
 
-    /// Sends a command that is answered, and waits for the answer.
+    /// Sends a command, and waits for its answer.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
         runtime: usize,
@@ -168,7 +171,7 @@ impl Control {
         self.answered(self.begin(runtime, command)).await
     }
 
-    /// Sends a command that is answered.
+    /// Sends a command that has an answer.
     pub(super) fn begin<T: Send + 'static>(
         &self,
         runtime: usize,
@@ -188,16 +191,19 @@ impl Control {
                 "the runtime dropped the request: it is ending",
             )),
             Err(_elapsed) => {
-                let text = format!("no answer came within {} s", COMMAND_TIMEOUT.as_secs());
+                let text = format!(
+                    "the runtime didn't answer within {} s",
+                    COMMAND_TIMEOUT.as_secs()
+                );
                 Err(Status::new(Code::UNAVAILABLE, text))
             }
         }
     }
 
-    /// Whoever administers changes something, alone.
+    /// Begins an administrative change: one at a time.
     ///
     /// # Errors
-    /// Another process is about to take over, and what is changed from then on is its.
+    /// Another process is about to take over; changes would be lost.
     pub(super) async fn begin_change(&self) -> Result<MutexGuard<'_, ()>, Status> {
         if self.store.is_held() {
             return Err(refusals::store_failed(&StoreError::HandedOver));

@@ -1,5 +1,7 @@
-//! Whether a state directory can be trusted. Whoever can write to it decides who the tenants are and which policies hold, so it has to be this
-//! user's alone, and so have its files: it is refused at the start if it isn't, rather than used or silently repaired. One that doesn't exist is made by the store.
+//! Checks that a state directory can be trusted. Write access to it decides about tenants and
+//! policies, so the directory and its files must belong to this user or root alone. If they don't,
+//! the daemon doesn't start; it neither uses nor repairs them. The store creates a missing
+//! directory.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -7,13 +9,14 @@ use std::path::Path;
 use crate::control::error::DaemonError;
 use crate::control::own_user::is_own;
 
-/// The right to write, of everybody but the owner.
+/// Write permission of everybody but the owner.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// # Errors
-/// Others than this user and root can write there, or to a file of it; or a file is none. The sentence says what to do.
+/// Users other than this one and root can write to the directory or to a file in it, or an entry
+/// isn't a regular file. The sentence says what to do.
 pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
-    // What can't be looked at can't be opened, either: the store says why.
+    // A directory that can't be inspected can't be opened, either; the store reports why.
     let Ok(there) = std::fs::metadata(state) else {
         return Ok(());
     };
@@ -26,12 +29,12 @@ pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
         return Err(unsafe_because(why));
     }
     for entry in std::fs::read_dir(state).into_iter().flatten().flatten() {
-        // One that has gone meanwhile, or whose link leads nowhere.
+        // The file was removed meanwhile, or the link is dangling.
         let Ok(there) = std::fs::metadata(entry.path()) else {
             continue;
         };
         let kind = there.file_type();
-        // The control socket has a mode of its own.
+        // The control socket has its own mode.
         if kind.is_socket() {
             continue;
         }
@@ -43,7 +46,7 @@ pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
         let (mode, owner) = (there.mode() & 0o7777, there.uid());
         if mode & OTHERS_WRITE != 0 || !its_owner(owner) {
             return Err(unsafe_because(format!(
-                "others may write {shown} (mode {mode:04o}, user {owner}) and so change tenants and policies; look whether they did, then chown it \
+                "other users may write {shown} (mode {mode:04o}, user {owner}) and so change tenants and policies; check whether they did, then chown it \
                  to the daemon's user and chmod go-w it"
             )));
         }
@@ -54,12 +57,12 @@ pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
 fn refusal(mode: u32, owner: u32, is_owner: impl Fn(u32) -> bool) -> Option<String> {
     if !is_owner(owner) {
         return Some(format!(
-            "it belongs to user {owner}, who can change what it holds; run the daemon as that user, or chown it"
+            "it belongs to user {owner}, who can change its contents; run the daemon as that user, or chown it"
         ));
     }
     (mode & OTHERS_WRITE != 0).then(|| {
         format!(
-            "others may write there (mode {mode:04o}) and so change tenants and policies; chmod 0700 it, and look whether they did"
+            "other users may write there (mode {mode:04o}) and so change tenants and policies; chmod 0700 it, and check whether they did"
         )
     })
 }

@@ -1,7 +1,9 @@
-//! What the daemon tells a supervisor that waits for it (systemd: `Type=notify`), by the protocol of sd_notify(3): datagrams of lines.
+//! Notifications to a supervisor (systemd: `Type=notify`) by the protocol of sd_notify(3):
+//! datagrams of lines.
 //!
-//! Only the process that the supervisor watches may be heard (`NotifyAccess=main`). So a daemon that is replaced names its successor itself, as
-//! its last word, unless it is one that doesn't do that yet: then the successor speaks.
+//! The supervisor may accept notifications only from its main process (`NotifyAccess=main`). So a
+//! daemon that is replaced announces its successor with its last notification. If the predecessor
+//! is too old for that, the successor does.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use tollgate_shm_abi::wait::now_ns;
 
-/// Where the address of the supervisor's socket is.
+/// The environment variable with the address of the supervisor's socket.
 const ADDRESS: &str = "NOTIFY_SOCKET";
 
 /// This process serves.
@@ -18,7 +20,7 @@ pub(crate) fn serves() {
     tell(&format!("MAINPID={}\nREADY=1\n", std::process::id()));
 }
 
-/// Another process is being made ready to take over.
+/// A successor is getting ready.
 pub(crate) fn reloads() {
     tell(&format!(
         "RELOADING=1\nMONOTONIC_USEC={}\n",
@@ -26,12 +28,13 @@ pub(crate) fn reloads() {
     ));
 }
 
-/// It doesn't take over, and this is why.
+/// The successor doesn't take over, for this reason.
 pub(crate) fn goes_on(why: &str) {
     tell(&format!("READY=1\nSTATUS={}\n", one_line(why)));
 }
 
-/// That process serves from now on. A container's first process stays the one to watch.
+/// The successor serves from now on. If this is a container's first process, it remains the main
+/// process.
 pub(crate) fn replaced_by(successor: Option<u32>) {
     match successor.filter(|_| std::process::id() != 1) {
         Some(pid) => tell(&format!("MAINPID={pid}\nREADY=1\nSTATUS=\n")),
@@ -39,7 +42,7 @@ pub(crate) fn replaced_by(successor: Option<u32>) {
     }
 }
 
-/// The daemon ends because it was told to.
+/// The daemon stops because it was told to.
 pub(crate) fn stops() {
     tell("STOPPING=1\n");
 }
@@ -57,18 +60,18 @@ fn tell(lines: &str) {
     }
 }
 
-/// A path, or behind an `@` a name without a file.
+/// A path, or an abstract name after an `@`.
 fn address(of: &OsStr) -> std::io::Result<SocketAddr> {
     match of.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
         [b'/', ..] => SocketAddr::from_pathname(of),
         _ => Err(std::io::Error::other(
-            "only paths and abstract names (@NAME) are known",
+            "only paths and abstract names (@NAME) are supported",
         )),
     }
 }
 
-/// A line ends a word of the protocol's.
+/// A line break would end a field of the protocol.
 fn one_line(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }

@@ -1,4 +1,4 @@
-//! Those who watch calls as they end, and what they have not been told yet.
+//! Watchers of calls as they end, with the calls that they haven't fetched yet.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tollgate_telemetry::record::{
 use crate::datapath::tuning::Tap;
 use crate::limits::MAX_TAPPED;
 
-/// Everybody who watches.
+/// All watchers.
 #[derive(Default)]
 pub(super) struct Taps {
     pub(super) open: BTreeMap<u64, Open>,
@@ -25,18 +25,18 @@ pub(super) struct Taps {
 pub(super) struct Open {
     pub(super) tap: Tap,
     pub(super) seen: VecDeque<Value>,
-    /// Calls that runtimes had too many of, or that there was no room for here.
+    /// Calls that were dropped by runtimes, or for which there was no room here.
     pub(super) missed: u64,
     pub(super) asked: Instant,
 }
 
 impl Taps {
-    /// Whether anybody watches.
+    /// Whether there are watchers.
     pub(super) fn any(&self) -> bool {
         !self.open.is_empty()
     }
 
-    /// What runtimes are told.
+    /// The taps, for the runtimes.
     pub(super) fn in_force(&self) -> Arc<[Tap]> {
         self.open.values().map(|open| open.tap.clone()).collect()
     }
@@ -53,7 +53,7 @@ impl Taps {
         };
         let is_denied = denied_by(&span.attributes).is_some();
         for open in self.open.values_mut() {
-            // Whose they were isn't known: everybody has missed them.
+            // The runtimes don't tell which taps they belong to: all taps have missed them.
             open.missed += withheld;
             let code = span.outcome.code;
             if !open.tap.takes(&span.tenant, &span.method, code, is_denied) {
@@ -84,7 +84,7 @@ pub(super) fn plain(attribute: &Attribute) -> Value {
     }
 }
 
-/// One side of a call. Only of one that is traced others know the trace.
+/// One side of a call. The trace is shown only if the call is traced.
 pub(super) fn told(span: &Span, is_traced: bool, now: Now) -> Value {
     let event = |event: &Event| {
         let more = event.attributes.iter();

@@ -1,16 +1,19 @@
-//! Telemetry: what runtimes have counted, under the names that OpenTelemetry and Prometheus know; what single calls have left; and who is told.
+//! Telemetry: the runtimes' counts as metrics under OpenTelemetry's and Prometheus's names, records
+//! of single calls, and their destinations.
 //!
 //! ```text
-//!   who scrapes ──▶ /metrics ──┐
+//!   scrapes ────▶ /metrics ────┐
 //!                              ├─ gather: Measure ──▶ every runtime, between two calls
 //!   every interval_s ──────────┘      │
 //!                                     ▼ families
-//!        the scrape's answer, the daemon's exporter, each tenant's exporter (its own points only); live.rs
+//!        the scrape's answer, the daemon's exporter, each tenant's exporter (own points only), live.rs
 //! ```
 //!
-//! Invariant: the provider's policies are in nobody's points but the daemon's (P5), since those have no tenant.
+//! Invariant: points of the provider's policies have no tenant, so only the daemon's own exporter
+//! gets them (P5).
 //!
-//! Absent on purpose: `server.address` on durations, which would multiply every series by its peers.
+//! Absent on purpose: `server.address` on durations, which would multiply every series by its
+//! peers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -39,10 +42,11 @@ use tollgate_policy_chain::counts::{Counts, decision};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
 
-/// How long before an address is tried again that another process still listens on: the one that this one has taken over from, say.
+/// Pause before a busy listening address is tried again: the predecessor may still have it, for
+/// example.
 const LISTEN_AGAIN: Duration = Duration::from_millis(200);
 
-/// Answers scrapes, if that is wanted, for as long as this process is in charge.
+/// Answers scrapes, if they are configured, for as long as this process serves.
 pub(super) async fn follow_scrapes(control: Rc<Control>) {
     let Some(address) = control.config().telemetry.prometheus else {
         return;
@@ -53,7 +57,7 @@ pub(super) async fn follow_scrapes(control: Rc<Control>) {
             Ok(listener) => break listener,
             Err(error) if !has_warned => {
                 has_warned = true;
-                tracing::warn!("nobody can scrape {address} yet: {error}");
+                tracing::warn!("metrics can't be served at {address} yet: {error}");
             }
             Err(_) => {}
         }
@@ -73,7 +77,7 @@ pub(super) async fn follow_scrapes(control: Rc<Control>) {
     scrape::serve(listener, show).await;
 }
 
-/// Sends metrics, if somebody is to get them.
+/// Exports metrics, if there are exporters.
 pub(super) async fn follow_metrics(control: Rc<Control>) {
     if control.exporters.borrow().0.is_empty() {
         return;
@@ -88,7 +92,7 @@ pub(super) async fn follow_metrics(control: Rc<Control>) {
     }
 }
 
-/// Passes on what single calls have left, as long as somebody is to get it.
+/// Passes on the records of single calls while there is a destination.
 pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>) {
     let config = control.config();
     let (is_told, is_logged) = (config.telemetry.is_told(), config.telemetry.log_failures);
@@ -99,7 +103,7 @@ pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>)
         tokio::time::sleep(COLLECT_EVERY).await;
         watching::end_abandoned(&control).await;
         let now = now();
-        // As many as there are now: a runtime that is faster doesn't keep the control plane here.
+        // A bounded number: a fast runtime can't keep the control plane here.
         for record in left.try_iter().take(MAX_RECORDS) {
             if let (true, Record::Line(line)) = (is_logged, &record) {
                 log(line);
@@ -110,7 +114,7 @@ pub(super) async fn follow_records(control: Rc<Control>, left: Receiver<Record>)
     }
 }
 
-/// A line about a call that has failed, in the daemon's own log.
+/// Logs a failed call in the daemon's own log.
 fn log(line: &Line) {
     let (trace, span) = line.span.unzip();
     tracing::info!(
@@ -122,19 +126,19 @@ fn log(line: &Line) {
         status = line.outcome.code,
         policy = line.policy,
         withheld = line.withheld,
-        // Quoted: without quotes it could hold what looks like fields.
+        // Quoted: an unquoted message could imitate fields.
         "a call failed: {:?}",
         line.outcome.message
     );
 }
 
-/// All metrics as they are now.
+/// All metrics now.
 async fn gather(control: &Control) -> Result<Metrics, Status> {
     let mut report = measure(control).await?;
     Ok(metrics(control, &mut report))
 }
 
-/// What all runtimes have counted and measured.
+/// The counts and durations of all runtimes.
 pub(super) async fn measure(control: &Control) -> Result<Report, Status> {
     let mut report = control.counted_before.borrow().clone();
     let mut asked = Vec::new();
@@ -148,7 +152,7 @@ pub(super) async fn measure(control: &Control) -> Result<Report, Status> {
     Ok(report)
 }
 
-/// That as metrics. Takes the report's durations.
+/// A report as metrics. Takes the report's durations.
 pub(super) fn metrics(control: &Control, report: &mut Report) -> Metrics {
     let mut families = durations(report);
     families.extend(of_policies(control, report));
@@ -161,7 +165,7 @@ pub(super) fn metrics(control: &Control, report: &mut Report) -> Metrics {
     Metrics { families }
 }
 
-/// A tenant that has moved has had series of several runtimes.
+/// Durations. A tenant that moved has series on several runtimes.
 fn durations(report: &mut Report) -> Vec<Family> {
     let mut sums: BTreeMap<(Measured, Option<MeasuredOf>), Histogram> = BTreeMap::new();
     for series in report.measured.drain(..) {
@@ -213,26 +217,31 @@ fn durations(report: &mut Report) -> Vec<Family> {
     vec![client, server, waited]
 }
 
-/// Of each version in each place, by what it has said; a tenant's own policies are its points, the provider's nobody's.
+/// Each version in each place, by its decisions. The points of a tenant's policies have the tenant;
+/// those of the provider's have none.
 fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
     let counter = |name, unit, help| Family::new(name, unit, help, Kind::Counter);
     let mut calls = counter(
         "tollgate.policy.calls",
         "{call}",
-        "Calls that a policy was asked about, by what it said.",
+        "Calls that a policy has evaluated, by its decision.",
     );
-    let mut faults = counter("tollgate.policy.faults", "{fault}", "Times that it failed.");
-    let mut cpu = counter("tollgate.policy.cpu.time", "s", "What its judgements took.");
+    let mut faults = counter("tollgate.policy.faults", "{fault}", "Faults of a policy.");
+    let mut cpu = counter(
+        "tollgate.policy.cpu.time",
+        "s",
+        "CPU time of a policy's evaluations.",
+    );
     let mut memory = Family::new(
         "tollgate.policy.memory",
         "By",
-        "Linear memory of its instances, of all runtimes.",
+        "Linear memory of a policy's instances, on all runtimes.",
         Kind::Gauge,
     );
     let attachments = control.attachments.borrow();
     let mut sums: BTreeMap<_, (Counts, u64)> = BTreeMap::new();
     for policy in &report.policies {
-        // One that is gone has no name any more.
+        // A removed attachment has no name any more.
         if let Some(live) = attachments.live.get(policy.id) {
             let attachment = &live.attachment;
             let tenant = attachment.target.owner().tenant().map(Arc::<str>::from);
@@ -278,7 +287,7 @@ fn of_tenants(report: &Report) -> Vec<Family> {
     let mut busy = counter(
         "tollgate.tenant.datapath.time",
         "s",
-        "What a tenant's calls have had of its runtime.",
+        "Time that a runtime spent on a tenant's calls.",
     );
     for share in &report.shares {
         let tenant = Arc::from(&*share.tenant);
@@ -288,17 +297,17 @@ fn of_tenants(report: &Report) -> Vec<Family> {
     let mut cpu = counter(
         "tollgate.tenant.policy.cpu.time",
         "s",
-        "What a tenant's policies have used together.",
+        "CPU time of all policies of a tenant.",
     );
     let mut throttled = counter(
         "tollgate.tenant.policy.throttled",
         "{call}",
-        "Calls refused because a tenant's policies had used up their share.",
+        "Calls rejected because a tenant's policies had used up their CPU share.",
     );
     let mut waiting = gauge(
         "tollgate.tenant.calls.parked",
         "{call}",
-        "Calls that wait in front of a tenant's policies, or because one delays them.",
+        "Calls that wait for a tenant's policies, or that a policy delays.",
     );
     for account in &report.accounts {
         let tenant = Arc::from(&*account.tenant);
@@ -323,7 +332,7 @@ fn of_tenants(report: &Report) -> Vec<Family> {
     let mut used = gauge(
         "tollgate.tenant.heap.received",
         "By",
-        "Received messages that a tenant's applications haven't given back.",
+        "Bytes of received messages that a tenant's applications haven't released.",
     );
     for (tenant, (total, taken)) in heaps {
         let tenant = Arc::from(tenant);
@@ -337,10 +346,10 @@ fn of_runtimes(report: &Report) -> Vec<Family> {
     let mut time = Family::new(
         "tollgate.runtime.time",
         "s",
-        "For how long a runtime was busy, looked for work, or slept.",
+        "Time that a runtime was busy, spinning or sleeping.",
         Kind::Counter,
     );
-    // A runtime's number is another's once that has gone.
+    // A removed runtime's number is used again.
     let mut sums: BTreeMap<usize, [u64; 3]> = BTreeMap::new();
     for (runtime, times) in &report.times {
         let more = [times.busy_ns, times.spinning_ns, times.sleeping_ns];
@@ -368,7 +377,8 @@ fn of_runtimes(report: &Report) -> Vec<Family> {
     vec![time, live]
 }
 
-/// Several links to one peer, as one dialled and one accepted are, are one point.
+/// Links as metrics. Several links to one peer, such as one dialled and one accepted, make one
+/// point.
 fn of_links(report: &Report) -> Vec<Family> {
     let mut sums: BTreeMap<(Option<&str>, &str), [u64; 6]> = BTreeMap::new();
     for link in &report.links {
@@ -395,17 +405,17 @@ fn of_links(report: &Report) -> Vec<Family> {
         gauge(
             "tollgate.link.credit.calls",
             "{call}",
-            "Calls that a peer takes at the moment.",
+            "Calls that a peer currently accepts.",
         ),
         gauge(
             "tollgate.link.credit.bytes",
             "By",
-            "Bytes of calls that a peer takes at the moment.",
+            "Bytes of calls that a peer currently accepts.",
         ),
         gauge(
             "tollgate.link.unanswered",
             "{call}",
-            "Calls that a peer has and hasn't answered.",
+            "Calls that a peer hasn't answered yet.",
         ),
         gauge(
             "tollgate.link.sent",
@@ -420,7 +430,7 @@ fn of_links(report: &Report) -> Vec<Family> {
         gauge(
             "tollgate.link.retransmits",
             "{segment}",
-            "TCP segments sent again since the connection was opened, as the kernel counts them.",
+            "TCP segments retransmitted since the connection was opened, by the kernel's count.",
         ),
     ];
     for ((tenant, address), values) in sums {
@@ -433,18 +443,18 @@ fn of_links(report: &Report) -> Vec<Family> {
     families.into()
 }
 
-/// What became of what was to be exported. A tenant sees its own endpoint's.
+/// The fates of exported items. A tenant sees those of its own endpoint.
 fn of_exports(exporters: &Exporters) -> Vec<Family> {
     let mut items = Family::new(
         "tollgate.telemetry.items",
         "{item}",
-        "Spans, lines and snapshots of metrics, by what became of them.",
+        "Spans, log lines and snapshots of metrics, by their fate.",
         Kind::Counter,
     );
     let mut failed = Family::new(
         "tollgate.telemetry.failed_requests",
         "{request}",
-        "Requests to an endpoint that failed, those made again included.",
+        "Failed requests to an endpoint, including those that were retried.",
         Kind::Counter,
     );
     for (tenant, exporter) in &exporters.0 {
@@ -481,7 +491,7 @@ fn of_exports(exporters: &Exporters) -> Vec<Family> {
     vec![items, failed]
 }
 
-/// What there was no room for before anybody could export it.
+/// Items that were dropped before the export.
 fn of_records(report: &Report) -> Vec<Family> {
     let count = |name, unit, help, count| {
         let mut family = Family::new(name, unit, help, Kind::Counter);
@@ -492,7 +502,7 @@ fn of_records(report: &Report) -> Vec<Family> {
         count(
             "tollgate.telemetry.untraced",
             "{call}",
-            "Calls that were to be traced while as many as there may be already were.",
+            "Sampled calls that weren't traced because the limit of traced calls was reached.",
             report.untraced,
         ),
         count(

@@ -1,4 +1,4 @@
-//! A control plane with a runtime that nobody runs.
+//! A control plane with a runtime that doesn't run.
 #![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
@@ -26,7 +26,7 @@ use crate::rdma::Rdma;
 use crate::settings::Settings;
 use tollgate_policy_chain::plan::PolicyChange;
 
-/// What it sends stays with the runtime.
+/// Commands stay in the runtime's queue.
 pub(super) fn control() -> (Rc<Control>, Runtime) {
     let (runtime, handle) = Runtime::idle();
     let compiler = Compiler::new(
@@ -94,6 +94,6 @@ fn a_command_that_is_not_answered_is_an_error() {
     let applied = wait(control.apply(0, PolicyChange::default()));
     let refused = applied.unwrap_err();
     assert_eq!(refused.code, Code::UNAVAILABLE);
-    assert_eq!(refused.message, "no answer came within 5 s");
+    assert_eq!(refused.message, "the runtime didn't answer within 5 s");
     assert!(began.elapsed() >= COMMAND_TIMEOUT);
 }

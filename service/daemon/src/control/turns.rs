@@ -1,8 +1,9 @@
-//! Whose turn it is with work that takes long: resolving schemas and comparing them.
+//! Turns for slow work: resolving and comparing schemas.
 //!
-//! Invariant: of one tenant, at most [`TURNS_PER_TENANT`] pieces of it are done at once, on this thread or on a blocking one, and those of
-//! all tenants leave the operator's blocking threads alone. So a tenant that binds large schemas all the time holds up nobody else, and the daemon holds
-//! as many of its descriptor sets as it has turns.
+//! Invariant: at most [`TURNS_PER_TENANT`] pieces of one tenant's work run at once, on this thread
+//! or on a blocking one, and all tenants' work leaves the operator's blocking threads free. A
+//! tenant that keeps binding large schemas delays nobody else, and at most as many of its
+//! descriptor sets are in memory as it has turns.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -14,13 +15,13 @@ use tollgate_shm_abi::status::Code;
 
 use crate::limits::{TURNS, TURNS_PER_TENANT};
 
-/// Who waits for a turn, and who has one.
+/// Permits for turns, waited for or held.
 pub(crate) struct Turns {
     all: Arc<Semaphore>,
     tenants: RefCell<HashMap<String, Arc<Semaphore>>>,
 }
 
-/// A turn: until its last clone is dropped, also if whoever asked for the work has gone.
+/// A turn, held until its last clone is dropped, even if the requester has gone.
 #[derive(Clone)]
 pub(crate) struct Turn {
     _held: Arc<[OwnedSemaphorePermit]>,
@@ -44,7 +45,7 @@ impl Turns {
             let fresh = || Arc::new(Semaphore::new(TURNS_PER_TENANT));
             Arc::clone(tenants.entry(tenant.to_owned()).or_insert_with(fresh))
         };
-        let ending = |_| Status::new(Code::UNAVAILABLE, "the daemon is ending");
+        let ending = |_| Status::new(Code::UNAVAILABLE, "the daemon is stopping");
         let its = its.acquire_owned().await.map_err(ending)?;
         let one_of_all = Arc::clone(&self.all).acquire_owned();
         let one_of_all = one_of_all.await.map_err(ending)?;
@@ -55,12 +56,12 @@ impl Turns {
 }
 
 impl Turn {
-    /// The operator's: nobody waits for it.
+    /// The operator's turn, which nobody waits for.
     pub(crate) fn operators() -> Turn {
         Turn { _held: [].into() }
     }
 
-    /// Does on a blocking thread what would keep the reactor.
+    /// Runs work on a blocking thread that would block the reactor.
     pub(crate) async fn apart<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -105,7 +106,7 @@ mod tests {
             tokio::task::yield_now().await;
             assert_eq!(turns.all.available_permits(), 0);
             Turn::operators().apart(|| ()).await.unwrap();
-            // Whoever asked has gone; the work goes on, and so does its turn.
+            // The requester has gone; the work continues, and so does its turn.
             let (asker, end) = working.pop().unwrap();
             asker.abort();
             tokio::task::yield_now().await;

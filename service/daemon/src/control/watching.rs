@@ -1,15 +1,17 @@
-//! Looking at single calls: `tollgate tap`, as they end, and `tollgate trace`, afterwards.
+//! Watching single calls: `tollgate tap` as they end, and `tollgate trace` afterwards.
 //!
 //! ```text
-//!   tap    asks ──▶ runtimes are told which calls ──▶ those leave a record as they end ──▶ kept here until the next question
-//!          asks no more ──▶ TAP_PATIENCE ──▶ runtimes are told that nobody watches
-//!   trace  asks ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
+//!   tap    a request ──▶ runtimes get the tap ──▶ a record per matching call as it ends
+//!                    ──▶ kept here until the next request
+//!          no request for TAP_PATIENCE ──▶ runtimes drop the tap
+//!   trace  a request ──▶ every runtime's newest spans ──▶ those of one trace, or the newest traces
 //! ```
 //!
-//! Who watches is somebody that administers the daemon, so calls of all tenants are shown, and the provider's policies too; never what is in
-//! messages, but for what a status says. As long as nobody watches, a runtime looks at an empty list when a call ends.
+//! Watchers administer the daemon, so they see calls of all tenants and the provider's policies.
+//! They see no contents of messages, except for the message of a status. Without watchers, a
+//! runtime checks an empty list when a call ends.
 //!
-//! Absent on purpose: messages' fields, which a runtime doesn't have any more when a call ends.
+//! Absent on purpose: fields of messages, which a runtime no longer has when a call ends.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,7 +33,7 @@ use crate::control::taps::{Open, denied_by, told};
 use crate::datapath::{Command, Tap};
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
 
-/// Begins to watch, or goes on.
+/// Opens a tap, or fetches a tap's calls.
 pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
     if request.tap == 0 {
         let _one_at_a_time = control.begin_change().await?;
@@ -43,7 +45,7 @@ pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, St
     let mut taps = control.taps.borrow_mut();
     let Some(open) = taps.open.get_mut(&request.tap) else {
         let text = format!(
-            "nobody watches as {}: it never began, or hasn't asked for {TAP_PATIENCE:?}",
+            "tap {} doesn't exist: it was never opened, or nobody asked for its calls for {TAP_PATIENCE:?}",
             request.tap
         );
         return Err(Status::new(Code::NOT_FOUND, text));
@@ -59,7 +61,7 @@ pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, St
 fn open(control: &Control, request: Watched) -> Result<u64, Status> {
     let method = match request.service.is_empty() {
         true if !request.method.is_empty() => {
-            let text = format!("method {:?} is of no service", request.method);
+            let text = format!("method {:?} needs a service", request.method);
             return Err(invalid(text));
         }
         true => String::new(),
@@ -68,7 +70,7 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
     check(control, &request)?;
     let mut taps = control.taps.borrow_mut();
     if taps.open.len() >= MAX_TAPS {
-        let text = format!("{MAX_TAPS} watch calls already, which is the limit");
+        let text = format!("{MAX_TAPS} taps are open already, which is the limit");
         return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
     }
     taps.opened += 1;
@@ -88,7 +90,8 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
     Ok(id)
 }
 
-/// Calls of a tenant that isn't there never come, nor do those of a method that no version of its service has.
+/// Rejects unknown tenants, and methods that no bound version of the service has: their calls would
+/// never come.
 fn check(control: &Control, request: &Watched) -> Result<(), Status> {
     let is_its = |tenant: &str| request.tenant.is_empty() || tenant == request.tenant;
     let tenants = control.store.tenants();
@@ -108,14 +111,14 @@ fn check(control: &Control, request: &Watched) -> Result<(), Status> {
     Err(no_method(&request.service, &request.method, names))
 }
 
-/// A tenant that somebody asks about and that isn't there.
+/// The status for an unknown tenant.
 pub(super) fn no_tenant(tenant: &str, tenants: &[String]) -> Status {
     let meant = did_you_mean(tenant, tenants.iter().map(String::as_str));
     let text = format!("there is no tenant {tenant:?}{meant}");
     Status::new(Code::NOT_FOUND, text)
 }
 
-/// A method that somebody asks about and that its service doesn't have.
+/// The status for a method that its service doesn't have.
 pub(super) fn no_method<'n>(
     service: &str,
     method: &str,
@@ -128,7 +131,7 @@ pub(super) fn no_method<'n>(
     Status::new(Code::NOT_FOUND, text)
 }
 
-/// Who hasn't asked for a while doesn't watch any more.
+/// Closes taps that were not asked for a while.
 pub(super) async fn end_abandoned(control: &Control) {
     let is_abandoned = |open: &Open| open.asked.elapsed() > TAP_PATIENCE;
     if !control.taps.borrow().open.values().any(is_abandoned) {
@@ -140,11 +143,14 @@ pub(super) async fn end_abandoned(control: &Control) {
     let is_kept = |_: &u64, open: &mut Open| !is_abandoned(open);
     control.taps.borrow_mut().open.retain(is_kept);
     if let Err(status) = control.tune(&control.config()).await {
-        tracing::warn!("runtimes may still watch calls: {}", status.message);
+        tracing::warn!(
+            "runtimes may still record calls for closed taps: {}",
+            status.message
+        );
     }
 }
 
-/// What is kept of a trace, or the newest ones.
+/// The kept spans of a trace, or the newest traces.
 pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value, Status> {
     let spans = kept(control).await?;
     let now = now();
@@ -168,7 +174,8 @@ pub(super) async fn show(control: &Control, request: &TraceShow) -> Result<Value
     Ok(json!({"trace": trace.to_string(), "spans": spans}))
 }
 
-/// The newest calls of those kept that a policy has denied, newest first. Of one within the host, which has two spans, only the client's is shown.
+/// The newest kept calls that a policy has denied, newest first. A call within the host has two
+/// spans; only the client's is shown.
 pub(super) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>, Status> {
     let spans = kept(control).await?;
     let is_denied = |span: &&Arc<Span>| denied_by(&span.attributes).is_some();
@@ -185,7 +192,7 @@ pub(super) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>,
     Ok(newest.map(|span| told(span, true, now)).collect())
 }
 
-/// What all runtimes keep, by when it began.
+/// The kept spans of all runtimes, by their beginning.
 async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
     let mut spans = Vec::new();
     for runtime in 0..control.runtimes() {
@@ -196,7 +203,7 @@ async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
     Ok(spans)
 }
 
-/// The traces that began last, newest first, each by its first span.
+/// The newest traces, newest first, each with its first span.
 fn newest(spans: &[Arc<Span>], most: usize, now: Now) -> Vec<Value> {
     let mut counts: HashMap<TraceId, usize> = HashMap::new();
     let mut firsts = Vec::new();

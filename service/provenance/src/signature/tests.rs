@@ -9,7 +9,7 @@ use wasmsign2::{KeyPair, Module, SecretKey};
 
 use super::*;
 
-/// A module with a custom section, so that there is something to sign.
+/// A module with a custom section, so that there is content to sign.
 const MODULE: &[u8] = b"\0asm\x01\0\0\0\x00\x09\x04nameabcd";
 
 fn cosign_key(seed: u8) -> SigningKey {
@@ -85,7 +85,8 @@ fn an_embedded_signature_counts_if_a_trusted_key_made_it() {
         let mut edited = signed.clone();
         edited[at] ^= 1;
         let verified = scene.trusted.verify(&edited, &Proof::Embedded);
-        // The first eight bytes are the format's magic, which is not part of what is signed: no engine loads an edited one.
+        // The first eight bytes are the format's magic, which isn't signed: no engine loads an
+        // edited one.
         assert!(at < 8 || verified.is_err(), "byte {at} was edited");
     }
     let longer = [&signed[..], b"\x00\x01\x00"].concat();
@@ -151,7 +152,7 @@ fn an_image_s_signature_counts_for_the_module_inside_it() {
         &proof,
         Err("the signature is for sha256:"),
     );
-    // Each link of the way exchanged for another that fits its neighbour.
+    // Each link of the chain is replaced by another one that fits its neighbour.
     let evil_manifest = manifest_of(b"evil");
     let Proof::Image { layer, .. } = proof else {
         unreachable!()
@@ -195,7 +196,7 @@ fn an_image_s_signature_counts_for_the_module_inside_it() {
         payload: &long,
         signature: &signature,
     };
-    scene.check(MODULE, &swapped, Err("what it signs is longer"));
+    scene.check(MODULE, &swapped, Err("the signed text is longer"));
 }
 
 #[test]
@@ -218,7 +219,7 @@ fn keys_come_in_the_formats_that_the_tools_write() {
     ] {
         let error = trusted.add("key.pem", wrong).unwrap_err();
         assert!(
-            error.to_string().starts_with("key.pem is no public key"),
+            error.to_string().starts_with("key.pem isn't a public key"),
             "{error}"
         );
     }
@@ -233,7 +234,7 @@ fn keys_come_in_the_formats_that_the_tools_write() {
 }
 
 proptest! {
-    /// Lengths that lead anywhere are refused before anything is allocated for them.
+    /// Lengths that exceed the section are rejected before any allocation.
     #[test]
     fn any_bytes_are_a_module_without_a_valid_signature(
         section in proptest::collection::vec(any::<u8>(), 0..200),

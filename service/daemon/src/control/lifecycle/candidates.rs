@@ -1,6 +1,6 @@
-//! From a stored version to what can be put into a place: loaded, found fit for that place, instantiated.
+//! Prepares a stored version for a place: loads it, checks that it fits, instantiates it.
 //!
-//! Nothing here changes anything that is in force.
+//! This file changes nothing that is in force.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -44,7 +44,7 @@ impl Control {
             None => self.load(owner, stored.wasm).await?.0,
         };
         let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
-        // It was possible when it was pushed.
+        // The configuration was accepted when the version was pushed.
         let policy = policy.configured(config.as_deref());
         let loaded = policy.map(|policy| Loaded { policy, config });
         Ok(Version {
@@ -53,11 +53,12 @@ impl Control {
         })
     }
 
-    /// The sketched plans with the versions that they put into place and their seats, and the lock of changes.
+    /// The plans of a sketch, with their versions, instances in processes, and the lock of changes.
     ///
-    /// A version that fell out of all caches is compiled by a worker, and a tenant's process gives a seat, which take as long as
-    /// they take: so the lock is taken afterwards, and the plans are made once more, for what is in force may have changed
-    /// meanwhile. What a stored version is never changes.
+    /// A worker may have to compile a version that is in no cache, and a tenant's process has to
+    /// create an instance; both may be slow. So the lock is taken afterwards, and the plans are
+    /// made again, because the state in force may have changed meanwhile. A stored version never
+    /// changes.
     pub(super) async fn loaded(
         &self,
         sketch: impl Fn() -> Result<Vec<Plan<u32>>, Status>,
@@ -80,18 +81,18 @@ impl Control {
         }
     }
 
-    /// Takes the seats that a plan needs.
+    /// Creates the instances in processes that a plan needs.
     async fn seat_early(&self, plan: &Plan<Version>, seats: &mut Seats) -> Result<(), Status> {
         let attachment = &plan.attachment;
         if self.isolation_of(attachment) != Isolation::Process {
             return Ok(());
         }
         for next in [&plan.stable, &plan.candidate] {
-            // What may not be there is refused under the lock.
+            // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
                 && self.check(attachment, next, &[]).is_ok()
             {
-                // An heir is rehearsed.
+                // An heir needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {
                     let how = self.how(attachment, version).await?;
                     seats.0.push((attachment.clone(), version.number, how));
@@ -101,7 +102,7 @@ impl Control {
         Ok(())
     }
 
-    /// A version as it is to run, in a seat that is there already if there is one for it.
+    /// A version ready to run, with an instance that was created early if there is one.
     pub(in crate::control) async fn seated(
         &self,
         attachment: &Attachment,
@@ -116,7 +117,7 @@ impl Control {
         Ok(how)
     }
 
-    /// All plans of a request are of one policy, so a number says which version.
+    /// All plans of a request are about one policy, so a number identifies the version.
     async fn load_missing(
         &self,
         plan: &Plan<u32>,
@@ -133,9 +134,9 @@ impl Control {
         Ok(())
     }
 
-    /// Whether what is put may be where the attachment is: it concerns that place, fits what live applications have bound there and
-    /// the schemas that were given along, and is granted what it needs. Answers a warning if there was nothing that it could be
-    /// found to fit.
+    /// Checks that a version may be put where the attachment is: it covers that place, it fits the
+    /// schemas that running applications have bound there and those of the request, and it has the
+    /// grants that it needs. Returns a warning if there was no schema to check.
     pub(super) fn check(
         &self,
         attachment: &Attachment,
@@ -172,7 +173,7 @@ impl Control {
         let bound = attachments.bound_at(target);
         for (tenant, schema) in &bound {
             let fits = fits(&attachments, &live, schema);
-            // Whoever administers sees all tenants; of a tenant's own policy there is nobody else to name.
+            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
             fits.map_err(|status| match target.tenant.as_str() {
                 ALL => {
                     let text = format!("{}, as tenant {tenant} has bound it", status.message);
@@ -191,7 +192,7 @@ impl Control {
             .flatten())
     }
 
-    /// CPU and memory of an instance.
+    /// Limits of CPU and memory for an instance.
     pub(in crate::control) fn limits_for(&self, cpu_us: Option<u32>) -> TenantLimits {
         let config = self.config();
         let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
@@ -201,7 +202,8 @@ impl Control {
         }
     }
 
-    /// A version as it is to run: instantiated on a blocking thread, for its set-up is the guest's code; but at once if that is short.
+    /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
+    /// guest code; at once if the set-up is short.
     pub(in crate::control) async fn how(
         &self,
         attachment: &Attachment,
@@ -250,8 +252,9 @@ impl Control {
         })
     }
 
-    /// An instance whose set-up takes no longer than [`QUICK_SETUP`]: two threads needn't wake each other up for it. What it did
-    /// until then is undone with it, so it isn't tried where its set-up could leave something behind.
+    /// An instance whose set-up takes at most [`QUICK_SETUP`], without a switch of threads. A
+    /// set-up that takes longer is discarded, so this isn't tried if the set-up could leave
+    /// something behind.
     fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
         let manifest = recipe.policy.manifest();
         let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
@@ -267,7 +270,7 @@ impl Control {
             granted: recipe.granted,
             state: None,
         };
-        // Why it fails the whole attempt says, and better.
+        // The complete attempt reports a failure, and in more detail.
         let is_tried = leaves_nothing && !recipe.is_foreign();
         is_tried.then(|| quick.instantiate().ok()).flatten()
     }
@@ -297,7 +300,7 @@ impl Control {
     }
 }
 
-/// Whether what a version is shown of each method is there.
+/// Checks that a schema has everything that a version reads of each method.
 fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<(), Status> {
     let target = &live.attachment.target;
     let methods = schema.layout.methods.iter();
@@ -307,7 +310,8 @@ fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<
     Ok(())
 }
 
-/// Whether one of the schemas has the target's method: of two versions of a service, the older may lack it.
+/// Checks that one of the schemas has the target's method: of two versions of a service, the older
+/// may lack it.
 fn has_method<'s>(
     target: &Target,
     mut schemas: impl Iterator<Item = &'s Arc<BoundSchema>> + Clone,
@@ -327,7 +331,7 @@ fn has_method<'s>(
     )))
 }
 
-/// What to say where no schema is known; `None`: there is nothing that could not fit.
+/// The warning if no schema is known; `None` if the version fits every schema.
 fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
     let reads = |method: &Method| {
         let of = |hook| !method.fields(hook).is_empty() || !method.changes(hook).is_empty();
@@ -345,8 +349,8 @@ fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
     let service = all(&target.service, "a service", "");
     let side = target.side.name();
     Some(format!(
-        "nothing was checked: no application of {tenant} has bound {service} on the {side} side. Where {name} doesn't fit the schema of one that \
-         comes, its binding is refused; --proto FILE checks that now"
+        "nothing was checked: no application of {tenant} has bound {service} on the {side} side. If {name} doesn't fit the schema of a later \
+         application, that application's binding is refused; --proto FILE checks a schema now"
     ))
 }
 
@@ -378,7 +382,7 @@ impl Plan<u32> {
         self.numbers().any(|number| !versions.contains_key(&number))
     }
 
-    /// With the versions in the places of their numbers; none is lacking.
+    /// The plan with versions instead of numbers; all are loaded.
     fn with(self, versions: &BTreeMap<u32, Version>) -> Plan<Version> {
         let of = |next: Next<u32>| match next {
             Next::Keep => Next::Keep,

@@ -1,7 +1,8 @@
-//! Plans become true: in the store, in memory, on the runtimes; or nothing of them does.
+//! Carries plans out, all or none: in the store, in memory, and on the runtimes.
 //!
-//! What can fail without a runtime comes first. Then the store, then the runtimes; but if state is to be handed over, the runtimes
-//! first, for only they can find that it can't be, and what they refuse is taken back.
+//! Steps that can fail without a runtime come first, then the store, then the runtimes. If state is
+//! handed over, the runtimes come before the store, because only they can find that the hand-over
+//! fails; a refused change is reverted.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +16,7 @@ use crate::control::state::Control;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
-    /// All of the plans, or nothing of them.
+    /// Carries out all plans or none.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
         plans: Vec<Plan<Version>>,
@@ -26,7 +27,7 @@ impl Control {
             let mut nexts = [&plan.stable, &plan.candidate].into_iter();
             nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
         });
-        // What can fail without a runtime.
+        // Steps that can fail without a runtime.
         let mut works = Vec::new();
         for plan in &plans {
             for runtime in self.runtimes_of(&plan.attachment.target) {
@@ -45,7 +46,8 @@ impl Control {
             }
         }
         self.check_room(&plans)?;
-        // An application may have bound another schema meanwhile; from here on nothing is waited for until the chains are made.
+        // An application may have bound another schema meanwhile. From here on, nothing waits until
+        // the chains are made.
         for plan in &plans {
             self.check(&plan.attachment, &plan.stable, &[])?;
             self.check(&plan.attachment, &plan.candidate, &[])?;
@@ -87,7 +89,7 @@ impl Control {
         attachments.check_room(lives.sum())
     }
 
-    /// The runtimes on which an attachment's calls can be.
+    /// The runtimes that an attachment's calls can be on.
     pub(super) fn runtimes_of(&self, target: &Target) -> Vec<usize> {
         if target.tenant == ALL {
             (0..self.runtimes()).collect()
@@ -96,7 +98,7 @@ impl Control {
         }
     }
 
-    /// Makes the plans true of the lives in memory; returns those as they were, by id, and `None` for those that are new.
+    /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
     fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(u32, Option<Live>)>, Status> {
         let mut attachments = self.attachments.borrow_mut();
         attachments.generation += 1;
@@ -131,7 +133,7 @@ impl Control {
         Ok(before)
     }
 
-    /// Notes on which runtimes it is true, until one refuses.
+    /// Records the runtimes that have applied the change, until one refuses.
     async fn apply_all(
         &self,
         plans: &[Plan<Version>],
@@ -166,9 +168,10 @@ impl Control {
         Ok(())
     }
 
-    /// An upgrade that a runtime refused, or that couldn't be stored: what was on trial before it, if anything, is gone, and what
-    /// decided decides. Where it had been replaced already it goes on from the state that it gave away, if the one that has it can
-    /// save it for the one that had it; afresh otherwise.
+    /// Reverts an upgrade that a runtime refused or that couldn't be stored. The version that
+    /// decided decides again; a former candidate is gone. Where the version had already been
+    /// replaced, it gets its state back if the new version can save it for the former one;
+    /// otherwise it starts with fresh state.
     async fn take_back(
         &self,
         plans: &[Plan<Version>],
@@ -181,12 +184,12 @@ impl Control {
                 Ok(()) => return,
                 Err(status) if inherit => {
                     tracing::warn!(
-                        "an upgrade is taken back without its state: {}",
+                        "an upgrade is reverted without its state: {}",
                         status.message
                     );
                 }
                 Err(status) => {
-                    tracing::error!("an upgrade can't be taken back: {}", status.message);
+                    tracing::error!("an upgrade can't be reverted: {}", status.message);
                 }
             }
         }
@@ -247,7 +250,7 @@ impl Control {
     }
 }
 
-/// What the runtime does to its places, done to what the control plane knows of them.
+/// Applies a runtime's change of places to the control plane's copy.
 fn take_over(live: &mut Live, plan: &Plan<Version>) {
     live.attachment = plan.attachment.clone();
     let stable_stays = matches!(plan.stable, Next::Keep);

@@ -1,4 +1,5 @@
-//! What becomes of a version that decides and fails: a fresh instance after a pause that grows, until it has failed too often.
+//! Handles faults of a stable version: a fresh instance after a growing pause, until there were too
+//! many faults.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use crate::control::state::Control;
 use tollgate_policy_chain::plan::{Place, PolicyChange};
 
 impl Control {
-    /// The stable failed: a fresh instance after a pause, unless it stays closed or has failed too often.
+    /// A stable version faulted: creates a fresh instance after a pause, unless it stays closed or
+    /// has faulted too often.
     pub(in crate::control) async fn faulted(
         self: Rc<Self>,
         id: u32,
@@ -26,7 +28,7 @@ impl Control {
         }
     }
 
-    /// Returns why no fresh instance could be had, if that may be otherwise the next time.
+    /// Returns why no fresh instance could be created, if the next try may succeed.
     async fn mend(&self, id: u32, version: u32, reason: String) -> Option<String> {
         let now = Instant::now();
         let config = &self.config().policies;
@@ -68,7 +70,8 @@ impl Control {
         self.reload(id, incarnation, &label).await
     }
 
-    /// A fresh instance of the stable, unless it has been replaced meanwhile. Made before the lock of changes is taken.
+    /// Creates a fresh instance of the stable version, unless the version was replaced meanwhile.
+    /// The instance is made before the lock of changes is taken.
     async fn reload(&self, id: u32, incarnation: u64, label: &str) -> Option<String> {
         let to_reload = || {
             let found = self.attachments.borrow().live.get(id).cloned();
@@ -87,7 +90,7 @@ impl Control {
         match place {
             Ok(mut place) => {
                 if let Place::Put(running) = &mut place {
-                    // The settings may have changed since it was made.
+                    // The settings may have changed since the instance was made.
                     let limit = self.cpu_limit(live.attachment.options.cpu_us);
                     running.how.limit_cpu(limit);
                 }
@@ -97,19 +100,19 @@ impl Control {
                     ..Default::default()
                 };
                 if let Err(status) = self.apply(live.runtime, change).await {
-                    tracing::warn!(policy = label, "stays out of order: {:?}", status.message);
+                    tracing::warn!(policy = label, "no fresh instance: {:?}", status.message);
                 }
             }
-            // Its process died as it was made: a fault as any other.
+            // Its process died meanwhile: a fault like any other.
             Err(status) if status.code == Code::UNAVAILABLE => return Some(status.message.into()),
             Err(status) => {
-                tracing::warn!(policy = label, "stays out of order: {:?}", status.message)
+                tracing::warn!(policy = label, "no fresh instance: {:?}", status.message)
             }
         }
         None
     }
 
-    /// No more instances of the stable until an operator acts.
+    /// Creates no more instances of the stable version until an operator acts.
     async fn quarantine(&self, id: u32, version: u32, why: &str) {
         let _one_at_a_time = self.changing.lock().await;
         let found = {

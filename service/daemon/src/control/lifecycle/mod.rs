@@ -1,21 +1,23 @@
-//! The life of an attachment's versions: what an operator does to them, and what the daemon does by itself.
+//! The life cycle of an attachment's versions: operators' requests, and the daemon's own steps.
 //!
 //! ```text
-//!   attach, upgrade, promote, rollback, release, detach          operator.rs, in the words of words.rs
-//!   reload (a fresh instance), quarantine (too many faults)      faults.rs     ┐ by the daemon, from a runtime's
-//!   rollback (a candidate failed), promote (its probation is     trials.rs     ┘ events and from timers
-//!   over)
+//!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
+//!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
+//!   is over)
 //!        │
 //!        ▼
-//!   plan: the slot as it shall be, and what goes into each place
-//!        load ─▶ fit? ─▶ instantiate           candidates.rs
-//!             ─▶ store + audit record ─▶ one command per runtime ─▶ in force         carry_out.rs; when the daemon starts: start.rs
+//!   plan: the new slot, and the content of each place
+//!        load ─▶ fit? ─▶ instantiate                          candidates.rs
+//!             ─▶ store + audit record                         carry_out.rs; at the start: start.rs
+//!             ─▶ one command per runtime ─▶ in force
 //! ```
 //!
-//! Invariants: one change at a time ([`super::Control::changing`]), and during one nothing is compiled, nor does a tenant's process take
-//! its time; what can fail comes before the store is changed, so what is refused
-//! leaves everything as it was. Handing state over is the one thing that only a runtime can find to fail: an upgrade asks the
-//! runtimes first and stores what they have accepted.
+//! Invariants: one change at a time ([`super::Control::changing`]). While one is carried out,
+//! nothing is compiled, and no tenant's process is waited for. Steps that can fail come before the
+//! change of the store, so a rejected change has no effect. Only a runtime can find that the
+//! hand-over of state fails: an upgrade asks the runtimes first, and stores what they have
+//! accepted.
 
 mod candidates;
 mod carry_out;
@@ -38,7 +40,8 @@ use tollgate_policy_chain::plan::How;
 pub(super) use operator::{attach, detach, end_attachments, step, upgrade};
 pub(super) use words::{selection_of, side_of};
 
-/// What goes into one of an attachment's two places: a version's number in a sketch, the version itself in a plan.
+/// The content of one of an attachment's two places: the version's number in a sketch, the version
+/// itself in a plan.
 #[derive(Clone)]
 enum Next<V> {
     Keep,
@@ -47,18 +50,18 @@ enum Next<V> {
     Put { version: V, inherit: bool },
 }
 
-/// An attachment as it shall be.
+/// An attachment as it is to be.
 struct Plan<V> {
     attachment: Attachment,
     stable: Next<V>,
     candidate: Next<V>,
 }
 
-/// Versions in seats of processes that were taken before the lock of changes was.
+/// Versions whose instances in processes were created before the lock of changes was taken.
 #[derive(Default)]
 pub(super) struct Seats(Vec<(Attachment, u32, How)>);
 
-/// Who wants it, and how the audit log tells it.
+/// The actor, and the record for the audit log.
 struct Told {
     actor: Actor,
     event: Event,

@@ -1,7 +1,8 @@
-//! What an operator asks for: attach, upgrade, promote, roll back, release, detach.
+//! Operators' requests: attach, upgrade, promote, roll back, release, detach.
 //!
-//! Each becomes plans for the attachments that it names, and all of them are carried out or none is. What the plans put into place
-//! is loaded first and may have to be compiled; the lock of changes is taken when it is there ([`Control::loaded`]).
+//! Each request becomes plans for the attachments that it names; all plans are carried out, or
+//! none. Versions are loaded first and may have to be compiled; the lock of changes is taken
+//! afterwards ([`Control::loaded`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ use crate::control::schemas::BoundSchema;
 use crate::control::state::Control;
 use tollgate_policy_chain::plan::PolicyChange;
 
-/// Puts a version in force, or on trial where nothing decides.
+/// Puts a version in force, or on trial if no version decides.
 pub(in crate::control) async fn attach(
     control: &Rc<Control>,
     actor: Actor,
@@ -53,7 +54,8 @@ pub(in crate::control) async fn attach(
     Ok(warnings)
 }
 
-/// Puts a version on trial beside the one that decides, or at once in its place, everywhere that the selection says or nowhere.
+/// Puts a version on trial beside the stable one, or replaces it at once, in all selected places or
+/// none.
 pub(in crate::control) async fn upgrade(
     control: &Rc<Control>,
     actor: Actor,
@@ -73,7 +75,7 @@ pub(in crate::control) async fn upgrade(
     Ok((changed, warnings))
 }
 
-/// Promotes, rolls back or releases, everywhere that the selection says or nowhere.
+/// Promotes, rolls back or releases, in all selected places or none.
 pub(in crate::control) async fn step(
     control: &Rc<Control>,
     actor: Actor,
@@ -130,7 +132,7 @@ pub(in crate::control) async fn detach(
     end_attachments(control, &ended).await
 }
 
-/// The store has ended attachments: so do the runtimes.
+/// Removes attachments from the runtimes that the store has removed.
 pub(in crate::control) async fn end_attachments(
     control: &Control,
     ended: &[Attachment],
@@ -177,10 +179,10 @@ fn details_of_all(changed: &[Attachment]) -> Value {
     json!({"owner": first.target.owner().to_string(), "policy": first.policy, "places": places})
 }
 
-// ---- what follows from a request and from what is in force ----
+// ---- plans from a request and the state in force ----
 
 impl Control {
-    /// As [`check`](Control::check), of all that the plans put anywhere.
+    /// Like [`check`](Control::check), for every version of the plans.
     fn check_all(
         &self,
         plans: &[Plan<Version>],
@@ -251,7 +253,7 @@ impl Control {
                 None => before.slot.replace(&before.policy, version),
             };
             let slot = slot.map_err(|why| step_refused(&before.target, why))?;
-            // Out of order until somebody acts, which is now.
+            // Quarantined until an operator acts, as now.
             let quarantined = before.slot.quarantine.is_some();
             let runs = before.slot.candidate.map(|c| c.version) == Some(version);
             let next = Next::Put {

@@ -1,7 +1,8 @@
-//! What is stored comes into force when the daemon starts.
+//! Puts the stored attachments in force when the daemon starts.
 //!
-//! The stored slot is what the operator wants. A stable that can't be loaded is replaced by the version before it, in memory only,
-//! until somebody acts or the next start succeeds; a candidate that can't be loaded is no longer on trial.
+//! The stored slot is the operator's wish. A stable version that can't be loaded is replaced by the
+//! previous one, in memory only, until an operator acts or the next start succeeds. The trial of a
+//! candidate that can't be loaded ends.
 
 use std::rc::Rc;
 
@@ -17,7 +18,8 @@ use crate::control::state::Control;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
-    /// Puts the stored attachments in force. What can't be loaded is replaced by the version before it, or refuses its calls.
+    /// Puts the stored attachments in force. A version that can't be loaded is replaced by the
+    /// previous one, or rejects its calls.
     pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
         let order = self
             .store
@@ -105,7 +107,7 @@ impl Control {
         self.apply(runtime, change).await
     }
 
-    /// The stored stable, or what stands in for it and why.
+    /// The stored stable version; or its replacement, and why.
     async fn revive_stable(
         &self,
         attachment: &Attachment,
@@ -129,7 +131,7 @@ impl Control {
             Err(status) => status.message,
         };
         let why = format!(
-            "{}@{number} could not be loaded when the daemon started: {error}",
+            "{}@{number} couldn't be loaded when the daemon started: {error}",
             attachment.policy
         );
         self.load_failed(attachment, number, &error);
@@ -160,7 +162,7 @@ impl Control {
             "place": place, "reason": why,
         });
         if let Err(error) = self.store.record(Actor::Daemon, Event::LoadFailed, details) {
-            tracing::error!("the audit log lacks a record of that: {error}");
+            tracing::error!("the audit log lacks a record of this failure: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Plans against a runtime that does what it is told, one turn at a time.
+//! Plans against a runtime that runs one turn at a time.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! How a trial ends without an operator: rolled back by a runtime's word, or promoted when its probation is over.
+//! Ends trials without an operator: rolls back after a runtime's report, or promotes after the
+//! probation.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::control::lifecycle::{Next, Plan, Seats, Told};
 use crate::control::state::Control;
 
 impl Control {
-    /// A runtime has ended a trial: so it is ended everywhere, and in the store.
+    /// A runtime has ended a trial: ends it everywhere, and in the store.
     pub(in crate::control) async fn trial_failed(
         self: Rc<Self>,
         id: u32,
@@ -45,11 +46,11 @@ impl Control {
             details,
         };
         if let Err(status) = self.carry_out(vec![plan], Seats::default(), told).await {
-            tracing::error!("a roll-back can't be carried out: {}", status.message);
+            tracing::error!("a rollback can't be carried out: {}", status.message);
         }
     }
 
-    /// Promotes what is on trial when its probation is over, unless something has changed until then.
+    /// Promotes the candidate after its probation, unless something has changed meanwhile.
     pub(super) fn watch(self: &Rc<Self>, attachment: &Attachment) {
         let Some(Candidate {
             version,

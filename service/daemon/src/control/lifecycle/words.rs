@@ -1,5 +1,5 @@
-//! What the numbers and lists of an administrative request mean. They come from whoever may open the socket, in the format of
-//! another age maybe: each unknown one is refused by its value.
+//! Translates the numbers and lists of an administrative request. They come from any client that
+//! may open the socket, maybe of another version: unknown values are rejected.
 
 use tollgate_control::{Isolation, OnFault, Options, Owner, Party, Selection, Side, Trial};
 use tollgate_engine::Status;
@@ -11,7 +11,7 @@ use tollgate_shm_abi::messages::{
 
 use crate::control::refusals::invalid;
 
-/// Whose policies a selection is about, and which of their attachments.
+/// The owner of the selected policies, and their selected attachments.
 pub(in crate::control) fn selection_of(
     request: &PolicySelection,
 ) -> Result<(Owner, Selection), Status> {
@@ -43,7 +43,7 @@ pub(super) fn trial_of(mode: i32, percent: u32) -> Result<Trial, Status> {
         (MODE_SHADOW, _) => Ok(Trial::Shadow),
         (MODE_CANARY, Ok(percent @ 1..=100)) => Ok(Trial::Canary(percent)),
         (MODE_CANARY, _) => Err(invalid(format!(
-            "a canary of {percent}% makes no sense: 1 to 100 do"
+            "a canary of {percent}% is out of range: 1 to 100 are allowed"
         ))),
         (other, _) => Err(invalid(format!(
             "mode {other} is neither shadow (1) nor canary (2)"
@@ -72,7 +72,7 @@ pub(in crate::control) fn side_of(side: i32) -> Result<Side, Status> {
     }
 }
 
-/// What is given replaces what is there.
+/// Given options replace the present ones.
 pub(super) fn merge(options: &mut Options, given: PolicyOptions) -> Result<(), Status> {
     if let Some(on_fault) = given.on_fault {
         options.on_fault = match on_fault {

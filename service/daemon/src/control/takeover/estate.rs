@@ -1,8 +1,12 @@
-//! What the datapath and its connections leave: how it is said, and how the successor goes on with it.
+//! The state of datapath and connections in a hand-over: how the predecessor sends it, and how the
+//! successor continues it.
 //!
 //! ```text
-//!   Runtime (state, bytes) ─ one each ─▶   Session (control socket, rings, send heap, doorbell, wake), Link (socket) ─ one each ─▶
-//!   Stranger (control socket): a connection that has asked nothing yet ─▶    All (inventory, schemas that weren't offered) ─▶
+//!   per runtime: Runtime (state, bytes) ─▶
+//!     per session: Session (control socket, rings, send heap, doorbell, wake) ─▶
+//!     per link: Link (socket) ─▶
+//!   per connection without a request so far: Stranger (control socket) ─▶
+//!   All (inventory, schemas that weren't offered) ─▶
 //! ```
 
 use std::collections::HashSet;
@@ -32,27 +36,27 @@ pub(in crate::control) struct BindingLeft {
     pub(in crate::control) service: Option<ServiceId>,
 }
 
-/// What the control plane knows that what runtimes leave refers to.
+/// The control plane's state that the runtimes' states refer to.
 #[derive(Serialize, Deserialize)]
 pub(in crate::control) struct InventoryLeft {
     pub(in crate::control) bindings: Vec<BindingLeft>,
-    /// What attachments are called.
+    /// The ids of attachments.
     pub(in crate::control) attachments: Vec<(u32, Attached)>,
     #[serde(default)]
     pub(in crate::control) shared: Vec<SharedLeft>,
 }
 
-/// What the instances of a policy share.
+/// The shared state of a policy's instances.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SharedLeft {
-    /// None: it is the provider's.
+    /// `None` for the provider's.
     pub(in crate::control) tenant: Option<String>,
     pub(in crate::control) policy: String,
     /// Keys and values.
     pub(in crate::control) entries: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Where a policy is attached: there is one in each runtime.
+/// The place of an attachment; there is one per runtime.
 #[derive(PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Attached {
     runtime: usize,
@@ -64,10 +68,10 @@ pub(super) struct Attached {
     policy: String,
 }
 
-/// A service's name, and a descriptor set that it is in.
+/// A service's name, and a descriptor set that contains it.
 pub(super) type Set = (String, Vec<u8>);
 
-/// The schemas in memory but for some, as a blob; and their hashes.
+/// The schemas in memory except for some, as a blob, and their hashes.
 pub(super) fn schemas(
     control: &Control,
     but: &HashSet<[u8; 32]>,
@@ -92,17 +96,18 @@ fn blob(value: &impl Serialize) -> Result<OwnedFd, Status> {
 
 pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, String> {
     let json = blob_read(blob, ESTATE_BYTES).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&json).map_err(|error| format!("it said something else: {error}"))
+    serde_json::from_slice(&json).map_err(|error| format!("it sent an unexpected message: {error}"))
 }
 
-/// A datapath that does nothing until it is told that another process goes on, or this is dropped.
+/// A datapath that stands still until it learns that another process goes on, or until this is
+/// dropped.
 pub(super) struct Standstill {
     estates: Vec<Estate>,
     verdicts: Vec<mpsc::Sender<()>>,
 }
 
 impl Standstill {
-    /// Stops every runtime between two turns, until then at most.
+    /// Stops every runtime between two turns, until `until` at most.
     pub(super) async fn of(
         control: &Control,
         with_links: bool,
@@ -139,7 +144,7 @@ impl Standstill {
         Ok(Standstill { estates, verdicts })
     }
 
-    /// Says what there is.
+    /// Sends everything.
     pub(in crate::control) async fn say(
         &mut self,
         control: &Control,
@@ -156,7 +161,7 @@ impl Standstill {
             for (session, lent) in estate.sessions {
                 let (left, socket) = {
                     let sessions = control.sessions.borrow();
-                    // Its connection has ended: nobody would notice when its application does.
+                    // Its connection has ended: nobody would notice the end of its application.
                     let Some(connected) = sessions.get(&(index, session)) else {
                         return Err(format!("session {} has no connection", session.0));
                     };

@@ -1,33 +1,39 @@
-//! The daemon is replaced by another process while it runs: by a newer program, or by the same one with another configuration.
+//! Hands a running daemon over to another process: a newer program, or the same one with another
+//! configuration.
 //!
 //! ```text
-//!   the daemon that runs (predecessor)            a new process (successor): the same arguments, and this socket
-//!   ── changes of the store are refused ──
-//!   Offer: the state's copy, listeners, ────────▶ everything that a start needs: configuration, policies loaded and in force,
-//!          schemas                                schemas resolved, every runtime has answered
-//!   ◀───────────────────────────────────  Ready   (or Refused, and why; or it just ends)
-//!   accepts nobody, closes the store
-//!   Yours                               ───────▶  opens the store
-//!   ◀──────────────────────────────────  Opened
-//!   answers what applications have asked, stops its runtimes between two turns
-//!   Runtime, Session, Link, ..., All    ───────▶  puts them together again
-//!   ◀───────────────────────────────────  Taken
-//!   does nothing any more that anybody could see
-//!   Go                                  ───────▶  tells applications where their next receive heap is, serves
-//!   ◀─────────────────────────────────  Serving
+//!   the running daemon (predecessor)            a new process (successor): the same arguments,
+//!                                               and this socket
+//!   ── changes of the store are rejected ──
+//!   Offer: a copy of the state, listeners, ──▶  everything that a start needs: configuration,
+//!          schemas                              policies loaded and in force, schemas resolved,
+//!                                               every runtime has answered
+//!   ◀────────────────────────────────  Ready    (or Refused with the reason; or it just ends)
+//!   stops accepting, closes the store
+//!   Yours                              ──────▶  opens the store
+//!   ◀───────────────────────────────  Opened
+//!   answers pending requests of applications, stops its runtimes between two turns
+//!   Runtime, Session, Link, ..., All   ──────▶  restores them
+//!   ◀────────────────────────────────  Taken
+//!   has no more visible effects
+//!   Go                                 ──────▶  tells applications their next receive heap, serves
+//!   ◀──────────────────────────────  Serving
 //!   ends
 //! ```
 //!
-//! Invariant: until Go, the predecessor has everything that it needs to go on as if nothing had happened, and kills the successor
-//! before it does; from Go on it touches nothing. Whoever connects meanwhile waits in the listeners' backlogs, which both have, and is
-//! refused by neither.
+//! Invariant: until Go, the predecessor keeps everything that it needs to continue without a
+//! visible effect, and it kills the successor before it continues. After Go it touches nothing.
+//! Connections that arrive meanwhile wait in the backlog of the listeners, which both processes
+//! have; none is refused.
 //!
-//! A successor of before links were handed over doesn't say so in Ready: then they end, their calls with UNAVAILABLE, and it dials again.
+//! A successor that predates the hand-over of links doesn't announce it in Ready. Then links end,
+//! their calls fail with UNAVAILABLE, and the successor dials again.
 //!
-//! A successor that can't even read its arguments or its configuration says that by Refused, too: whoever asked is told why, not just the log.
+//! A successor that can't read its arguments or its configuration sends Refused, too, so that the
+//! requester learns the reason.
 //!
-//! The messages are JSON, one per packet, so that daemons of different ages understand each other: what a version doesn't know
-//! it ignores, and [`FORMAT`] says what it must know.
+//! Messages are JSON, one per packet, so that different versions understand each other: unknown
+//! fields are ignored, and [`FORMAT`] is the version that both must know.
 
 mod estate;
 mod predecessor;

@@ -1,4 +1,4 @@
-//! The daemon that is to be replaced.
+//! The daemon that hands over.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -29,8 +29,8 @@ use crate::limits::{
     HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT,
 };
 
-/// `tollgate upgrade`, and SIGUSR2: starts another process and lets it take over, or goes on. Who calls this stops serving when it
-/// has succeeded. A supervisor learns how it comes out.
+/// `tollgate upgrade` and SIGUSR2: starts another process and lets it take over, or continues if
+/// that fails. After a success the caller stops serving. The supervisor is notified of the result.
 pub(crate) async fn upgrade(
     control: &Rc<Control>,
     by: Actor,
@@ -62,7 +62,7 @@ async fn replace(
     };
     if limit > MAX_UPGRADE_TIMEOUT {
         return Err(invalid(format!(
-            "a time-out of {limit:?} is too long: at most {MAX_UPGRADE_TIMEOUT:?} are allowed"
+            "a timeout of {limit:?} is too long: the limit is {MAX_UPGRADE_TIMEOUT:?}"
         )));
     }
     let program = match request.binary.as_str() {
@@ -73,9 +73,9 @@ async fn replace(
         let text = format!("the program {} isn't an absolute path", program.display());
         return Err(invalid(text));
     }
-    // For as long as this takes, no policy changes by itself, either.
+    // Meanwhile policies don't change by themselves, either.
     let Ok(_nobody_else) = control.changing.try_lock() else {
-        let text = "something is being changed just now: try again in a moment";
+        let text = "another change is in progress: try again in a moment";
         return Err(Status::new(Code::UNAVAILABLE, text));
     };
     let begun = Instant::now();
@@ -90,7 +90,7 @@ async fn replace(
         Err(status) => return Err(successor.discard(&program, status).await),
     };
     let prepared = begun.elapsed();
-    // From here on the next process serves, or this one again.
+    // From here on either the successor serves, or this process again.
     control.doors.shut();
     held.gone = true;
     if control.config().state.is_some() {
@@ -100,7 +100,7 @@ async fn replace(
         Ok(taken) => taken,
         Err((status, still)) => {
             let status = successor.discard(&program, status).await;
-            // Only now that nobody else can.
+            // Only now that the successor can't serve any more.
             drop(still);
             control.resume()?;
             return Err(status);
@@ -109,7 +109,7 @@ async fn replace(
     let pause = taken.elapsed();
     let pid = successor.child.as_ref().map(Child::id);
     tracing::info!(
-        "process {} has taken over from {}, {} ms after it was started; calls stood still for {} us",
+        "process {} has taken over from {}, {} ms after its start; calls stood still for {} us",
         pid.unwrap_or_default(),
         std::process::id(),
         begun.elapsed().as_millis(),
@@ -124,10 +124,11 @@ async fn replace(
     }))
 }
 
-/// What the next process has to have done before it may serve.
+/// What the successor must have done before it may serve.
 const TAKEN: &str = "taken everything over";
 
-/// Until another process serves; since when calls have stood still. An error comes with what stands still until it is dropped.
+/// Runs until another process serves. Returns when calls began to stand still. An error carries the
+/// guard that keeps everything still.
 async fn hand_over<'c>(
     control: &'c Control,
     channel: &Channel,
@@ -146,11 +147,11 @@ async fn hand_over<'c>(
     let turn = requests_rest(control).await;
     let turn = turn.map_err(|status| (status, None))?;
     let stood = Instant::now();
-    // One deadline for all of it: an application's calls wait for the sum.
+    // One deadline for all steps: an application's calls wait for their sum.
     let until = stood + HAND_OVER_TIMEOUT;
     let datapath = timeout_at(until.into(), Standstill::of(control, ready.links, until));
     let datapath = datapath.await.unwrap_or_else(|_elapsed| {
-        let text = format!("the runtimes hadn't left everything within {HAND_OVER_TIMEOUT:?}");
+        let text = format!("the runtimes didn't hand everything over within {HAND_OVER_TIMEOUT:?}");
         Err(Status::new(Code::DEADLINE_EXCEEDED, text))
     });
     let mut still = Still {
@@ -158,14 +159,14 @@ async fn hand_over<'c>(
         _requests: turn,
     };
     let taken = async {
-        // It may not listen, either.
+        // The successor may not read, either.
         let all = timeout_at(
             until.into(),
             still.datapath.say(control, channel, &ready.offered),
         );
         let all = all.await.unwrap_or_else(|_elapsed| {
             Err(format!(
-                "it hadn't listened to the end within {HAND_OVER_TIMEOUT:?}"
+                "it didn't read everything within {HAND_OVER_TIMEOUT:?}"
             ))
         });
         all.map_err(|why| Status::new(Code::FAILED_PRECONDITION, why))?;
@@ -185,24 +186,24 @@ async fn hand_over<'c>(
         return Err((status, Some(still)));
     }
     still.datapath.end();
-    // Nobody reads a request here any more.
+    // This process reads no more requests.
     std::mem::forget(still._requests);
     let serves = heard(channel, TAKE_OVER_TIMEOUT, "served").await;
     if let Err(status) = serves {
         tracing::error!(
-            "the next process has everything, and hasn't said that it serves: {}",
+            "the successor has taken everything over, but hasn't confirmed that it serves: {}",
             status.message
         );
     }
     Ok(stood)
 }
 
-/// Applications' requests are answered, or still unread.
+/// Waits until applications' requests are answered or still unread.
 async fn requests_rest(control: &Control) -> Result<RwLockWriteGuard<'_, ()>, Status> {
     if let Ok(turn) = timeout(REQUESTS_GRACE, control.requests.write()).await {
         return Ok(turn);
     }
-    // Who waits for a peer that doesn't answer mustn't hold up the others.
+    // A binding that waits for a silent peer must not delay the others.
     control.hurry.notify_waiters();
     let turn = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await;
     turn.map_err(|_elapsed| {
@@ -211,7 +212,7 @@ async fn requests_rest(control: &Control) -> Result<RwLockWriteGuard<'_, ()>, St
     })
 }
 
-/// Nothing happens while this is there.
+/// Keeps everything still while it exists.
 struct Still<'c> {
     datapath: Standstill,
     _requests: RwLockWriteGuard<'c, ()>,
@@ -240,11 +241,11 @@ async fn heard(channel: &Channel, limit: Duration, what: &str) -> Result<Message
 }
 
 fn out_of_turn(message: &Message) -> Status {
-    let text = format!("it said {message:?} out of turn");
+    let text = format!("it sent {message:?} out of turn");
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
-/// Gives changes free again if nothing was handed over.
+/// Allows changes again if nothing was handed over.
 struct Held<'c> {
     control: &'c Control,
     gone: bool,
@@ -259,7 +260,7 @@ impl Drop for Held<'_> {
 }
 
 impl Control {
-    /// Goes on after all.
+    /// Serves again after a failed hand-over.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
         let resumed = self.store.resume(self.config().state.as_deref());
         self.doors.open();
@@ -272,18 +273,18 @@ impl Control {
     }
 }
 
-/// What the new process is and has, once it is ready.
+/// The successor's announcement that it is ready.
 struct Ready {
     version: String,
-    /// It can go on with links.
+    /// It can take links over.
     links: bool,
-    /// The schemas that it was offered.
+    /// The schemas in the offer.
     offered: HashSet<[u8; 32]>,
 }
 
-/// The new process.
+/// The successor's process.
 struct Successor {
-    /// Taken when it is no longer this one's to end.
+    /// Taken when this process must no longer end it.
     child: Option<Child>,
 }
 
@@ -312,7 +313,7 @@ impl Successor {
         Ok((Successor { child }, channel))
     }
 
-    /// Until it is ready.
+    /// Sends the offer, and waits until the successor is ready.
     async fn prepare(
         &self,
         channel: &Channel,
@@ -345,8 +346,8 @@ impl Successor {
         fds.splice(first..first, [copy, schemas]);
         let heard = async {
             let offered = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
-            // One that ends at once has closed its end; what it has said before is heard. If it hasn't read the offer, the kernel tells
-            // of a reset first.
+            // A successor that ends at once has closed its end; its earlier messages are still
+            // read. If it hasn't read the offer, the kernel reports a reset first.
             let heard = match channel.hear().await? {
                 None => channel.hear().await?,
                 heard => heard,
@@ -370,7 +371,7 @@ impl Successor {
         }
     }
 
-    /// Ends it, whatever it does, and says of the failed upgrade how it ended.
+    /// Kills the successor, and adds to the error how it ended.
     async fn discard(mut self, program: &Path, status: Status) -> Status {
         let Some(mut child) = self.child.take() else {
             return status;
@@ -396,11 +397,11 @@ impl Successor {
     }
 }
 
-/// How it ended, unless it was killed here.
+/// How the successor ended, unless it was killed here.
 fn by_itself(ended: ExitStatus) -> String {
     match ended.signal() {
         Some(signal) if signal == Signal::KILL.as_raw() => String::new(),
-        _ => format!(" ({ended}; the daemon's log has what it said)"),
+        _ => format!(" ({ended}; its output is in the daemon's log)"),
     }
 }
 
@@ -409,14 +410,14 @@ type Heard = Result<Option<(Message, Vec<OwnedFd>)>, String>;
 fn refusal(heard: Heard, before: &str) -> Status {
     let why = match heard {
         Ok(Some((Message::Refused { why }, _))) => why,
-        Ok(Some(_)) => format!("it said something else before {before}"),
+        Ok(Some(_)) => format!("it sent an unexpected message before {before}"),
         Ok(None) => format!("it ended before {before}"),
         Err(why) => why,
     };
     Status::new(Code::FAILED_PRECONDITION, why)
 }
 
-/// SIGUSR2: an upgrade to the program that is where this one was started from.
+/// SIGUSR2: upgrades to the program at the path from which this process was started.
 pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = signal(SignalKind::user_defined2());
@@ -432,7 +433,8 @@ pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonErr
     Ok(())
 }
 
-/// The first process of a container mustn't end before the others: waits for its successor, and hands signals on.
+/// The first process of a container must not end before the others: it waits for its successor and
+/// forwards signals.
 pub(crate) async fn stand_in(mut successor: Child) -> Result<(), DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));

@@ -1,4 +1,4 @@
-//! What two processes say to each other while one takes over from the other.
+//! The messages between two processes of a hand-over.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,20 +13,22 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 use crate::control::packets;
 use crate::control::reactor::{Watched, watch};
 
-/// The word that a successor is started with, behind its predecessor's own: standard input is the socket between them.
+/// The successor's additional argument, after its predecessor's own: the socket between the two is
+/// standard input.
 pub const ARGUMENT: &str = "--take-over";
 
-/// What an [`Offer`] is, and what follows it.
+/// The version of an [`Offer`] and of the messages after it.
 pub(in crate::control) const FORMAT: u32 = 2;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "says", rename_all = "kebab-case")]
 pub(in crate::control) enum Message {
-    /// With descriptors: applications' listener, the state's copy, schemas, and peers' listener if there is one.
+    /// Descriptors: applications' listener, a copy of the state, schemas, and peers' listener if
+    /// there is one.
     Offer(Offer),
     Ready {
         version: String,
-        /// It can go on with links.
+        /// It can take links over.
         #[serde(default)]
         links: bool,
     },
@@ -35,23 +37,23 @@ pub(in crate::control) enum Message {
     },
     Yours,
     Opened,
-    /// With descriptors: its state, and the bytes of its messages.
+    /// Descriptors: the runtime's state, and the bytes of its messages.
     Runtime {
         index: usize,
     },
     Session(SessionLeft),
-    /// With a descriptor: the socket of one of a runtime's links.
+    /// Descriptor: the socket of one link of a runtime.
     Link(LinkLeft),
-    /// With a descriptor: the control socket of who hasn't asked anything yet.
+    /// Descriptor: the control socket of a connection without a request so far.
     Stranger,
-    /// With descriptors: bindings, and schemas that weren't offered.
+    /// Descriptors: bindings, and the schemas that weren't offered.
     All,
     Taken,
     Go,
     Serving,
 }
 
-/// What the successor is given, and is to be like.
+/// The predecessor's offer, which the successor's configuration has to match.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::control) struct Offer {
     pub(in crate::control) format: u32,
@@ -61,12 +63,12 @@ pub(in crate::control) struct Offer {
     pub(in crate::control) state: Option<PathBuf>,
     pub(in crate::control) listen: Option<SocketAddr>,
     pub(in crate::control) runtimes: usize,
-    /// Who asked for it.
+    /// The actor that requested the hand-over.
     pub(in crate::control) by: String,
-    /// Since when the state has been kept, if it is in memory only.
+    /// The age of the state, if it is in memory only.
     #[serde(default)]
     pub(in crate::control) state_since: Option<String>,
-    /// The supervisor is told by this daemon who has taken over.
+    /// The predecessor tells the supervisor about its successor.
     #[serde(default)]
     pub(in crate::control) tells_supervisor: bool,
     /// The successor inherits the filter of system calls.
@@ -74,7 +76,7 @@ pub(in crate::control) struct Offer {
     pub(in crate::control) is_filtered: bool,
 }
 
-/// One end of the socket between the two.
+/// One end of the socket between the two processes.
 pub(in crate::control) struct Channel(AsyncFd<Watched<ControlSocket>>);
 
 impl Channel {
@@ -93,13 +95,13 @@ impl Channel {
             .map_err(|error| error.to_string())
     }
 
-    /// The next message; `None` once the other process has closed its end.
+    /// The next message; `None` when the other process has closed its end.
     pub(in crate::control) async fn hear(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, String> {
         let Some(Packet { bytes, fds }) = packets::receive(&self.0).await else {
             return Ok(None);
         };
         let message = serde_json::from_slice(&bytes);
-        let message = message.map_err(|error| format!("it said something else: {error}"))?;
+        let message = message.map_err(|error| format!("it sent an unexpected message: {error}"))?;
         Ok(Some((message, fds)))
     }
 }
@@ -108,19 +110,20 @@ pub(in crate::control) fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()
 }
 
-/// A session, with descriptors: its control socket, rings, send heap, doorbell and wake.
+/// A session. Descriptors: its control socket, rings, send heap, doorbell and wake.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SessionLeft {
     pub(in crate::control) runtime: usize,
     pub(in crate::control) session: SessionId,
     pub(in crate::control) tenant: String,
-    /// What it was opened with. A daemon from before tokens could be rotated doesn't say.
+    /// The token that the session was opened with. A daemon that predates the rotation of tokens
+    /// doesn't send it.
     #[serde(default)]
     pub(in crate::control) token: Option<TokenDigest>,
     pub(in crate::control) keeps_early_calls: bool,
 }
 
-/// A link, with a descriptor.
+/// A link. Descriptor: its socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LinkLeft {
     pub(super) runtime: usize,

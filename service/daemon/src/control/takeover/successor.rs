@@ -1,4 +1,4 @@
-//! The process that takes a running daemon's place.
+//! The process that takes over from a running daemon.
 
 use std::cell::OnceCell;
 use std::net::TcpListener;
@@ -22,14 +22,14 @@ use crate::limits::{
     MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, REFUSAL_CHARS, TAKE_OVER_TIMEOUT,
 };
 
-/// The daemon that runs until this one takes over.
+/// The daemon that serves until this one takes over.
 pub(crate) struct Predecessor {
     channel: Channel,
     offer: OnceCell<Offer>,
     schemas: OnceCell<OwnedFd>,
 }
 
-/// What it leaves.
+/// What the predecessor hands over before the datapath.
 pub(crate) struct Estate {
     pub(crate) store: Store,
     pub(crate) applications: ControlListener,
@@ -37,7 +37,7 @@ pub(crate) struct Estate {
 }
 
 impl Predecessor {
-    /// It is at the other end of standard input, which is nobody's from then on.
+    /// Takes the socket to the predecessor from standard input, which is replaced by /dev/null.
     pub(crate) fn on_stdin() -> Result<Predecessor, DaemonError> {
         let failed = failed("a running daemon can't be reached");
         let taken = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3);
@@ -53,43 +53,45 @@ impl Predecessor {
         })
     }
 
-    /// How many runtimes it has: as many go on, until they are as many as is configured.
+    /// The predecessor's number of runtimes. It is kept for the hand-over, then changed to the
+    /// configured one.
     pub(in crate::control) fn runtimes(&self) -> usize {
         let offered = self.offer.get().map_or(1, |offer| offer.runtimes);
         offered.clamp(1, MAX_RUNTIMES)
     }
 
-    /// Since when it has kept what it has in memory only.
+    /// The age of the predecessor's state, if it is in memory only.
     pub(crate) fn state_since(&self) -> Option<String> {
         self.offer.get()?.state_since.clone()
     }
 
-    /// Whether it has left its filter of system calls to this process.
+    /// Whether this process has inherited the filter of system calls.
     pub(crate) fn is_filtered(&self) -> bool {
         self.offer.get().is_some_and(|offer| offer.is_filtered)
     }
 
-    /// Whether it tells the supervisor who has taken over.
+    /// Whether the predecessor tells the supervisor about this process.
     pub(crate) fn tells_supervisor(&self) -> bool {
         self.offer.get().is_some_and(|offer| offer.tells_supervisor)
     }
 
-    /// What it offers, if it fits the configuration.
+    /// The predecessor's offer, if it matches the configuration.
     pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
         let wrong = |why: &str| {
-            let text = format!("{ARGUMENT} is for daemons that start their successor, and {why}");
+            let text =
+                format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");
             DaemonError(text)
         };
         let heard = match timeout(OFFER_TIMEOUT, self.channel.hear()).await {
             Ok(heard) => heard.map_err(|why| wrong(&why))?,
-            Err(_elapsed) => return Err(wrong("none said anything")),
+            Err(_elapsed) => return Err(wrong("no offer came in time")),
         };
         let Some((Message::Offer(offer), fds)) = heard else {
-            return Err(wrong("none did"));
+            return Err(wrong("no offer came"));
         };
         if offer.format != FORMAT {
             return Err(DaemonError(format!(
-                "the daemon that runs, of version {}, hands over by format {}, and this one, of version {}, takes over by {FORMAT}: \
+                "the running daemon (version {}) hands over in format {}, but this one (version {}) needs format {FORMAT}: \
                  restart it",
                 offer.version,
                 offer.format,
@@ -115,13 +117,13 @@ impl Predecessor {
         })
     }
 
-    /// Says that everything is ready, and serves once it is told to.
+    /// Announces that everything is ready, and serves when the predecessor has let go.
     pub(crate) async fn take_over(&self, control: &Rc<Control>) -> Result<(), DaemonError> {
         if control.store.was_touched() {
-            let text = "not every policy could be put in force as it is stored; the log says which";
+            let text = "some stored policies couldn't be put in force; the log says which";
             return Err(DaemonError(text.to_owned()));
         }
-        let lost = |what: &str| DaemonError(format!("the daemon that ran {what}"));
+        let lost = |what: &str| DaemonError(format!("the predecessor {what}"));
         if let Some(schemas) = self.schemas.get() {
             let learnt = learn(control, schemas).await;
             learnt.map_err(|why| failed("a schema can't be taken over")(&why))?;
@@ -138,7 +140,7 @@ impl Predecessor {
         match timeout(MAX_UPGRADE_TIMEOUT, told).await {
             Ok(Ok(Some((Message::Yours, _)))) => {}
             Ok(Ok(None)) => return Err(lost("ended before it had handed over")),
-            Ok(Ok(Some(_)) | Err(_)) => return Err(lost("said something else")),
+            Ok(Ok(Some(_)) | Err(_)) => return Err(lost("sent an unexpected message")),
             Err(_elapsed) => return Err(lost("didn't hand over")),
         }
         let resumed = control.store.resume(control.config().state.as_deref());
@@ -157,22 +159,25 @@ impl Predecessor {
         }
         beginning.begin(control);
         doors::open(control);
-        // Should it have ended just now, this one serves all the same.
+        // If the predecessor has just ended, this process serves anyway.
         let _said = self.channel.say(&Message::Serving, &[]).await;
         self.record(control);
         Ok(())
     }
 
-    /// What sessions and runtimes it leaves.
+    /// The sessions and runtimes that the predecessor hands over.
     async fn datapath(&self, control: &Control) -> Result<Beginning, DaemonError> {
         let wrong = failed("the datapath can't be taken over");
         let mut heard = Heard::default();
         loop {
             let next = timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await;
-            let next = next.map_err(|_| wrong(&"the daemon that ran didn't say all"))?;
+            let next =
+                next.map_err(|_| wrong(&"the predecessor didn't hand everything over in time"))?;
             let next = next.map_err(|why| wrong(&why))?;
             let Some((message, mut fds)) = next else {
-                return Err(wrong(&"the daemon that ran ended before it had said all"));
+                return Err(wrong(
+                    &"the predecessor ended before it had handed everything over",
+                ));
             };
             if heard.note(message, &mut fds).map_err(|why| wrong(&why))? {
                 let beginning = heard.take_over(control, &fds).await;
@@ -196,31 +201,32 @@ impl Predecessor {
         }
     }
 
-    /// Says why this one doesn't take over. One that has already has nobody to tell.
+    /// Tells the predecessor why this process doesn't take over. After the hand-over nobody
+    /// listens.
     pub(crate) async fn refuse(&self, why: &DaemonError) {
         let why = shortened(&why.to_string());
         let _said = self.channel.say(&Message::Refused { why }, &[]).await;
     }
 }
 
-/// As [`Predecessor::refuse`], for a process that has come no further than its arguments or its configuration.
+/// Like [`Predecessor::refuse`], for a process that failed at its arguments or its configuration.
 pub fn refuse(why: &str) {
     let Ok(predecessor) = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3) else {
         return;
     };
     let why = shortened(why);
     if let Ok(said) = serde_json::to_vec(&Message::Refused { why }) {
-        // It may be nobody's successor: then nobody is told.
+        // Without a predecessor nobody listens.
         let _said = ControlSocket::from(predecessor).send(&said, &[]);
     }
 }
 
-/// It has to fit a packet.
+/// The reason has to fit into a packet.
 fn shortened(why: &str) -> String {
     why.chars().take(REFUSAL_CHARS).collect()
 }
 
-/// Whether the configuration wants the listener that there is.
+/// Whether the configuration wants the predecessor's listener.
 fn listens_there(config: &Config, offer: &Offer) -> bool {
     match (config.listen, offer.listen) {
         (Some(wanted), Some(bound)) => {
@@ -239,6 +245,6 @@ fn same<T: PartialEq + std::fmt::Debug>(
         return Ok(());
     }
     Err(DaemonError(format!(
-        "the configuration has another {what}, {configured:?}, than the daemon that runs, {running:?}: that takes a restart"
+        "the configuration has another {what} ({configured:?}) than the running daemon ({running:?}): that needs a restart"
     )))
 }

@@ -1,4 +1,4 @@
-//! The estate as the process has it that takes over.
+//! The successor's side of the estate.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -23,9 +23,9 @@ use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
 use crate::limits::ESTATE_BYTES;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
-/// Learns what [`schemas`] says.
+/// Interns the schemas that [`schemas`] has sent.
 pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
-    // Whoever brought them, they are there.
+    // They exist already, so they count for no tenant.
     let operators = (&Turn::operators(), &None);
     for (service, set) in read::<Vec<Set>>(schemas)? {
         let interned = descriptor_sets::intern(control, operators, set, &service).await;
@@ -34,7 +34,7 @@ pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), St
     Ok(())
 }
 
-/// What the successor has heard of.
+/// The messages received so far.
 #[derive(Default)]
 pub(super) struct Heard {
     estates: HashMap<usize, Estate>,
@@ -42,7 +42,7 @@ pub(super) struct Heard {
     strangers: Vec<OwnedFd>,
 }
 
-/// What is to be done once the predecessor does nothing any more.
+/// Work that has to wait until the predecessor has stopped.
 pub(super) struct Beginning {
     begins: Vec<mpsc::Sender<()>>,
     resumed: Vec<(usize, Resumed)>,
@@ -51,13 +51,13 @@ pub(super) struct Beginning {
 }
 
 impl Heard {
-    /// Takes a message; `true` once it was the last.
+    /// Takes a message; returns `true` after the last.
     pub(super) fn note(
         &mut self,
         message: Message,
         fds: &mut Vec<OwnedFd>,
     ) -> Result<bool, String> {
-        let lacks = || "it said something without its descriptors".to_owned();
+        let lacks = || "a message lacks its descriptors".to_owned();
         match message {
             Message::Runtime { index } => {
                 let [state, bytes] = &fds[..] else {
@@ -88,19 +88,19 @@ impl Heard {
             }
             Message::Stranger => self.strangers.append(fds),
             Message::All => return Ok(true),
-            _ => return Err("it said something else".to_owned()),
+            _ => return Err("it sent an unexpected message".to_owned()),
         }
         Ok(false)
     }
 
-    /// Has every runtime go on from where it was left, as far as nobody sees it.
+    /// Restores every runtime from its state, without effects that applications could see.
     pub(super) async fn take_over(
         mut self,
         control: &Control,
         fds: &[OwnedFd],
     ) -> Result<Beginning, String> {
         let [inventory, schemas] = fds else {
-            return Err("it said something without its descriptors".to_owned());
+            return Err("a message lacks its descriptors".to_owned());
         };
         learn(control, schemas).await?;
         let inventory: InventoryLeft = read(inventory)?;
@@ -123,7 +123,7 @@ impl Heard {
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
         for runtime in 0..control.runtimes() {
             let Some(estate) = self.estates.remove(&runtime) else {
-                return Err(format!("it left no runtime {runtime}"));
+                return Err(format!("it didn't hand over runtime {runtime}"));
             };
             let (sender, its) = mpsc::channel();
             begins.push(sender);
@@ -161,7 +161,7 @@ fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
         .collect()
 }
 
-/// Puts the bindings of the sessions that are handed over in place; their chains, by runtime.
+/// Restores the bindings of sessions that are handed over. Returns their chains by runtime.
 fn live(
     control: &Control,
     bindings: Vec<BindingLeft>,
@@ -178,7 +178,7 @@ fn live(
             continue;
         }
         let schema = control.schemas.borrow().of_hash(&left.schema);
-        let schema = schema.ok_or("it left a binding without its schema")?;
+        let schema = schema.ok_or("it handed over a binding without its schema")?;
         let binding = LiveBinding {
             runtime: left.runtime,
             session: left.session,
@@ -196,7 +196,8 @@ fn live(
 }
 
 impl Beginning {
-    /// The predecessor does nothing any more: applications are told where the next receive heap is, and served.
+    /// The predecessor has stopped: tells applications where their next receive heap is, and serves
+    /// them.
     pub(in crate::control) fn begin(self, control: &Rc<Control>) {
         let mut sockets: HashMap<_, _> = self
             .sessions
@@ -211,7 +212,7 @@ impl Beginning {
         for (runtime, resumed) in self.resumed {
             let key = (runtime, resumed.session);
             let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
-                // Where tokens can't be rotated, a session has the one that there is.
+                // A predecessor that can't rotate tokens has one token per tenant.
                 let now = || control.store.token_of(&left.tenant).ok().flatten();
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
@@ -222,7 +223,7 @@ impl Beginning {
             });
             if !went_on {
                 let session = resumed.session;
-                tracing::warn!("session {} can't be gone on with, and was ended", session.0);
+                tracing::warn!("session {} can't be continued and was ended", session.0);
                 control.send(runtime, Command::CloseSession { session });
             }
         }
@@ -235,7 +236,7 @@ impl Beginning {
     }
 }
 
-/// Tells an application of its next receive heap. One that doesn't read what it is told is not waited for.
+/// Tells an application its next receive heap. An application that doesn't read isn't waited for.
 fn announce(socket: &ControlSocket, resumed: &Resumed) -> bool {
     let bytes = resumed.heap_bytes;
     let body = Some(ResponseBody::ReceiveHeap(ReceiveHeap { bytes }));
