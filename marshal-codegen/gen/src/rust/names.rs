@@ -12,9 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::error::GenError;
+use crate::language::Language;
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
-use crate::names::{Scope, words};
-use crate::{GenError, Language, no_two};
+use crate::names::{Scope, no_two, words};
 
 /// The names of a schema's items.
 pub(crate) struct Names {
