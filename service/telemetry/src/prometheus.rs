@@ -109,20 +109,33 @@ fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
                 writeln!(text, "{sample}{} {measure}", braced(&labels, ""))
             }
             Value::Durations(durations) => {
-                write_histogram(text, (&name, &labels), durations, format, now);
+                let series = Series {
+                    name: &name,
+                    labels: &labels,
+                };
+                write_histogram(text, series, durations, format, now);
                 Ok(())
             }
         };
     }
 }
 
+/// What a family's samples at one point have in common.
+#[derive(Clone, Copy)]
+struct Series<'a> {
+    name: &'a str,
+    /// Without braces.
+    labels: &'a str,
+}
+
 fn write_histogram(
     text: &mut String,
-    (name, labels): (&str, &str),
+    series: Series<'_>,
     histogram: &Histogram,
     format: Format,
     now: Now,
 ) {
+    let Series { name, labels } = series;
     let exemplar = histogram
         .exemplar()
         .filter(|_| format == Format::OpenMetrics);
