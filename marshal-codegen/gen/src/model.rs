@@ -12,7 +12,7 @@ use tollgate_schema::prost_reflect::{
 };
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageLayout, Schema};
 
-use crate::GenError;
+use crate::error::GenError;
 use crate::names::enum_value;
 
 /// Everything that stubs are written from.

@@ -1,6 +1,10 @@
-//! What the languages' names have in common: words, enum values without their enum's name, and how siblings share names.
+//! What the languages' names have in common: words, enum values without their enum's name, how siblings share names, and
+//! that no two packages are called the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::error::GenError;
+use crate::language::Language;
 
 /// The names that are taken in one scope: a module, a class, a struct.
 ///
@@ -53,6 +57,31 @@ impl Scope {
         }
         taken
     }
+}
+
+/// Refuses two packages that would be called the same in a language.
+pub(crate) fn no_two<'p>(
+    language: Language,
+    packages: impl Iterator<Item = &'p str>,
+    called: impl Fn(&str) -> String,
+) -> Result<(), GenError> {
+    let mut met: BTreeMap<String, &str> = BTreeMap::new();
+    for second in packages {
+        let name = called(second);
+        if let Some(first) = met.insert(name.clone(), second) {
+            return Err(GenError::NameClash {
+                language: match language {
+                    Language::Rust => "Rust",
+                    Language::C => "C",
+                    Language::Python => "Python",
+                },
+                name,
+                first: first.to_owned(),
+                second: second.to_owned(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// `Color` and `COLOR_DARK_RED` to `DARK_RED`, if the value's name begins with the enum's and something is left.

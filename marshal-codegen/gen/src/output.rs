@@ -1,9 +1,13 @@
 //! Generated files and the directory where they are kept.
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use crate::{Files, GenError};
+use crate::error::GenError;
+
+/// Generated files: name, without a directory, and text.
+pub type Files = BTreeMap<String, String>;
 
 /// Writes the files into `dir`, which is made if it isn't there. What is as it should be isn't touched, so that build
 /// systems see no change.

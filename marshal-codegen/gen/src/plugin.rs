@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 use prost::Message as _;
 use tollgate_schema::{Schema, SchemaError};
 
-use crate::{Files, GenError, Language};
+use crate::error::GenError;
+use crate::language::Language;
+use crate::output::Files;
 
 /// What the plugin says it can do: `FEATURE_PROTO3_OPTIONAL` and `FEATURE_SUPPORTS_EDITIONS`.
 const FEATURES: u64 = 1 | 2;

@@ -14,8 +14,9 @@
 //! handful.
 
 use crate::bytes::is_utf8;
+use crate::guard::Guard;
 use crate::limits::{MAX_GROUP_DEPTH, MAX_RUNS};
-use crate::program::{Guard, Op, Program, StructProgram};
+use crate::program::{Op, Program, StructProgram};
 use crate::wire::{
     Owner, Record, Shape, Varint, WireField, WireType, WireValue, is_declared, put_varint,
     read_record, read_varint,

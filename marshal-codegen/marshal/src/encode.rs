@@ -8,7 +8,8 @@
 //! inside the image, messages nest at most `MAX_DEPTH` deep, and the output ends at `MAX_MESSAGE`, whatever overlaps.
 
 use crate::bytes::{u32_at, u64_at};
-use crate::program::{Guard, Program, StructProgram};
+use crate::guard::Guard;
+use crate::program::{Program, StructProgram};
 use crate::wire::{Shape, WireField, WireType, WireValue};
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 use tollgate_schema::MessageId;

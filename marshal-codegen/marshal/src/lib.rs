@@ -25,6 +25,7 @@ mod decode;
 mod encode;
 pub mod extents;
 mod fault;
+mod guard;
 pub mod interpreter;
 pub mod limits;
 pub mod patch;

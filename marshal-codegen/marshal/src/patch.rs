@@ -23,8 +23,8 @@ use tollgate_schema::{
 };
 
 use crate::bytes::{is_utf8, put, u32_at};
+use crate::guard::Guard;
 use crate::limits::MAX_CHANGES;
-use crate::program::Guard;
 use crate::projection::{self, Field, ProjectError};
 use crate::{FaultCode, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};
 

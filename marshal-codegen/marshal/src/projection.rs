@@ -29,8 +29,8 @@
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
 use crate::bytes::u32_at;
+use crate::guard::Guard;
 use crate::limits::MAX_VIEW_FIELDS;
-use crate::program::Guard;
 use crate::{Fault, FaultCode, MAX_DEPTH};
 
 /// Bytes before the first entry.

@@ -23,8 +23,9 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use crate::SchemaError;
 use crate::error::shown;
-use crate::layout::{Layouts, ProtoType};
+use crate::layout::Layouts;
 use crate::limits::MAX_DESCRIPTION;
+use crate::proto_type::ProtoType;
 use crate::resolve::{EnumIndex, Field, Label, Message, MessageIndex, Model, Service, Value};
 
 /// Separates what a line is about from what it says.

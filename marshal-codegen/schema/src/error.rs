@@ -237,6 +237,11 @@ pub(crate) fn shown(text: &str) -> String {
         .collect()
 }
 
+/// Errors are one sentence each; compilers like to draw.
+pub(crate) fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 /// Why a message can't be read from or written to a block, or from or to JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DynamicError {

@@ -69,6 +69,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use crate::proto_type::ProtoType;
 use crate::resolve::{self, Label, MessageIndex, Model, Value};
 
 /// The bit of a slot's `off` that makes it refer to an extent instead of an inline offset.
@@ -181,30 +182,6 @@ pub enum Cardinality {
     Repeated,
     /// An array of entry structs `{1 key, 2 value}`; the kind is the entry message.
     Map,
-}
-
-/// The declared type of a field.
-#[allow(missing_docs, reason = "the variants are protobuf's own type names")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProtoType {
-    Double,
-    Float,
-    Int32,
-    Int64,
-    Uint32,
-    Uint64,
-    Sint32,
-    Sint64,
-    Fixed32,
-    Fixed64,
-    Sfixed32,
-    Sfixed64,
-    Bool,
-    String,
-    Bytes,
-    Enum,
-    Message,
-    Group,
 }
 
 impl Layouts {
@@ -324,54 +301,6 @@ impl Kind {
             Kind::Bool => 1,
             Kind::String | Kind::Bytes | Kind::Message(_) => 0,
         }
-    }
-}
-
-impl ProtoType {
-    /// The keyword of the interface language, or `enum` and `message`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ProtoType::Double => "double",
-            ProtoType::Float => "float",
-            ProtoType::Int32 => "int32",
-            ProtoType::Int64 => "int64",
-            ProtoType::Uint32 => "uint32",
-            ProtoType::Uint64 => "uint64",
-            ProtoType::Sint32 => "sint32",
-            ProtoType::Sint64 => "sint64",
-            ProtoType::Fixed32 => "fixed32",
-            ProtoType::Fixed64 => "fixed64",
-            ProtoType::Sfixed32 => "sfixed32",
-            ProtoType::Sfixed64 => "sfixed64",
-            ProtoType::Bool => "bool",
-            ProtoType::String => "string",
-            ProtoType::Bytes => "bytes",
-            ProtoType::Enum => "enum",
-            ProtoType::Message => "message",
-            ProtoType::Group => "group",
-        }
-    }
-
-    /// The scalar type that this keyword means.
-    pub(crate) fn of_scalar(keyword: &str) -> Option<ProtoType> {
-        const SCALARS: [ProtoType; 15] = [
-            ProtoType::Double,
-            ProtoType::Float,
-            ProtoType::Int32,
-            ProtoType::Int64,
-            ProtoType::Uint32,
-            ProtoType::Uint64,
-            ProtoType::Sint32,
-            ProtoType::Sint64,
-            ProtoType::Fixed32,
-            ProtoType::Fixed64,
-            ProtoType::Sfixed32,
-            ProtoType::Sfixed64,
-            ProtoType::Bool,
-            ProtoType::String,
-            ProtoType::Bytes,
-        ];
-        SCALARS.into_iter().find(|scalar| scalar.name() == keyword)
     }
 }
 

@@ -23,6 +23,7 @@ mod json;
 pub mod layout;
 pub mod limits;
 mod load;
+mod proto_type;
 mod reflect;
 mod resolve;
 mod schema;

@@ -25,9 +25,9 @@ use source::Places;
 use prost_reflect::prost::Message as _;
 use prost_reflect::prost_types::FileDescriptorProto;
 
+use crate::error::one_line;
 use crate::limits::{MAX_DIRECTORY_DEPTH, MAX_FILES, MAX_SCHEMA_FILE};
 use crate::reflect::{JsonName, lower_names};
-use crate::schema::one_line;
 use crate::spelling::did_you_mean;
 use crate::{Schema, SchemaError, descriptor};
 

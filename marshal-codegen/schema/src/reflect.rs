@@ -19,8 +19,8 @@ use prost_reflect::prost_types::{
 };
 
 use crate::SchemaError;
+use crate::error::one_line;
 use crate::resolve::Model;
-use crate::schema::one_line;
 
 /// Resolves a set that the model came from.
 pub(crate) fn pool(bytes: &[u8], model: &Model) -> Result<DescriptorPool, SchemaError> {

@@ -169,8 +169,3 @@ fn unknown_message(name: &str) -> SchemaError {
         message: name.to_owned(),
     }
 }
-
-/// Errors are one sentence each; compilers like to draw.
-pub(crate) fn one_line(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}

@@ -46,6 +46,7 @@ use tonic::metadata::MetadataMap;
 use tonic::transport::{Channel, ClientTlsConfig};
 use tonic_prost::ProstCodec;
 
+use crate::exposition::Now;
 use crate::headers::Headers;
 use crate::limits::{
     CONNECT_TIMEOUT, EXPORT_PAUSE, EXPORT_TIMEOUT, FAILURE_TOLD_EVERY, MAX_ANSWER_BYTES, MAX_BATCH,
@@ -53,7 +54,6 @@ use crate::limits::{
 };
 use crate::metrics::Metrics;
 use crate::otlp::{Daemon, TracesRequest};
-use crate::prometheus::Now;
 use crate::record::{Line, Record, Span};
 
 /// How an endpoint is spoken to.

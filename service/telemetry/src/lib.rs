@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod export;
+mod exposition;
 pub mod headers;
 pub mod histogram;
 pub mod limits;

@@ -19,9 +19,9 @@ use opentelemetry_proto::tonic::metrics::v1::{
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
 
+use crate::exposition::Now;
 use crate::histogram::{Exemplar, Histogram, SCALE, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
-use crate::prometheus::Now;
 use crate::record::{Attribute, Line, Outcome, POLICY, PROVIDERS_POLICY, Side, Span};
 
 mod spans;

@@ -10,11 +10,11 @@
 
 use std::fmt::Write;
 
+pub use crate::exposition::Now;
+
+use crate::exposition::{EXPONENTS, name_of, sample_of};
 use crate::histogram::{Histogram, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
-
-/// Exponents of the bounds that are written: 2^-20 s, about a microsecond, to 2^6 s.
-pub(crate) const EXPONENTS: std::ops::RangeInclusive<i32> = -20..=6;
 
 /// How it is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,23 +67,6 @@ impl Format {
     }
 }
 
-/// A clock's reading, by both clocks, so that what one has stamped can be told by the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Now {
-    /// Since the epoch.
-    pub unix_ns: u64,
-    /// By the monotonic clock.
-    pub monotonic_ns: u64,
-}
-
-impl Now {
-    /// When a moment of the monotonic clock was.
-    pub fn unix_of(&self, monotonic_ns: u64) -> u64 {
-        let ago = self.monotonic_ns.saturating_sub(monotonic_ns);
-        self.unix_ns.saturating_sub(ago)
-    }
-}
-
 /// All of them.
 pub fn write(metrics: &Metrics, format: Format, now: Now) -> Vec<u8> {
     match format {
@@ -101,30 +84,6 @@ fn text(metrics: &Metrics, format: Format, now: Now) -> String {
         text.push_str("# EOF\n");
     }
     text
-}
-
-/// A family's name, without what a counter's samples end in.
-pub(crate) fn name_of(family: &Family) -> String {
-    let mut name = family.name.replace('.', "_");
-    let unit = match family.unit {
-        "s" => "_seconds",
-        "By" => "_bytes",
-        "1" => "_ratio",
-        _ => "",
-    };
-    if !name.ends_with(unit) {
-        name.push_str(unit);
-    }
-    name
-}
-
-/// What its samples are called, if it has this name; but those of a histogram.
-pub(crate) fn sample_of(family: &Family, name: &str) -> String {
-    let total = match family.kind {
-        Kind::Counter => "_total",
-        Kind::Gauge | Kind::Histogram => "",
-    };
-    format!("{name}{total}")
 }
 
 fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
@@ -150,20 +109,33 @@ fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
                 writeln!(text, "{sample}{} {measure}", braced(&labels, ""))
             }
             Value::Durations(durations) => {
-                write_histogram(text, (&name, &labels), durations, format, now);
+                let series = Series {
+                    name: &name,
+                    labels: &labels,
+                };
+                write_histogram(text, series, durations, format, now);
                 Ok(())
             }
         };
     }
 }
 
+/// What a family's samples at one point have in common.
+#[derive(Clone, Copy)]
+struct Series<'a> {
+    name: &'a str,
+    /// Without braces.
+    labels: &'a str,
+}
+
 fn write_histogram(
     text: &mut String,
-    (name, labels): (&str, &str),
+    series: Series<'_>,
     histogram: &Histogram,
     format: Format,
     now: Now,
 ) {
+    let Series { name, labels } = series;
     let exemplar = histogram
         .exemplar()
         .filter(|_| format == Format::OpenMetrics);

@@ -10,9 +10,9 @@
 
 use prost::Message;
 
+use crate::exposition::{EXPONENTS, Now, name_of, sample_of};
 use crate::histogram::{Exemplar, Histogram, SCALE, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
-use crate::prometheus::{EXPONENTS, Now, name_of, sample_of};
 
 /// Half the width of a zero bucket with nothing but zeros in it, as Prometheus' own libraries have it: 2^-128.
 const ZERO_THRESHOLD: f64 = 2.938735877055719e-39;

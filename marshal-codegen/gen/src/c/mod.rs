@@ -22,8 +22,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha256};
 
-use crate::Files;
 use crate::model::{Enum, Message, Model, Package, TypeName};
+use crate::output::Files;
 use crate::text::Text;
 use message::Struct;
 use names::Names;

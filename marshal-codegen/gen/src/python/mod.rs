@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_schema::Cardinality;
 
-use crate::Files;
 use crate::model::{Enum, Field, Message, Model, Package, TypeName, Value};
+use crate::output::Files;
 use crate::text::Text;
 use names::{Attributes, Names, enum_member, module_alias, module_name};
 

@@ -4,7 +4,7 @@ use tollgate_schema::Cardinality;
 
 use crate::model::{self, Enum, Message, Value};
 use crate::names::Scope;
-use crate::rust::names::{MessageNames, Names, camel, constant, snake};
+use crate::rust::names::{MessageNames, Names, OneofNames, camel, constant, snake};
 use crate::text::Text;
 
 /// A module of the generated code: a package, or a message's nested types.
@@ -177,10 +177,11 @@ impl Module<'_> {
 fn emit_oneof(
     message: &Message,
     oneof: &str,
-    (name, view): &(String, String),
+    names: &OneofNames,
     members: &[Field<'_>],
     text: &mut Text,
 ) {
+    let OneofNames { name, view } = names;
     text.line("");
     text.line(format!("/// Oneof `{oneof}` of `{}`.", message.name));
     text.line("#[derive(Clone, Debug, PartialEq)]");
@@ -214,8 +215,8 @@ fn oneofs_of<'f>(
 ) -> Vec<Oneof<'f>> {
     let oneof = |(index, ident): (usize, String)| Oneof {
         ident,
-        enum_name: format!("{}::{}", names.module, names.oneofs[index].0),
-        view_name: format!("{}::{}", names.module, names.oneofs[index].1),
+        enum_name: format!("{}::{}", names.module, names.oneofs[index].name),
+        view_name: format!("{}::{}", names.module, names.oneofs[index].view),
         case_offset: message.oneofs[index].case_offset,
         members: fields
             .iter()

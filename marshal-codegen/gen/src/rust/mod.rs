@@ -4,9 +4,10 @@ mod message;
 mod names;
 mod service;
 
+use crate::error::GenError;
 use crate::model::{Model, Package};
+use crate::output::Files;
 use crate::text::Text;
-use crate::{Files, GenError};
 pub(crate) use names::package_modules as modules;
 
 use names::{Names, package_modules};

@@ -12,9 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::error::GenError;
+use crate::language::Language;
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
-use crate::names::{Scope, words};
-use crate::{GenError, Language, no_two};
+use crate::names::{Scope, no_two, words};
 
 /// The names of a schema's items.
 pub(crate) struct Names {
@@ -30,8 +31,15 @@ pub(crate) struct MessageNames {
     pub(crate) view: String,
     /// The module of what is declared inside.
     pub(crate) module: String,
-    /// In that module: the enum of each oneof, and its view.
-    pub(crate) oneofs: Vec<(String, String)>,
+    /// In that module.
+    pub(crate) oneofs: Vec<OneofNames>,
+}
+
+/// What is generated for a oneof.
+pub(crate) struct OneofNames {
+    /// Its enum.
+    pub(crate) name: String,
+    pub(crate) view: String,
 }
 
 /// What is generated for a service, beside its package's messages.
@@ -125,9 +133,12 @@ impl Names {
         if let Some(outer) = outer {
             let oneofs = outer.oneofs.iter().map(|o| o.name.as_str());
             let oneofs = scope.take_all(oneofs, camel);
-            let view = |name: String| (name.clone(), scope.take(name + "View"));
+            let names = |name: String| OneofNames {
+                view: scope.take(format!("{name}View")),
+                name,
+            };
             self.messages.entry(outer.name.clone()).or_default().oneofs =
-                oneofs.into_iter().map(view).collect();
+                oneofs.into_iter().map(names).collect();
         }
         for message in messages {
             let view = scope.take(self.types[&message.name].name.clone() + "View");

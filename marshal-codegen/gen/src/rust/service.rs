@@ -5,6 +5,12 @@ use crate::names::Scope;
 use crate::rust::names::{Names, bare, camel, snake};
 use crate::text::Text;
 
+/// The Rust types of a method, as paths from the module that names them.
+struct MethodTypes {
+    input: String,
+    output: String,
+}
+
 pub(crate) fn emit(service: &Service, names: &Names, package: &[String], text: &mut Text) {
     let own = names.of_service(&service.name);
     let constant = &own.constant;
@@ -26,11 +32,15 @@ pub(crate) fn emit(service: &Service, names: &Names, package: &[String], text: &
     text.line(format!("methods: &[{}],", quoted.join(", ")));
     text.line("descriptor_set: DESCRIPTOR_SET,");
     text.line("};");
-    let types = |module: &String| -> Vec<(String, String)> {
+    let types = |module: &String| -> Vec<MethodTypes> {
         let path: Vec<String> = package.iter().chain([module]).cloned().collect();
         let seen = |name| names.of_type(name).seen_from(&path);
         let methods = service.methods.iter();
-        methods.map(|m| (seen(&m.input), seen(&m.output))).collect()
+        let types = methods.map(|m| MethodTypes {
+            input: seen(&m.input),
+            output: seen(&m.output),
+        });
+        types.collect()
     };
     emit_client(service, constant, &own.client, &types(&own.client), text);
     emit_server(service, constant, &own.server, &types(&own.server), text);
@@ -55,7 +65,7 @@ fn emit_client(
     service: &Service,
     constant: &str,
     module: &str,
-    types: &[(String, String)],
+    types: &[MethodTypes],
     text: &mut Text,
 ) {
     let name = camel(&service.name.name) + "Client";
@@ -80,7 +90,7 @@ fn emit_client(
     let mut scope = Scope::without(["new"]);
     let names = methods(service, &mut scope);
     for (index, method) in service.methods.iter().enumerate() {
-        let (input, output) = &types[index];
+        let MethodTypes { input, output } = &types[index];
         text.line("");
         text.line(format!(
             "/// `{}`.",
@@ -111,7 +121,7 @@ fn emit_client(
             }
         });
         text.line("}");
-        emit_tower(service, index, (input, output), &mut scope, text);
+        emit_tower(service, index, &types[index], &mut scope, text);
     }
     text.lines(["}", "}"]);
 }
@@ -120,7 +130,7 @@ fn emit_client(
 fn emit_tower(
     service: &Service,
     index: usize,
-    (input, output): (&str, &str),
+    types: &MethodTypes,
     scope: &mut Scope,
     text: &mut Text,
 ) {
@@ -133,6 +143,7 @@ fn emit_tower(
         false => "UnaryService",
     };
     let name = scope.take(bare(&snake(&method.name)).to_owned() + "_service");
+    let MethodTypes { input, output } = types;
     text.line("");
     text.line(format!(
         "/// `{}.{}` as a service of tower's.",
@@ -149,7 +160,7 @@ fn emit_server(
     service: &Service,
     constant: &str,
     module: &str,
-    types: &[(String, String)],
+    types: &[MethodTypes],
     text: &mut Text,
 ) {
     let name = camel(&service.name.name);
@@ -167,7 +178,7 @@ fn emit_server(
     let names = methods(service, &mut Scope::default());
     let mut streams = Scope::default();
     for (index, method) in service.methods.iter().enumerate() {
-        let (input, output) = &types[index];
+        let MethodTypes { input, output } = &types[index];
         let full = format!("{}.{}", service.name, method.name);
         let mut answer = output.clone();
         if method.server_streaming {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::parse::{Field, Label, Message, Value};
 use super::shown;
-use crate::layout::ProtoType;
+use crate::proto_type::ProtoType;
 
 /// Who writes the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

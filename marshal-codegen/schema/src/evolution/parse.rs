@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use super::{MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES, SEPARATOR, shown};
-use crate::layout::ProtoType;
+use crate::proto_type::ProtoType;
 
 /// One side's description, taken apart.
 pub(super) struct Description<'a> {

@@ -8,10 +8,19 @@ use serde_json::Number;
 use std::collections::{HashMap, HashSet};
 
 use super::base64;
+use super::mapping::{Reason, WellKnown, any_type, is_null_value, well_known};
 use super::tree::Json;
 use super::wire;
-use super::{Reason, UnknownFields, WellKnown, any_type, is_null_value, well_known};
 use crate::spelling::did_you_mean;
+
+/// What becomes of what JSON text says and the schema doesn't know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownFields {
+    /// It is an error that names the field or the value.
+    Refused,
+    /// A field is skipped, and so is a value of an enum that has an unknown name.
+    Ignored,
+}
 
 pub(super) struct Parser {
     pub(super) unknown: UnknownFields,

@@ -6,7 +6,7 @@ use prost_reflect::{
 use std::collections::HashMap;
 
 use super::base64;
-use super::{Reason, WellKnown, any_type, fields, is_null_value, well_known};
+use super::mapping::{Reason, WellKnown, any_type, fields, is_null_value, well_known};
 
 pub(super) fn write_message(message: &DynamicMessage, out: &mut String) -> Result<(), Reason> {
     match well_known(&message.descriptor()) {

@@ -4,7 +4,7 @@ use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
 use std::fmt;
 
-use super::Reason;
+use super::mapping::Reason;
 
 /// JSON text as it stands.
 pub(super) enum Json {

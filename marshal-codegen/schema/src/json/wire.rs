@@ -5,7 +5,7 @@
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, Value};
 
-use super::fields;
+use super::mapping::fields;
 
 pub(super) fn encode(message: &DynamicMessage) -> Vec<u8> {
     let mut out = Vec::new();

@@ -1,7 +1,8 @@
 //! What a declaration inherits: the syntax's features, then those of each declaration around it, then its own.
 
-use super::{SchemaError, shown};
+use crate::SchemaError;
 use crate::descriptor::{Features, File};
+use crate::error::shown;
 
 /// The features that decide layout or encoding, in force at one declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,16 +3,30 @@
 use std::collections::HashSet;
 
 use super::features::{Inherited, Presence, Syntax};
+use super::model::{Field, Label, Message, Model, Value};
 use super::names::{Ranges, join};
-use super::{
-    Field, Label, Message, MessageIndex, Model, Pending, ProtoType, SchemaError, Symbol, Value,
-    shown,
-};
+use super::symbol::{MessageIndex, Symbol};
+use crate::SchemaError;
 use crate::descriptor;
+use crate::error::shown;
+use crate::proto_type::ProtoType;
 
 const OPTIONAL: i32 = 1;
 const REQUIRED: i32 = 2;
 const REPEATED: i32 = 3;
+
+/// A message whose fields are still to be resolved.
+pub(super) struct Pending<'f, 'a> {
+    pub(super) index: MessageIndex,
+    pub(super) message: &'f descriptor::Message<'a>,
+    pub(super) features: Inherited,
+}
+
+impl Pending<'_, '_> {
+    pub(super) fn index(&self) -> usize {
+        self.index.0 as usize
+    }
+}
 
 /// A field of the message that is being resolved.
 struct Context<'c, 'f, 'a> {

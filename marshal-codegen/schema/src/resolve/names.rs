@@ -2,7 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{MAX_NAME, SchemaError, Symbol, shown};
+use super::symbol::Symbol;
+use crate::SchemaError;
+use crate::error::shown;
+use crate::limits::MAX_NAME;
 
 /// What every full name outside of messages and services stands for, nested types included.
 #[derive(Debug, Default)]

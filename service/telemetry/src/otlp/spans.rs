@@ -10,8 +10,8 @@ use opentelemetry_proto::tonic::trace::v1::{span::SpanKind, status::StatusCode};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 
+use crate::exposition::Now;
 use crate::metrics::TENANT;
-use crate::prometheus::Now;
 use crate::record::{Attribute, Event, Side, Span};
 
 /// Of a span's flags: it was sampled, and whether its parent is remote is known.

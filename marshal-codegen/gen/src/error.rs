@@ -1,0 +1,71 @@
+//! Why no code was generated.
+
+use std::path::PathBuf;
+
+use tollgate_schema::SchemaError;
+
+/// Why no code was generated.
+#[derive(Debug, thiserror::Error)]
+pub enum GenError {
+    /// The files don't compile, or use what blocks can't hold.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// Two packages get the same file or module.
+    #[error(
+        "{} and {} would both be {name} in {language}; rename one of them, or generate each from its own files into a directory of its \
+         own",
+        package(first),
+        package(second)
+    )]
+    NameClash {
+        /// The language.
+        language: &'static str,
+        /// The name in that language.
+        name: String,
+        /// One package.
+        first: String,
+        /// The other package.
+        second: String,
+    },
+    /// A path that was to name `bytes` fields names none.
+    #[error(
+        "no `bytes` field is below {path:?}; it is `.` for all of them, or `.package.Message.field`, or a beginning of that"
+    )]
+    NoBytes {
+        /// The path.
+        path: String,
+    },
+    /// There are no stubs in this language.
+    #[error("there are no stubs in {name:?}; the languages are rust, c and python")]
+    UnknownLanguage {
+        /// What was asked for.
+        name: String,
+    },
+    /// A generated file can't be written.
+    #[error("can't write {}: {error}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// A file can't be compared with what would be generated.
+    #[error("can't read {}: {error}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// There is no directory to write to.
+    #[error("OUT_DIR isn't set: run from build.rs, or name a directory with out_dir()")]
+    NoOutDir,
+}
+
+/// A package in a sentence.
+fn package(name: &str) -> String {
+    match name {
+        "" => "the package without a name".to_owned(),
+        name => format!("package `{name}`"),
+    }
+}
