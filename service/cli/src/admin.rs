@@ -26,7 +26,7 @@ use tollgate_shm_abi::status::Code;
 use crate::args::{Console, DaemonUpgrade, Prefetch, Status, Tenant};
 use crate::failure::Failure;
 use crate::limits::{CALLS_LOOK, MAX_REPORT_BYTES};
-use crate::{output, schema, screen};
+use crate::{output, schema, screen, stderr};
 
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -129,7 +129,7 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
             );
         }
         let ends = ending(&has, "would end");
-        output::prompt(&format!("{ends}Remove tenant {tenant}? [y/N] "));
+        stderr::prompt(&format!("{ends}Remove tenant {tenant}? [y/N] "));
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
         read.map_err(|error| Failure::input(format_args!("there is no answer: {error}")))?;

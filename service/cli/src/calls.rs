@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::input::{argument_or_stdin, refuse_unread};
 use crate::limits::{MAX_TREE_DEPTH, TAP_EVERY};
 use crate::policy::number;
-use crate::{metadata, output, schema};
+use crate::{metadata, output, schema, stderr};
 
 /// `tollgate tap`: prints until it has enough, or is interrupted.
 pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
@@ -62,7 +62,7 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
             }
         }
         if let Some(missed) = came["missed"].as_u64().filter(|missed| *missed > 0) {
-            output::tell(&format!("{missed} calls more than could be watched"));
+            stderr::tell(&format!("{missed} calls more than could be watched"));
         }
         if args.time.is_some_and(|time| began.elapsed() >= time) {
             return Ok(String::new());
@@ -86,7 +86,7 @@ fn tell_unknown(service: &str, status: &Value) {
         .collect();
     if !known.iter().any(|name| name == service) {
         let meant = did_you_mean(service, known.iter().map(String::as_str));
-        output::tell(&format!(
+        stderr::tell(&format!(
             "watching for calls of {service}, which no application here serves or calls at the moment{}",
             output::plain(&meant)
         ));

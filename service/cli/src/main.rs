@@ -38,16 +38,16 @@ mod policy;
 mod rpc;
 mod schema;
 mod screen;
+mod stderr;
 mod stubs;
 mod token;
 mod top;
 mod up;
+mod usage;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use clap::error::ErrorKind;
 
 use crate::args::{Cli, Command, Policy, Tenant};
 use crate::failure::Failure;
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::typed(&words) {
         Ok(cli) => cli,
-        Err(error) => return explain(&error, &words),
+        Err(error) => return ended(usage::explain(&error, &words)),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
         return desk::run(command).unwrap_or_else(|failure| failure.exit());
@@ -119,33 +119,5 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
             Ok(String::from_utf8_lossy(&script).into_owned())
         }
-    }
-}
-
-/// The help of a command, such as `tollgate audit`.
-fn help_of(words: &[String]) -> String {
-    let mut command = Cli::command();
-    command.build();
-    for word in words.iter().skip(1) {
-        if let Some(found) = command.find_subcommand(word) {
-            command = found.clone();
-        }
-    }
-    command.render_help().to_string()
-}
-
-/// What clap has to say: help and version are answers; help because a command is missing is a
-/// failure that shows the way; the rest is a failure of one sentence.
-fn explain(error: &clap::Error, typed: &[OsString]) -> ExitCode {
-    let text = error.render();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            ended(output::print(&text.to_string()))
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            output::tell(help_of(&failure::command(typed)).trim_end());
-            Failure::input("a command is missing").exit()
-        }
-        _ => Failure::words(error, typed).exit(),
     }
 }

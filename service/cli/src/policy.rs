@@ -28,7 +28,7 @@ use crate::args::{
 use crate::failure::Failure;
 use crate::output::plain;
 use crate::schema;
-use crate::token::warn;
+use crate::stderr::{self, warn};
 use crate::{output, screen};
 
 /// How long an upgraded version is watched unless it is told otherwise.
@@ -227,12 +227,12 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
         };
         Failure::new(code, error)
     })?;
-    output::tell(&format!(
+    stderr::tell(&format!(
         "fetched {} ({} layout)",
         fetched.pinned, fetched.layout
     ));
     if let Some(why) = fetched.unsigned {
-        output::tell(&format!("without signatures: {why}"));
+        stderr::tell(&format!("without signatures: {why}"));
     }
     let signatures = fetched.signatures.into_iter().map(|one| PolicySignature {
         signature: one.signature,

@@ -23,6 +23,7 @@ use crate::limits::REACH_AGAIN;
 use crate::metadata;
 use crate::output;
 use crate::schema::{Method, Service};
+use crate::stderr;
 use crate::token;
 
 /// How long a call may take unless it is told.
@@ -105,7 +106,7 @@ fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Fai
         None => {
             let hint = "- to read it, or '{}' for an empty request";
             if input::refuse_unread("request", hint)? {
-                output::tell("the request is {}: standard input isn't read without -");
+                stderr::tell("the request is {}: standard input isn't read without -");
             }
             "{}".to_owned()
         }
@@ -288,16 +289,16 @@ pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
     });
     let place = format!("{} on {}", args.service, cli.socket.display());
     let mut session = Some(begin((cli, args, &token), &answers, &sender)?);
-    output::tell(&format!("serving {place}"));
+    stderr::tell(&format!("serving {place}"));
     while let Some(serving) = session.take() {
         match events.recv() {
             Ok(Event::Ended(status)) if status.code() == Code::UNAVAILABLE => {
                 let why = status.message();
-                output::tell(&format!("not serving {place}: {why}; trying again"));
+                stderr::tell(&format!("not serving {place}: {why}; trying again"));
                 drop(serving);
                 session = begin_again((cli, args, &token), &answers, (&sender, &events))?;
                 if session.is_some() {
-                    output::tell(&format!("serving {place} again"));
+                    stderr::tell(&format!("serving {place} again"));
                 }
             }
             Ok(Event::Ended(status)) => return Err(ended(status)),

@@ -7,7 +7,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::args::Token;
 use crate::failure::Failure;
-use crate::output;
+use crate::stderr::warn;
 
 /// The token; warns where others can see it. Of the other arguments none may be standard input, too, if it is.
 pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
@@ -36,9 +36,4 @@ pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
         warn(warning);
     }
     Ok(found.reveal())
-}
-
-/// Says what is no failure.
-pub(crate) fn warn(sentence: &str) {
-    output::tell(&format!("tollgate: warning: {sentence}"));
 }
