@@ -4,16 +4,53 @@
 //! code with it, and becomes it instead, as for `up`.
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::report;
-use crate::args::{Audit, Verify};
 use crate::failure::Failure;
+use crate::request::report;
+use crate::values::number;
 use crate::{output, up};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Print the newest records, oldest first
+    Show {
+        /// The most records
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
+        last: u32,
+        /// Print the records' own lines, which are JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Find any edit of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there is
+    Verify(Verify),
+    /// Print where the log ends, as SEQ:HASH: kept elsewhere, it gives away a log that was rewritten
+    Head,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without an option the running daemon verifies its own log.\n\n\
+         Examples: tollgate audit verify\n          \
+         tollgate audit verify --state /var/lib/tollgate\n          \
+         tollgate audit verify --file copy.jsonl --head 41:5f0c..."
+)]
+pub(crate) struct Verify {
+    /// Verify the log in this state directory, which no daemon may be using
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    pub(crate) state: Option<PathBuf>,
+    /// Verify this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// What `audit head` printed once; the log has to contain it
+    #[arg(long, value_name = "SEQ:HASH", requires = "file")]
+    pub(crate) head: Option<String>,
+}
 
 /// Carries out one command.
 pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {

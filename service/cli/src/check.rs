@@ -6,17 +6,27 @@ use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create, statvfs};
 use rustix::process::{Resource, geteuid, getrlimit};
 use serde_json::{Value, json};
 use tollgate_shm_abi::messages::{Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::report;
-use crate::args::Check;
 use crate::failure::Failure;
 use crate::limits::{DESCRIPTORS, FREE_STATE_BYTES, MAPPINGS};
 use crate::output;
+use crate::request::report;
+
+#[derive(Debug, Args)]
+pub(crate) struct Check {
+    /// The state directory; the running daemon's if left out
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) state: Option<PathBuf>,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

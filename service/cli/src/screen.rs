@@ -19,11 +19,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::admin::flat;
+use crate::attachment::in_force;
 use crate::limits::MAX_SHOWN_EACH;
 use crate::output::plain;
-use crate::policy::in_force;
-use crate::top::age;
+use crate::render::{age, flat, items};
 
 /// Lines under a heading.
 struct Screen {
@@ -273,10 +272,6 @@ fn method(method: &Value) -> String {
         parts.join("; ")
     };
     format!("{}: {parts}", word(&method["method"]))
-}
-
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn word(value: &Value) -> Cow<'_, str> {

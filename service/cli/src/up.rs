@@ -6,11 +6,19 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::args::Up;
+use clap::Args;
+
 use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// The daemon's configuration (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
 
 /// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
 pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {

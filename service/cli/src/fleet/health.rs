@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::admin::flat;
 use crate::failure::Failure;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::plan;
+use crate::render::flat;
 
 /// What a host is like.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]

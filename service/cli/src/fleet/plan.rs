@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::flat;
 use crate::failure::Failure;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::order::{Step, receivers_first};
+use crate::render::flat;
 
 /// What is known of one host.
 #[derive(Debug)]

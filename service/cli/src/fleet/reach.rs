@@ -16,6 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin;
 use crate::failure::Failure;
 use crate::limits::{MAX_REPORT_BYTES, MAX_SAID_BYTES, SSH_ALIVE, SSH_CONNECT_S};
+use crate::request::report;
 
 /// `ssh` itself failed.
 const SSH_FAILED: i32 = 255;
@@ -46,7 +47,7 @@ impl Reach {
     /// What `tollgate status --json` says there.
     pub(crate) fn status(&self) -> Result<Value, Failure> {
         match self {
-            Reach::Socket(socket) => admin::report(socket, RequestBody::Status(Empty {})),
+            Reach::Socket(socket) => report(socket, RequestBody::Status(Empty {})),
             Reach::Ssh(remote) => remote.tollgate(&["status", "--json"]),
         }
     }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::fleet::Run;
+use crate::fleet::args::Run;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::health::{Ill, Picture};
 use crate::fleet::journal::{Entry, Journal, Process, State};

@@ -16,7 +16,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use crate::args::Sort;
+use crate::top::args::Sort;
 use crate::top::rows::View;
 use crate::top::sample::{Sample, shown};
 use crate::top::table::{self, Table};

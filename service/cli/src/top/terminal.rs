@@ -16,7 +16,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 use crate::limits::LOOK_UP;
-use crate::top::ask;
+use crate::top::ask::ask;
 use crate::top::sample::Sample;
 use crate::top::screen::{Key, Model};
 

@@ -16,10 +16,10 @@ use tollgate::codec::RawBlock;
 use tollgate::{HandlerFuture, Incoming, MetadataBuf, Requests, Responder, ServiceInfo, Status};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::Serve;
 use crate::failure::Failure;
 use crate::metadata;
 use crate::output;
+use crate::rpc::args::Serve;
 use crate::schema::{Method, Service};
 
 /// What a method answers.

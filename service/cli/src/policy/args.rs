@@ -1,0 +1,468 @@
+//! What can be typed behind `tollgate policy`, with its help.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+use crate::desk::Desk;
+use crate::policy::against::Against;
+use crate::values::{Side, duration, number};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Policy {
+    /// Upload a policy and print its name@version
+    Push(Box<Push>),
+    /// Let a policy judge calls: at once, or on trial where nothing decides yet
+    Attach(Attach),
+    /// Stop a policy from judging calls
+    Detach(Select),
+    /// Put another version on trial beside the one that decides
+    Upgrade(Upgrade),
+    /// Let the version on trial decide from now on
+    Promote(Select),
+    /// End the trial; without one, let the version before decide again
+    Rollback(Select),
+    /// End a quarantine, or give a policy that stays closed after a fault a fresh instance
+    Release(Select),
+    /// Show a policy: manifest, versions, where it is attached, what it has judged
+    Show(Show),
+    /// Compare what two versions decide about recorded calls; the exit status is 0 if nothing changes
+    Diff(Diff),
+    /// List the policies and where they are attached
+    List,
+    /// Forget a version of a policy, or all of them; refused while it is attached or what a rollback goes back to
+    #[command(
+        after_help = "The numbers of deleted versions aren't given out again.\n\n\
+         Examples: tollgate policy delete acl@1 --tenant acme\n          \
+         tollgate policy delete audit --provider"
+    )]
+    Delete(Delete),
+    #[command(flatten)]
+    Desk(Desk),
+}
+
+/// Whose policy it is.
+#[derive(Debug, Args)]
+pub(crate) struct Owner {
+    /// The tenant whose policy it is, and whose calls it judges; with --provider, all tenants' if left out
+    #[arg(long, required_unless_present = "provider")]
+    pub(crate) tenant: Option<String>,
+    /// It is the provider's policy, which tenants don't see
+    #[arg(long)]
+    pub(crate) provider: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate policy push ./acl.wasm --tenant acme --name acl --config acl.json\n          \
+         tollgate policy push oci://ghcr.io/acme/audit:1.2 --provider --name audit"
+)]
+pub(crate) struct Push {
+    /// The policy: a core WebAssembly module with a manifest, in a file or an OCI registry
+    #[arg(value_name = "FILE.wasm|oci://IMAGE")]
+    pub(crate) module: String,
+    /// A signature of the file's bytes, as `cosign sign-blob` prints it; images bring theirs along
+    #[arg(long, value_name = "FILE.sig")]
+    pub(crate) signature: Option<PathBuf>,
+    /// The tenant whose calls it may judge
+    #[arg(
+        long,
+        required_unless_present = "provider",
+        conflicts_with = "provider"
+    )]
+    pub(crate) tenant: Option<String>,
+    /// It is the provider's policy and may judge every tenant's calls
+    #[arg(long)]
+    pub(crate) provider: bool,
+    /// The policy's name; pushing it again makes the next version
+    #[arg(long)]
+    pub(crate) name: String,
+    /// The policy's configuration, in the format that the policy defines
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) against: Against,
+    #[command(flatten)]
+    pub(crate) described: Described,
+}
+
+/// What a module may see that was made for another host, and so has no manifest. Without any of these it sees which method is called.
+#[derive(Debug, Default, Args)]
+#[command(next_help_heading = "For modules that were made for Envoy or by OPA")]
+pub(crate) struct Described {
+    /// What the module was made for, if its exports don't say it
+    #[arg(long, value_enum)]
+    pub(crate) abi: Option<Abi>,
+    /// When it is asked: request, reply, tick; request if left out
+    #[arg(long, value_name = "HOOK,..", value_delimiter = ',')]
+    pub(crate) hooks: Vec<String>,
+    /// Which methods it is for: package.Service/Method, package.Service/*, or all if left out
+    #[arg(long, value_name = "METHOD,..", value_delimiter = ',')]
+    pub(crate) methods: Vec<String>,
+    /// Keys of the request's metadata that it reads; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) metadata: Vec<String>,
+    /// Keys of the reply's metadata that it reads; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) reply_metadata: Vec<String>,
+    /// Keys of the request's metadata that it changes; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) metadata_changes: Vec<String>,
+    /// Keys of the reply's metadata that it changes; * for all
+    #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
+    pub(crate) reply_metadata_changes: Vec<String>,
+    /// What a filter does with the request's bytes; none if left out
+    #[arg(long, value_enum)]
+    pub(crate) body: Option<Body>,
+    /// What a filter does with the reply's bytes; none if left out
+    #[arg(long, value_enum)]
+    pub(crate) reply_body: Option<Body>,
+    /// Fields of the request that a policy of OPA's is shown
+    #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
+    pub(crate) fields: Vec<String>,
+    /// Fields of the reply that a policy of OPA's is shown
+    #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
+    pub(crate) reply_fields: Vec<String>,
+    /// What it needs besides: clock, random
+    #[arg(long, value_name = "CAPABILITY,..", value_delimiter = ',')]
+    pub(crate) needs: Vec<String>,
+    /// The name of a filter's root context, if it has several
+    #[arg(long, value_name = "NAME")]
+    pub(crate) root_id: Option<String>,
+    /// The decision that a policy of OPA's is asked for, if it makes several
+    #[arg(long, value_name = "PATH")]
+    pub(crate) entrypoint: Option<String>,
+}
+
+impl Described {
+    /// Whether nothing was typed that describes a module.
+    pub(super) fn is_empty(&self) -> bool {
+        let lists = [
+            &self.hooks,
+            &self.methods,
+            &self.metadata,
+            &self.reply_metadata,
+            &self.metadata_changes,
+            &self.reply_metadata_changes,
+            &self.fields,
+            &self.reply_fields,
+            &self.needs,
+        ];
+        let names = [&self.root_id, &self.entrypoint];
+        let bodies = [self.body, self.reply_body];
+        lists.into_iter().all(Vec::is_empty)
+            && names.into_iter().all(Option::is_none)
+            && bodies.into_iter().all(|body| body.is_none())
+    }
+}
+
+/// An interface between a host and a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Abi {
+    /// Tollgate's own: the module has a manifest.
+    Tollgate,
+    /// Envoy's.
+    ProxyWasm,
+    /// OPA's.
+    Opa,
+}
+
+/// What a filter does with a message's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Body {
+    /// It doesn't see them.
+    None,
+    /// It sees them.
+    Read,
+    /// It replaces them.
+    Change,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy attach acl@1 --tenant acme --service hotel.Reservation --side client --mode shadow\n          \
+         tollgate policy attach audit@1 --provider --post --side server --on-fault open\n          \
+         tollgate policy attach quota@2 --tenant acme --service a.B --side client --grant state,clock --cpu-us 20"
+)]
+pub(crate) struct Attach {
+    /// The policy, as `policy push` printed it
+    #[arg(value_name = "NAME@VERSION")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+    /// The provider's policy is asked before the tenant's; this is the default
+    #[arg(long, requires = "provider", conflicts_with = "post")]
+    pub(crate) pre: bool,
+    /// The provider's policy is asked after the tenant's, and sees what is sent
+    #[arg(long, requires = "provider")]
+    pub(crate) post: bool,
+    /// The service, such as hotel.Reservation; with --provider, all if left out
+    #[arg(long, required_unless_present = "provider")]
+    pub(crate) service: Option<String>,
+    /// One method of the service; all if left out
+    #[arg(long)]
+    pub(crate) method: Option<String>,
+    /// Where it judges: before the call leaves its host, or before the server sees it
+    #[arg(long)]
+    pub(crate) side: Side,
+    /// enforce: it decides; shadow: it is asked and decides nothing; canary=N%: it decides N percent of the calls
+    #[arg(long, default_value = "enforce")]
+    pub(crate) mode: Mode,
+    #[command(flatten)]
+    pub(crate) against: Against,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+/// Under which conditions it judges. What is left out stays as it is there.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Conditions, which stay as they are if left out")]
+pub(crate) struct Options {
+    /// After a fault, its calls are refused until a fresh instance is there (reload), refused until somebody acts (closed),
+    /// or pass unjudged until a fresh instance is there (open)
+    #[arg(long)]
+    pub(crate) on_fault: Option<OnFault>,
+    /// What it may use beside log and metrics: state, change, clock, random; none. At first: state,change
+    #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
+    pub(crate) grant: Option<Vec<String>>,
+    /// The declared fields that it may see, as dotted paths; none. At first: all of them
+    #[arg(long, value_name = "PATHS", value_delimiter = ',')]
+    pub(crate) fields: Option<Vec<String>>,
+    /// The declared metadata keys that it may see; none. At first: all of them
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    pub(crate) metadata: Option<Vec<String>>,
+    /// The declared hooks at which it is asked: request, reply, tick. At first: all of them
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) hooks: Option<Vec<String>>,
+    /// Its CPU time per call in microseconds, 5 to 10000; at first what the daemon's configuration says
+    #[arg(long, value_name = "US", value_parser = number)]
+    pub(crate) cpu_us: Option<u32>,
+    /// Every call gets a new instance: nothing stays from one call to the next
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub(crate) fresh: Option<bool>,
+    /// Where it runs: in a process of its tenant's (process), or in the daemon (none); at first what the daemon's configuration says
+    #[arg(long)]
+    pub(crate) isolation: Option<Isolation>,
+    /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
+    #[arg(long, value_name = "CALLS", value_parser = number)]
+    pub(crate) record: Option<u32>,
+    /// Percentage points by which a canary's rate of denials and faults may be above the stable's; at first 5
+    #[arg(long, value_name = "POINTS", value_parser = number)]
+    pub(crate) max_worse: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples: tollgate policy promote acl --tenant acme\n          \
+         tollgate policy rollback acl --tenant acme --service hotel.Reservation --side client\n          \
+         tollgate policy release acl --tenant acme --service hotel.Reservation\n          \
+         tollgate policy detach audit --provider --post"
+)]
+pub(crate) struct Select {
+    /// The policy's name
+    #[arg(value_parser = bare_name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) place: Place,
+}
+
+/// What is done to an attachment is done to all versions of a policy there, so none is named.
+fn bare_name(text: &str) -> Result<String, String> {
+    match text.split_once('@') {
+        Some((name, _)) => Err(format!(
+            "this takes the policy's name without a version: {name}"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without --mode the new version decides all calls at once, takes over the old one's state, and becomes the \
+         stable after the probation; the first fault puts the old one back, and the call that met it is judged by that.\n\n\
+         Examples: tollgate policy upgrade acl@2 --tenant acme\n          \
+         tollgate policy upgrade acl@2 --tenant acme --mode canary=10%\n          \
+         tollgate policy upgrade acl@2 --tenant acme --mode enforce"
+)]
+pub(crate) struct Upgrade {
+    /// The new version, as `policy push` printed it
+    #[arg(value_name = "NAME@VERSION")]
+    pub(crate) policy: VersionName,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// shadow or canary=N%, until `policy promote` or `policy rollback`; enforce: the stable at once, with the old one's state
+    #[arg(long)]
+    pub(crate) mode: Option<Mode>,
+    /// How long it has to go without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(crate) probation: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) against: Against,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Delete {
+    /// The policy; without a version, all of them
+    #[arg(value_name = "NAME[@VERSION]")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Example: tollgate policy show acl@2 --tenant acme --json")]
+pub(crate) struct Show {
+    /// The policy; without a version, the newest
+    #[arg(value_name = "NAME[@VERSION]")]
+    pub(crate) policy: String,
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+    /// Print everything, indented
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) verbose: bool,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Views are recorded where the policy is attached with --record N.\n\n\
+         Example: tollgate policy diff acl@3 acl@4 --tenant acme --last 1000"
+)]
+pub(crate) struct Diff {
+    /// The version that decisions are compared with
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: VersionName,
+    /// The version whose decisions may be others
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: VersionName,
+    #[command(flatten)]
+    pub(crate) place: Place,
+    /// The most calls, the newest ones
+    #[arg(long, value_name = "CALLS", default_value_t = 1_000, value_parser = number)]
+    pub(crate) last: u32,
+    /// Print JSON, for programs
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which attachments of a policy are meant: all, unless something restricts them.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    pub(crate) owner: Owner,
+    /// Only the provider's before the tenant's
+    #[arg(long, requires = "provider", conflicts_with = "post")]
+    pub(crate) pre: bool,
+    /// Only the provider's after the tenant's
+    #[arg(long, requires = "provider")]
+    pub(crate) post: bool,
+    /// Only to this service; all if left out
+    #[arg(long)]
+    pub(crate) service: Option<String>,
+    /// Only to this method; all if left out
+    #[arg(long)]
+    pub(crate) method: Option<String>,
+    /// Only on this side; both if left out
+    #[arg(long)]
+    pub(crate) side: Option<Side>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum OnFault {
+    /// Refused until a fresh instance is there
+    Reload,
+    /// Refused until somebody acts
+    Closed,
+    /// Unjudged until a fresh instance is there
+    Open,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Isolation {
+    /// In the daemon, in a sandbox
+    None,
+    /// In a process of its tenant's, in a sandbox
+    Process,
+}
+
+/// How much a version decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Enforce,
+    Shadow,
+    Canary(u32),
+}
+
+impl FromStr for Mode {
+    type Err = String;
+
+    /// `enforce`, `shadow`, and `canary` with its percentage after `=`, `:` or a space.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let canary = || {
+            let percent = text.strip_prefix("canary")?.strip_prefix(['=', ':', ' '])?;
+            let percent = percent.trim().strip_suffix('%').unwrap_or(percent);
+            percent.parse().ok().filter(|n| (1..=100).contains(n))
+        };
+        match text {
+            "enforce" => Ok(Mode::Enforce),
+            "shadow" => Ok(Mode::Shadow),
+            _ => canary().map(Mode::Canary).ok_or_else(|| {
+                "a mode is enforce, shadow, or canary=N% with N from 1 to 100".to_owned()
+            }),
+        }
+    }
+}
+
+/// A policy's version, `name@version`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VersionName {
+    pub(crate) name: String,
+    pub(crate) version: u32,
+}
+
+impl FromStr for VersionName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parsed = text.split_once('@').and_then(|(name, version)| {
+            Some((name.to_owned(), version.parse().ok().filter(|v| *v > 0)?))
+        });
+        let (name, version) = parsed.ok_or_else(|| {
+            "a version of a policy is written name@version, like acl@1".to_owned()
+        })?;
+        Ok(VersionName { name, version })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_have_their_percentage() {
+        let check = |text: &str, expected| assert_eq!(text.parse().ok(), expected, "{text}");
+        check("enforce", Some(Mode::Enforce));
+        check("shadow", Some(Mode::Shadow));
+        for canary in ["canary=10%", "canary 10%", "canary:10", "canary=10"] {
+            check(canary, Some(Mode::Canary(10)));
+        }
+        check("canary=100%", Some(Mode::Canary(100)));
+        for wrong in [
+            "",
+            "canary",
+            "canary=",
+            "canary=0%",
+            "canary=101%",
+            "canary=-1",
+            "canary10",
+            "Shadow",
+        ] {
+            check(wrong, None);
+        }
+    }
+}
