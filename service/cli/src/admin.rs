@@ -28,7 +28,7 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Console {
-    /// Let whoever follows the link change policies, too; it is recorded as done by you
+    /// Let the link change policies, too; the audit log records the changes as yours
     #[arg(long)]
     pub(crate) operator: bool,
     /// Print JSON, for programs
@@ -38,7 +38,7 @@ pub(crate) struct Console {
 
 #[derive(Debug, Args)]
 #[command(after_help = "Example: tollgate prefetch --proto hotel.proto\n\n\
-        It lasts until the daemon ends; its configuration can name descriptor sets to prefetch at every start.")]
+        The daemon keeps the result until it ends. Its configuration can name descriptor sets to prefetch at every start.")]
 pub(crate) struct Prefetch {
     #[command(flatten)]
     pub(crate) files: Files,
@@ -50,14 +50,14 @@ pub(crate) struct Prefetch {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: tollgate upgrade --binary /usr/local/bin/tollgated\n\n\
-        The new process is started with the arguments of the one that runs. It reads its configuration, loads all policies and proves \
-        that it can serve before it takes over; if anything fails, the daemon goes on as it is."
+        The new process gets the arguments of the running one. It reads its configuration, loads all policies and proves that it can \
+        serve before it takes over. If a step fails, the running daemon continues unchanged."
 )]
 pub(crate) struct DaemonUpgrade {
-    /// The new program; by default the one that the daemon was started from, as it is there now
+    /// The new program; if left out, the current content of the file that the daemon was started from
     #[arg(long, value_name = "FILE")]
     pub(crate) binary: Option<PathBuf>,
-    /// How long it may take until it is ready, such as 500ms, 30s or 2m; at most 10m
+    /// The time until the new process must be ready, such as 500ms, 30s or 2m; at most 10m
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
     /// Print JSON, for programs
@@ -113,7 +113,7 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
             let found = binary.canonicalize();
             let found = found.map_err(|error| Failure::file(binary, &error))?;
             let path = found.to_str().map(str::to_owned);
-            path.ok_or_else(|| Failure::input(format_args!("the path {found:?} is no text")))?
+            path.ok_or_else(|| Failure::input(format_args!("the path {found:?} isn't UTF-8")))?
         }
         None => String::new(),
     };
@@ -123,7 +123,7 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
     }
     let (from, to) = (&report["from"], &report["to"]);
     Ok(format!(
-        "{} {}, process {}, has taken over from {}, process {}: ready after {} ms, calls stood still for {} us\n",
+        "{} {}, process {}, has taken over from {}, process {}: ready after {} ms, calls were paused for {} us\n",
         flat(&to["program"]),
         flat(&to["version"]),
         to["pid"],

@@ -25,9 +25,9 @@ use crate::up::Up;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
-/// The exit status is 0, or the number of the status code that says what went wrong
-/// (the numbers of gRPC: 3 INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...);
-/// 74 if standard output can't be written, and 141, without a message, if its reader has closed it.
+/// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC
+/// (3 INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
+/// output can't be written, and 141, without a message, if the reader has closed standard output.
 #[derive(Debug, Parser)]
 #[command(
     name = "tollgate",
@@ -73,38 +73,38 @@ pub(crate) enum Command {
     /// Add, list, move and remove tenants, and rotate their tokens
     #[command(subcommand)]
     Tenant(Tenant),
-    /// Push policies, put them in force, try and compare versions
+    /// Push policies, attach them, try and compare versions
     #[command(subcommand)]
     Policy(Policy),
-    /// Show and verify the log of all administration and of policies' faults
+    /// Show and verify the audit log: all administration, and faults of policies
     #[command(subcommand)]
     Audit(Audit),
     /// Show what the daemon is doing
     Status(Status),
-    /// Check host, limits, permissions, state and the daemon, and say how to mend what isn't right
+    /// Check the host, limits, permissions, state and the daemon, and say how to fix each problem
     #[command(
-        after_help = "The exit status is 0 if nothing fails, warnings or not, and 9 (FAILED_PRECONDITION) otherwise.\n\n\
+        after_help = "The exit status is 0 if no check fails, even with warnings, and 9 (FAILED_PRECONDITION) otherwise.\n\n\
          Example: tollgate check --state /var/lib/tollgate"
     )]
     Check(Check),
     /// Watch methods, policies and runtimes of the daemon: rates, percentiles, denials, CPU
     #[command(
-        after_help = "In a terminal it is a live view; ? shows its keys. Otherwise, and with --once, one interval is printed as a table.\n\n\
+        after_help = "In a terminal, the command shows a live view; ? shows its keys. Otherwise, and with --once, it prints one interval as a table.\n\n\
          Examples: tollgate top\n          \
          tollgate top --once --interval 10s --sort p99\n          \
          tollgate top --json --tenant acme"
     )]
     Top(Top),
-    /// Say which policies a call would meet, what they would be shown, and what they would answer; or why a call was denied
+    /// Show the policies on a call's way, their input and their answers; or why a call was denied
     Explain(Explain),
     /// Watch calls as they end
     Tap(Tap),
-    /// Show what is kept of a trace, or the newest traces
+    /// Show the spans that the daemon keeps of a trace, or the newest traces
     Trace(Trace),
-    /// Look at the daemon in a browser: prints a link that works once, within a minute
+    /// Print a link that shows the daemon in a browser; it works once, within a minute
     #[command(
-        after_help = "The daemon listens on loopback from then on, until nobody is signed in any more. From another host:\n  \
-         ssh -L 8080:127.0.0.1:PORT HOST, and the link with port 8080.\n\n\
+        after_help = "The daemon listens on loopback until the last user has signed out. From another host, run\n  \
+         ssh -L 8080:127.0.0.1:PORT HOST, and open the link with port 8080.\n\n\
          Examples:\n  \
          tollgate console\n  \
          tollgate console --operator"
@@ -117,7 +117,7 @@ pub(crate) enum Command {
     Call(Call),
     /// Serve any service, with a fixed reply or an echo
     Serve(Serve),
-    /// Have the daemon resolve and compile a schema before the first application binds it
+    /// Resolve and compile a schema in the daemon, before the first application binds it
     Prefetch(Prefetch),
     /// Replace the daemon by a newer program, or by the same one with another configuration
     Upgrade(DaemonUpgrade),

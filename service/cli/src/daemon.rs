@@ -17,25 +17,25 @@ use crate::request::report;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Daemon {
-    /// Change settings while calls run, all of these or none, until they are reset
+    /// Change settings while calls run, all of them or none, until they are reset
     #[command(
-        after_help = "They are kept in the daemon's state, and override its configuration file and command line also after a restart.\n\n\
+        after_help = "The daemon stores them in its state. They override its configuration file and command line, also after a restart.\n\n\
              Examples: tollgate daemon set waiting=sleep\n          \
              tollgate daemon set wait_target_us=1000 policies.cpu_us=50"
     )]
     Set {
-        /// A setting as the configuration file has it, and its new value; `daemon settings --json` says what it takes
+        /// A setting, named as in the configuration file, and its new value; `daemon settings --json` shows the values that it takes
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<SettingValue>,
     },
-    /// Forget what settings were set to: what the daemon's configuration file or command line says holds again, or the default
+    /// Remove the run-time values of settings: the command line, the configuration file or the default applies again
     #[command(after_help = "Example: tollgate daemon reset waiting policies.cpu_us")]
     Reset {
         /// A setting
         #[arg(value_name = "KEY", required = true)]
         settings: Vec<String>,
     },
-    /// Show all settings that can change while the daemon runs, their values, and where those are from
+    /// Show all settings that can change while the daemon runs, with their values and the sources of these
     Settings {
         /// Print JSON, for programs
         #[arg(long)]

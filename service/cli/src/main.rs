@@ -94,16 +94,16 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
 fn again(command: &Command, failure: Failure) -> Failure {
     match command {
         Command::Tenant(Tenant::Add { name }) => failure.lost(
-            format_args!("the tenant {name} is there, and its token is lost"),
-            format!("tollgate tenant rotate {name}, which prints another"),
+            format_args!("the tenant {name} was added, and its token is lost"),
+            format!("tollgate tenant rotate {name}, which prints a new token"),
         ),
         Command::Tenant(Tenant::Rotate { name, .. }) => failure.lost(
-            format_args!("the tenant {name} has another token, and that token is lost"),
-            format!("tollgate tenant rotate {name}, which prints another"),
+            format_args!("the token of tenant {name} was replaced, and the new one is lost"),
+            format!("tollgate tenant rotate {name}, which prints a new token"),
         ),
         Command::Console(_) => failure.lost(
             "the link is lost",
-            "the same command, which prints another".to_owned(),
+            "the same command, which prints a new link".to_owned(),
         ),
         _ => failure,
     }

@@ -80,7 +80,7 @@ fn ask_within(
 ) -> Result<(ResponseBody, Vec<OwnedFd>), Failure> {
     let path = socket
         .to_str()
-        .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} is no text")))?;
+        .ok_or_else(|| Failure::input(format_args!("the socket's path {socket:?} isn't UTF-8")))?;
     let connection = ControlSocket::connect(path)
         .map_err(|errno| unreachable(socket, &control::unreachable(&path, errno)))?;
     let lost = |error: ControlError| {
@@ -99,7 +99,7 @@ fn ask_within(
     let gone = || {
         Failure::new(
             Code::UNAVAILABLE,
-            format_args!("the daemon at {path} hung up without an answer"),
+            format_args!("the daemon at {path} closed the connection without an answer"),
         )
     };
     let packet = connection.recv().map_err(lost)?.ok_or_else(gone)?;
@@ -116,7 +116,7 @@ fn ask_within(
         Some(body) => Ok((body, packet.fds)),
         None => Err(Failure::new(
             Code::UNIMPLEMENTED,
-            "the daemon's answer is of a kind that this version doesn't know",
+            "this version of tollgate doesn't know the kind of the daemon's answer",
         )),
     }
 }
@@ -130,7 +130,7 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     match poll(&mut fds, Some(&timeout)) {
         Ok(0) => Err(Failure::new(
             Code::DEADLINE_EXCEEDED,
-            format_args!("the daemon gave no answer in {limit:?}"),
+            format_args!("the daemon gave no answer within {limit:?}"),
         )),
         Ok(_) => Ok(()),
         Err(errno) => Err(Failure::new(
@@ -153,6 +153,6 @@ pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
 pub(crate) fn unexpected(answer: &ResponseBody) -> Failure {
     Failure::new(
         Code::INTERNAL,
-        format_args!("the daemon answered something else: {answer:?}"),
+        format_args!("the daemon's answer is of an unexpected kind: {answer:?}"),
     )
 }

@@ -17,10 +17,10 @@ use crate::failure::Failure;
 /// A schema's files.
 #[derive(Debug, Args)]
 pub(crate) struct Files {
-    /// What defines the service: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    /// The schema: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
     #[arg(long, value_name = "PATH", required = true)]
     pub(crate) proto: Vec<PathBuf>,
-    /// Where imports are; the directories of the .proto files if left out
+    /// The directories of imports; those of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR")]
     pub(crate) include: Vec<PathBuf>,
 }
@@ -55,7 +55,7 @@ pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema,
             String::new()
         };
         match is_unlisted {
-            true => failure.hint(format!("{} beside the other -I", its.trim_start())),
+            true => failure.hint(format!("{} in addition to the other -I", its.trim_start())),
             false if is_missing => {
                 failure.hint(format!("-I DIR{its}, where DIR has the imported files"))
             }
@@ -306,7 +306,7 @@ mod tests {
         );
         let unlisted = said(&[&other]).unwrap_err().to_string();
         assert!(
-            unlisted.contains(&format!("Try: {its} beside")),
+            unlisted.contains(&format!("Try: {its} in addition")),
             "{unlisted}"
         );
         said(&[&other, &own]).unwrap();

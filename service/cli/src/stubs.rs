@@ -12,19 +12,19 @@ use crate::schema;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: tollgate gen --lang c --out stubs proto/hotel.proto\n\n\
-         Prints the files that have changed. There is one per package, also for packages that are imported."
+         The command prints the changed files. There is one per package, also for imported packages."
 )]
 pub(crate) struct Gen {
     /// The language
     #[arg(long)]
     pub(crate) lang: Lang,
-    /// Where the stubs go; made if it isn't there
+    /// The directory of the stubs; created if it is missing
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
-    /// Where imports are; the directories of the .proto files if left out
+    /// The directories of imports; those of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR")]
     pub(crate) include: Vec<PathBuf>,
-    /// Write nothing, and fail if a file isn't what would be written: for CI
+    /// Write nothing, and fail if a file is out of date: for CI
     #[arg(long)]
     pub(crate) check: bool,
     /// The schema: .proto files, directories of them, serialized descriptor sets
@@ -71,7 +71,7 @@ pub(crate) fn generate(args: &Gen) -> Result<String, Failure> {
     if paths.is_empty() {
         return Ok(String::new());
     }
-    let sentence = format!("not what would be generated: {}", paths.join(", "));
+    let sentence = format!("out of date: {}", paths.join(", "));
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the same command without --check"))
 }
 

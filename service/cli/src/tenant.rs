@@ -29,40 +29,39 @@ pub(crate) enum Tenant {
         /// Lower-case letters, digits, `-`, `_` and `.`; at most 64
         name: String,
     },
-    /// Give a tenant another token and print it, this once; the one before ends
+    /// Replace a tenant's token and print the new one, this once
     #[command(
-        after_help = "Without --grace the token before ends at once, and so do the sessions that were opened with it. With --grace they go on, and \
-         more can be opened, until the time is over; so applications can be restarted one by one with the new token. Rotating again ends \
-         earlier tokens.\n\n\
+        after_help = "Without --grace, the old token and the sessions that it opened end at once. With --grace, they stay valid for that time, and the old \
+         token still opens sessions: applications can be restarted one by one with the new token. Another rotation ends all earlier tokens.\n\n\
          Examples: (umask 077; tollgate tenant rotate acme > acme.token)\n          \
          (umask 077; tollgate tenant rotate acme --grace 60m > acme.token)"
     )]
     Rotate {
-        /// Its name
+        /// The tenant's name
         name: String,
-        /// For how long the token before still opens sessions, such as 30s or 60m; at most a day
+        /// How long the old token stays valid, such as 30s or 60m; at most one day
         #[arg(long, value_name = "TIME", value_parser = duration)]
         grace: Option<Duration>,
     },
-    /// Remove a tenant with all that it has: token, sessions, policies, attachments
+    /// Remove a tenant with its token, sessions, policies and attachments
     #[command(
-        after_help = "It says what ends and asks. What the provider has attached to this tenant by name ends, too. Calls in flight end once, with a \
-         status. Policies can't be had back; a tenant of the same name that is added later has nothing of this one's.\n\n\
+        after_help = "The command lists what it removes and asks for confirmation. The provider's attachments to this tenant by name end, too. Each call in \
+         flight ends once, with a status. Removed policies can't be restored; a tenant that is added later under the same name starts empty.\n\n\
          Examples: tollgate tenant remove acme\n          \
          tollgate tenant remove acme --yes"
     )]
     Remove {
-        /// Its name
+        /// The tenant's name
         name: String,
-        /// Don't ask
+        /// Don't ask for confirmation
         #[arg(long)]
         yes: bool,
     },
     /// List the tenants
     List,
-    /// Have a tenant live on another runtime, with all that it has: its calls go on there
+    /// Move a tenant with its sessions, links and calls in flight to another runtime
     #[command(
-        after_help = "It stays so until it is moved again or reset, also after a restart; `tollgate status --json` has where each tenant lives.\n\n\
+        after_help = "The move lasts until another move or --reset, also after a restart. `tollgate status --json` shows the runtime of each tenant.\n\n\
          Examples: tollgate tenant move acme --runtime 1\n          \
          tollgate tenant move acme --reset"
     )]
@@ -71,12 +70,12 @@ pub(crate) enum Tenant {
 
 #[derive(Debug, Args)]
 pub(crate) struct TenantMove {
-    /// Its name
+    /// The tenant's name
     pub(crate) name: String,
-    /// The runtime's number, from 0 on
+    /// The runtime's number; the first is 0
     #[arg(long, value_name = "N", required_unless_present = "reset", value_parser = number)]
     pub(crate) runtime: Option<u32>,
-    /// It lives where its name says, as if it had never been moved
+    /// Remove the override; use hash placement
     #[arg(long, conflicts_with = "runtime")]
     pub(crate) reset: bool,
 }
@@ -112,7 +111,7 @@ fn moved(report: &Value) -> String {
     let of = |field: &str| flat(&report[field]);
     match report["pause_us"].as_u64() {
         Some(pause_us) => format!(
-            "{} lives on runtime {}, with {} sessions, {} links and {} calls in flight; it stood still for {pause_us} us\n",
+            "{} is on runtime {}, with {} sessions, {} links and {} calls in flight; it was paused for {pause_us} us\n",
             of("tenant"),
             of("runtime"),
             of("sessions"),
@@ -120,7 +119,7 @@ fn moved(report: &Value) -> String {
             of("calls")
         ),
         None => format!(
-            "{} lives on runtime {}, as before\n",
+            "{} is on runtime {}, as before\n",
             of("tenant"),
             of("runtime")
         ),
@@ -161,7 +160,7 @@ fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
     }
 }
 
-/// Says what would end with a tenant, asks, and removes it.
+/// Lists what would be removed with a tenant, asks, and removes it.
 fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure> {
     let body = |is_question| {
         RequestBody::TenantRemove(TenantRemove {
@@ -172,14 +171,13 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
     if !is_sure {
         let has = report(socket, body(true))?;
         if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
-            let sentence =
-                format!("tenant {tenant} isn't removed, because there is no terminal to ask on");
+            let sentence = format!("tenant {tenant} isn't removed: confirmation needs a terminal");
             return Err(
                 Failure::input(sentence).hint(format!("tollgate tenant remove {tenant} --yes"))
             );
         }
-        let ends = ending(&has, "would end");
-        stderr::prompt(&format!("{ends}Remove tenant {tenant}? [y/N] "));
+        let removed = ending(&has, "would remove");
+        stderr::prompt(&format!("{removed}Remove tenant {tenant}? [y/N] "));
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
         read.map_err(|error| Failure::input(format_args!("there is no answer: {error}")))?;
@@ -188,17 +186,17 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
             return Err(Failure::new(Code::CANCELLED, sentence));
         }
     }
-    Ok(ending(&report(socket, body(false))?, "ended"))
+    Ok(ending(&report(socket, body(false))?, "removed"))
 }
 
-/// What ends with a tenant, a line each.
-fn ending(has: &Value, ends: &str) -> String {
+/// What is removed with a tenant, a line each.
+fn ending(has: &Value, verb: &str) -> String {
     let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
     let sessions = match has["sessions"].as_u64() {
         Some(1) => "1 session".to_owned(),
         _ => format!("{} sessions", has["sessions"]),
     };
-    let mut text = format!("of tenant {} {ends}: {sessions}\n", flat(&has["tenant"]));
+    let mut text = format!("{verb} tenant {}: {sessions}\n", flat(&has["tenant"]));
     for policy in items("policies") {
         text += &format!("  policy {}\n", flat(policy));
     }
@@ -227,10 +225,10 @@ mod tests {
             "attachments": [{"owner": "acme", "policy": "acl", "place": "client a.B/*"}],
         });
         assert_eq!(
-            ending(&has, "would end"),
-            "of tenant acme would end: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
+            ending(&has, "would remove"),
+            "would remove tenant acme: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
         );
         let one = json!({"tenant": "acme", "sessions": 1});
-        assert_eq!(ending(&one, "ended"), "of tenant acme ended: 1 session\n");
+        assert_eq!(ending(&one, "removed"), "removed tenant acme: 1 session\n");
     }
 }

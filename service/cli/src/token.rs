@@ -19,7 +19,7 @@ pub(crate) struct Token {
     /// TOLLGATE_TOKEN, or the path of a file with it in TOLLGATE_TOKEN_FILE
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
-    /// The token itself. Every user of this host can see it there: TOLLGATE_TOKEN or --token-file is better
+    /// The token itself. Every user of this host can see it: prefer TOLLGATE_TOKEN or --token-file
     #[arg(long, value_name = "TOKEN")]
     pub(crate) token: Option<Secret>,
 }
@@ -47,7 +47,7 @@ pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
     let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
     if let Some(token) = &args.token {
         warn(&format!(
-            "every user of this host can see --token: {TOKEN} in the environment or --token-file FILE keeps it from them"
+            "every user of this host can see --token: use {TOKEN} in the environment or --token-file FILE instead"
         ));
         return Ok(token.0.clone());
     }

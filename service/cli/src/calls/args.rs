@@ -13,35 +13,35 @@ use crate::values::{MethodName, Side, duration};
 #[command(
     after_help = "Examples: tollgate explain --tenant acme --method hotel.Reservation/Reserve '{\"customer_name\": \"Ada\"}'\n          \
          tollgate explain 00f067aa0ba902b7\n\n\
-        Policies are asked in instances that are thrown away, which begin without state: one that counts calls answers as to its first.\n\
-        The schema is the one that the tenant's application has bound; if none has, give it with --proto."
+        Policies run in temporary instances without state: a policy that counts calls sees its first one.\n\
+        The schema is the one that the tenant's application has bound; if there is none, give it with --proto."
 )]
 pub(crate) struct Explain {
-    /// Whose call it would be
+    /// The tenant of the call
     #[arg(long, value_name = "NAME", requires = "method")]
     pub(crate) tenant: Option<String>,
     /// The method, such as hotel.Reservation/Reserve
     #[arg(long, value_name = "SERVICE/METHOD", requires = "tenant")]
     pub(crate) method: Option<MethodName>,
-    /// Only this side; both if left out, as of a call within the host
+    /// Only this side; both if left out, as for a call within the host
     #[arg(long, requires = "tenant")]
     pub(crate) side: Option<Side>,
-    /// The message is a reply
+    /// Treat the message as a reply
     #[arg(long, requires = "tenant")]
     pub(crate) reply: bool,
-    /// This would be beside the message; in base64 if the key ends in -bin. Repeat for more, also of one key
+    /// Metadata of the message; in base64 if the key ends in -bin. Repeat for more, also with the same key
     #[arg(long, value_name = "KEY=VALUE", requires = "tenant")]
     pub(crate) metadata: Vec<Pair>,
-    /// What defines the service, if no application has bound it: a .proto file, a directory of them, or a serialized descriptor set
+    /// The schema, if no application has bound the service: a .proto file, a directory of them, or a serialized descriptor set
     #[arg(long, value_name = "PATH", requires = "tenant")]
     pub(crate) proto: Vec<PathBuf>,
-    /// Where imports are; the directories of the .proto files if left out
+    /// The directories of imports; those of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
     pub(crate) include: Vec<PathBuf>,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
-    /// With --tenant and --method: the message as JSON, which is then judged; `-` reads it from standard input. Without: a call, by its
+    /// With --tenant and --method: the message to judge, as JSON; `-` reads it from standard input. Without them: a call, by the ID of its
     /// trace or its span
     #[arg(value_name = "JSON|CALL", required_unless_present = "tenant")]
     pub(crate) subject: Option<String>,
@@ -51,22 +51,22 @@ pub(crate) struct Explain {
 #[command(
     after_help = "Examples: tollgate tap hotel.Reservation/Reserve --denied\n          \
          tollgate tap --tenant acme --json --count 100\n\n\
-        Nothing of what is in messages is shown, but for what the status of a failed call says. What a daemon has too much of is counted."
+        The output has nothing from messages, except the status text of a failed call. Calls beyond the daemon's limit are counted, not shown."
 )]
 pub(crate) struct Tap {
-    /// Of these calls only: a method, such as hotel.Reservation/Reserve, or a service
+    /// Only calls of this method, such as hotel.Reservation/Reserve, or of this service
     #[arg(value_name = "SERVICE[/METHOD]")]
     pub(crate) of: Option<Watched>,
-    /// Only this tenant's
+    /// Only calls of this tenant
     #[arg(long, value_name = "NAME")]
     pub(crate) tenant: Option<String>,
-    /// Only those that a policy denied
+    /// Only calls that a policy denied
     #[arg(long)]
     pub(crate) denied: bool,
-    /// Only those that didn't end with OK
+    /// Only calls that didn't end with OK
     #[arg(long)]
     pub(crate) failed: bool,
-    /// End after so many
+    /// End after this many calls
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) count: Option<u64>,
     /// End after this time, such as 10s or 5m
@@ -116,14 +116,14 @@ fn positive(text: &str) -> Result<u64, String> {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example: tollgate trace 4bf92f3577b34da6a3ce929d0e0e4736\n\n\
-        A daemon keeps its newest spans (telemetry.kept_spans): of calls that are sampled, of calls whose application has a span of its own that is, \
-        and of calls that fail. Those of other daemons are theirs to show."
+        A daemon keeps its newest spans (telemetry.kept_spans): of sampled calls, of calls whose application has a sampled span, and of failed \
+        calls. Each daemon shows its own spans only."
 )]
 pub(crate) struct Trace {
     /// The trace, or one of its spans, in hexadecimal; the newest traces if left out
     #[arg(value_name = "ID", default_value = "", hide_default_value = true)]
     pub(crate) id: String,
-    /// How many of the newest, at most 1000
+    /// The number of newest traces, at most 1000
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = traces)]
     pub(crate) last: u32,
     /// Print JSON, for programs

@@ -95,7 +95,10 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
         (Some(Ok(method)), Some(tenant)) => {
             report(socket, RequestBody::Explain(about(tenant, &method)))
         }
-        _ => Err(Failure::new(Code::NOT_FOUND, "nobody knows its method")),
+        _ => Err(Failure::new(
+            Code::NOT_FOUND,
+            "its span names no tenant or method",
+        )),
     };
     if args.json {
         let now = now.unwrap_or_else(|failure| failure.sentence().into());
@@ -108,11 +111,7 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     match now {
         Ok(now) => text += &chain(&now),
         Err(failure) => {
-            let _infallible = writeln!(
-                text,
-                "  it can't be told: {}",
-                output::plain(&failure.sentence())
-            );
+            let _infallible = writeln!(text, "  unknown: {}", output::plain(&failure.sentence()));
         }
     }
     Ok(text)

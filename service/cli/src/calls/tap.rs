@@ -43,7 +43,7 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
         let came = report(socket, RequestBody::Tap(request.clone()))?;
         request.tap = came["tap"].as_u64().unwrap_or_default();
         if request.tap == 0 {
-            let text = "the daemon doesn't say what it watches as";
+            let text = "the daemon's answer has no number of this tap";
             return Err(Failure::new(Code::INTERNAL, text));
         }
         for call in came["calls"].as_array().into_iter().flatten() {
@@ -57,7 +57,9 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
             }
         }
         if let Some(missed) = came["missed"].as_u64().filter(|missed| *missed > 0) {
-            stderr::tell(&format!("{missed} calls more than could be watched"));
+            stderr::tell(&format!(
+                "{missed} more calls are not shown: the daemon's limit was reached"
+            ));
         }
         if args.time.is_some_and(|time| began.elapsed() >= time) {
             return Ok(String::new());
@@ -82,7 +84,7 @@ fn tell_unknown(service: &str, status: &Value) {
     if !known.iter().any(|name| name == service) {
         let meant = did_you_mean(service, known.iter().map(String::as_str));
         stderr::tell(&format!(
-            "watching for calls of {service}, which no application here serves or calls at the moment{}",
+            "waiting for calls of {service}: no application here serves or calls it now{}",
             output::plain(&meant)
         ));
     }

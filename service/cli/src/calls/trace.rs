@@ -47,14 +47,13 @@ pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
 /// Traces and spans are named in hexadecimal; what begins as JSON is a message whose options were forgotten.
 fn check_id(id: &str) -> Result<(), Failure> {
     if id.starts_with(['{', '[']) || id == "-" {
-        let sentence =
-            "a message is judged as a call of a tenant's to a method, and neither is named";
+        let sentence = "a message needs the tenant and the method of its call";
         return Err(Failure::input(sentence).hint("--tenant NAME --method SERVICE/METHOD"));
     }
     if id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }
-    let sentence = format!("{id:?} isn't a trace or a span: those are written in hexadecimal");
+    let sentence = format!("{id:?} isn't the ID of a trace or a span: IDs are hexadecimal");
     Err(Failure::input(sentence).hint("tollgate trace, which lists the newest"))
 }
 

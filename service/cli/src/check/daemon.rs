@@ -10,11 +10,11 @@ use crate::failure::Failure;
 
 pub(super) fn silent(socket: &Path, failure: &Failure) -> Finding {
     let fix = match (failure.code(), socket.exists()) {
-        (Code::PERMISSION_DENIED, _) => "run this as the daemon's user, or as root",
+        (Code::PERMISSION_DENIED, _) => "run this command as the daemon's user, or as root",
         (_, true) => {
-            "start the daemon (tollgate up --config FILE), or look whether it hangs; the file alone is no daemon"
+            "start the daemon (tollgate up --config FILE), or check whether it hangs: the socket file alone doesn't mean that it runs"
         }
-        (_, false) => "start the daemon (tollgate up --config FILE), or say --socket PATH",
+        (_, false) => "start the daemon (tollgate up --config FILE), or give --socket PATH",
     };
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
@@ -41,7 +41,7 @@ pub(super) fn versions(status: &Value) -> Finding {
         Verdict::Warning,
         "daemon",
         format!("{sentence}; this program is {ours}"),
-        "tollgate upgrade --binary NEW, or this program of the daemon's version",
+        "tollgate upgrade --binary NEW, or install this program in the daemon's version",
     )
 }
 
@@ -81,7 +81,7 @@ pub(super) fn policies(status: &Value) -> Vec<Finding> {
         let at = place.map_or_else(String::new, |place| format!(" at {place}"));
         for (key, how) in [
             ("quarantine", "is quarantined"),
-            ("fallback", "isn't the version that is wanted"),
+            ("fallback", "isn't the wanted version"),
         ] {
             if let Some(why) = one[key].as_str() {
                 findings.push(bad(
@@ -96,10 +96,7 @@ pub(super) fn policies(status: &Value) -> Vec<Finding> {
         }
     }
     if findings.is_empty() {
-        let sentence = format!(
-            "all {} attachments have the version that is wanted",
-            all.len()
-        );
+        let sentence = format!("all {} attachments have the wanted version", all.len());
         findings.push(fine("policies", sentence));
     }
     findings
@@ -114,15 +111,15 @@ pub(super) fn links(status: &Value) -> Vec<Finding> {
             bad(
                 Verdict::Warning,
                 "links",
-                format!("no link with {peer} stands"),
-                "look whether that daemon runs and has the same key; this one's log says why it was refused",
+                format!("the link with {peer} is down"),
+                "check that the other daemon runs and has the same key; this daemon's log has the reason",
             )
         })
         .collect();
     if findings.is_empty() {
         findings.push(fine(
             "links",
-            format!("all {} links with other daemons stand", all.len()),
+            format!("all {} links with other daemons are up", all.len()),
         ));
     }
     findings
@@ -150,7 +147,7 @@ pub(super) fn rdma(status: &Value) -> Vec<Finding> {
         let peer = link["address"].as_str().unwrap_or("?");
         if let Some(why) = link["not_rdma"].as_str() {
             let sentence = format!("calls to {peer} go over TCP: {why}");
-            let fix = "OPERATIONS.md, under RDMA, says what each reason means";
+            let fix = "see OPERATIONS.md, section RDMA, for the meaning of the reason";
             findings.push(bad(Verdict::Warning, "rdma", sentence, fix));
         }
         if let Some(why) = link["copies_because"].as_str() {
@@ -200,7 +197,7 @@ mod tests {
             its(policies(&status)),
             [
                 "warning quota of tenant acme is quarantined at client a.B/*: five faults",
-                "warning jwt of the provider isn't the version that is wanted at server *: no key"
+                "warning jwt of the provider isn't the wanted version at server *: no key"
             ]
         );
         let fixes: Vec<_> = policies(&status)
@@ -211,16 +208,16 @@ mod tests {
         assert!(fixes[1].starts_with("tollgate policy show jwt --provider;"));
         assert_eq!(
             its(links(&status)),
-            ["warning no link with 10.0.0.2:1 stands"]
+            ["warning the link with 10.0.0.2:1 is down"]
         );
         let sound = json!({"attachments": [], "links": []});
         assert_eq!(
             its(policies(&sound)),
-            ["ok all 0 attachments have the version that is wanted"]
+            ["ok all 0 attachments have the wanted version"]
         );
         assert_eq!(
             its(links(&sound)),
-            ["ok all 0 links with other daemons stand"]
+            ["ok all 0 links with other daemons are up"]
         );
     }
 

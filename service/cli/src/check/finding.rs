@@ -82,7 +82,7 @@ pub(super) fn as_text(findings: &[Finding]) -> String {
             output::plain(sentence)
         );
         if let Some(fix) = fix {
-            let _ = writeln!(text, "{:23}to mend it: {}", "", output::plain(fix));
+            let _ = writeln!(text, "{:23}fix: {}", "", output::plain(fix));
         }
     }
     let [warnings, failures] = [Verdict::Warning, Verdict::Failure].map(|of| count(findings, of));

@@ -33,7 +33,7 @@ pub(super) fn kernel(release: &str, sealed: bool) -> Finding {
         Verdict::Failure,
         "host",
         format!(
-            "Linux {release} gives no sealed memory (memfd_create), through which applications are reached"
+            "Linux {release} has no sealed memory (memfd_create), which the daemon shares with applications"
         ),
         "a kernel of 4.14 or newer, or a container that allows memfd_create",
     )
@@ -49,7 +49,7 @@ pub(super) fn system_call_filters(actions: &str) -> Finding {
     bad(
         Verdict::Failure,
         "host",
-        "there are no system call filters (seccomp), without which no policy is compiled",
+        "system call filters (seccomp) are missing: without them, the daemon compiles no policy",
         "a kernel with CONFIG_SECCOMP_FILTER",
     )
 }
@@ -61,7 +61,7 @@ pub(super) fn overcommit(mode: &str) -> Finding {
     bad(
         Verdict::Failure,
         "host",
-        "vm.overcommit_memory is 2: addresses count as memory, and each instance of a policy reserves 4 GiB of them",
+        "vm.overcommit_memory is 2: reserved addresses count as memory, and each policy instance reserves 4 GiB",
         "sysctl vm.overcommit_memory=0",
     )
 }
@@ -82,7 +82,7 @@ pub(super) fn mappings(most: Option<u64>) -> Finding {
         Verdict::Warning,
         "limits",
         format!(
-            "{most} memory mappings per process: {MAPPINGS} are for 10,000 instances of policies and their sessions"
+            "{most} memory mappings per process: 10,000 policy instances and their sessions need {MAPPINGS}"
         ),
         format!("sysctl vm.max_map_count={MAPPINGS}"),
     )
@@ -90,12 +90,12 @@ pub(super) fn mappings(most: Option<u64>) -> Finding {
 
 pub(super) fn address_space(limit: Option<u64>) -> Finding {
     match limit {
-        None => fine("limits", "addresses aren't limited"),
+        None => fine("limits", "the address space is unlimited"),
         Some(bytes) => bad(
             Verdict::Failure,
             "limits",
             format!(
-                "a process has {} GiB of addresses, and each instance of a policy reserves 4",
+                "a process has {} GiB of address space, and each policy instance reserves 4 GiB",
                 bytes >> 30
             ),
             "ulimit -Hv unlimited, or LimitAS=infinity in the unit",
@@ -111,7 +111,7 @@ pub(super) fn descriptors(hard: Option<u64>) -> Finding {
             Verdict::Warning,
             "limits",
             format!(
-                "{hard} open files: a session takes 5, so about {} applications find room, of 4,096",
+                "{hard} open files: a session takes 5, so there is room for about {} of 4,096 applications",
                 hard.saturating_sub(100) / 5
             ),
             format!("ulimit -Hn {DESCRIPTORS}, or LimitNOFILE={DESCRIPTORS} in the unit"),
@@ -162,7 +162,7 @@ mod tests {
             (
                 descriptors(Some(4_096)),
                 Verdict::Warning,
-                "about 799 applications",
+                "about 799 of 4,096 applications",
             ),
             (descriptors(Some(23_700)), Verdict::Ok, ""),
             (descriptors(None), Verdict::Ok, ""),

@@ -27,7 +27,7 @@ use crate::request::report;
 
 #[derive(Debug, Args)]
 pub(crate) struct Check {
-    /// The state directory; the running daemon's if left out
+    /// The state directory; if left out, the running daemon's
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) state: Option<PathBuf>,
     /// Print JSON, for programs
@@ -48,7 +48,7 @@ pub(crate) fn check(socket: &Path, args: &Check) -> Result<String, Failure> {
     }
     output::print(&text)?;
     let sentence = format!("{failures} of {} checks failed", findings.len());
-    Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("what is said beside each of them"))
+    Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the fix below each of them"))
 }
 
 fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
@@ -89,8 +89,8 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
                 None => bad(
                     Verdict::Warning,
                     "state",
-                    "the daemon keeps tenants, policies and its audit log in memory: they are gone when it ends",
-                    "say state = \"DIRECTORY\" in its configuration, and start it again",
+                    "the daemon keeps tenants, policies and its audit log in memory: they are lost when it ends",
+                    "set state = \"DIRECTORY\" in its configuration, and restart it",
                 ),
             });
             findings.push(audit(report(socket, RequestBody::AuditVerify(Empty {}))));

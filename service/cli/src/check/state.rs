@@ -56,8 +56,8 @@ pub(super) fn directory(path: &Path, found: &Directory) -> Finding {
         return bad(
             Verdict::Warning,
             "state",
-            format!("{shown} is user {owner}'s, and this is run by {me}"),
-            "run this as the daemon's user, or as root",
+            format!("{shown} belongs to user {owner}, and this command runs as user {me}"),
+            "run this command as the daemon's user, or as root",
         );
     }
     if free < FREE_STATE_BYTES {
@@ -65,16 +65,16 @@ pub(super) fn directory(path: &Path, found: &Directory) -> Finding {
             Verdict::Failure,
             "state",
             format!(
-                "{shown} has {} MiB of free space: no change can be stored when there is none",
+                "{shown} has {} MiB of free space: without free space, the daemon can't store changes",
                 free >> 20
             ),
-            "make room on that disk",
+            "free space on that disk",
         );
     }
     fine(
         "state",
         format!(
-            "{shown} is its user's alone and has {} MiB of free space",
+            "{shown} is private to its user and has {} MiB of free space",
             free >> 20
         ),
     )

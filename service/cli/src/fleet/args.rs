@@ -12,20 +12,20 @@ use crate::values::duration;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Fleet {
-    /// Replace the daemons of several hosts, those first that others call
+    /// Replace the daemons of several hosts, those that others call first
     #[command(subcommand)]
     Upgrade(Upgrade),
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Upgrade {
-    /// Show in which order, what each host runs now, and whom it calls
+    /// Show the order, the version of each host, and the hosts that it calls
     #[command(after_help = "Example: tollgate fleet upgrade plan --fleet fleet.toml")]
     Plan(Plan),
-    /// Do it, host by host, and stop at the first that isn't as it was
+    /// Upgrade host by host, and stop at the first host that doesn't serve and call as before
     #[command(
-        after_help = "What is done is kept beside the fleet file, in FILE.upgrade.json. After a failure, --resume goes on behind the hosts that are \
-         done; deleting that file forgets the upgrade, and undoes nothing.\n\n\
+        after_help = "The journal FILE.upgrade.json, next to the fleet file, records the upgraded hosts. After a failure, --resume continues with the \
+         others. Deleting the journal forgets the upgrade, and undoes nothing.\n\n\
          Examples: tollgate fleet upgrade run --binary /usr/local/bin/tollgated-0.2.0\n          \
          tollgate fleet upgrade run --resume\n          \
          tollgate fleet upgrade run --resume --accept b"
@@ -38,7 +38,7 @@ pub(crate) struct Which {
     /// The hosts, and how their daemons are reached (TOML)
     #[arg(long, value_name = "FILE", default_value = "fleet.toml")]
     pub(crate) fleet: PathBuf,
-    /// The new program, by its path on each host, whatever the fleet file says; by default the one that each daemon was started from
+    /// The path of the new program on each host; overrides the fleet file. Without both, the program that each daemon was started from
     #[arg(long, value_name = "PATH")]
     pub(crate) binary: Option<String>,
 }
@@ -63,16 +63,16 @@ pub(crate) struct Plan {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) which: Which,
-    /// How long each new process may take until it is ready, such as 500ms, 30s or 2m; at most 10m
+    /// The time until each new process must be ready, such as 500ms, 30s or 2m; at most 10m
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "30s")]
     pub(crate) timeout: Duration,
-    /// How long each host may then take until it serves and calls as before; at most 10m
+    /// The time until each host must then serve and call as before; at most 10m
     #[arg(long, value_name = "TIME", value_parser = settle, default_value = "30s")]
     pub(crate) settle: Duration,
-    /// Go on with the upgrade that has stopped
+    /// Continue the upgrade that has stopped
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Take the host at which it has stopped for done, as it is
+    /// Accept the host at which the upgrade has stopped as done
     #[arg(long, value_name = "HOST", requires = "resume")]
     pub(crate) accept: Option<String>,
 }

@@ -141,14 +141,14 @@ impl Said {
     fn json(self, destination: &str) -> Result<Value, Failure> {
         if self.out.len() > MAX_REPORT_BYTES {
             let sentence =
-                format!("what {destination} printed is longer than {MAX_REPORT_BYTES} bytes");
+                format!("the output of {destination} is longer than {MAX_REPORT_BYTES} bytes");
             return Err(Failure::new(Code::RESOURCE_EXHAUSTED, sentence));
         }
         let last = self.err.lines().rfind(|line| !line.trim().is_empty());
-        let last = last.unwrap_or("it said nothing").trim();
+        let last = last.unwrap_or("it printed no message").trim();
         match self.code {
             Some(0) => serde_json::from_slice(&self.out).map_err(|error| {
-                let sentence = format!("what {destination} printed is no JSON: {error}");
+                let sentence = format!("the output of {destination} isn't JSON: {error}");
                 Failure::new(Code::INTERNAL, sentence)
             }),
             Some(SSH_FAILED) | None => {

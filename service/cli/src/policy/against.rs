@@ -15,7 +15,7 @@ pub(crate) struct Against {
     /// Check the policy against this schema, too: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
     #[arg(long, value_name = "PATH")]
     pub(crate) proto: Vec<PathBuf>,
-    /// Where imports are; the directories of the .proto files if left out
+    /// The directories of imports; those of the .proto files if left out
     #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
     pub(crate) include: Vec<PathBuf>,
 }

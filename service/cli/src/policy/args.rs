@@ -14,30 +14,28 @@ use crate::values::{Side, duration, number};
 pub(crate) enum Policy {
     /// Upload a policy and print its name@version
     Push(Box<Push>),
-    /// Let a policy judge calls: at once, or on trial where nothing decides yet
+    /// Let a policy judge calls, at once or on trial
     Attach(Attach),
     /// Stop a policy from judging calls
     Detach(Select),
-    /// Put another version on trial beside the one that decides
+    /// Put a new version on trial next to the one that decides
     Upgrade(Upgrade),
     /// Let the version on trial decide from now on
     Promote(Select),
-    /// End the trial; without one, let the version before decide again
+    /// End the trial; without a trial, go back to the previous version
     Rollback(Select),
-    /// End a quarantine, or give a policy that stays closed after a fault a fresh instance
+    /// End a quarantine, or give a fresh instance to a policy that is closed after a fault
     Release(Select),
-    /// Show a policy: manifest, versions, where it is attached, what it has judged
+    /// Show a policy: manifest, versions, attachments, and the number of its decisions
     Show(Show),
-    /// Compare what two versions decide about recorded calls; the exit status is 0 if nothing changes
+    /// Compare the decisions of two versions on recorded calls; the exit status is 0 if none changes
     Diff(Diff),
-    /// List the policies and where they are attached
+    /// List the policies and their attachments
     List,
-    /// Forget a version of a policy, or all of them; refused while it is attached or what a rollback goes back to
-    #[command(
-        after_help = "The numbers of deleted versions aren't given out again.\n\n\
+    /// Delete a version of a policy, or all versions; refused while a version is attached or the target of a rollback
+    #[command(after_help = "The numbers of deleted versions aren't reused.\n\n\
          Examples: tollgate policy delete acl@1 --tenant acme\n          \
-         tollgate policy delete audit --provider"
-    )]
+         tollgate policy delete audit --provider")]
     Delete(Delete),
     #[command(flatten)]
     Desk(Desk),
@@ -46,10 +44,10 @@ pub(crate) enum Policy {
 /// Whose policy it is.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
-    /// The tenant whose policy it is, and whose calls it judges; with --provider, all tenants' if left out
+    /// The tenant that owns the policy and whose calls it judges; with --provider, only whose calls it judges: all tenants' if left out
     #[arg(long, required_unless_present = "provider")]
     pub(crate) tenant: Option<String>,
-    /// It is the provider's policy, which tenants don't see
+    /// The provider owns the policy; tenants don't see it
     #[arg(long)]
     pub(crate) provider: bool,
 }
@@ -63,7 +61,7 @@ pub(crate) struct Push {
     /// The policy: a core WebAssembly module with a manifest, in a file or an OCI registry
     #[arg(value_name = "FILE.wasm|oci://IMAGE")]
     pub(crate) module: String,
-    /// A signature of the file's bytes, as `cosign sign-blob` prints it; images bring theirs along
+    /// A signature of the file's bytes, as `cosign sign-blob` prints it; images have their own
     #[arg(long, value_name = "FILE.sig")]
     pub(crate) signature: Option<PathBuf>,
     /// The tenant whose calls it may judge
@@ -73,10 +71,10 @@ pub(crate) struct Push {
         conflicts_with = "provider"
     )]
     pub(crate) tenant: Option<String>,
-    /// It is the provider's policy and may judge every tenant's calls
+    /// The provider owns the policy; it may judge every tenant's calls
     #[arg(long)]
     pub(crate) provider: bool,
-    /// The policy's name; pushing it again makes the next version
+    /// The policy's name; another push under this name makes the next version
     #[arg(long)]
     pub(crate) name: String,
     /// The policy's configuration, in the format that the policy defines
@@ -90,15 +88,15 @@ pub(crate) struct Push {
 
 /// What a module may see that was made for another host, and so has no manifest. Without any of these it sees which method is called.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "For modules that were made for Envoy or by OPA")]
+#[command(next_help_heading = "For modules made for Envoy or by OPA")]
 pub(crate) struct Described {
-    /// What the module was made for, if its exports don't say it
+    /// The host that the module was made for, if its exports don't show it
     #[arg(long, value_enum)]
     pub(crate) abi: Option<Abi>,
-    /// When it is asked: request, reply, tick; request if left out
+    /// The hooks at which it runs: request, reply, tick; request if left out
     #[arg(long, value_name = "HOOK,..", value_delimiter = ',')]
     pub(crate) hooks: Vec<String>,
-    /// Which methods it is for: package.Service/Method, package.Service/*, or all if left out
+    /// The methods that it judges: package.Service/Method or package.Service/*; all if left out
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',')]
     pub(crate) methods: Vec<String>,
     /// Keys of the request's metadata that it reads; * for all
@@ -113,25 +111,25 @@ pub(crate) struct Described {
     /// Keys of the reply's metadata that it changes; * for all
     #[arg(long, value_name = "KEY,..", value_delimiter = ',')]
     pub(crate) reply_metadata_changes: Vec<String>,
-    /// What a filter does with the request's bytes; none if left out
+    /// The filter's access to the request's bytes; none if left out
     #[arg(long, value_enum)]
     pub(crate) body: Option<Body>,
-    /// What a filter does with the reply's bytes; none if left out
+    /// The filter's access to the reply's bytes; none if left out
     #[arg(long, value_enum)]
     pub(crate) reply_body: Option<Body>,
-    /// Fields of the request that a policy of OPA's is shown
+    /// Fields of the request in the input of an OPA policy
     #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
     pub(crate) fields: Vec<String>,
-    /// Fields of the reply that a policy of OPA's is shown
+    /// Fields of the reply in the input of an OPA policy
     #[arg(long, value_name = "FIELD,..", value_delimiter = ',')]
     pub(crate) reply_fields: Vec<String>,
-    /// What it needs besides: clock, random
+    /// Further capabilities that it needs: clock, random
     #[arg(long, value_name = "CAPABILITY,..", value_delimiter = ',')]
     pub(crate) needs: Vec<String>,
     /// The name of a filter's root context, if it has several
     #[arg(long, value_name = "NAME")]
     pub(crate) root_id: Option<String>,
-    /// The decision that a policy of OPA's is asked for, if it makes several
+    /// The entrypoint of an OPA policy, if it has several
     #[arg(long, value_name = "PATH")]
     pub(crate) entrypoint: Option<String>,
 }
@@ -172,11 +170,11 @@ pub(crate) enum Abi {
 /// What a filter does with a message's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Body {
-    /// It doesn't see them.
+    /// The filter doesn't see them.
     None,
-    /// It sees them.
+    /// The filter reads them.
     Read,
-    /// It replaces them.
+    /// The filter replaces them.
     Change,
 }
 
@@ -193,10 +191,10 @@ pub(crate) struct Attach {
     pub(crate) policy: String,
     #[command(flatten)]
     pub(crate) owner: Owner,
-    /// The provider's policy is asked before the tenant's; this is the default
+    /// Run the provider's policy before the tenant's; this is the default
     #[arg(long, requires = "provider", conflicts_with = "post")]
     pub(crate) pre: bool,
-    /// The provider's policy is asked after the tenant's, and sees what is sent
+    /// Run the provider's policy after the tenant's, on the message as it is sent
     #[arg(long, requires = "provider")]
     pub(crate) post: bool,
     /// The service, such as hotel.Reservation; with --provider, all if left out
@@ -205,10 +203,10 @@ pub(crate) struct Attach {
     /// One method of the service; all if left out
     #[arg(long)]
     pub(crate) method: Option<String>,
-    /// Where it judges: before the call leaves its host, or before the server sees it
+    /// The side on which it judges: before the call leaves the client's host, or before the server sees it
     #[arg(long)]
     pub(crate) side: Side,
-    /// enforce: it decides; shadow: it is asked and decides nothing; canary=N%: it decides N percent of the calls
+    /// enforce: it decides; shadow: it runs and decides nothing; canary=N%: it decides N percent of the calls
     #[arg(long, default_value = "enforce")]
     pub(crate) mode: Mode,
     #[command(flatten)]
@@ -219,37 +217,37 @@ pub(crate) struct Attach {
 
 /// Under which conditions it judges. What is left out stays as it is there.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Conditions, which stay as they are if left out")]
+#[command(next_help_heading = "Conditions; unchanged if left out")]
 pub(crate) struct Options {
-    /// After a fault, its calls are refused until a fresh instance is there (reload), refused until somebody acts (closed),
-    /// or pass unjudged until a fresh instance is there (open)
+    /// After a fault, its calls are refused until a fresh instance is ready (reload), refused until an operator acts (closed),
+    /// or pass unjudged until a fresh instance is ready (open)
     #[arg(long)]
     pub(crate) on_fault: Option<OnFault>,
-    /// What it may use beside log and metrics: state, change, clock, random; none. At first: state,change
+    /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none. Initially: state,change
     #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
     pub(crate) grant: Option<Vec<String>>,
-    /// The declared fields that it may see, as dotted paths; none. At first: all of them
+    /// The declared fields that it may see, as dotted paths; or none. Initially: all
     #[arg(long, value_name = "PATHS", value_delimiter = ',')]
     pub(crate) fields: Option<Vec<String>>,
-    /// The declared metadata keys that it may see; none. At first: all of them
+    /// The declared metadata keys that it may see; or none. Initially: all
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub(crate) metadata: Option<Vec<String>>,
-    /// The declared hooks at which it is asked: request, reply, tick. At first: all of them
+    /// The declared hooks at which it runs: request, reply, tick. Initially: all
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,
-    /// Its CPU time per call in microseconds, 5 to 10000; at first what the daemon's configuration says
+    /// Its CPU time per call in microseconds, 5 to 10000. Initially: the value of the daemon's configuration
     #[arg(long, value_name = "US", value_parser = number)]
     pub(crate) cpu_us: Option<u32>,
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) fresh: Option<bool>,
-    /// Where it runs: in a process of its tenant's (process), or in the daemon (none); at first what the daemon's configuration says
+    /// Where it runs: in a process of its tenant (process), or in the daemon (none). Initially: the value of the daemon's configuration
     #[arg(long)]
     pub(crate) isolation: Option<Isolation>,
-    /// How many views of judged calls the daemon keeps in memory for `policy diff`; at first 0
+    /// The number of judged calls that the daemon records in memory for `policy diff`. Initially: 0
     #[arg(long, value_name = "CALLS", value_parser = number)]
     pub(crate) record: Option<u32>,
-    /// Percentage points by which a canary's rate of denials and faults may be above the stable's; at first 5
+    /// Percentage points by which a canary's rate of denials and faults may exceed the stable version's. Initially: 5
     #[arg(long, value_name = "POINTS", value_parser = number)]
     pub(crate) max_worse: Option<u32>,
 }
@@ -272,17 +270,15 @@ pub(crate) struct Select {
 /// What is done to an attachment is done to all versions of a policy there, so none is named.
 fn bare_name(text: &str) -> Result<String, String> {
     match text.split_once('@') {
-        Some((name, _)) => Err(format!(
-            "this takes the policy's name without a version: {name}"
-        )),
+        Some((name, _)) => Err(format!("write the policy's name without a version: {name}")),
         None => Ok(text.to_owned()),
     }
 }
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --mode the new version decides all calls at once, takes over the old one's state, and becomes the \
-         stable after the probation; the first fault puts the old one back, and the call that met it is judged by that.\n\n\
+    after_help = "Without --mode, the new version decides all calls at once and takes over the old version's state. It becomes \
+         the stable version after the probation. The first fault restores the old version, which judges that call, too.\n\n\
          Examples: tollgate policy upgrade acl@2 --tenant acme\n          \
          tollgate policy upgrade acl@2 --tenant acme --mode canary=10%\n          \
          tollgate policy upgrade acl@2 --tenant acme --mode enforce"
@@ -293,10 +289,10 @@ pub(crate) struct Upgrade {
     pub(crate) policy: VersionName,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// shadow or canary=N%, until `policy promote` or `policy rollback`; enforce: the stable at once, with the old one's state
+    /// shadow or canary=N%: until `policy promote` or `policy rollback`; enforce: stable at once, with the old version's state
     #[arg(long)]
     pub(crate) mode: Option<Mode>,
-    /// How long it has to go without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
+    /// The time without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) probation: Option<Duration>,
     #[command(flatten)]
@@ -305,7 +301,7 @@ pub(crate) struct Upgrade {
 
 #[derive(Debug, Args)]
 pub(crate) struct Delete {
-    /// The policy; without a version, all of them
+    /// The policy; without a version, all its versions
     #[arg(value_name = "NAME[@VERSION]")]
     pub(crate) policy: String,
     #[command(flatten)]
@@ -330,19 +326,19 @@ pub(crate) struct Show {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Views are recorded where the policy is attached with --record N.\n\n\
+    after_help = "Calls are recorded where the policy is attached with --record N.\n\n\
          Example: tollgate policy diff acl@3 acl@4 --tenant acme --last 1000"
 )]
 pub(crate) struct Diff {
-    /// The version that decisions are compared with
+    /// The version to compare with
     #[arg(value_name = "BEFORE")]
     pub(crate) before: VersionName,
-    /// The version whose decisions may be others
+    /// The version to compare
     #[arg(value_name = "AFTER")]
     pub(crate) after: VersionName,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// The most calls, the newest ones
+    /// Compare at most this many calls, the newest ones
     #[arg(long, value_name = "CALLS", default_value_t = 1_000, value_parser = number)]
     pub(crate) last: u32,
     /// Print JSON, for programs
@@ -355,30 +351,30 @@ pub(crate) struct Diff {
 pub(crate) struct Place {
     #[command(flatten)]
     pub(crate) owner: Owner,
-    /// Only the provider's before the tenant's
+    /// Only attachments before the tenant's policies
     #[arg(long, requires = "provider", conflicts_with = "post")]
     pub(crate) pre: bool,
-    /// Only the provider's after the tenant's
+    /// Only attachments after the tenant's policies
     #[arg(long, requires = "provider")]
     pub(crate) post: bool,
-    /// Only to this service; all if left out
+    /// Only attachments to this service; all if left out
     #[arg(long)]
     pub(crate) service: Option<String>,
-    /// Only to this method; all if left out
+    /// Only attachments to this method; all if left out
     #[arg(long)]
     pub(crate) method: Option<String>,
-    /// Only on this side; both if left out
+    /// Only attachments on this side; both if left out
     #[arg(long)]
     pub(crate) side: Option<Side>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum OnFault {
-    /// Refused until a fresh instance is there
+    /// Refuse calls until a fresh instance is ready
     Reload,
-    /// Refused until somebody acts
+    /// Refuse calls until an operator acts
     Closed,
-    /// Unjudged until a fresh instance is there
+    /// Let calls pass unjudged until a fresh instance is ready
     Open,
 }
 
@@ -386,7 +382,7 @@ pub(crate) enum OnFault {
 pub(crate) enum Isolation {
     /// In the daemon, in a sandbox
     None,
-    /// In a process of its tenant's, in a sandbox
+    /// In a process of its tenant, in a sandbox
     Process,
 }
 

@@ -125,7 +125,7 @@ pub(super) fn upgrade(socket: &Path, args: &Upgrade) -> Result<String, Failure> 
     let probation = args.probation.map(|time| time.as_millis() as u64);
     let (mode, probation_ms) = match args.mode {
         Some(Mode::Enforce) if probation.is_some() => {
-            let sentence = "--mode enforce decides at once, so there is no probation";
+            let sentence = "--mode enforce decides at once, without a probation";
             return Err(Failure::input(sentence).hint("leave out one of them"));
         }
         Some(mode) => (mode, probation),

@@ -72,7 +72,7 @@ fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
         return match typed.is_empty() {
             true => Ok(None),
             false => Err(Failure::input(
-                "the module has its own manifest, or doesn't say what it was made for, so it can't be described",
+                "options that describe a module don't apply: the module has its own manifest, or an unknown interface",
             )
             .hint("--abi proxy-wasm or --abi opa, for a module without a manifest")),
         };
@@ -131,7 +131,7 @@ fn image(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
         return Err(Failure::new(
             Code::INVALID_ARGUMENT,
             format_args!(
-                "--signature is for a file; the signatures of {} are those beside it in its registry",
+                "--signature is for a file; the signatures of {} are in its registry",
                 args.module
             ),
         ));

@@ -26,7 +26,7 @@ pub(crate) struct Schema {
 pub(crate) struct Call {
     #[command(flatten)]
     pub(crate) schema: Schema,
-    /// The peer daemon that serves it; this host if left out
+    /// The peer daemon that serves the method; this host if left out
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -34,20 +34,20 @@ pub(crate) struct Call {
         hide_default_value = true
     )]
     pub(crate) to: String,
-    /// Give up after this time, such as 500ms, 5s or 1m; if left out after 10s, or a day if requests are read from standard input as they come
+    /// Give up after this time, such as 500ms, 5s or 1m; if left out, after 10s, or after one day if a stream of requests comes from standard input
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) deadline: Option<Duration>,
-    /// Send this beside the request; in base64 if the key ends in -bin. Repeat for more, also of one key
+    /// Metadata of the request; in base64 if the key ends in -bin. Repeat for more, also with the same key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
-    /// Print what came beside the reply, as a further line of JSON, and what came when the call ended, if anything, as another
+    /// Print the reply's metadata as a further line of JSON, and the trailers, if any, as another
     #[arg(long)]
     pub(crate) show_metadata: bool,
     /// The method, such as hotel.Reservation/Reserve
     #[arg(value_name = "SERVICE/METHOD")]
     pub(crate) method: MethodName,
-    /// The request as JSON, {} if left out; `-` reads it from standard input. Of a method that takes a stream of them, several that follow each
-    /// other: from standard input each is sent when it is complete
+    /// The request as JSON, {} if left out; `-` reads it from standard input. A method that takes a stream of requests takes several in a row;
+    /// from standard input, each is sent as soon as it is complete
     #[arg(value_name = "JSON")]
     pub(crate) request: Option<String>,
 }
@@ -68,13 +68,13 @@ pub(crate) struct Serve {
     /// Print every request as one line of JSON
     #[arg(long)]
     pub(crate) print_requests: bool,
-    /// Serve under this label, which policies can route calls to; without it, for calls without a route
+    /// Serve under this label, to which policies can route calls; without it, serve calls without a route
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// Send this beside every reply; in base64 if the key ends in -bin. Repeat for more, also of one key
+    /// Metadata of every reply; in base64 if the key ends in -bin. Repeat for more, also with the same key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
-    /// Print what came beside a request, too, as a further line of JSON
+    /// Print the metadata of each request, too, as a further line of JSON
     #[arg(long, requires = "print_requests")]
     pub(crate) show_metadata: bool,
 }
@@ -82,12 +82,12 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Answer {
-    /// Answer every call with this reply, as JSON, and every request of a conversation; several, which follow each other, are a stream's.
+    /// Answer every call with this reply, as JSON; in a conversation, answer every request with it. Several replies in a row make a stream.
     /// `-` reads from standard input
     #[arg(long, value_name = "JSON")]
     pub(crate) reply: Option<String>,
-    /// Answer every request with itself and its metadata, where request and reply have one type; several with the last, if there is one
-    /// reply
+    /// Answer every request with itself and its metadata, if request and reply have the same type. If a stream of requests has a single reply,
+    /// it is the last request
     #[arg(long)]
     pub(crate) echo: bool,
 }

@@ -9,7 +9,7 @@ use crate::values::duration;
 
 #[derive(Debug, Args)]
 pub(crate) struct Top {
-    /// What rates and percentiles are of, such as 500ms, 1s or 1m; at least 100ms
+    /// The interval of rates and percentiles, such as 500ms, 1s or 1m; at least 100ms
     #[arg(long, value_name = "TIME", value_parser = interval, default_value = "1s")]
     pub(crate) interval: Duration,
     /// Only this tenant's calls and policies
@@ -21,7 +21,7 @@ pub(crate) struct Top {
     /// Print one interval as JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
-    /// What comes first
+    /// The order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Cpu)]
     pub(crate) sort: Sort,
 }
@@ -38,11 +38,11 @@ fn interval(text: &str) -> Result<Duration, String> {
 /// What comes first among methods and among policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Sort {
-    /// Policies that use most CPU, methods with most calls
+    /// Policies with most CPU time, methods with most calls
     Cpu,
     /// Methods and policies with most calls
     Rate,
-    /// The slowest methods, policies that use most CPU
+    /// The slowest methods, policies with most CPU time
     P99,
     /// Methods and policies with most denials
     Denials,

@@ -33,7 +33,7 @@ const HELP: [&str; 8] = [
     "p, space        pause, and go on",
     "Down, j         scroll down; PageDown by ten",
     "Up, k           scroll up; PageUp by ten",
-    "?               this, or not",
+    "?               show or hide this help",
     "Percentiles are of the interval, and within 4.4 %.",
 ];
 

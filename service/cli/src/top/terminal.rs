@@ -96,7 +96,9 @@ fn follow(
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {
-                return Err(std::io::Error::other("nobody asks the daemon any more"));
+                return Err(std::io::Error::other(
+                    "the thread that asks the daemon has ended",
+                ));
             }
         }
         // Nobody looks at what is paused, so nothing is asked.
