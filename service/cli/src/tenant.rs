@@ -180,7 +180,7 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
         stderr::prompt(&format!("{removed}Remove tenant {tenant}? [y/N] "));
         let mut answer = String::new();
         let read = std::io::stdin().read_line(&mut answer);
-        read.map_err(|error| Failure::input(format_args!("there is no answer: {error}")))?;
+        read.map_err(|error| Failure::input(format_args!("the answer can't be read: {error}")))?;
         if !matches!(answer.trim(), "y" | "Y" | "yes") {
             let sentence = format!("tenant {tenant} isn't removed");
             return Err(Failure::new(Code::CANCELLED, sentence));

@@ -36,7 +36,7 @@ pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let error = Command::new(&daemon).args(words).exec();
     let sentence = format!("{} can't be started: {error}", daemon.display());
     Err(Failure::new(Failure::code_of(&error), sentence)
-        .hint("install tollgated beside tollgate, or into a directory of PATH"))
+        .hint("install tollgated next to tollgate, or in a directory of PATH"))
 }
 
 fn beside_us() -> Option<OsString> {

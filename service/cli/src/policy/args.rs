@@ -44,7 +44,7 @@ pub(crate) enum Policy {
 /// Whose policy it is.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
-    /// The tenant that owns the policy and whose calls it judges; with --provider, only whose calls it judges: all tenants' if left out
+    /// The tenant that owns the policy and the judged calls; with --provider, the tenant of the judged calls, all if left out
     #[arg(long, required_unless_present = "provider")]
     pub(crate) tenant: Option<String>,
     /// The provider owns the policy; tenants don't see it

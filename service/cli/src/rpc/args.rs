@@ -86,8 +86,8 @@ pub(crate) struct Answer {
     /// `-` reads from standard input
     #[arg(long, value_name = "JSON")]
     pub(crate) reply: Option<String>,
-    /// Answer every request with itself and its metadata, if request and reply have the same type. If a stream of requests has a single reply,
-    /// it is the last request
+    /// Answer every request with itself and its metadata, if request and reply have the same type. A single reply to a
+    /// stream of requests is the last request
     #[arg(long)]
     pub(crate) echo: bool,
 }
