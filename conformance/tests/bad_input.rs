@@ -441,7 +441,7 @@ fn a_piped_message_that_is_not_read_is_refused() {
         "--socket", &socket, "explain", "--tenant", "acme", "--method", RESERVE, "--proto", &hotel,
     ];
     let explain = |last: &[&str]| run(&program("tollgate"), line.iter().chain(last), b"{}");
-    let said = ["there is no message, and standard input has something to read"];
+    let said = ["no message is given, but standard input has data"];
     refused(&explain(&[]), INVALID_ARGUMENT, &said);
     let read = explain(&["-"]);
     assert_eq!(read.code, 0, "{read}");

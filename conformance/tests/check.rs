@@ -75,7 +75,7 @@ fn what_is_wrong_is_said_and_how_to_mend_it() {
     let outcome = daemon.run("check");
     assert_eq!(outcome.code, 9, "{outcome}");
     assert!(outcome.out.contains("FAILED   state     "), "{outcome}");
-    let fix = format!("to mend it: chmod 700 {}", state.display());
+    let fix = format!("fix: chmod 700 {}", state.display());
     assert!(outcome.out.contains(&fix), "{outcome}");
     assert!(outcome.err.contains("1 of "), "{outcome}");
     mode(0o700);

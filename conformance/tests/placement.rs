@@ -357,11 +357,11 @@ fn a_tenant_stays_where_it_was_moved_until_it_is_reset() {
     let other = 1 - by_name["runtime"].as_u64().unwrap();
     let said = daemon.ok(&format!("tenant move acme --runtime {other}"));
     assert!(
-        said.starts_with(&format!("acme lives on runtime {other}, with 0 sessions")),
+        said.starts_with(&format!("acme is on runtime {other}, with 0 sessions")),
         "{said}"
     );
     let again = daemon.ok(&format!("tenant move acme --runtime {other}"));
-    assert_eq!(again, format!("acme lives on runtime {other}, as before\n"));
+    assert_eq!(again, format!("acme is on runtime {other}, as before\n"));
     let is_there = |daemon: &Daemon| {
         let home = home(daemon, "acme");
         assert_eq!(

@@ -558,7 +558,7 @@ fn a_removed_tenant_ends_with_its_sessions_calls_policies_and_attachments() {
     refused(
         &question,
         Code::INVALID_ARGUMENT,
-        "tenant acme isn't removed, because there is no terminal to ask on. Try: tollgate tenant remove acme --yes",
+        "tenant acme isn't removed: confirmation needs a terminal. Try: tollgate tenant remove acme --yes",
     );
     std::thread::scope(|threads| {
         let calls: Vec<_> = (0..4).map(|_| threads.spawn(|| echo(&client))).collect();
@@ -566,7 +566,7 @@ fn a_removed_tenant_ends_with_its_sessions_calls_policies_and_attachments() {
         let removed = daemon.ok("tenant remove acme --yes");
         assert_eq!(
             removed,
-            "of tenant acme ended: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client hotel.Reservation/*\n  \
+            "removed tenant acme: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client hotel.Reservation/*\n  \
              attachment of (provider)'s acl at client hotel.Reservation/* of tenant acme (provider-pre)\n"
         );
         // Once each: by what the server's end or their own is told first.
@@ -628,7 +628,7 @@ fn removing_a_tenant_asks_on_a_terminal() {
         assert!(
             terminal
                 .said()
-                .contains("of tenant acme would end: 0 sessions"),
+                .contains("would remove tenant acme: 0 sessions"),
             "{}",
             terminal.said()
         );

@@ -4,16 +4,53 @@
 //! code with it, and becomes it instead, as for `up`.
 
 use std::convert::Infallible;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::{Args, Subcommand};
 use serde_json::Value;
 use tollgate_shm_abi::messages::{AuditShow, Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::report;
-use crate::args::{Audit, Verify};
 use crate::failure::Failure;
+use crate::request::report;
+use crate::values::number;
 use crate::{output, up};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Audit {
+    /// Print the newest records, oldest first
+    Show {
+        /// Print at most this many records
+        #[arg(long, value_name = "N", default_value_t = 20, value_parser = number)]
+        last: u32,
+        /// Print the lines of the log, which are JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Detect edits of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there is one
+    Verify(Verify),
+    /// Print the end of the log as SEQ:HASH; a copy kept elsewhere reveals a rewritten log
+    Head,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Without an option, the running daemon verifies its own log.\n\n\
+         Examples: tollgate audit verify\n          \
+         tollgate audit verify --state /var/lib/tollgate\n          \
+         tollgate audit verify --file copy.jsonl --head 41:5f0c..."
+)]
+pub(crate) struct Verify {
+    /// Verify the log in this state directory; no daemon may be using it
+    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    pub(crate) state: Option<PathBuf>,
+    /// Verify this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// An earlier output of `audit head`; the log must contain it
+    #[arg(long, value_name = "SEQ:HASH", requires = "file")]
+    pub(crate) head: Option<String>,
+}
 
 /// Carries out one command.
 pub(crate) fn audit(socket: &Path, command: &Audit) -> Result<String, Failure> {
@@ -61,7 +98,7 @@ fn show(shown: &Value, json: bool) -> String {
     let mut text = String::new();
     if let (Some(kept), false) = (shown["kept"].as_u64(), json) {
         text += &format!(
-            "kept in memory only, the newest {kept} records: the daemon has no state directory\n"
+            "the newest {kept} records, kept in memory only: the daemon has no state directory\n"
         );
     }
     for record in records.iter().filter_map(Value::as_str) {
@@ -93,7 +130,7 @@ mod tests {
         let record = r#"{"seq":1,"time":"T","prev":"","actor":"daemon","event":"push","details":{"n":1},"hash":""}"#;
         let shown = json!({"records": [record, "no record"], "kept": 1024});
         let memory =
-            "kept in memory only, the newest 1024 records: the daemon has no state directory\n";
+            "the newest 1024 records, kept in memory only: the daemon has no state directory\n";
         let line = "1 T daemon: push {\"n\":1}\n";
         assert_eq!(show(&shown, false), format!("{memory}{line}no record\n"));
         assert_eq!(show(&shown, true), format!("{record}\nno record\n"));

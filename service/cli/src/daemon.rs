@@ -4,14 +4,65 @@
 //! daemon.
 
 use std::path::Path;
+use std::str::FromStr;
 
+use clap::Subcommand;
 use serde_json::Value;
 use tollgate_shm_abi::messages::{Empty, RequestBody, SettingChange, SettingsChange};
 
-use crate::admin::{flat, report};
-use crate::args::Daemon;
 use crate::failure::Failure;
 use crate::output;
+use crate::render::flat;
+use crate::request::report;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Daemon {
+    /// Change settings while calls run, all of them or none, until they are reset
+    #[command(
+        after_help = "The daemon stores them in its state. They override its configuration file and command line, also after a restart.\n\n\
+             Examples: tollgate daemon set waiting=sleep\n          \
+             tollgate daemon set wait_target_us=1000 policies.cpu_us=50"
+    )]
+    Set {
+        /// A setting, named as in the configuration file, and its new value; `daemon settings --json` shows the values that it takes
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<SettingValue>,
+    },
+    /// Remove the run-time values of settings: the command line, the configuration file or the default applies again
+    #[command(after_help = "Example: tollgate daemon reset waiting policies.cpu_us")]
+    Reset {
+        /// A setting
+        #[arg(value_name = "KEY", required = true)]
+        settings: Vec<String>,
+    },
+    /// Show all settings that can change while the daemon runs, with their values and the sources of these
+    Settings {
+        /// Print JSON, for programs
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// A setting and its value, `KEY=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SettingValue {
+    pub(crate) key: String,
+    pub(crate) value: String,
+}
+
+impl FromStr for SettingValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(SettingValue {
+                key: key.trim().to_owned(),
+                value: value.trim().to_owned(),
+            }),
+            _ => Err("a setting is written KEY=VALUE, like spin_us=50".to_owned()),
+        }
+    }
+}
 
 /// `tollgate daemon …`
 pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure> {

@@ -16,11 +16,11 @@ const CASES_FAILED: u8 = 1;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Desk {
-    /// Judge a file of cases with a module, without a daemon
+    /// Run a module on a file of test cases, without a daemon
     #[command(after_help = "The exit status is 1 if a case failed.\n\n\
          Example: tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto")]
     Test(Test),
-    /// Measure what a module costs per call, without a daemon
+    /// Measure the cost of a module per call, without a daemon
     #[command(after_help = "Example: tollgate policy bench ./acl.wasm --config acl.json")]
     Bench(Measure),
     /// Show a module's manifest, imports and size
@@ -30,10 +30,10 @@ pub(crate) enum Desk {
 /// What defines the services of the cases.
 #[derive(Debug, Args)]
 pub(crate) struct Protos {
-    /// What defines the services, besides the `proto` of the cases: .proto files, directories, descriptor sets
+    /// Schemas of the services, in addition to the `proto` of the cases: .proto files, directories, descriptor sets
     #[arg(long, value_name = "PATH")]
     pub(crate) proto: Vec<PathBuf>,
-    /// Where imports are, besides the `include` of the cases
+    /// The directories of imports, in addition to the `include` of the cases
     #[arg(long, short = 'I', value_name = "DIR")]
     pub(crate) include: Vec<PathBuf>,
 }
@@ -58,12 +58,12 @@ pub(crate) struct Measure {
     /// The policy: a core WebAssembly module with a manifest
     #[arg(value_name = "FILE.wasm")]
     pub(crate) module: PathBuf,
-    /// Messages to measure with; messages without any field if left out
+    /// Messages to measure with; messages without fields if left out
     #[arg(long, value_name = "FILE.json")]
     pub(crate) cases: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) protos: Protos,
-    /// The policy's configuration, if there are no cases that have one
+    /// The policy's configuration; with --cases, the cases have it
     #[arg(long, value_name = "FILE.json", conflicts_with = "cases")]
     pub(crate) config: Option<PathBuf>,
     /// Print JSON, for programs
@@ -139,7 +139,7 @@ fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     let proto = [&cases.proto[..], &protos.proto].concat();
     let include = [&cases.include[..], &protos.include].concat();
     if proto.is_empty() {
-        let sentence = "nothing defines the services of the cases";
+        let sentence = "the services of the cases have no schema";
         return Err(Failure::input(sentence).hint("--proto FILE.proto"));
     }
     for file in &proto {

@@ -15,20 +15,16 @@
 //!
 //! `tollgated` follows the same table.
 
-use std::ffi::OsStr;
 use std::fmt;
 use std::io::ErrorKind;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
-use clap::error::{ContextKind, ContextValue};
 use tollgate::Status;
 use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
-use crate::args::Cli;
-use crate::output;
+use crate::stderr;
 
 /// Standard output can't be written.
 const UNWRITTEN: u8 = 74;
@@ -162,7 +158,7 @@ impl Failure {
     /// Whoever closed standard output doesn't want to hear of it, unless something is lost.
     fn say(&self) -> u8 {
         if self.kind != Kind::Output(CLOSED) || self.hint.is_some() {
-            output::tell(&self.to_string());
+            stderr::tell(&self.to_string());
         }
         self.status()
     }
@@ -202,67 +198,9 @@ impl fmt::Display for Failure {
     }
 }
 
-impl Failure {
-    /// These words are no command line. Clap's first paragraph is the sentence; its usage text is a `--help` away.
-    pub(crate) fn words(error: &clap::Error, typed: &[impl AsRef<OsStr>]) -> Failure {
-        let text = error.to_string();
-        let paragraph = text.split("\n\n").next().unwrap_or_default();
-        let words: Vec<_> = paragraph
-            .trim_start_matches("error: ")
-            .split_whitespace()
-            .collect();
-        let meant =
-            suggestion(error).map_or_else(String::new, |name| format!("; did you mean {name:?}?"));
-        let sentence = words.join(" ") + &meant;
-        Failure::input(sentence).hint(format!("{} --help", command(typed).join(" ")))
-    }
-}
-
-/// The command that was typed, such as `tollgate audit`, as far as it is one.
-pub(crate) fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
-    let mut command = Cli::command();
-    command.build();
-    let mut names = vec![command.get_name().to_owned()];
-    let mut words = typed
-        .iter()
-        .skip(1)
-        .filter_map(|word| word.as_ref().to_str());
-    while let Some(word) = words.next() {
-        if let Some(option) = word.strip_prefix("--") {
-            let mut its = command.get_arguments();
-            let takes_value = its.any(|argument| {
-                argument.get_long() == Some(option) && argument.get_action().takes_values()
-            });
-            // The next word is its value, whatever that looks like.
-            takes_value.then(|| words.next());
-        } else if let Some(found) = command.find_subcommand(word).cloned() {
-            names.push(found.get_name().to_owned());
-            command = found;
-        }
-    }
-    names
-}
-
-/// What clap takes for meant: a command, an option, a value.
-fn suggestion(error: &clap::Error) -> Option<String> {
-    let kinds = [
-        ContextKind::SuggestedSubcommand,
-        ContextKind::SuggestedArg,
-        ContextKind::SuggestedValue,
-    ];
-    kinds.into_iter().find_map(|kind| match error.get(kind)? {
-        ContextValue::String(one) => Some(one.clone()),
-        // The likeliest is the last.
-        ContextValue::Strings(several) => several.last().cloned(),
-        _ => None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use clap::Parser;
-
     use super::*;
 
     #[test]
@@ -321,94 +259,5 @@ mod tests {
         );
         let closed = Failure::output(&ErrorKind::BrokenPipe.into());
         assert_eq!(closed.status(), 141);
-    }
-
-    #[test]
-    fn a_wrong_command_line_is_one_sentence_too() {
-        let check = |line: &str, expected: &str| {
-            let words: Vec<_> = line.split(' ').collect();
-            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
-            assert_eq!(Failure::words(&error, &words).to_string(), expected);
-        };
-        check(
-            "tollgate policy attach acl@1 --tenant acme --side client",
-            "tollgate: INVALID_ARGUMENT: the following required arguments were not provided: \
-             --service <SERVICE>. Try: tollgate policy attach --help",
-        );
-        check(
-            "tollgate call --token T --proto F Reserve",
-            "tollgate: INVALID_ARGUMENT: invalid value 'Reserve' for '<SERVICE/METHOD>': \
-             a method is written package.Service/Method. Try: tollgate call --help",
-        );
-        check(
-            "tollgate statsu",
-            "tollgate: INVALID_ARGUMENT: unrecognized subcommand 'statsu'; did you mean \"status\"? Try: tollgate --help",
-        );
-        check(
-            "tollgate policy atach acl@1",
-            "tollgate: INVALID_ARGUMENT: unrecognized subcommand 'atach'; did you mean \"attach\"? Try: tollgate policy --help",
-        );
-        check(
-            "tollgate top --sort cpuu",
-            "tollgate: INVALID_ARGUMENT: invalid value 'cpuu' for '--sort <SORT>' [possible values: cpu, rate, p99, denials]; \
-             did you mean \"cpu\"? Try: tollgate top --help",
-        );
-        for (line, why) in [
-            ("trace --last 0", "it must be a whole number from 1 to 1000"),
-            (
-                "audit show --last=-1",
-                "it must be a whole number, 4294967295 at most",
-            ),
-            (
-                "tenant move acme --runtime x",
-                "it must be a whole number, 4294967295 at most",
-            ),
-            ("tap --for 99999999999999999999s", "at most one day"),
-        ] {
-            let words: Vec<_> = std::iter::once("tollgate").chain(line.split(' ')).collect();
-            let error = Cli::try_parse_from(&words).map(|_| ()).unwrap_err();
-            let said = Failure::words(&error, &words).to_string();
-            assert!(said.contains(why) && !said.contains("type"), "{said}");
-        }
-        check(
-            "tollgate --socket status policy push --zzz audit",
-            "tollgate: INVALID_ARGUMENT: unexpected argument '--zzz' found. Try: tollgate policy push --help",
-        );
-    }
-
-    #[test]
-    fn a_token_in_the_wrong_place_is_not_shown() {
-        let token = format!("tg_{}", "0123456789abcdef".repeat(4));
-        for typed in [
-            vec!["tollgate", &token],
-            vec!["tollgate", "status", &token],
-            vec![
-                "tollgate",
-                "call",
-                "--token",
-                "T",
-                "--proto",
-                "p",
-                "--deadline",
-                &token,
-                "a.B/C",
-            ],
-            vec!["tollgate", "policy", "upgrade", &token],
-        ] {
-            let failure = Failure::words(&Cli::try_parse_from(&typed).unwrap_err(), &typed);
-            let shown = failure.to_string();
-            assert!(
-                !shown.contains("0123") && shown.contains("tg_(hidden)"),
-                "{shown}"
-            );
-        }
-        let gone = Failure::new(
-            Code::UNAVAILABLE,
-            format_args!("no daemon answers at {token}"),
-        );
-        assert!(
-            gone.to_string()
-                .contains("no daemon answers at tg_(hidden)")
-        );
     }
 }

@@ -44,7 +44,7 @@ pub(crate) fn refuse_unread(what: &str, hint: &str) -> Result<bool, Failure> {
     // /dev/null has no such number.
     match rustix::io::ioctl_fionread(&input) {
         Ok(1..) => {
-            let sentence = format!("there is no {what}, and standard input has something to read");
+            let sentence = format!("no {what} is given, but standard input has data");
             Err(Failure::input(sentence).hint(hint))
         }
         Ok(0) => Ok(!has_come && is_open),
@@ -156,7 +156,7 @@ impl<F: FnMut(&str) -> Result<(), Failure>> Values<F> {
         }
         let text = std::str::from_utf8(&value);
         let text =
-            text.map_err(|_| Failure::input("standard input has a request that is no text"))?;
+            text.map_err(|_| Failure::input("standard input has a request that isn't UTF-8"))?;
         (self.each)(text)
     }
 }

@@ -1,16 +1,26 @@
 //! `tollgate`: the command line of a Tollgate daemon.
 //!
 //! ```text
-//! args      what can be typed              ┌─ admin   tenants, status, prefetch: one request, one answer
-//!           (clap), parsed once  ── main ──┼─ check   what is wrong with a host or a daemon, and how to mend it
-//!                                          ├─ daemon  its settings
-//!                                          ├─ policy  policies, and audit the log of what was done to them
-//!                                          ├─ desk    policies without a daemon
-//! failure   a sentence, a code, a hint     ├─ fleet   several hosts' daemons, through their sockets and ssh
-//! metadata  key=value                      ├─ rpc     call and serve, over the client library
-//! schema    .proto and JSON                ├─ stubs   code for applications
-//!                                          ├─ top     what the daemon does, live
-//!                                          └─ up      becomes the daemon
+//!                       ┌─ admin   status, console, prefetch, upgrade: one request, one report
+//!                       ├─ audit   the log of all administration
+//! args  the commands    ├─ calls   single calls: explain, tap, trace
+//! usage their help      ├─ check   what is wrong with a host or a daemon, and how to mend it
+//!   │                   ├─ daemon  its settings
+//!   └── main ───────────┼─ desk    policies without a daemon
+//!                       ├─ fleet   several hosts' daemons, through their sockets and ssh
+//!                       ├─ policy  policies
+//!                       ├─ rpc     call and serve, over the client library
+//!                       ├─ stubs   code for applications
+//!                       ├─ tenant  tenants and their tokens
+//!                       ├─ top     what the daemon does, live
+//!                       └─ up      becomes the daemon
+//!
+//! Below them all:
+//!
+//! request  one request to the daemon   screen, attachment  a report within a screen    failure  a sentence, a code, a hint
+//! schema   .proto and JSON             render              JSON as text                output   standard output
+//! values   numbers, times, methods     metadata            key=value                   stderr   standard error
+//! token    the tenant's                input               messages                    limits   bounds
 //! ```
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
@@ -21,8 +31,8 @@
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 mod admin;
-mod answers;
 mod args;
+mod attachment;
 mod audit;
 mod calls;
 mod check;
@@ -35,28 +45,34 @@ mod limits;
 mod metadata;
 mod output;
 mod policy;
+mod render;
+mod request;
 mod rpc;
 mod schema;
 mod screen;
+mod stderr;
 mod stubs;
+mod tenant;
 mod token;
 mod top;
 mod up;
+mod usage;
+mod values;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
-use clap::error::ErrorKind;
 
-use crate::args::{Cli, Command, Policy, Tenant};
+use crate::args::{Cli, Command};
 use crate::failure::Failure;
+use crate::policy::Policy;
+use crate::tenant::Tenant;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::typed(&words) {
         Ok(cli) => cli,
-        Err(error) => return explain(&error, &words),
+        Err(error) => return ended(usage::explain(&error, &words)),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
         return desk::run(command).unwrap_or_else(|failure| failure.exit());
@@ -78,16 +94,16 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
 fn again(command: &Command, failure: Failure) -> Failure {
     match command {
         Command::Tenant(Tenant::Add { name }) => failure.lost(
-            format_args!("the tenant {name} is there, and its token is lost"),
-            format!("tollgate tenant rotate {name}, which prints another"),
+            format_args!("the tenant {name} was added, and its token is lost"),
+            format!("tollgate tenant rotate {name}, which prints a new token"),
         ),
         Command::Tenant(Tenant::Rotate { name, .. }) => failure.lost(
-            format_args!("the tenant {name} has another token, and that token is lost"),
-            format!("tollgate tenant rotate {name}, which prints another"),
+            format_args!("the token of tenant {name} was replaced, and the new one is lost"),
+            format!("tollgate tenant rotate {name}, which prints a new token"),
         ),
         Command::Console(_) => failure.lost(
             "the link is lost",
-            "the same command, which prints another".to_owned(),
+            "the same command, which prints a new link".to_owned(),
         ),
         _ => failure,
     }
@@ -97,7 +113,7 @@ fn again(command: &Command, failure: Failure) -> Failure {
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
         Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),
-        Command::Tenant(command) => admin::tenant(&cli.socket, command),
+        Command::Tenant(command) => tenant::tenant(&cli.socket, command),
         Command::Policy(command) => policy::policy(&cli.socket, command),
         Command::Audit(command) => audit::audit(&cli.socket, command),
         Command::Status(args) => admin::status(&cli.socket, args),
@@ -108,44 +124,16 @@ fn run(cli: &Cli) -> Result<String, Failure> {
         Command::Top(args) => top::top(&cli.socket, args),
         Command::Console(args) => admin::console(&cli.socket, args),
         Command::Daemon(command) => daemon::daemon(&cli.socket, command),
-        Command::Call(args) => rpc::call(cli, args),
+        Command::Call(args) => rpc::call(&cli.socket, args),
         Command::Prefetch(args) => admin::prefetch(&cli.socket, args),
         Command::Upgrade(args) => admin::upgrade(&cli.socket, args),
         Command::Fleet(command) => fleet::fleet(command),
-        Command::Serve(args) => rpc::serve(cli, args).map(|()| String::new()),
+        Command::Serve(args) => rpc::serve(&cli.socket, args).map(|()| String::new()),
         Command::Gen(args) => stubs::generate(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
             Ok(String::from_utf8_lossy(&script).into_owned())
         }
-    }
-}
-
-/// The help of a command, such as `tollgate audit`.
-fn help_of(words: &[String]) -> String {
-    let mut command = Cli::command();
-    command.build();
-    for word in words.iter().skip(1) {
-        if let Some(found) = command.find_subcommand(word) {
-            command = found.clone();
-        }
-    }
-    command.render_help().to_string()
-}
-
-/// What clap has to say: help and version are answers; help because a command is missing is a
-/// failure that shows the way; the rest is a failure of one sentence.
-fn explain(error: &clap::Error, typed: &[OsString]) -> ExitCode {
-    let text = error.render();
-    match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            ended(output::print(&text.to_string()))
-        }
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            output::tell(help_of(&failure::command(typed)).trim_end());
-            Failure::input("a command is missing").exit()
-        }
-        _ => Failure::words(error, typed).exit(),
     }
 }

@@ -1,12 +1,11 @@
-//! Standard output and standard error: the one writer that every command goes through.
+//! Standard output: the one writer that every command goes through.
 //!
 //! What standard output doesn't take fails the command: 74 on a full device, and 141 without a word if whoever read it
-//! has closed the pipe (`tollgate tap | head` is a fine command, and ends). Standard error has nobody to tell, so a
-//! message that it doesn't take is lost and nothing else is. `println!` and `eprintln!` are denied in this crate: they
-//! panic where this fails.
+//! has closed the pipe (`tollgate tap | head` is a fine command, and ends). `println!` is denied in this crate: it
+//! panics where this fails.
 //!
-//! What others chose is shown and not obeyed: [`print`] and [`tell`] leave lines alone and escape the rest, and who puts
-//! such text into a line escapes it by [`plain`] first, so that it stays in that line.
+//! What others chose is shown and not obeyed: [`print`] leaves lines alone and escapes the rest, and who puts such text
+//! into a line escapes it by [`plain`] first, so that it stays in that line.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -14,7 +13,6 @@ use std::io::Write;
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, makedev};
 use rustix::io::Errno;
-use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::text;
 
 use crate::failure::Failure;
@@ -41,20 +39,6 @@ pub(crate) fn require_open() -> Result<(), Failure> {
         return Err(Failure::output(&Errno::BADF.into()));
     }
     Ok(())
-}
-
-/// Writes a line to standard error. A token that was typed where another word belongs isn't shown.
-pub(crate) fn tell(line: &str) {
-    let line = format!("{}\n", text::escape_lines(&without_tokens(line)));
-    let _lost = std::io::stderr().lock().write_all(line.as_bytes());
-}
-
-/// Writes a question to standard error, whose answer is typed behind it.
-pub(crate) fn prompt(question: &str) {
-    let mut err = std::io::stderr().lock();
-    let question = without_tokens(question);
-    let shown = text::escape_lines(&question);
-    let _lost = err.write_all(shown.as_bytes()).and_then(|()| err.flush());
 }
 
 /// A line of JSON: its values stay what they are.

@@ -5,14 +5,25 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_schema::{MethodLayout, Schema, SchemaError, ServiceLayout};
 use tollgate_shm_abi::status::Code;
 
-use crate::args;
 use crate::failure::Failure;
+
+/// A schema's files.
+#[derive(Debug, Args)]
+pub(crate) struct Files {
+    /// The schema: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    #[arg(long, value_name = "PATH", required = true)]
+    pub(crate) proto: Vec<PathBuf>,
+    /// The directories of imports; those of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR")]
+    pub(crate) include: Vec<PathBuf>,
+}
 
 /// A service of the compiled schema.
 pub(crate) struct Service {
@@ -21,7 +32,7 @@ pub(crate) struct Service {
 }
 
 /// Loads what the files define.
-pub(crate) fn load(files: &args::Files) -> Result<Schema, Failure> {
+pub(crate) fn load(files: &Files) -> Result<Schema, Failure> {
     for file in &files.proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
     }
@@ -44,7 +55,7 @@ pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema,
             String::new()
         };
         match is_unlisted {
-            true => failure.hint(format!("{} beside the other -I", its.trim_start())),
+            true => failure.hint(format!("{} in addition to the other -I", its.trim_start())),
             false if is_missing => {
                 failure.hint(format!("-I DIR{its}, where DIR has the imported files"))
             }
@@ -78,7 +89,7 @@ pub(crate) struct Method<'a> {
 
 impl Service {
     /// Loads what defines the service, and picks it.
-    pub(crate) fn load(files: &args::Files, name: &str) -> Result<Service, Failure> {
+    pub(crate) fn load(files: &Files, name: &str) -> Result<Service, Failure> {
         let schema = load(files)?;
         let layout = schema
             .service(name)
@@ -232,7 +243,7 @@ mod tests {
     }
 
     fn load_service(proto: &Path, service: &str) -> Result<Service, Failure> {
-        let args = args::Files {
+        let args = Files {
             proto: vec![proto.to_owned()],
             include: Vec::new(),
         };
@@ -295,7 +306,7 @@ mod tests {
         );
         let unlisted = said(&[&other]).unwrap_err().to_string();
         assert!(
-            unlisted.contains(&format!("Try: {its} beside")),
+            unlisted.contains(&format!("Try: {its} in addition")),
             "{unlisted}"
         );
         said(&[&other, &own]).unwrap();

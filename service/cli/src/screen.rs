@@ -19,11 +19,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::admin::flat;
+use crate::attachment::in_force;
 use crate::limits::MAX_SHOWN_EACH;
 use crate::output::plain;
-use crate::policy::in_force;
-use crate::top::age;
+use crate::render::{age, flat, items};
 
 /// Lines under a heading.
 struct Screen {
@@ -63,7 +62,7 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
         text: format!("tollgated {version}, daemon {name}, process {pid}{up}\n"),
     };
     match items(&now["problems"]) {
-        [] => screen.line("wrong", "nothing that the daemon knows of".to_owned()),
+        [] => screen.line("wrong", "no known problems".to_owned()),
         problems => screen.part(
             "wrong",
             &problems
@@ -74,7 +73,7 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
     }
     let peers = match now["listen"].as_str() {
         Some(address) => format!(", and {} for peers", plain(address)),
-        None => ", and nowhere for peers".to_owned(),
+        None => ", without an address for peers".to_owned(),
     };
     screen.line("listens", format!("{}{peers}", word(&now["socket"])));
     screen.line("calls", calls(before, now));
@@ -90,7 +89,7 @@ pub(crate) fn of_status(before: &Value, now: &Value) -> String {
             .map(attached)
             .collect::<Vec<_>>(),
     );
-    screen.text += "More: --verbose, or --json for programs; tollgate top for what it does now\n";
+    screen.text += "More: --verbose, or --json for programs; tollgate top for current activity\n";
     screen.text
 }
 
@@ -275,10 +274,6 @@ fn method(method: &Value) -> String {
     format!("{}: {parts}", word(&method["method"]))
 }
 
-fn items(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
 fn word(value: &Value) -> Cow<'_, str> {
     value.as_str().map_or_else(|| "?".into(), plain)
 }
@@ -342,7 +337,7 @@ peers     b  10.0.0.2:7472  ready for 2h 5m; before: reset
           ?  10.0.0.9:7472  lost for 12s: refused
 policies  acme  client a.B/*: acl@1 decides; 10 of 41 denied
           bank  server a.B/*: acl@1 decides, QUARANTINED: 5 faults; 10 of 41 denied
-More: --verbose, or --json for programs; tollgate top for what it does now
+More: --verbose, or --json for programs; tollgate top for current activity
 ";
         let shown = of_status(&before, &now);
         // As a terminal shows it: the daemon's text isn't obeyed, whatever stands for what it would be.

@@ -1,13 +1,59 @@
 //! `tollgate gen`: stubs for applications, without a daemon.
 
-use tollgate_gen::GenError;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use tollgate_gen::{GenError, Language};
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::{args, schema};
+use crate::schema;
+
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example: tollgate gen --lang c --out stubs proto/hotel.proto\n\n\
+         The command prints the changed files. There is one per package, also for imported packages."
+)]
+pub(crate) struct Gen {
+    /// The language
+    #[arg(long)]
+    pub(crate) lang: Lang,
+    /// The directory of the stubs; created if it is missing
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// The directories of imports; those of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR")]
+    pub(crate) include: Vec<PathBuf>,
+    /// Write nothing, and fail if a file is out of date: for CI
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// The schema: .proto files, directories of them, serialized descriptor sets
+    #[arg(value_name = "INPUT", required = true)]
+    pub(crate) inputs: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Lang {
+    /// `<package>.rs`, for include!, on top of the tollgate crate
+    Rust,
+    /// `<package>.tollgate.h` and `<package>.tollgate_service.h` for C11 and C++17, and tollgate_block.h
+    C,
+    /// `<package>_tollgate.py` for Python 3.9 and newer, and tollgate_block.py
+    Python,
+}
+
+impl Lang {
+    pub(crate) fn language(self) -> Language {
+        match self {
+            Lang::Rust => Language::Rust,
+            Lang::C => Language::C,
+            Lang::Python => Language::Python,
+        }
+    }
+}
 
 /// Writes the stubs, or compares them with what is there; answers the paths of the files that were written.
-pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
+pub(crate) fn generate(args: &Gen) -> Result<String, Failure> {
     for input in &args.inputs {
         std::fs::metadata(input).map_err(|error| Failure::file(input, &error))?;
     }
@@ -25,7 +71,7 @@ pub(crate) fn generate(args: &args::Gen) -> Result<String, Failure> {
     if paths.is_empty() {
         return Ok(String::new());
     }
-    let sentence = format!("not what would be generated: {}", paths.join(", "));
+    let sentence = format!("out of date: {}", paths.join(", "));
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the same command without --check"))
 }
 

@@ -1,20 +1,53 @@
 //! Where `call` and `serve` have the tenant's token from: `--token-file`, `--token`, or the environment.
 
-use std::path::Path;
+use std::convert::Infallible;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
+use clap::Args;
 use tollgate::token::{self, TOKEN, TOKEN_FILE};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::Token;
 use crate::failure::Failure;
-use crate::output;
+use crate::stderr::warn;
+
+/// Where the tenant's token is. Left out, it is in the environment: TOLLGATE_TOKEN has it, or TOLLGATE_TOKEN_FILE a file's path.
+#[derive(Debug, Args)]
+pub(crate) struct Token {
+    /// A file with the tenant's token, as `tenant add` printed it; `-` is standard input. If left out, the environment has the token in
+    /// TOLLGATE_TOKEN, or the path of a file with it in TOLLGATE_TOKEN_FILE
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub(crate) token_file: Option<PathBuf>,
+    /// The token itself. Every user of this host can see it: prefer TOLLGATE_TOKEN or --token-file
+    #[arg(long, value_name = "TOKEN")]
+    pub(crate) token: Option<Secret>,
+}
+
+/// What nobody gets to see.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(pub(crate) String);
+
+impl FromStr for Secret {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Secret(text.to_owned()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
 
 /// The token; warns where others can see it. Of the other arguments none may be standard input, too, if it is.
 pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
     let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
     if let Some(token) = &args.token {
         warn(&format!(
-            "every user of this host can see --token: {TOKEN} in the environment or --token-file FILE keeps it from them"
+            "every user of this host can see --token: use {TOKEN} in the environment or --token-file FILE instead"
         ));
         return Ok(token.0.clone());
     }
@@ -36,9 +69,4 @@ pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
         warn(warning);
     }
     Ok(found.reveal())
-}
-
-/// Says what is no failure.
-pub(crate) fn warn(sentence: &str) {
-    output::tell(&format!("tollgate: warning: {sentence}"));
 }

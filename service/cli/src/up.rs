@@ -6,11 +6,19 @@
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::args::Up;
+use clap::Args;
+
 use crate::failure::Failure;
+
+#[derive(Debug, Args)]
+pub(crate) struct Up {
+    /// The daemon's configuration (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+}
 
 /// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
 pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
@@ -28,7 +36,7 @@ pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let error = Command::new(&daemon).args(words).exec();
     let sentence = format!("{} can't be started: {error}", daemon.display());
     Err(Failure::new(Failure::code_of(&error), sentence)
-        .hint("install tollgated beside tollgate, or into a directory of PATH"))
+        .hint("install tollgated next to tollgate, or in a directory of PATH"))
 }
 
 fn beside_us() -> Option<OsString> {

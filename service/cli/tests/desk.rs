@@ -130,7 +130,7 @@ fn what_can_not_be_tested_is_one_sentence() {
             "no-proto",
             &ACL.replace(r#""proto": ["hotel.proto"], "#, ""),
             3,
-            "nothing defines the services of the cases. Try: --proto",
+            "the services of the cases have no schema. Try: --proto",
         ),
         (
             "other-proto",

@@ -67,13 +67,13 @@ fn stubs_are_written_and_only_when_they_have_changed() {
 fn a_check_names_the_files_that_differ_and_writes_nothing() {
     let out = fresh("gen-check");
     let arguments = ["--lang", "c", "--check", "hotel.proto"];
-    let missing = "tollgate: FAILED_PRECONDITION: not what would be generated: OUT/hotel.tollgate.h, OUT/hotel.tollgate_service.h, OUT/tollgate_block.h. \
+    let missing = "tollgate: FAILED_PRECONDITION: out of date: OUT/hotel.tollgate.h, OUT/hotel.tollgate_service.h, OUT/tollgate_block.h. \
                    Try: the same command without --check";
     check(&arguments, &out, 9, &[], missing);
     assert!(!out.exists());
     check(&["--lang", "c", "hotel.proto"], &out, 0, &HOTEL_IN_C, "");
     std::fs::write(out.join("hotel.tollgate.h"), "edited by hand").unwrap();
-    let edited = "tollgate: FAILED_PRECONDITION: not what would be generated: OUT/hotel.tollgate.h. \
+    let edited = "tollgate: FAILED_PRECONDITION: out of date: OUT/hotel.tollgate.h. \
                   Try: the same command without --check";
     check(&arguments, &out, 9, &[], edited);
 }

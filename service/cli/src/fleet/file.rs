@@ -73,7 +73,7 @@ impl Fleet {
     pub(crate) fn load(path: &Path, binary: Option<&str>) -> Result<Fleet, Failure> {
         let text = read_at_most(path, MAX_FLEET_BYTES)?;
         let text = String::from_utf8(text)
-            .map_err(|_| Failure::input(format_args!("{} is no text", path.display())))?;
+            .map_err(|_| Failure::input(format_args!("{} isn't UTF-8", path.display())))?;
         let hosts = hosts(&text, binary).map_err(|wrong| wrong.of(path, &text))?;
         Ok(Fleet {
             path: path.to_owned(),
@@ -142,7 +142,7 @@ fn hosts(text: &str, binary: Option<&str>) -> Result<Vec<Host>, Wrong> {
     check_binary("", of_all.as_deref())?;
     check_binary("", binary)?;
     if written.host.is_empty() {
-        return Err("it names no host: each takes a section [[host]]"
+        return Err("it names no host: add a section [[host]] for each"
             .to_owned()
             .into());
     }
@@ -166,7 +166,7 @@ fn host(one: WrittenHost, of_all: Option<&str>, binary: Option<&str>) -> Result<
     let legal = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-');
     if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(legal) {
         return Err(format!(
-            "a host's name is its daemon's, 1 to {MAX_NAME} of a-z A-Z 0-9 . _ -, which {name:?} isn't"
+            "a host's name is its daemon's name, 1 to {MAX_NAME} characters of a-z A-Z 0-9 . _ -, not {name:?}"
         ));
     }
     check_binary(&format!("host {name}: "), one.binary.as_deref())?;
@@ -194,13 +194,13 @@ fn host(one: WrittenHost, of_all: Option<&str>, binary: Option<&str>) -> Result<
         }),
         (None, _) if one.tollgate.is_some() => {
             return Err(format!(
-                "host {name}: tollgate is the program on a host that is reached by ssh, and this one isn't"
+                "host {name}: tollgate needs ssh: it names the program on another machine"
             ));
         }
         (None, Some(socket)) => Reach::Socket(socket.into()),
         (None, None) => {
             return Err(format!(
-                "host {name} has neither socket (of a daemon of this machine) nor ssh (of another)"
+                "host {name} needs socket, for a daemon on this machine, or ssh, for one on another"
             ));
         }
     };
@@ -215,7 +215,7 @@ fn host(one: WrittenHost, of_all: Option<&str>, binary: Option<&str>) -> Result<
 fn check_binary(whose: &str, binary: Option<&str>) -> Result<(), String> {
     match binary {
         Some(path) if !Path::new(path).is_absolute() || path.contains(char::is_control) => Err(
-            format!("{whose}binary is an absolute path on the host, which {path:?} isn't"),
+            format!("{whose}binary is an absolute path on the host, not {path:?}"),
         ),
         _ => Ok(()),
     }
@@ -283,7 +283,7 @@ mod tests {
         let check = |text: &str, sentence: &str| assert_eq!(refused(text), sentence, "{text}");
         check(
             "",
-            "f.toml: it names no host: each takes a section [[host]]",
+            "f.toml: it names no host: add a section [[host]] for each",
         );
         check(
             "[[host]]\nname = 'a'\nsokcet = 's'",
@@ -303,11 +303,11 @@ mod tests {
         );
         check(
             "[[host]]\nname = 'a b'\nsocket = 's'",
-            "f.toml: a host's name is its daemon's, 1 to 64 of a-z A-Z 0-9 . _ -, which \"a b\" isn't",
+            "f.toml: a host's name is its daemon's name, 1 to 64 characters of a-z A-Z 0-9 . _ -, not \"a b\"",
         );
         check(
             "[[host]]\nname = 'a'",
-            "f.toml: host a has neither socket (of a daemon of this machine) nor ssh (of another)",
+            "f.toml: host a needs socket, for a daemon on this machine, or ssh, for one on another",
         );
         check(
             "[[host]]\nname = 'a'\nsocket = ''",
@@ -321,15 +321,15 @@ mod tests {
         }
         check(
             "[[host]]\nname = 'a'\nsocket = 's'\ntollgate = '/t'",
-            "f.toml: host a: tollgate is the program on a host that is reached by ssh, and this one isn't",
+            "f.toml: host a: tollgate needs ssh: it names the program on another machine",
         );
         check(
             "[[host]]\nname = 'a'\nsocket = 's'\nbinary = 'new'",
-            "f.toml: host a: binary is an absolute path on the host, which \"new\" isn't",
+            "f.toml: host a: binary is an absolute path on the host, not \"new\"",
         );
         check(
             "binary = 'new'",
-            "f.toml: binary is an absolute path on the host, which \"new\" isn't",
+            "f.toml: binary is an absolute path on the host, not \"new\"",
         );
         let twice = "[[host]]\nname = 'a'\nsocket = 's'\n".repeat(2);
         check(&twice, "f.toml: it names host a twice");

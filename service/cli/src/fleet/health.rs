@@ -16,10 +16,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::admin::flat;
 use crate::failure::Failure;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::plan;
+use crate::render::flat;
 
 /// What a host is like.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -98,11 +98,14 @@ impl Picture {
     /// What of it is missing `now`, when `pid` is to serve.
     pub(crate) fn lacks(&self, now: &Picture, pid: u64) -> Option<Ill> {
         if now.pid != pid {
-            let sentence = format!("process {} answers, not {pid}, which took over", now.pid);
+            let sentence = format!(
+                "process {} answers instead of {pid}, which took over",
+                now.pid
+            );
             return Some(Ill::ForGood(sentence));
         }
         if let Some(new) = now.out_of_order.difference(&self.out_of_order).next() {
-            let sentence = format!("{new} has failed, and hadn't before");
+            let sentence = format!("{new} has failed since the upgrade");
             return Some(Ill::ForGood(sentence));
         }
         for (of, &was) in &self.servers {
@@ -112,7 +115,7 @@ impl Picture {
             }
         }
         let lost = self.bindings.difference(&now.bindings).next()?;
-        Some(Ill::NotYet(format!("no binding of {lost} stands")))
+        Some(Ill::NotYet(format!("the binding of {lost} is missing")))
     }
 
     /// What was looked at, for a sentence.
@@ -180,7 +183,7 @@ mod tests {
         check(&|_, a| a["links"][1]["bound"] = json!([]), None);
         check(
             &|b, _| b["pid"] = 9.into(),
-            for_good("process 9 answers, not 8, which took over"),
+            for_good("process 9 answers instead of 8, which took over"),
         );
         check(
             &|b, _| b["services"][0]["servers"] = 1.into(),
@@ -192,13 +195,13 @@ mod tests {
         );
         check(
             &|b, _| b["links"][0]["bound"] = json!(["x.X"]),
-            not_yet("no binding of b's applications of acme to y.Y at c stands"),
+            not_yet("the binding of b's applications of acme to y.Y at c is missing"),
         );
         check(
             &|_, a| a["links"] = json!([]),
-            not_yet("no binding of a's applications of acme to hotel.Echo at b stands"),
+            not_yet("the binding of a's applications of acme to hotel.Echo at b is missing"),
         );
-        let failed = for_good("policy acl at acme has failed, and hadn't before");
+        let failed = for_good("policy acl at acme has failed since the upgrade");
         for (key, value) in [
             ("quarantine", json!({"why": "x"})),
             ("fallback", json!({"why": "x"})),
@@ -208,7 +211,7 @@ mod tests {
             let fails = |b: &mut Value, _: &mut Value| b["attachments"][0][key] = value.clone();
             check(
                 &fails,
-                for_good("policy acl at acme has failed, and hadn't before"),
+                for_good("policy acl at acme has failed since the upgrade"),
             );
             let ill_before = picture(fails);
             assert_eq!(

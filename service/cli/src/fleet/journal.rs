@@ -144,7 +144,7 @@ impl Journal {
         }
         let bytes = read_at_most(path, MAX_JOURNAL_BYTES)?;
         let wrong = |why: &dyn std::fmt::Display| {
-            let sentence = format!("{} is no journal of an upgrade: {why}", path.display());
+            let sentence = format!("{} isn't the journal of an upgrade: {why}", path.display());
             Failure::new(Code::FAILED_PRECONDITION, sentence)
         };
         let value: serde_json::Value =
@@ -200,13 +200,14 @@ impl Journal {
         let known = |name: &str| self.hosts.iter().any(|entry| entry.host == name);
         if let Some(new) = fleet.hosts.iter().find(|host| !known(&host.name)) {
             let name = &new.name;
-            let sentence = format!("host {name} has come to {path} since the upgrade began");
+            let sentence = format!("host {name} was added to {path} since the upgrade began");
             return Err(refused(sentence));
         }
         for entry in &mut self.hosts {
             let Some(host) = fleet.find(&entry.host) else {
                 let name = &entry.host;
-                let sentence = format!("host {name} has gone from {path} since the upgrade began");
+                let sentence =
+                    format!("host {name} was removed from {path} since the upgrade began");
                 return Err(refused(sentence));
             };
             let binary = &fleet.hosts[host].binary;
@@ -276,7 +277,7 @@ mod tests {
             let refused = Journal::load(&path).unwrap_err().to_string();
             assert!(refused.contains(why), "{refused}");
         };
-        check("{", "is no journal of an upgrade: EOF");
+        check("{", "isn't the journal of an upgrade: EOF");
         check("{}", "its format is null, not 1");
         check(r#"{"format": 2, "hosts": []}"#, "its format is 2, not 1");
         check(r#"{"format": 1}"#, "missing field `hosts`");

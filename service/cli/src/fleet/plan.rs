@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::flat;
 use crate::failure::Failure;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::order::{Step, receivers_first};
+use crate::render::flat;
 
 /// What is known of one host.
 #[derive(Debug)]
@@ -40,12 +40,12 @@ pub(crate) fn status(host: &Host) -> Result<Value, Failure> {
         Some(name) if name == host.name => Ok(status),
         name => {
             let sentence = format!(
-                "the daemon calls itself {:?}, which links know it by",
+                "the daemon's name is {:?}, and links use that name",
                 name.unwrap_or_default()
             );
             Err(
                 of_host(Failure::new(Code::FAILED_PRECONDITION, sentence)).hint(
-                    "that name in the fleet file, or the host's own in its daemon's configuration",
+                    "use that name in the fleet file, or set the host's name in its daemon's configuration",
                 ),
             )
         }
@@ -108,7 +108,7 @@ impl Plan {
             if !step.before.is_empty() {
                 let before = fleet.names(step.before.iter().copied());
                 text += &format!(
-                    "; goes before {before} all the same: they call each other in a circle"
+                    "; goes before {before} although it calls them, because they call each other in a circle"
                 );
             }
             text.push('\n');

@@ -16,6 +16,7 @@ use tollgate_shm_abi::status::Code;
 use crate::admin;
 use crate::failure::Failure;
 use crate::limits::{MAX_REPORT_BYTES, MAX_SAID_BYTES, SSH_ALIVE, SSH_CONNECT_S};
+use crate::request::report;
 
 /// `ssh` itself failed.
 const SSH_FAILED: i32 = 255;
@@ -46,7 +47,7 @@ impl Reach {
     /// What `tollgate status --json` says there.
     pub(crate) fn status(&self) -> Result<Value, Failure> {
         match self {
-            Reach::Socket(socket) => admin::report(socket, RequestBody::Status(Empty {})),
+            Reach::Socket(socket) => report(socket, RequestBody::Status(Empty {})),
             Reach::Ssh(remote) => remote.tollgate(&["status", "--json"]),
         }
     }
@@ -140,14 +141,14 @@ impl Said {
     fn json(self, destination: &str) -> Result<Value, Failure> {
         if self.out.len() > MAX_REPORT_BYTES {
             let sentence =
-                format!("what {destination} printed is longer than {MAX_REPORT_BYTES} bytes");
+                format!("the output of {destination} is longer than {MAX_REPORT_BYTES} bytes");
             return Err(Failure::new(Code::RESOURCE_EXHAUSTED, sentence));
         }
         let last = self.err.lines().rfind(|line| !line.trim().is_empty());
-        let last = last.unwrap_or("it said nothing").trim();
+        let last = last.unwrap_or("it printed no message").trim();
         match self.code {
             Some(0) => serde_json::from_slice(&self.out).map_err(|error| {
-                let sentence = format!("what {destination} printed is no JSON: {error}");
+                let sentence = format!("the output of {destination} isn't JSON: {error}");
                 Failure::new(Code::INTERNAL, sentence)
             }),
             Some(SSH_FAILED) | None => {

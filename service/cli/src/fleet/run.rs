@@ -7,7 +7,7 @@ use std::time::Instant;
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
-use crate::fleet::Run;
+use crate::fleet::args::Run;
 use crate::fleet::file::{Fleet, Host};
 use crate::fleet::health::{Ill, Picture};
 use crate::fleet::journal::{Entry, Journal, Process, State};
@@ -151,10 +151,7 @@ impl Upgrade<'_> {
         if self.journal.hosts[turn].has_settled(&now) {
             self.entry(turn).enter(State::Done);
             self.save()?;
-            tell_progress(&format!(
-                "{}: serves and calls as before by now\n",
-                host.name
-            ));
+            tell_progress(&format!("{}: serves and calls as before\n", host.name));
             return Ok(());
         }
         let is_now = (now.version.clone(), now.pid);
@@ -240,7 +237,7 @@ impl Upgrade<'_> {
         entry.failure = Some(why.clone());
         let (host, was_replaced) = (entry.host.clone(), entry.state == State::Settling);
         let what = match was_replaced {
-            true => format!("host {host} was replaced and isn't as it was"),
+            true => format!("host {host} was replaced and doesn't serve and call as before"),
             false => format!("host {host} isn't upgraded"),
         };
         let kept = match self.save() {
@@ -256,9 +253,9 @@ impl Upgrade<'_> {
         let command = command(self.args);
         let hint = match was_replaced {
             true => format!(
-                "{command} --resume, once it is or another program is there, or with --accept {host}, if it may stay so"
+                "{command} --resume, once the host serves and calls as before or has another program; or with --accept {host}, to leave it as it is"
             ),
-            false => format!("{command} --resume, once it can be"),
+            false => format!("{command} --resume, once the cause is removed"),
         };
         Failure::new(failure.code(), sentence).hint(hint)
     }

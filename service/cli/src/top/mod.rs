@@ -10,25 +10,24 @@
 //! Whoever looks asks, and pays: the daemon keeps nothing for it. Absent on purpose: history, which is Prometheus's; and single calls, which are
 //! traces'.
 
+mod args;
+mod ask;
 mod rows;
 mod sample;
 mod screen;
 mod table;
 mod terminal;
 
-pub(crate) use table::age;
+pub(crate) use args::Top;
 
 use std::io::IsTerminal;
 use std::path::Path;
 
-use tollgate_shm_abi::messages::{Empty, RequestBody};
-
-use crate::admin::{report, require_tenant};
-use crate::args::Top;
 use crate::failure::Failure;
 use crate::output;
+use crate::tenant::require_tenant;
+use crate::top::ask::ask;
 use crate::top::rows::View;
-use crate::top::sample::Sample;
 use crate::top::screen::Model;
 
 /// Shows it until somebody has seen enough; or returns what one interval came to.
@@ -50,9 +49,4 @@ pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
         true => output::json(&view.json()),
         false => table::plain(&view, args.sort),
     })
-}
-
-fn ask(socket: &Path) -> Result<Sample, Failure> {
-    let report = report(socket, RequestBody::Metrics(Empty {}))?;
-    Ok(Sample::of(&report))
 }

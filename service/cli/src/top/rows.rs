@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::args::Sort;
+use crate::top::args::Sort;
 use crate::top::sample::{Calls, Durations, Judged, Sample, Side, Times};
 
 /// The calls of a method on one side, whatever their status.

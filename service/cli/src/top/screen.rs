@@ -16,7 +16,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 
-use crate::args::Sort;
+use crate::top::args::Sort;
 use crate::top::rows::View;
 use crate::top::sample::{Sample, shown};
 use crate::top::table::{self, Table};
@@ -33,7 +33,7 @@ const HELP: [&str; 8] = [
     "p, space        pause, and go on",
     "Down, j         scroll down; PageDown by ten",
     "Up, k           scroll up; PageUp by ten",
-    "?               this, or not",
+    "?               show or hide this help",
     "Percentiles are of the interval, and within 4.4 %.",
 ];
 

@@ -3,9 +3,8 @@
 //! The first column is as wide as there is room, down to a minimum, and cut off with `…`; the others are as wide as what is in them. What doesn't
 //! fit beside that is cut off by whoever shows the line.
 
-use std::time::Duration;
-
-use crate::args::Sort;
+use crate::render::age;
+use crate::top::args::Sort;
 use crate::top::rows::View;
 use crate::top::sample::Side;
 
@@ -248,17 +247,6 @@ fn time(seconds: f64) -> String {
     }
 }
 
-pub(crate) fn age(up: Duration) -> String {
-    let seconds = up.as_secs();
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, minutes) => format!("{minutes}m {}s", seconds % 60),
-        (0, hours, minutes) => format!("{hours}h {minutes}m"),
-        (days, hours, _) => format!("{days}d {hours}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,8 +302,6 @@ quota@1 QUARANTINED  bank        0.00%      0.0       0.0        0.0       0";
         assert_eq!(rates, ["0.0", "10.0", "150", "100.0k", "25.0M"]);
         let times = [0.0, 1.5e-9, 8.56e-5, 0.0021, 0.5, 12.0].map(time);
         assert_eq!(times, ["0", "0.0us", "86us", "2.1ms", "500ms", "12s"]);
-        let ages = [59, 61, 3_661, 90_061].map(|s| age(Duration::from_secs(s)));
-        assert_eq!(ages, ["59s", "1m 1s", "1h 1m", "1d 1h"]);
         assert_eq!(bar(0.99, 0.5), "█".repeat(BAR_CHARS));
         assert_eq!(bar(f64::NAN, f64::INFINITY), "▒".repeat(BAR_CHARS));
     }

@@ -16,7 +16,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 use crate::limits::LOOK_UP;
-use crate::top::ask;
+use crate::top::ask::ask;
 use crate::top::sample::Sample;
 use crate::top::screen::{Key, Model};
 
@@ -96,7 +96,9 @@ fn follow(
             }
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => {
-                return Err(std::io::Error::other("nobody asks the daemon any more"));
+                return Err(std::io::Error::other(
+                    "the thread that asks the daemon has ended",
+                ));
             }
         }
         // Nobody looks at what is paused, so nothing is asked.

@@ -16,10 +16,10 @@ use tollgate::codec::RawBlock;
 use tollgate::{HandlerFuture, Incoming, MetadataBuf, Requests, Responder, ServiceInfo, Status};
 use tollgate_shm_abi::status::Code;
 
-use crate::args::Serve;
 use crate::failure::Failure;
 use crate::metadata;
 use crate::output;
+use crate::rpc::args::Serve;
 use crate::schema::{Method, Service};
 
 /// What a method answers.
@@ -110,7 +110,7 @@ fn echo(method: &Method<'_>) -> Result<Reply, Failure> {
         return Ok(Reply::Echo);
     }
     let sentence = format!(
-        "method {} can't be echoed: its request and its reply have two types",
+        "method {} can't be echoed: its request and its reply have different types",
         method.name()
     );
     Err(Failure::input(sentence).hint("--reply '{}'"))
@@ -238,7 +238,7 @@ impl Told<'_> {
             (Reply::Fixed(blocks), _) => Ok(blocks.first().cloned()),
             (_, Some(last)) => Ok(Some(last.to_vec())),
             (_, None) => {
-                let text = "there is nothing to echo: no request came";
+                let text = "there is nothing to echo: the call had no request";
                 Err(Status::new(Code::INVALID_ARGUMENT, text))
             }
         }

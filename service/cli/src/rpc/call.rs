@@ -1,29 +1,22 @@
-//! `tollgate call` and `tollgate serve`: any method of any `.proto`, by reflection.
-//!
-//! They drive the same client library as generated stubs do, by its raw interface: blocks in,
-//! blocks out. JSON exists on this side of it only.
+//! `tollgate call`: one call, with JSON in and JSON out.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 use tollgate::codec::RawBlock;
-use tollgate::{MetadataBuf, Opening, Session, SessionOptions, Status, StreamSender, block_on};
+use tollgate::{MetadataBuf, Opening, Session, Status, StreamSender, block_on};
 use tollgate_shm_abi::status::Code;
 
-use crate::admin::unreachable;
-use crate::answers::{Answering, Answers};
-use crate::args::{Call, Cli, DAY, Serve};
 use crate::failure::Failure;
 use crate::input::{self, argument_or_stdin};
-use crate::limits::REACH_AGAIN;
-use crate::metadata;
-use crate::output;
+use crate::rpc::args::Call;
+use crate::rpc::session::{ended, open};
 use crate::schema::{Method, Service};
-use crate::token;
+use crate::values::DAY;
+use crate::{metadata, output, stderr, token};
 
 /// How long a call may take unless it is told.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -46,14 +39,14 @@ enum Requests {
 }
 
 /// Calls the method once, and prints each reply as a line of JSON when it comes; returns what is to be printed at the end.
-pub(crate) fn call(cli: &Cli, args: &Call) -> Result<String, Failure> {
+pub(crate) fn call(socket: &Path, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
     let service = Arc::new(Service::load(&args.schema.files, &args.method.service)?);
     let method = service.method(&args.method.method)?;
     let token = token::token(&args.schema.token, args.request.as_deref().as_slice())?;
     let requests = requests(&method, args.request.as_deref())?;
     let sent = metadata::collect(&args.metadata)?;
-    let session = open(cli, &token, "")?;
+    let session = open(socket, &token, "")?;
     let deadline = args.deadline.unwrap_or(match requests {
         Requests::Known(_) => DEADLINE,
         Requests::Typed => DAY,
@@ -105,7 +98,7 @@ fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Fai
         None => {
             let hint = "- to read it, or '{}' for an empty request";
             if input::refuse_unread("request", hint)? {
-                output::tell("the request is {}: standard input isn't read without -");
+                stderr::tell("the request is {}: standard input isn't read without -");
             }
             "{}".to_owned()
         }
@@ -266,121 +259,4 @@ impl Making {
             }
         });
     }
-}
-
-/// Serves until a signal comes, or the daemon ends the session for a reason that another daemon would have, too. If the daemon
-/// goes away, it is served again as soon as there is another one, as applications do.
-pub(crate) fn serve(cli: &Cli, args: &Serve) -> Result<(), Failure> {
-    let service = Service::load(&args.schema.files, &args.service)?;
-    let token = token::token(&args.schema.token, args.answer.reply.as_deref().as_slice())?;
-    let json = args.answer.reply.as_deref().map(argument_or_stdin);
-    let answers = Arc::new(Answers::new(service, args, json.transpose()?.as_deref())?);
-    // Installed before anything else happens, so that no moment is left in which a signal kills.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
-        Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
-    })?;
-    let (sender, events) = channel();
-    let signalled = sender.clone();
-    thread::spawn(move || {
-        for _which in signals.forever() {
-            let _late = signalled.send(Event::Signal);
-        }
-    });
-    let place = format!("{} on {}", args.service, cli.socket.display());
-    let mut session = Some(begin((cli, args, &token), &answers, &sender)?);
-    output::tell(&format!("serving {place}"));
-    while let Some(serving) = session.take() {
-        match events.recv() {
-            Ok(Event::Ended(status)) if status.code() == Code::UNAVAILABLE => {
-                let why = status.message();
-                output::tell(&format!("not serving {place}: {why}; trying again"));
-                drop(serving);
-                session = begin_again((cli, args, &token), &answers, (&sender, &events))?;
-                if session.is_some() {
-                    output::tell(&format!("serving {place} again"));
-                }
-            }
-            Ok(Event::Ended(status)) => return Err(ended(status)),
-            Ok(Event::Signal) => {
-                drain(serving, sender);
-                // Once what has come is answered; at another signal, or the session's end, at once.
-                let _whichever = events.recv();
-                return Ok(());
-            }
-            Ok(Event::Drained) | Err(_) => return Ok(()),
-        }
-    }
-    Ok(())
-}
-
-/// What a server waits for.
-enum Event {
-    Signal,
-    /// All that had come is answered.
-    Drained,
-    /// The session has.
-    Ended(Status),
-}
-
-/// Opens a session that serves.
-fn begin(
-    (cli, args, token): (&Cli, &Serve, &str),
-    answers: &Arc<Answers>,
-    events: &Sender<Event>,
-) -> Result<Session, Failure> {
-    let session = open(cli, token, &args.label)?;
-    let served = session.bind_server(Answering(Arc::clone(answers)));
-    block_on(&session, served).map_err(ended)?;
-    let (watched, events) = (session.clone(), events.clone());
-    thread::spawn(move || {
-        let status = block_on(&watched, watched.closed());
-        // Nobody waits any more if a signal was first.
-        let _late = events.send(Event::Ended(status));
-    });
-    Ok(session)
-}
-
-/// Tries until there is a daemon; `None` if a signal comes first.
-fn begin_again(
-    (cli, args, token): (&Cli, &Serve, &str),
-    answers: &Arc<Answers>,
-    (sender, events): (&Sender<Event>, &Receiver<Event>),
-) -> Result<Option<Session>, Failure> {
-    let (mut pause, longest) = REACH_AGAIN;
-    loop {
-        if events.recv_timeout(pause).is_ok() {
-            return Ok(None);
-        }
-        match begin((cli, args, token), answers, sender) {
-            Ok(session) => return Ok(Some(session)),
-            Err(failure) if failure.code() != Code::UNAVAILABLE => return Err(failure),
-            Err(_) => pause = (pause * 3 / 2).min(longest),
-        }
-    }
-}
-
-/// Has what has come answered, and says so.
-fn drain(session: Session, events: Sender<Event>) {
-    thread::spawn(move || {
-        // A daemon that can't drain, or has gone, has nothing to wait for.
-        let _whether = block_on(&session, session.drain());
-        let _late = events.send(Event::Drained);
-    });
-}
-
-fn open(cli: &Cli, token: &str, label: &str) -> Result<Session, Failure> {
-    let mut options = SessionOptions::new(&cli.socket, token);
-    options.app = "tollgate".to_owned();
-    options.label = label.to_owned();
-    // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if its token isn't known there.
-    options.reconnect = false;
-    Session::open(options).map_err(|status| match status.code() {
-        Code::UNAVAILABLE => unreachable(&cli.socket, status.message()),
-        _ => ended(status),
-    })
-}
-
-/// A status that ended a call or a session, as this command's failure.
-fn ended(status: Status) -> Failure {
-    Failure::new(status.code(), status.message())
 }

@@ -1,0 +1,34 @@
+//! A schema that a policy is checked against: `--proto`, for `push`, `attach` and `upgrade`.
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::request::blob;
+use crate::schema::{self, Files};
+
+/// A schema that a policy is checked against.
+#[derive(Debug, Default, Args)]
+pub(crate) struct Against {
+    /// Check the policy against this schema, too: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    #[arg(long, value_name = "PATH")]
+    pub(crate) proto: Vec<PathBuf>,
+    /// The directories of imports; those of the .proto files if left out
+    #[arg(long, short = 'I', value_name = "DIR", requires = "proto")]
+    pub(crate) include: Vec<PathBuf>,
+}
+
+/// The schema that a policy is checked against, if one was given.
+pub(super) fn against(args: &Against) -> Result<Option<OwnedFd>, Failure> {
+    if args.proto.is_empty() {
+        return Ok(None);
+    }
+    let files = Files {
+        proto: args.proto.clone(),
+        include: args.include.clone(),
+    };
+    let schema = schema::load(&files)?;
+    blob("the schema", schema.descriptor_set()).map(Some)
+}

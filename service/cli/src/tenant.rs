@@ -1,0 +1,234 @@
+//! `tollgate tenant …`: tenants and their tokens.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::Value;
+use tollgate_schema::spelling::did_you_mean;
+use tollgate_shm_abi::messages::{
+    self, RequestBody, ResponseBody, TenantAdd, TenantList, TenantRemove, TenantRotate,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::failure::Failure;
+use crate::render::{flat, lines};
+use crate::request::{ask, of_blob, report, unexpected};
+use crate::values::{duration, number};
+use crate::{output, stderr};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Tenant {
+    /// Add a tenant and print its token, this once
+    #[command(
+        after_help = "The token is all that the tenant's applications need: keep it from others.\n\n\
+         Example: (umask 077; tollgate tenant add acme > acme.token)"
+    )]
+    Add {
+        /// Lower-case letters, digits, `-`, `_` and `.`; at most 64
+        name: String,
+    },
+    /// Replace a tenant's token and print the new one, this once
+    #[command(
+        after_help = "Without --grace, the old token and the sessions that it opened end at once. With --grace, they stay valid for that time, and the old \
+         token still opens sessions: applications can be restarted one by one with the new token. Another rotation ends all earlier tokens.\n\n\
+         Examples: (umask 077; tollgate tenant rotate acme > acme.token)\n          \
+         (umask 077; tollgate tenant rotate acme --grace 60m > acme.token)"
+    )]
+    Rotate {
+        /// The tenant's name
+        name: String,
+        /// How long the old token stays valid, such as 30s or 60m; at most one day
+        #[arg(long, value_name = "TIME", value_parser = duration)]
+        grace: Option<Duration>,
+    },
+    /// Remove a tenant with its token, sessions, policies and attachments
+    #[command(
+        after_help = "The command lists what it removes and asks for confirmation. The provider's attachments to this tenant by name end, too. Each call in \
+         flight ends once, with a status. Removed policies can't be restored; a tenant that is added later under the same name starts empty.\n\n\
+         Examples: tollgate tenant remove acme\n          \
+         tollgate tenant remove acme --yes"
+    )]
+    Remove {
+        /// The tenant's name
+        name: String,
+        /// Don't ask for confirmation
+        #[arg(long)]
+        yes: bool,
+    },
+    /// List the tenants
+    List,
+    /// Move a tenant with its sessions, links and calls in flight to another runtime
+    #[command(
+        after_help = "The move lasts until another move or --reset, also after a restart. `tollgate status --json` shows the runtime of each tenant.\n\n\
+         Examples: tollgate tenant move acme --runtime 1\n          \
+         tollgate tenant move acme --reset"
+    )]
+    Move(TenantMove),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TenantMove {
+    /// The tenant's name
+    pub(crate) name: String,
+    /// The runtime's number; the first is 0
+    #[arg(long, value_name = "N", required_unless_present = "reset", value_parser = number)]
+    pub(crate) runtime: Option<u32>,
+    /// Remove the override; use hash placement
+    #[arg(long, conflicts_with = "runtime")]
+    pub(crate) reset: bool,
+}
+
+/// `tollgate tenant …`
+pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure> {
+    match command {
+        Tenant::Add { name } => {
+            let name = name.clone();
+            new_token(socket, RequestBody::TenantAdd(TenantAdd { name }))
+        }
+        Tenant::Rotate { name, grace } => {
+            let rotate = TenantRotate {
+                tenant: name.clone(),
+                grace_ms: grace.map_or(0, |grace| grace.as_millis() as u64),
+            };
+            new_token(socket, RequestBody::TenantRotate(rotate))
+        }
+        Tenant::Remove { name, yes } => remove(socket, name, *yes),
+        Tenant::Move(wanted) => {
+            let body = RequestBody::TenantMove(messages::TenantMove {
+                tenant: wanted.name.clone(),
+                runtime: wanted.runtime,
+            });
+            Ok(moved(&report(socket, body)?))
+        }
+        Tenant::List => Ok(lines(&tenants(socket)?)),
+    }
+}
+
+/// Where a tenant lives now, and what it took.
+fn moved(report: &Value) -> String {
+    let of = |field: &str| flat(&report[field]);
+    match report["pause_us"].as_u64() {
+        Some(pause_us) => format!(
+            "{} is on runtime {}, with {} sessions, {} links and {} calls in flight; it was paused for {pause_us} us\n",
+            of("tenant"),
+            of("runtime"),
+            of("sessions"),
+            of("links"),
+            of("calls")
+        ),
+        None => format!(
+            "{} is on runtime {}, as before\n",
+            of("tenant"),
+            of("runtime")
+        ),
+    }
+}
+
+/// The names of all tenants, sorted.
+fn tenants(socket: &Path) -> Result<Vec<String>, Failure> {
+    let request = RequestBody::TenantList(TenantList { in_report: true });
+    match ask(socket, request, &[])? {
+        (ResponseBody::Report(_), fds) => {
+            let names = of_blob(&fds)?;
+            Ok(names.as_array().into_iter().flatten().map(flat).collect())
+        }
+        // A daemon that predates reports of tenants.
+        (ResponseBody::Tenants(tenants), _) => Ok(tenants.names),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// Nothing ever comes of a tenant that isn't there.
+pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
+    let names = tenants(socket)?;
+    if names.iter().any(|name| name == tenant) {
+        return Ok(());
+    }
+    let meant = did_you_mean(tenant, names.iter().map(String::as_str));
+    let sentence = format!("there is no tenant {tenant:?}{meant}");
+    Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
+}
+
+/// A request that is answered with a token. It isn't sent if the token couldn't be shown.
+fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
+    output::require_open()?;
+    match ask(socket, body, &[])? {
+        (ResponseBody::TenantAdded(added), _) => Ok(format!("{}\n", added.token)),
+        (other, _) => Err(unexpected(&other)),
+    }
+}
+
+/// Lists what would be removed with a tenant, asks, and removes it.
+fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure> {
+    let body = |is_question| {
+        RequestBody::TenantRemove(TenantRemove {
+            tenant: tenant.to_owned(),
+            is_question,
+        })
+    };
+    if !is_sure {
+        let has = report(socket, body(true))?;
+        if !(std::io::stdin().is_terminal() && std::io::stderr().is_terminal()) {
+            let sentence = format!("tenant {tenant} isn't removed: confirmation needs a terminal");
+            return Err(
+                Failure::input(sentence).hint(format!("tollgate tenant remove {tenant} --yes"))
+            );
+        }
+        let removed = ending(&has, "would remove");
+        stderr::prompt(&format!("{removed}Remove tenant {tenant}? [y/N] "));
+        let mut answer = String::new();
+        let read = std::io::stdin().read_line(&mut answer);
+        read.map_err(|error| Failure::input(format_args!("the answer can't be read: {error}")))?;
+        if !matches!(answer.trim(), "y" | "Y" | "yes") {
+            let sentence = format!("tenant {tenant} isn't removed");
+            return Err(Failure::new(Code::CANCELLED, sentence));
+        }
+    }
+    Ok(ending(&report(socket, body(false))?, "removed"))
+}
+
+/// What is removed with a tenant, a line each.
+fn ending(has: &Value, verb: &str) -> String {
+    let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
+    let sessions = match has["sessions"].as_u64() {
+        Some(1) => "1 session".to_owned(),
+        _ => format!("{} sessions", has["sessions"]),
+    };
+    let mut text = format!("{verb} tenant {}: {sessions}\n", flat(&has["tenant"]));
+    for policy in items("policies") {
+        text += &format!("  policy {}\n", flat(policy));
+    }
+    for attachment in items("attachments") {
+        let of = |key: &str| flat(&attachment[key]);
+        text += &format!(
+            "  attachment of {}'s {} at {}\n",
+            of("owner"),
+            of("policy"),
+            of("place")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_with_a_tenant_is_a_line_each() {
+        let has = json!({
+            "tenant": "acme", "sessions": 2, "policies": ["acl@1"],
+            "attachments": [{"owner": "acme", "policy": "acl", "place": "client a.B/*"}],
+        });
+        assert_eq!(
+            ending(&has, "would remove"),
+            "would remove tenant acme: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client a.B/*\n"
+        );
+        let one = json!({"tenant": "acme", "sessions": 1});
+        assert_eq!(ending(&one, "removed"), "removed tenant acme: 1 session\n");
+    }
+}

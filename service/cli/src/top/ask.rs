@@ -1,0 +1,15 @@
+//! One report of the daemon, as a sample.
+
+use std::path::Path;
+
+use tollgate_shm_abi::messages::{Empty, RequestBody};
+
+use crate::failure::Failure;
+use crate::request::report;
+use crate::top::sample::Sample;
+
+/// Asks the daemon what it has counted until now.
+pub(super) fn ask(socket: &Path) -> Result<Sample, Failure> {
+    let report = report(socket, RequestBody::Metrics(Empty {}))?;
+    Ok(Sample::of(&report))
+}

@@ -1,0 +1,118 @@
+//! Values as they are typed, for several commands: numbers, times, the name of a method, a side.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tollgate_shm_abi::messages::{SIDE_CLIENT, SIDE_SERVER};
+
+/// A whole number.
+pub(crate) fn number(text: &str) -> Result<u32, String> {
+    let wrong = |_| format!("it must be a whole number, {} at most", u32::MAX);
+    text.parse().map_err(wrong)
+}
+
+/// The longest time that can be typed.
+pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a time is.
+const TIME: &str =
+    "a time is a whole number and its unit, such as 500ms, 5s or 1m; at most one day";
+
+/// A time with its unit: `ms`, `s` or `m`, whole numbers, longer than zero, up to a day.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let unit_ms = match unit {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        _ => return Err(TIME.to_owned()),
+    };
+    let number = text
+        .trim_end_matches(unit)
+        .parse::<u64>()
+        .map_err(|_| TIME.to_owned())?;
+    let time = Duration::from_millis(number.saturating_mul(unit_ms));
+    if time.is_zero() || time > DAY {
+        return Err("a time is longer than zero and at most one day".to_owned());
+    }
+    Ok(time)
+}
+
+/// One of the two hosts of a call.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Side {
+    /// On the caller's host
+    Client,
+    /// On the server's host
+    Server,
+}
+
+impl Side {
+    /// As requests have it.
+    pub(crate) fn number(self) -> i32 {
+        match self {
+            Side::Client => SIDE_CLIENT,
+            Side::Server => SIDE_SERVER,
+        }
+    }
+}
+
+/// A method's full name, `package.Service/Method`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MethodName {
+    pub(crate) service: String,
+    pub(crate) method: String,
+}
+
+impl FromStr for MethodName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.trim_start_matches('/').split_once('/') {
+            Some((service, method))
+                if !service.is_empty() && !method.is_empty() && !method.contains('/') =>
+            {
+                Ok(MethodName {
+                    service: service.to_owned(),
+                    method: method.to_owned(),
+                })
+            }
+            _ => Err("a method is written package.Service/Method".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit_and_a_bound() {
+        let check = |text, expected: Option<u64>| {
+            assert_eq!(
+                duration(text).ok(),
+                expected.map(Duration::from_millis),
+                "{text}"
+            );
+        };
+        check("500ms", Some(500));
+        check("5s", Some(5_000));
+        check("1m", Some(60_000));
+        check("1440m", Some(86_400_000));
+        for wrong in [
+            "",
+            "5",
+            "s",
+            "5h",
+            "-5s",
+            "0s",
+            "1441m",
+            "99999999999999999999ms",
+            "5 s",
+            "1.5s",
+        ] {
+            check(wrong, None);
+        }
+    }
+}
