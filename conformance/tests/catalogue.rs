@@ -131,7 +131,7 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "redact",
             "{}",
-            "nothing is redacted: set keep_of_name, remove_coupon or both",
+            "there is nothing to redact: set keep_of_name, remove_coupon or both",
         ),
         (
             "fault-injection",
@@ -162,13 +162,13 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "metadata-acl",
             r#"{"metadata": ["a"]}"#,
-            "nothing is decided: set allow, deny or both",
+            "there are no rules: set allow, deny or both",
         ),
         ("priority", r#"{"default": 8}"#, " is 8; 0 to 7 are allowed"),
         (
             "canary-route",
             r#"{"route": "A"}"#,
-            " is no route; its label is 1 to 64 of a-z 0-9 - _ .",
+            " is not a valid route; a label is 1 to 64 of a-z 0-9 - _ .",
         ),
         (
             "jwt",
