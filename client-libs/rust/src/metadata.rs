@@ -178,7 +178,7 @@ mod tests {
             (
                 "grpc-timeout",
                 "1S",
-                "the metadata key \"grpc-timeout\" is reserved, as all that begin with grpc- or tollgate-",
+                "the metadata key \"grpc-timeout\" is reserved, like all that begin with grpc- or tollgate-",
             ),
         ] {
             let status = crate::Status::from(map.insert(key, value).unwrap_err());

@@ -1,4 +1,4 @@
-//! Heaps: who owns which block, and what each side may do with its bytes.
+//! Heaps: the ownership of blocks, and each side's access to their bytes.
 //!
 //! ```text
 //!               writes (HeapWriter)      reads
@@ -6,8 +6,8 @@
 //! receive heap  daemon                   app: DeliveredHeap      (writer trusted: slices)
 //! ```
 //!
-//! The life of a block, the same in both directions. Only the writer allocates; its bookkeeping is in
-//! private memory, so the other side can't corrupt it:
+//! The life of a block, the same in both directions. Only the writer allocates; its bookkeeping is
+//! in private memory, so the other side can't corrupt it:
 //!
 //! ```text
 //!           alloc               commit (its descriptor is pushed)
@@ -17,14 +17,15 @@
 //! ```
 //!
 //! Invariants:
-//! - [`Block`]s of one heap never overlap, and a block is exclusively its holder's until `commit` or
-//!   `discard` consumes it: so it can be a `&mut [u8]` straight into the segment.
-//! - Offsets in `free` come from the other side: one that isn't with it is [`Misbehaved`].
+//! - [`Block`]s of one heap never overlap, and a block belongs exclusively to its holder until
+//!   `commit` or `discard` consumes it: so it can be a `&mut [u8]` straight into the segment.
+//! - Offsets in `free` come from the other side: an offset that it doesn't hold is [`Misbehaved`].
 //! - The daemon never forms a reference into a send heap: [`Span`]s only copy.
 //! - Allocation sizes are powers of two from 64 bytes; alloc and free don't allocate memory.
-//! - A receive heap can be *followed* by another, because a daemon that takes a session over can't write the one that is there (its
-//!   seal says so): the next one's offsets begin where the last one's end. What lies in the earlier ones stays as it is; nothing is
-//!   allocated there any more, so it isn't asked what is freed there.
+//! - A receive heap can be *followed* by another, because a daemon that takes a session over can't
+//!   write the existing one (its seal forbids it): the next heap's offsets begin at the end of the
+//!   last one. Blocks in the earlier heaps stay; the new daemon allocates nothing there, so it
+//!   ignores frees there.
 //!
 //! Absent: growth. A heap has one size for its life.
 #![allow(unsafe_code)]
