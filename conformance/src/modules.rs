@@ -2,7 +2,7 @@
 //!
 //! A file *uses* another where its code names something that the other defines, by `use` or by a
 //! path. Names are followed through re-exports and aliases to the file that defines them; a path
-//! ends at the last segment that is a module. Five things are no use:
+//! ends at the last segment that is a module. Five things don't count as use:
 //!
 //! - `mod child;`, which says where a file is and nothing about who knows whom,
 //! - a re-export of a descendant by its ancestor (`pub use child::Thing`), its public face,
