@@ -795,7 +795,7 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             key(json!({ "use": "enc" })),
-            "key 1 (\"ec\"): its `use` isn't \"sig\"; remove the key",
+            "key 1 (\"ec\"): its `use` isn't \"sig\"; remove this key",
         ),
         (
             key(json!({ "alg": "RS256" })),

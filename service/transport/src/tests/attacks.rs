@@ -524,10 +524,10 @@ fn keys_that_are_guessed_first_are_refused() {
     refused(b"31415926535897932384626433832795", "number");
     refused(b"0123456789abcdef0123456789abcdef", "repeats");
     refused(b"deadbeefcafebabedeadbeefcafebabe", "repeats");
-    refused(b"0123456789abcdef9f86d081884c7d65", "counts");
+    refused(b"0123456789abcdef9f86d081884c7d65", "consecutive");
     refused(
         b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
-        "counts",
+        "consecutive",
     );
     for good in [
         &b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x10"[..],
