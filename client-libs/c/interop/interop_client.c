@@ -1,4 +1,4 @@
-/* Makes the calls of interop.Semantics and everything.Everything that it is told to, and tells what came: a JSON object per line, in and out.
+/* Makes the requested calls of interop.Semantics and everything.Everything, and reports the results: one JSON object per line, in and out.
  *
  *   interop_client SOCKET TOKEN TARGET
  *

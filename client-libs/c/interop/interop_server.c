@@ -1,4 +1,4 @@
-/* Serves interop.Semantics and everything.Everything: does what requests say. Handlers wait, so several threads serve.
+/* Serves interop.Semantics and everything.Everything: follows the instructions in requests. Handlers wait, so several threads serve.
  *
  *   interop_server SOCKET TOKEN
  */

@@ -1,4 +1,4 @@
-"""Calls interop.Semantics and everything.Everything as the cases on standard input say, one JSON object per line, and writes what came of each.
+"""Calls interop.Semantics and everything.Everything with the cases on standard input, one JSON object per line, and writes the result of each.
 
     interop_client.py SOCKET TOKEN TARGET
 """

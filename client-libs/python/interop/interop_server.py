@@ -1,4 +1,4 @@
-"""Serves interop.Semantics and everything.Everything, as conformance/src/interop.rs does: requests say what is to happen.
+"""Serves interop.Semantics and everything.Everything, like conformance/src/interop.rs: requests have the instructions.
 
     interop_server.py SOCKET TOKEN
 

@@ -56,7 +56,7 @@
 //!
 //! let workers = Workers::start(2)?;
 //! let server = Server::new(&session).add_service(workers.serve(EchoServer::new(Thorough)));
-//! block_on(&session, server.bind())?; // Or `serve`, which goes on until the session ends.
+//! block_on(&session, server.bind())?; // Or `serve`, which serves until the session ends.
 //! # let echo = EchoClient::new(tollgate::Channel::new(&client, ""));
 //! # block_on(&client, echo.echo(EchoMessage::default()))?;
 //! # Ok::<(), tollgate::Status>(())

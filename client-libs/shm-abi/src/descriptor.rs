@@ -72,7 +72,6 @@
 //!
 //! Bytes from a ring are [`Alleged`] until checked, and every descriptor has exactly one encoding:
 //! unused fields are zero. So a checked value holds all the information.
-//! what a kind doesn't use is zero. So a checked value says all there was to say.
 
 use crate::limits::{
     ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, MAX_OFFSETS,

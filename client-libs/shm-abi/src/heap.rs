@@ -396,7 +396,7 @@ impl HeapWriter {
 }
 
 impl Span {
-    /// The memory that it lies in, at [`offset`](Self::offset).
+    /// The memory that contains it, at [`offset`](Self::offset).
     #[inline]
     pub fn region(&self) -> Region {
         Region {
@@ -414,7 +414,7 @@ impl Span {
 }
 
 impl Block {
-    /// The memory that it lies in, and where in that it begins.
+    /// The memory that contains it, and its offset there.
     #[inline]
     pub fn region(&self) -> (Region, usize) {
         let region = Region {
@@ -450,7 +450,8 @@ impl DeliveredHeap {
         }
     }
 
-    /// Another one follows it: a memfd of the daemon's, so many bytes long. What lies in the earlier ones can still be claimed.
+    /// Adds the next heap: a memfd from the daemon with this length. Blocks in the earlier heaps
+    /// can still be claimed.
     ///
     /// # Errors
     /// If it isn't sealed or as long as announced, or mapping fails.
@@ -464,12 +465,13 @@ impl DeliveredHeap {
         Ok(())
     }
 
-    /// Lets the earlier ones go: nothing of them is to be claimed any more. What was claimed keeps its own mapped.
+    /// Releases the earlier heaps: nothing in them will be claimed any more. Claimed blocks keep
+    /// their heap mapped.
     pub fn forget_earlier(&mut self) {
         self.before = Vec::new();
     }
 
-    /// Whether there are earlier ones.
+    /// Whether there are earlier heaps.
     pub fn has_earlier(&self) -> bool {
         !self.before.is_empty()
     }
@@ -525,7 +527,7 @@ unsafe impl Send for Delivered {}
 unsafe impl Sync for Delivered {}
 
 impl Delivered {
-    /// Where it lies in the receive heap.
+    /// Its offset in the receive heap.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset

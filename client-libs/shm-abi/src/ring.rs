@@ -5,7 +5,7 @@
 //!   +0    producer          u32  number of entries ever produced (free-running, wraps at 2^32)
 //!   +64   consumer          u32  number of entries ever consumed
 //!   +128  consumer_sleeping u32  1 while the consumer sleeps or is about to
-//!   +256  entries           capacity x 64 bytes; entry i of the stream lies in slot i mod capacity
+//!   +256  entries           capacity x 64 bytes; entry i of the stream is in slot i mod capacity
 //! ```
 //! Each word has its own cache line; the rest is zero.
 //!

@@ -3,7 +3,7 @@
 //! ```text
 //!   #[policy(..)] impl Acl { #[request("hotel.Reservation/Reserve", reads(customer_name))] fn .. }
 //!        |                        |
-//!     spec.rs: what was written   +--> resolve.rs: what the schema says about each field; keys.rs: metadata
+//!     spec.rs: parsed input       +--> resolve.rs: each field in the schema; keys.rs: metadata
 //!        |                                 |
 //!        +---------- expand.rs: view types, manifest, dispatch ----> tollgate_policy::export!
 //! ```

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //! rules none one       -> rules none one    (client) from now on, one of these rules is in force
-//! report               -> a line of JSON    what was counted since the start
+//! report               -> a line of JSON    the counts since the start
 //! stop                 -> a line of JSON    (client) the same, once every call has been answered
 //! ```
 //!
