@@ -1,7 +1,7 @@
-//! An administrator with one connection to a daemon: what the command line asks with a process per request, asked as often as
-//! the daemon answers.
+//! An administrator with one connection to a daemon: it sends the command line's requests without a
+//! process per request, as fast as the daemon answers.
 //!
-//! For tests that need thousands of changes. What a user meets is the command line, so a test that can wait for it uses
+//! For tests that need thousands of changes. Users have the command line, so other tests use
 //! [`crate::testbed::Daemon::tollgate`].
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,32 +17,32 @@ use tollgate_shm_abi::messages::{
 use crate::hostile::Wire;
 use crate::testbed::Daemon;
 
-/// The largest report that is read.
+/// The size limit of a report in bytes.
 const REPORT_BYTES: usize = 64 << 20;
 
-/// A connection on which requests are asked one after the other.
+/// A connection for one request after the other.
 #[derive(Debug)]
 pub struct Admin {
     wire: Wire,
 }
 
-/// Whose a policy is, and which calls it is put before.
+/// A policy's owner, and the calls that it is attached to.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Whose calls; `*` for every tenant's, of the provider's policies only.
+    /// The tenant of the calls; `*` for every tenant, for the provider's policies only.
     pub tenant: String,
-    /// Of which service.
+    /// The service.
     pub service: String,
     /// [`SIDE_CLIENT`] or [`SIDE_SERVER`].
     pub side: i32,
     /// [`PARTY_TENANT`], [`PARTY_PROVIDER_PRE`] or [`PARTY_PROVIDER_POST`].
     pub party: i32,
-    /// What is different from the default.
+    /// The options that differ from the defaults.
     pub options: PolicyOptions,
 }
 
 impl Place {
-    /// A tenant's own policy, before the calls that its applications make of a service.
+    /// A tenant's own policy, for the calls that its applications make to a service.
     pub fn client(tenant: &str, service: &str) -> Place {
         Place {
             tenant: tenant.to_owned(),
@@ -82,7 +82,7 @@ impl Place {
         Place { options, ..self }
     }
 
-    /// The same place, and these capabilities are granted.
+    /// The same place with these capabilities granted.
     pub fn granting(mut self, capabilities: &[&str]) -> Place {
         let names = capabilities.iter().map(|name| (*name).to_owned());
         self.options.capabilities = Some(Names {
@@ -100,14 +100,14 @@ impl Admin {
     /// Connects.
     ///
     /// # Panics
-    /// If nobody listens.
+    /// If no daemon listens.
     pub fn connect(daemon: &Daemon) -> Admin {
         Admin {
             wire: Wire::connect(daemon.socket()),
         }
     }
 
-    /// Asks; a refusal is the error.
+    /// Sends a request; a refusal is the error.
     ///
     /// # Errors
     /// The daemon's refusal.
@@ -225,7 +225,8 @@ impl Admin {
         self.ask(RequestBody::PolicyUpgrade(upgrade), &[]).map(drop)
     }
 
-    /// Changes a setting of the daemon's; without a value it is reset. Returns what `tollgate daemon settings --json` says of it then.
+    /// Changes a setting of the daemon; without a value it is reset. Returns the setting's entry in
+    /// `tollgate daemon settings --json`.
     ///
     /// # Panics
     /// If it is refused.
@@ -239,22 +240,22 @@ impl Admin {
         report["settings"][0].clone()
     }
 
-    /// What `tollgate status --json` says.
+    /// The output of `tollgate status --json`.
     ///
     /// # Panics
-    /// If the daemon has no status to tell.
+    /// If the daemon returns no status.
     pub fn status(&mut self) -> Value {
         self.report(RequestBody::Status(Empty {}))
     }
 
-    /// Asks for a report.
+    /// Requests a report.
     ///
     /// # Panics
     /// If it is refused.
     pub fn report(&mut self, body: RequestBody) -> Value {
         let (_, fds) = self
             .ask(body, &[])
-            .expect("an administrator is told what it asks");
+            .expect("an administrator's request is granted");
         let blob = fds.first().expect("a report comes as a memory file");
         let json = blob_read(blob, REPORT_BYTES).expect("the report can be read");
         serde_json::from_slice(&json).expect("the report is JSON")

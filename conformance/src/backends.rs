@@ -1,8 +1,10 @@
-//! What telemetry is sent to: an OpenTelemetry collector, Jaeger and Prometheus, as real processes that `.ci/backends` has built or installed.
+//! The backends of telemetry: an OpenTelemetry collector, Jaeger and Prometheus, as real processes
+//! that `.ci/backends` has built or installed.
 //!
-//! Each is on ports of its own of the loopback interface, and asked as anybody asks it: files, or HTTP. Where a registry was out of reach, `.ci/backends`
-//! has left behind why, and tests say that and do nothing; in CI it has failed then. Where it didn't run, tests fail and say so. What a daemon shows
-//! Prometheus can be read without one.
+//! Each uses its own loopback ports and is read by its ordinary interfaces: files, or HTTP. If a
+//! registry was out of reach, `.ci/backends` has recorded the reason; tests then print it and do
+//! nothing (in CI the script fails instead). If the script didn't run, tests fail and name it. A
+//! daemon's metrics for Prometheus can be read without Prometheus.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -16,10 +18,10 @@ use crate::certificates::Certificates;
 use crate::process::{Process, programs};
 use crate::testbed::{SOON, Testbed, eventually};
 
-/// Where something of `.ci/backends` is; `None`, once that is said, if it couldn't be had.
+/// The path of a program from `.ci/backends`; `None`, with a message, if it couldn't be built.
 ///
 /// # Panics
-/// If nobody has tried.
+/// If `.ci/backends` didn't run.
 pub fn place_of(name: &str) -> Option<PathBuf> {
     let place = programs().join("../backends");
     if let Ok(why) = std::fs::read_to_string(place.join(format!("{name}.missed"))) {
@@ -37,7 +39,7 @@ pub fn place_of(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// An address that nobody listens on.
+/// An unused address.
 ///
 /// # Panics
 /// If there is none.
@@ -46,23 +48,23 @@ pub fn free() -> SocketAddr {
     listener.local_addr().expect("it is bound")
 }
 
-/// What a daemon shows Prometheus; nothing if it shows nothing.
+/// A daemon's metrics for Prometheus; empty if it exports none.
 pub fn scrape(at: SocketAddr) -> String {
     http(at, "GET /metrics", b"").unwrap_or_default().1
 }
 
-/// The sample whose line begins like this.
+/// The value of the sample whose line begins with `series`.
 pub fn sample(scraped: &str, series: &str) -> Option<f64> {
     let mut lines = scraped.lines();
     let line = lines.find_map(|line| line.strip_prefix(series))?;
     line.trim().parse().ok()
 }
 
-/// What a server answers: status and content. `None` if there is no whole answer.
+/// A server's answer: status and content. `None` if it is incomplete.
 pub fn http(at: SocketAddr, head: &str, body: &[u8]) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(at).ok()?;
     stream.set_read_timeout(Some(SOON)).ok()?;
-    // By 1.0 the answer ends with the connection.
+    // In HTTP 1.0 the answer ends with the connection.
     let length = body.len();
     let head = format!("{head} HTTP/1.0\r\nhost: {at}\r\ncontent-type: application/json\r\n");
     let head = format!("{head}content-length: {length}\r\n\r\n");
@@ -81,7 +83,7 @@ fn get(at: SocketAddr, path: &str) -> Option<Value> {
     is_ok.then(|| serde_json::from_str(&content).ok()).flatten()
 }
 
-/// Text as it is written in a URL.
+/// Text, escaped for a URL.
 fn escaped(text: &str) -> String {
     text.bytes().fold(String::new(), |mut url, byte| {
         if byte.is_ascii_alphanumeric() {
@@ -103,14 +105,14 @@ fn start(program: &Path, args: &[String], serves: impl Fn() -> bool) -> Process 
     process
 }
 
-/// A collector that writes what it gets into a file.
+/// A collector that writes its input into a file.
 #[derive(Debug)]
 pub struct Collector {
-    /// Where it takes OTLP over gRPC.
+    /// The address for OTLP over gRPC.
     pub grpc: SocketAddr,
-    /// Where it takes OTLP over HTTP.
+    /// The address for OTLP over HTTP.
     pub http: SocketAddr,
-    /// It.
+    /// The process.
     pub process: Process,
     program: PathBuf,
     config: PathBuf,
@@ -118,18 +120,18 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// One of this name in the bed; `None` if there is no collector.
+    /// Starts a collector with this name in the bed; `None` if there is no collector.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn start(bed: &Testbed, name: &str) -> Option<Collector> {
         Collector::configured(bed, name, "", "")
     }
 
-    /// One that shows a certificate, and answers who has a token: `authorization: Bearer TOKEN`.
+    /// Starts a collector with a certificate that requires a token: `authorization: Bearer TOKEN`.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn secured(
         bed: &Testbed,
         name: &str,
@@ -144,7 +146,7 @@ impl Collector {
         Collector::configured(bed, name, &receives, &extensions)
     }
 
-    /// `receives` is how it does that by both protocols, beside where.
+    /// `receives` has the settings of both protocols, in addition to the addresses.
     fn configured(
         bed: &Testbed,
         name: &str,
@@ -184,21 +186,22 @@ impl Collector {
         start(program, &args, serves)
     }
 
-    /// Starts it again where it was, after it has ended.
+    /// Restarts it at the same addresses, after it has ended.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn restart(&mut self) {
         self.process = Collector::run(&self.program, &self.config, [self.grpc, self.http]);
     }
 
-    /// All requests of a kind that it got: `resourceSpans`, `resourceMetrics`, `resourceLogs`; their resources in order.
+    /// All received requests of a kind: `resourceSpans`, `resourceMetrics`, `resourceLogs`; their
+    /// resources in order.
     ///
     /// # Panics
-    /// If a line of its file that is whole is no JSON.
+    /// If a complete line of its file isn't JSON.
     pub fn got(&self, kind: &str) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.file).unwrap_or_default();
-        // It may be writing the last one.
+        // It may be writing the last line.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let requests = whole.lines().map(|line| {
             serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"))
@@ -207,20 +210,20 @@ impl Collector {
         resources.flatten().collect()
     }
 
-    /// All spans that it got.
+    /// All received spans.
     pub fn spans(&self) -> Vec<Value> {
         let resources = self.got("resourceSpans");
         below(&resources, "/scopeSpans", "/spans").collect()
     }
 
-    /// All metrics that it got; a metric that was sent often is there often, the latest last.
+    /// All received metrics; a metric that was sent repeatedly occurs repeatedly, the latest last.
     pub fn metrics(&self) -> Vec<Value> {
         let resources = self.got("resourceMetrics");
         below(&resources, "/scopeMetrics", "/metrics").collect()
     }
 }
 
-/// What is in all scopes of all resources.
+/// The entries of all scopes of all resources.
 fn below<'v>(
     resources: &'v [Value],
     scopes: &'v str,
@@ -230,7 +233,7 @@ fn below<'v>(
     scopes.flat_map(move |scope| list(scope, items)).cloned()
 }
 
-/// The elements of an array inside of a value; none if it isn't there.
+/// The elements of an array in a value; none if it is absent.
 pub fn list<'v>(value: &'v Value, at: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
     let array = value.pointer(at).and_then(Value::as_array);
     array.into_iter().flatten()
@@ -249,22 +252,22 @@ pub fn points(metric: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|kind| list(metric, &format!("/{kind}/dataPoints")).collect::<Vec<_>>())
 }
 
-/// Jaeger, all in one program, with what it gets in memory.
+/// Jaeger in one process, with its data in memory.
 #[derive(Debug)]
 pub struct Jaeger {
-    /// Where it takes OTLP over gRPC.
+    /// The address for OTLP over gRPC.
     pub grpc: SocketAddr,
-    /// Where it takes OTLP over HTTP.
+    /// The address for OTLP over HTTP.
     pub http: SocketAddr,
     query: SocketAddr,
     _process: Process,
 }
 
 impl Jaeger {
-    /// `None` if there is no Jaeger.
+    /// Starts Jaeger; `None` if there is none.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn start() -> Option<Jaeger> {
         let program = place_of("jaeger")?;
         let (grpc, http, query) = (free(), free(), free());
@@ -273,7 +276,7 @@ impl Jaeger {
             format!("--collector.otlp.http.host-port={http}"),
             format!("--query.http-server.host-port={query}"),
         ];
-        // What else it listens on, and nobody here uses.
+        // Its other listeners, which nobody uses here.
         for unused in [
             "admin.http",
             "collector.grpc-server",
@@ -292,13 +295,13 @@ impl Jaeger {
         })
     }
 
-    /// A trace, as its query API has it.
+    /// A trace from its query API.
     pub fn trace(&self, id: &str) -> Option<Value> {
         let answer = get(self.query, &format!("/api/traces/{id}"))?;
         answer["data"].get(0).cloned()
     }
 
-    /// How many traces a service has within the last hour.
+    /// The number of a service's traces within the last hour.
     pub fn traces_of(&self, service: &str) -> usize {
         let path = format!("/api/traces?service={service}&limit=1000&lookback=1h");
         let answer = get(self.query, &path).unwrap_or_default();
@@ -306,7 +309,7 @@ impl Jaeger {
     }
 }
 
-/// Prometheus, which scrapes some daemons each second.
+/// Prometheus, which scrapes some daemons every second.
 #[derive(Debug)]
 pub struct Prometheus {
     at: SocketAddr,
@@ -314,18 +317,18 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// `None` if there is no Prometheus.
+    /// Starts Prometheus; `None` if there is none.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn start(bed: &Testbed, targets: &[SocketAddr]) -> Option<Prometheus> {
         Prometheus::with(bed, targets, "exemplar-storage")
     }
 
-    /// One with some of what isn't stable.
+    /// Starts it with unstable features.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn with(bed: &Testbed, targets: &[SocketAddr], features: &str) -> Option<Prometheus> {
         let program = place_of("prometheus")?;
         let targets: Vec<_> = targets.iter().map(|at| format!("'{at}'")).collect();
@@ -350,14 +353,15 @@ impl Prometheus {
         })
     }
 
-    /// What a query of PromQL answers at the moment: the series, each with its labels in `metric`.
+    /// The current result of a PromQL query: the series, each with its labels in `metric`.
     pub fn query(&self, query: &str) -> Vec<Value> {
         let answer = get(self.at, &format!("/api/v1/query?query={}", escaped(query)));
         let answer = answer.unwrap_or_default();
         list(&answer, "/data/result").cloned().collect()
     }
 
-    /// The exemplars of the series that a query is about, of the last hour: each series with its labels in `seriesLabels`.
+    /// The exemplars of the query's series in the last hour: each series with its labels in
+    /// `seriesLabels`.
     pub fn exemplars(&self, query: &str) -> Vec<Value> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
@@ -367,7 +371,7 @@ impl Prometheus {
         list(&answer, "/data").cloned().collect()
     }
 
-    /// The one number that a query answers.
+    /// The single number that a query returns.
     pub fn number(&self, query: &str) -> Option<f64> {
         let series = self.query(query);
         let [one] = &series[..] else { return None };

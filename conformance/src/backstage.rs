@@ -1,5 +1,6 @@
-//! What the documentation's examples have behind them, and tests of the Rust library: a daemon, and a server for those that only call. The
-//! examples show what a program is, and run as they stand; what is here they hide.
+//! The environment of the documentation's examples and of the Rust library's tests: a daemon, and a
+//! server for examples that only call. The examples show a whole program, and run as written; this
+//! code is hidden in them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +13,7 @@ use crate::hotel::{AvailabilityReply, AvailabilityRequest, ReserveReply, Reserve
 use crate::interop::{SemanticsServer, Server as Semantics};
 use crate::testbed::{Daemon, Testbed};
 
-/// A daemon with a tenant, and maybe a session that serves.
+/// A daemon with a tenant, and optionally a session that serves.
 #[derive(Debug)]
 pub struct Backstage {
     token: String,
@@ -28,10 +29,10 @@ impl Default for Backstage {
 }
 
 impl Backstage {
-    /// Nothing is served.
+    /// An environment without a server.
     ///
     /// # Panics
-    /// If the daemon doesn't come up.
+    /// If the daemon doesn't start.
     pub fn new() -> Backstage {
         let bed = Testbed::new();
         let daemon = bed.daemon("a");
@@ -43,7 +44,7 @@ impl Backstage {
         }
     }
 
-    /// A hotel whose one room costs nothing.
+    /// An environment with a hotel whose only room costs nothing.
     ///
     /// # Panics
     /// If it can't be served.
@@ -59,7 +60,7 @@ impl Backstage {
         Backstage::with(SemanticsServer::new(Semantics))
     }
 
-    /// Serves this on a session of its own.
+    /// Serves a service on its own session.
     ///
     /// # Panics
     /// If it can't be served.
@@ -74,7 +75,7 @@ impl Backstage {
         backstage
     }
 
-    /// How a session is opened here.
+    /// The options for opening a session.
     pub fn options(&self) -> SessionOptions {
         SessionOptions::new(self.daemon.socket(), &*self.token)
     }
@@ -88,7 +89,7 @@ impl Backstage {
     }
 }
 
-/// Books one room after the other, as long as one is asked for at a time.
+/// Books one room after the other, if the request is for one room.
 #[derive(Debug, Default)]
 pub struct Hotel(AtomicU64);
 

@@ -1,7 +1,7 @@
-//! Modules made to keep a compiler busy or to fill its memory, from seeds.
+//! Hostile modules from seeds, which keep a compiler busy or fill its memory.
 //!
-//! Each is a whole policy (manifest, exports, memory) with one thing too many; [`largest`] is what the daemon's scan lets
-//! just pass.
+//! Each is a whole policy (manifest, exports, memory) with one excess; [`largest`] is just within
+//! the limits of the daemon's scan.
 
 use crate::hostile::Seeded;
 use crate::wasm::{name, section, write_leb};
@@ -9,7 +9,7 @@ use crate::wasm::{name, section, write_leb};
 /// A hostile module.
 #[derive(Debug, Clone)]
 pub struct Bomb {
-    /// What there is too much of.
+    /// The kind of excess.
     pub kind: &'static str,
     /// The module.
     pub wasm: Vec<u8>,
@@ -70,10 +70,11 @@ const KINDS: [(&str, Fill); 12] = [
     }),
 ];
 
-/// How many of each kind [`bombs`] makes.
+/// The number of modules of each kind in [`bombs`].
 pub const OF_EACH_KIND: usize = 8;
 
-/// Modules that must be refused: some of each kind, each also spoiled at a random place for half of the seeds.
+/// Modules that must be refused: some of each kind, also corrupted at a random place for half of
+/// the seeds.
 pub fn bombs() -> Vec<Bomb> {
     let mut made = Vec::new();
     for (kind, fill) in KINDS {
@@ -91,10 +92,11 @@ pub fn bombs() -> Vec<Bomb> {
     made
 }
 
-/// About the most work for a compiler that the scan lets pass.
+/// About the most compiler work that the scan permits.
 pub fn largest(seed: u64) -> Bomb {
     let mut shell = Shell::default();
-    // if (local.get 0) { local.set 1.. }: each block gives every local that is set a value to merge.
+    // if (local.get 0) { local.set 1.. }: each block makes the compiler merge every local that is
+    // set.
     for function in 0..20u8 {
         let mut code = Vec::new();
         for block in 0..290usize {
@@ -118,9 +120,9 @@ pub fn largest(seed: u64) -> Bomb {
     }
 }
 
-/// A policy that allows everything, and room for more.
+/// A policy that allows everything, with room for additions.
 struct Shell {
-    /// Types beyond the two that the policy needs; each function without parameters has type 1.
+    /// Types beyond the two that the policy needs; functions without parameters have type 1.
     types: usize,
     functions: Vec<Vec<u8>>,
     table: Option<usize>,
@@ -209,7 +211,7 @@ impl Shell {
     }
 }
 
-/// A section that is a list.
+/// A section with a list.
 fn list(wasm: &mut Vec<u8>, id: u8, items: impl IntoIterator<Item = Vec<u8>>) {
     let items: Vec<_> = items.into_iter().collect();
     let mut body = Vec::new();

@@ -1,8 +1,9 @@
-//! A headless Chromium, driven over WebDriver: what somebody sees, clicks and types.
+//! A headless Chromium, driven over WebDriver: what a user sees, clicks and types.
 //!
-//! WebDriver is JSON over HTTP, one request per connection, so this speaks it by itself.
+//! WebDriver is JSON over HTTP, one request per connection, so this file implements it.
 //!
-//! Absent on purpose: other browsers. What isn't standard is Chromium's own protocol ([`Browser::devtools`]).
+//! Absent on purpose: other browsers. Non-standard features use Chromium's own protocol
+//! ([`Browser::devtools`]).
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -30,10 +31,11 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts one with its profile in a directory; none if the machine has none and nobody demands it (`TOLLGATE_BROWSER=required`).
+    /// Starts a browser with its profile in a directory; `None` if there is none and none is
+    /// required (`TOLLGATE_BROWSER=required`).
     ///
     /// # Panics
-    /// If one is demanded, or one that is there doesn't start.
+    /// If one is required but missing, or doesn't start.
     pub fn start(profile: &Path) -> Option<Browser> {
         let directories = std::env::var_os("PATH").unwrap_or_default();
         let found = std::env::split_paths(&directories).map(|path| path.join("chromedriver"));
@@ -59,7 +61,7 @@ impl Browser {
             _driver: driver,
         };
         let profile = format!("--user-data-dir={}", profile.display());
-        // Its sandbox wants what containers haven't; the pages are ours.
+        // Its sandbox needs features that containers lack; the pages are trusted.
         let args = [
             "--headless=new",
             "--no-sandbox",
@@ -79,12 +81,12 @@ impl Browser {
         Some(browser)
     }
 
-    /// Goes to an address.
+    /// Opens an address.
     pub fn go(&self, url: &str) {
         self.ask("POST", "/url", &json!({"url": url}));
     }
 
-    /// Runs a script's body in the page; what it returns, also by a promise.
+    /// Runs a script's body in the page; returns its result, also from a promise.
     pub fn run(&self, script: &str) -> Value {
         let body = json!({"script": script, "args": []});
         self.ask("POST", "/execute/sync", &body)
@@ -93,7 +95,7 @@ impl Browser {
     /// Waits until an expression is true.
     ///
     /// # Panics
-    /// If it doesn't become true; with what is to be read then.
+    /// If it doesn't become true; the message has the page's text.
     #[track_caller]
     pub fn until(&self, expression: &str) {
         let script = format!("return Boolean({expression})");
@@ -104,7 +106,7 @@ impl Browser {
         });
     }
 
-    /// Presses keys, where the focus is.
+    /// Presses keys, for the focused element.
     pub fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             ["keyDown", "keyUp"].map(|kind| json!({"type": kind, "value": key.to_string()}))
@@ -114,7 +116,7 @@ impl Browser {
         self.ask("POST", "/actions", &json!({"actions": [keyboard]}));
     }
 
-    /// Clicks what a CSS selector finds, as a person does: it has to be visible.
+    /// Clicks the element of a CSS selector like a user: it must be visible.
     pub fn click(&self, selector: &str) {
         let found = json!({"using": "css selector", "value": selector});
         let found = self.ask("POST", "/element", &found);
@@ -129,7 +131,7 @@ impl Browser {
         self.ask("POST", "/goog/cdp/execute", &body);
     }
 
-    /// What the page was told off for: blocked by its policy, not found, an exception.
+    /// The page's errors: blocked by its policy, not found, exceptions.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.ask("POST", "/se/log", &json!({"type": "browser"}));
         let lines = log.as_array().into_iter().flatten();
@@ -167,7 +169,7 @@ impl Browser {
             stream,
             "{method} /session{session}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         )?;
-        // Not until its end: a browser that was just started holds the connection open, too.
+        // Not until the end: a browser that was just started holds the connection open, too.
         let mut answer = BufReader::new(stream);
         let mut length = 0;
         loop {
@@ -188,7 +190,7 @@ impl Browser {
 }
 
 impl Drop for Browser {
-    /// The driver ends its browser; killed, it would leave it.
+    /// Ends the driver, which ends its browser. A killed driver would leave the browser running.
     fn drop(&mut self) {
         let _already_gone = self.try_ask("DELETE", "", &Value::Null);
     }

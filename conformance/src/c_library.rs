@@ -1,5 +1,5 @@
-//! The C library as its users meet it: installed, found by pkg-config, built against by gcc and clang as C11 and by g++ as C++17, run
-//! plain, under the address sanitizer and under valgrind.
+//! The C library as users install it: found by pkg-config, built against by gcc and clang as C11
+//! and by g++ as C++17, run plain, under the address sanitizer and under valgrind.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::testbed::{health_proto, proto_file, run, stubs, succeed};
 
 const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
-/// How a program is built and run.
+/// A way to build and run a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// By gcc, with the shared library.
@@ -18,9 +18,9 @@ pub enum Way {
     Static,
     /// As C++17 by g++.
     Cpp,
-    /// With the address sanitizer and the one for undefined behaviour.
+    /// With the sanitizers for addresses and for undefined behaviour.
     Sanitized,
-    /// As [`Shared`](Way::Shared), under valgrind.
+    /// Like [`Shared`](Way::Shared), under valgrind.
     Valgrind,
 }
 
@@ -46,7 +46,7 @@ pub fn sources() -> PathBuf {
 }
 
 impl Kit {
-    /// Installs the library, and makes the stubs, in a directory that is emptied.
+    /// Installs the library and makes the stubs in a directory, which is emptied first.
     ///
     /// # Panics
     /// If the library isn't built, or something fails.
@@ -85,7 +85,7 @@ impl Kit {
         said.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Where its libraries are.
+    /// The directory of its libraries.
     pub fn lib(&self) -> PathBuf {
         self.place.join("prefix/lib")
     }
@@ -124,7 +124,7 @@ impl Kit {
         program
     }
 
-    /// The program and its arguments, as it is to be run.
+    /// The command line that runs the program with its arguments.
     pub fn command(&self, way: Way, program: &Path, args: &[&str]) -> (PathBuf, Vec<String>) {
         let args = args.iter().map(|&arg| arg.to_owned());
         if way != Way::Valgrind {
@@ -144,7 +144,7 @@ impl Kit {
         )
     }
 
-    /// Builds an example and runs it to its end; what it printed.
+    /// Builds an example and runs it to its end; returns its output.
     ///
     /// # Panics
     /// If that fails.

@@ -1,4 +1,5 @@
-//! Instructions of a program by source file, as valgrind's callgrind counts them: the same on every machine, whatever else it does.
+//! A program's instructions by source file, as counted by valgrind's callgrind: the same on every
+//! machine, whatever else runs on it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,31 +11,34 @@ use crate::process::program;
 use crate::testbed::{Options, SOON, Testbed, succeed};
 use crate::traffic::ECHO;
 
-/// The most instructions that a call with one request and one reply may take in a library around core, its stubs included, as built for
-/// the tests. At one per cycle of 3.3 GHz, which is slow, they take 300 ns.
+/// The instruction limit of a call with one request and one reply in a library around core,
+/// including its stubs, as built for the tests. At one instruction per cycle of 3.3 GHz, which is
+/// slow, they take 300 ns.
 pub const MOST_PER_CALL: u64 = 1_000;
 
-/// The same with core, and with all that both make of Rust's and C's libraries: no bar of the product's, but what keeps them from growing unseen.
-/// Counted were 5,800 and 13,200, sleeping at once: how often a waiting thread looks for work is the machine's.
+/// The same including core, and for everything together, for Rust's and C's libraries: not a goal
+/// of the product, but a check against unnoticed growth. Measured: 5,800 and 13,200, with immediate
+/// sleeping, since the number of polls of a waiting thread depends on the machine.
 pub const MOST_WITH_CORE: u64 = 7_000;
 /// See [`MOST_WITH_CORE`].
 pub const MOST_IN_ALL: u64 = 16_000;
 
-/// Calls that are counted, behind those that a program needs to get going.
+/// The counted calls, after those for start-up.
 const CALLS: u64 = 2_000;
 const BEFORE: u64 = 100;
 
-/// What each of a program's calls took.
+/// The instructions of each of a program's calls.
 #[derive(Debug, Default)]
 pub struct PerCall {
-    /// Of all counted calls.
+    /// For all counted calls.
     by_file: BTreeMap<String, u64>,
-    /// The same, with what a function calls.
+    /// The same, including called functions.
     by_function: BTreeMap<String, u64>,
 }
 
 impl PerCall {
-    /// Counts a program that takes how many calls to make as its last argument; `profile` is a file that may be overwritten.
+    /// Counts a program that takes the number of calls as its last argument; `profile` is a file
+    /// that may be overwritten.
     ///
     /// # Panics
     /// If it fails.
@@ -43,10 +47,11 @@ impl PerCall {
         run(BEFORE + CALLS).less(&run(BEFORE))
     }
 
-    /// Counts a daemon with this configuration, through calls of a client and a server on its host, a hundred at a time.
+    /// Counts a daemon with this configuration, for calls between a client and a server on its
+    /// host, 100 at a time.
     ///
     /// # Panics
-    /// If a call fails, or the daemon doesn't end when it is told to.
+    /// If a call fails, or the daemon doesn't stop.
     pub fn of_daemon(config: &str) -> PerCall {
         let run = |calls| count_daemon(config, calls);
         run(BEFORE + CALLS).less(&run(BEFORE))
@@ -64,7 +69,7 @@ impl PerCall {
         self
     }
 
-    /// In the functions that are called so, with all that they call.
+    /// In the selected functions, including what they call.
     pub fn of_functions(&self, is_one: impl Fn(&str) -> bool) -> u64 {
         let functions = self.by_function.iter().filter(|(name, _)| is_one(name));
         functions.map(|(_, count)| count).sum::<u64>() / CALLS
@@ -92,14 +97,15 @@ fn count(program: &Path, args: &[&str], calls: u64, profile: &Path) -> PerCall {
     counted(&said.unwrap_or_else(|error| panic!("{}: {error}", profile.display())))
 }
 
-/// Runs a daemon through so many calls, which sleeps between them: how often it looks before it sleeps is the machine's.
+/// Runs a daemon through this many calls; it sleeps between them, since the number of polls depends
+/// on the machine.
 fn count_daemon(config: &str, calls: u64) -> PerCall {
     let bed = Testbed::new();
     let profile = bed.path("callgrind");
     let out = format!("--callgrind-out-file={}", profile.display());
     let valgrind = ["valgrind", "--quiet", "--tool=callgrind", &out];
     let options = Options {
-        // What valgrind has of addresses is too little for the pool that there is by default.
+        // Valgrind has too few addresses for the default pool.
         config: format!("waiting = 'sleep'\n[policies]\ninstances = 4\n{config}"),
         under: valgrind.map(str::to_owned).into(),
         ..Options::default()
@@ -117,7 +123,8 @@ fn count_daemon(config: &str, calls: u64) -> PerCall {
     counted(&said.unwrap_or_else(|error| panic!("{}: {error}", profile.display())))
 }
 
-/// What a profile has counted; inlined code counts in the file where it was written, and in the function where it runs.
+/// The counts of a profile; inlined code counts in the file where it was written, and in the
+/// function where it runs.
 fn counted(profile: &str) -> PerCall {
     let (mut files, mut functions) = (Names::default(), Names::default());
     let (mut file, mut function, mut is_call) = (String::new(), String::new(), false);
@@ -133,7 +140,7 @@ fn counted(profile: &str) -> PerCall {
         } else if let Some(said) = begins(&["cfn="]) {
             functions.named(said);
         } else if line.starts_with("calls=") {
-            // The next line has what was called.
+            // The next line has the called function's counts.
             is_call = true;
         } else if line.starts_with(|c: char| c.is_ascii_digit() || "+-*".contains(c))
             && let Some(count) = line
@@ -150,7 +157,7 @@ fn counted(profile: &str) -> PerCall {
     counts
 }
 
-/// `(7) path` gives a name its number, `(7)` names it again.
+/// `(7) path` defines a number for a name, `(7)` refers to it.
 #[derive(Default)]
 struct Names(BTreeMap<String, String>);
 

@@ -1,16 +1,19 @@
-//! The interoperability suite's cases: what a client of any language is told to do with `interop.Semantics`, and what must come of it.
+//! The interoperability suite's cases: the instructions for a client of any language with
+//! `interop.Semantics`, and the required results.
 //!
 //! ```text
-//!   case, a line of JSON ──▶ interop-client SOCKET TOKEN TARGET ──▶ what came, a line of JSON
+//!   case, a line of JSON ──▶ interop-client SOCKET TOKEN TARGET ──▶ the result, a line of JSON
 //! ```
 //!
-//! A case says its method, its requests and how they are sent; absent fields are zero, empty or false, `cancel_after` is -1. Payloads are
-//! told by length and byte, `details` and the values of keys that end in `-bin` are base64. After a cancellation of the client's own the
-//! code is 1. `grpc-status-details-bin` isn't among the trailers; it is `details`.
+//! A case has its method, its requests and the way to send them; absent fields are zero, empty or
+//! false, `cancel_after` is -1. Payloads are given by length and byte; `details` and the values of
+//! keys that end in `-bin` are base64. After the client's own cancellation the code is 1.
+//! `grpc-status-details-bin` isn't among the trailers, but in `details`.
 //!
-//! Beside those there are the golden vectors of the stubs (`marshal-codegen/golden/zoo.json`), which go through `everything.Everything/Swap`
-//! and come back: the case has the canonical `block` of a message in base64, and so has what came. Rust's and Python's programs make messages
-//! of it and blocks of what came, through their stubs; C's send it as it is.
+//! There are also the golden vectors of the stubs (`marshal-codegen/golden/zoo.json`), which are
+//! sent through `everything.Everything/Swap` and returned: the case has the canonical `block` of a
+//! message in base64, and so has the result. Rust's and Python's programs convert blocks to
+//! messages and back with their stubs; C's sends them unchanged.
 
 use std::path::Path;
 
@@ -20,23 +23,23 @@ use serde_json::{Value, json};
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::{MessageId, Schema};
 
-/// A case, and what must come of it.
+/// A case with its required result.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// What it is about, unique.
+    /// Its unique description.
     pub name: String,
-    /// For the client.
+    /// The instructions for the client.
     pub told: Value,
-    /// From the client. Of an object that has no `message`, any is right.
+    /// The required result of the client. If an object has no `message`, any message is right.
     pub expected: Value,
 }
 
-/// Bytes as the suite writes them.
+/// Bytes in the suite's encoding.
 pub fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// Bytes as the suite writes them; none if it is no base64.
+/// Bytes from the suite's encoding; empty if it isn't base64.
 pub fn from_base64(text: &str) -> Vec<u8> {
     STANDARD.decode(text).unwrap_or_default()
 }
@@ -67,7 +70,7 @@ fn failed(responses: Vec<Value>, code: u32, message: Option<&str>) -> Value {
     result
 }
 
-/// Bytes of a message that may not be sent: 16 MiB may.
+/// The size of a message that exceeds the limit of 16 MiB.
 const TOO_LONG: u32 = 17_000_000;
 
 /// Every case.
@@ -254,7 +257,7 @@ pub fn cases() -> Vec<Case> {
 /// The golden vectors of all messages that are, or can be a field of, `everything.All`.
 ///
 /// # Panics
-/// If they aren't what they were reviewed to be.
+/// If they differ from the reviewed ones.
 pub fn goldens() -> Vec<Case> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../marshal-codegen/golden/zoo.json");
     let zoo = std::fs::read(file).expect("the vectors are committed");
@@ -289,7 +292,7 @@ pub fn goldens() -> Vec<Case> {
     cases
 }
 
-/// Why what came isn't what must come.
+/// The difference between the result and the required one.
 pub fn difference(case: &Case, came: &Value) -> Option<String> {
     let expected = case.expected.as_object()?;
     let differs = |(key, value): &(&String, &Value)| came.get(key.as_str()) != Some(value);

@@ -1,4 +1,4 @@
-//! Certificates as an operator's own authority signs them, made by the test that uses them.
+//! Certificates from an operator's own authority, made by the test that uses them.
 
 use std::path::PathBuf;
 
@@ -6,19 +6,19 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 use crate::testbed::Testbed;
 
-/// Files of an authority, and of a server that it has signed: all in PEM.
+/// The files of an authority and of a server with its signature: all in PEM.
 #[derive(Debug)]
 pub struct Certificates {
     /// The authority's certificate.
     pub ca: PathBuf,
-    /// The server's, for 127.0.0.1.
+    /// The server's certificate, for 127.0.0.1.
     pub certificate: PathBuf,
     /// The server's key.
     pub key: PathBuf,
 }
 
 impl Certificates {
-    /// Those of an authority of this name.
+    /// The files of an authority with this name.
     ///
     /// # Panics
     /// If there is no randomness, or the bed can't be written.

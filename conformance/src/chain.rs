@@ -1,7 +1,9 @@
-//! Hosts in a row: an application on the first calls one on the second, whose handler calls one on the third, and so on.
+//! A chain of hosts: an application on the first calls one on the second, whose handler calls one
+//! on the third, and so on.
 //!
-//! Guests book at the front without end. The last host remembers what reached it, so that a test knows of each call how it ended, and that
-//! no handler ran twice. No method here is called again by a library: what a guest sees is what happened.
+//! Guests book at the front without pause. The last host records every call, so that a test knows
+//! how each call ended, and that no handler ran twice. No library retries the method: a guest sees
+//! the actual outcome.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -25,16 +27,16 @@ use crate::testbed::{Daemon, Options, SOON, Testbed, eventually, succeed};
 /// The hosts' names, in the direction of the calls.
 pub const NAMES: [&str; 4] = ["frontend", "a", "b", "c"];
 
-/// What joins hosts beyond loopback.
+/// The key of links between hosts beyond loopback.
 const KEY: &str = "q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=";
 
 /// Guests, each with one call at a time.
 const GUESTS: u32 = 4;
 
-/// How often each number reached the last host.
+/// The number of times that each call reached the last host.
 type Seen = Arc<Mutex<BTreeMap<u32, u32>>>;
 
-/// Four hosts, and everything that runs on them.
+/// Four hosts with their applications.
 #[derive(Debug)]
 pub struct Chain {
     /// In the direction of the calls.
@@ -42,13 +44,14 @@ pub struct Chain {
     /// The applications' sessions.
     sessions: Vec<Session>,
     seen: Seen,
-    /// What they are part of.
+    /// The bed that they are in.
     pub bed: Testbed,
     /// Their networks, if each has its own.
     _networks: Option<Networks>,
 }
 
-/// A network namespace per host, and a bridge in another that joins them. They last as long as the processes in them.
+/// A network namespace per host, and a bridge in another that joins them. They last as long as
+/// their processes.
 #[derive(Debug)]
 struct Networks {
     hosts: Vec<Process>,
@@ -56,7 +59,7 @@ struct Networks {
 }
 
 impl Chain {
-    /// On loopback.
+    /// A chain on loopback.
     ///
     /// # Panics
     /// If a daemon or an application can't be started.
@@ -64,7 +67,8 @@ impl Chain {
         Chain::with(None)
     }
 
-    /// Each host in a network namespace of its own, which takes root and iproute2; on loopback without, which it says.
+    /// A chain with a network namespace per host, which needs root and iproute2; without them it is
+    /// on loopback, with a message.
     ///
     /// # Panics
     /// If a network, a daemon or an application can't be made.
@@ -92,7 +96,7 @@ impl Chain {
         };
         let hosts: Vec<Daemon> = NAMES.iter().enumerate().map(host).collect();
         let seen = Seen::default();
-        // From the last one on, so that each finds the next.
+        // From the last host on, so that each finds the next.
         let mut sessions: Vec<Session> = Vec::new();
         for number in (1..hosts.len()).rev() {
             let session = open(&hosts[number]);
@@ -115,7 +119,7 @@ impl Chain {
         }
     }
 
-    /// A fleet file of all hosts, and of what is to be said besides of each: lines of TOML.
+    /// A fleet file of all hosts, with further lines of TOML for each.
     pub fn fleet(&self, besides: impl Fn(&str) -> String) -> PathBuf {
         let host = |host: &Daemon| {
             let (name, socket) = (host.name(), host.socket().display());
@@ -126,7 +130,7 @@ impl Chain {
         self.bed.file("fleet.toml", text)
     }
 
-    /// What every host can be upgraded to.
+    /// A program that every host can be upgraded to.
     pub fn successor(&self) -> PathBuf {
         self.bed
             .successor("next", &program("tollgated").display().to_string())
@@ -141,7 +145,7 @@ impl Chain {
         self.hosts.iter_mut().map(pid).collect()
     }
 
-    /// Who calls at the frontend: a session, and a client that leads through all hosts.
+    /// A caller at the frontend: a session, and a client through all hosts.
     ///
     /// # Panics
     /// Never: the frontend has a session.
@@ -150,13 +154,13 @@ impl Chain {
         (session.clone(), client(session, &self.hosts[1]))
     }
 
-    /// How often the call of this number has reached the last host.
+    /// The number of times that a call reached the last host.
     pub fn reached(&self, number: u32) -> u32 {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.get(&number).copied().unwrap_or_default()
     }
 
-    /// Guests who book at the frontend until they are told to go.
+    /// Guests that book at the frontend until they are stopped.
     ///
     /// # Panics
     /// If they can't book at all.
@@ -194,7 +198,7 @@ fn client(session: &Session, host: &Daemon) -> ReservationClient {
     ReservationClient::new(Channel::new(session, &host.listen().to_string()))
 }
 
-/// Who books, and how that ended.
+/// The guests, and the outcomes of their bookings.
 #[derive(Debug)]
 pub struct Guests {
     leave: Arc<AtomicBool>,
@@ -204,7 +208,7 @@ pub struct Guests {
     seen: Seen,
 }
 
-/// A call, and the one end that it came to.
+/// A call and its one outcome.
 #[derive(Debug)]
 struct End {
     number: u32,
@@ -225,7 +229,7 @@ impl Guests {
                 let end = reply.map(|reply| reply.get_ref().view().reservation_id());
                 match &end {
                     Ok(_) => _ = booked.fetch_add(1, Ordering::Relaxed),
-                    // Nobody is there just now.
+                    // The server is missing at the moment.
                     Err(_) => std::thread::sleep(std::time::Duration::from_millis(1)),
                 }
                 ends.push(End { number, end });
@@ -244,10 +248,10 @@ impl Guests {
         more.unwrap_or_else(|waited| panic!("nobody has booked for {waited:?}"));
     }
 
-    /// Sends them away; how many calls there were, and how many of them were UNAVAILABLE.
+    /// Stops the guests. Returns the number of calls, and how many of them were UNAVAILABLE.
     ///
     /// # Panics
-    /// If a call didn't end exactly once, ended otherwise, or ran twice.
+    /// If a call didn't end exactly once, had a wrong outcome, or ran twice.
     pub fn leave(self) -> (usize, usize) {
         self.leave.store(true, Ordering::Relaxed);
         let mut ends = BTreeMap::new();
@@ -283,7 +287,7 @@ fn reservation(number: u32) -> ReserveRequest {
     }
 }
 
-/// Asks the next host, or is the last.
+/// Calls the next host, or is the last.
 struct Relay {
     next: Option<ReservationClient>,
     seen: Seen,

@@ -1,4 +1,5 @@
-//! A server that counts how often each call reaches it, and calls that tell each other apart: for tests that nothing is lost or done twice.
+//! A server that counts how often each call reaches it, and distinguishable calls: for tests that
+//! nothing is lost or done twice.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +9,7 @@ use tollgate::{Code, Received, Reply, Request, Response, Status, Streaming};
 
 use crate::interop::{Answer, Answers, Ask, Semantics};
 
-/// A call by this number.
+/// A call with this number.
 pub fn ask(number: u64) -> Ask {
     Ask {
         number,
@@ -20,7 +21,7 @@ pub fn ask(number: u64) -> Ask {
 /// Counts how often each call is handled, and answers on a worker.
 #[derive(Clone, Debug, Default)]
 pub struct Counting {
-    /// How often, by number.
+    /// The count per number.
     pub handled: Arc<Mutex<HashMap<u64, u32>>>,
 }
 
@@ -57,7 +58,7 @@ impl Semantics for Counting {
     }
 }
 
-/// What a call by this number brings: small ones, such with an extent, and such that take many pages.
+/// The payload of a call with this number: small ones, ones with an extent, and ones of many pages.
 pub fn payload(number: u64) -> Vec<u8> {
     let len = [0, 40, 3_000, 20_000, 300_000][number as usize % 5];
     (0..len).map(|k| (k as u64 ^ number) as u8).collect()

@@ -1,9 +1,9 @@
-//! An application that keeps no promise: a session driven by hand, with a way to write anything
+//! An application that breaks all rules: a session driven by hand, which can write anything
 //! anywhere that its descriptors allow.
 //!
-//! It speaks the real protocol where that is needed to get in (open, bind), and then leaves every
-//! decision to the test: raw ring entries, raw bytes in heaps and in the rings' index words. It writes
-//! through the memfds with `pwrite`, as any program with these descriptors could; no `unsafe`.
+//! It uses the real protocol to get in (open, bind); then the test makes every decision: raw ring
+//! entries, raw bytes in heaps and in the rings' index words. It writes through the memfds with
+//! `pwrite`, like any program with these descriptors could; no `unsafe`.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,7 +26,7 @@ use tollgate_shm_abi::ring::{PushError, ring_bytes};
 use tollgate_shm_abi::segment::ABI_VERSION;
 use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 
-/// A connection to a daemon's control socket on which anything can be said.
+/// A connection to a daemon's control socket for arbitrary packets.
 #[derive(Debug)]
 pub struct Wire {
     socket: ControlSocket,
@@ -37,7 +37,7 @@ impl Wire {
     /// Connects.
     ///
     /// # Panics
-    /// If nobody listens: then there is nothing to attack.
+    /// If no daemon listens: then there is nothing to attack.
     pub fn connect(socket: &Path) -> Wire {
         let path = socket.to_str().expect("the testbed's paths are text");
         Wire {
@@ -46,12 +46,12 @@ impl Wire {
         }
     }
 
-    /// Sends these bytes and descriptors as one packet; says whether the socket took them.
+    /// Sends these bytes and descriptors as one packet; returns whether the socket accepted them.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.socket.send(bytes, fds).is_ok()
     }
 
-    /// The next packet; `None` if the daemon has hung up, or says nothing in time.
+    /// The next packet; `None` if the daemon has hung up, or sends nothing in time.
     pub fn receive(&self, timeout: Duration) -> Option<(Response, Vec<OwnedFd>)> {
         let timeout = Timespec::try_from(timeout).ok()?;
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
@@ -62,7 +62,7 @@ impl Wire {
         Some((Response::decode(&packet.bytes[..]).ok()?, packet.fds))
     }
 
-    /// Asks properly and returns the answer, passing over what wasn't asked for.
+    /// Sends a valid request and returns the answer; skips unrequested packets.
     pub fn ask(
         &mut self,
         body: RequestBody,
@@ -81,7 +81,7 @@ impl Wire {
             return None;
         }
         loop {
-            // As long as the command line waits: a push may be compiling on a busy machine.
+            // The command line's timeout: a push may be compiling on a busy machine.
             let (response, fds) = self.receive(Duration::from_secs(60))?;
             if response.id == id {
                 return Some((response.body?, fds));
@@ -89,7 +89,7 @@ impl Wire {
         }
     }
 
-    /// Waits until the daemon hangs up; returns the reason that it gave, if any. `None`: it didn't.
+    /// Waits until the daemon hangs up; returns its reason, if any. `None`: it didn't hang up.
     pub fn hangs_up(&self, timeout: Duration) -> Option<String> {
         let end = Instant::now() + timeout;
         let mut reason = String::new();
@@ -132,9 +132,9 @@ pub enum Target {
 pub struct Hostile {
     /// Its control connection.
     pub wire: Wire,
-    /// Its end of the rings, for the moments in which it behaves.
+    /// Its end of the rings, for valid use.
     pub app: AppEnd,
-    /// What the daemon announced.
+    /// The daemon's announcement.
     pub opened: SessionOpened,
     shape: SessionShape,
     segments: [File; 3],
@@ -144,7 +144,7 @@ impl Hostile {
     /// Opens a session with small heaps.
     ///
     /// # Panics
-    /// If the daemon doesn't let it in: the token is right, and it has done nothing yet.
+    /// If the daemon refuses it although the token is right and nothing wrong was done yet.
     pub fn open(socket: &Path, token: &str) -> Hostile {
         Hostile::open_with(socket, token, 1 << 20)
     }
@@ -152,15 +152,16 @@ impl Hostile {
     /// Opens a session with heaps of this size.
     ///
     /// # Panics
-    /// As [`Hostile::open`].
+    /// Like [`Hostile::open`].
     pub fn open_with(socket: &Path, token: &str, heap_bytes: u64) -> Hostile {
         Hostile::open_as(socket, token, heap_bytes, 0)
     }
 
-    /// Opens a session with heaps of this size, whose library says that it understands `features`: `FEATURE_*` of `messages`.
+    /// Opens a session with heaps of this size, with a library that supports `features`:
+    /// `FEATURE_*` of `messages`.
     ///
     /// # Panics
-    /// As [`Hostile::open`].
+    /// Like [`Hostile::open`].
     pub fn open_as(socket: &Path, token: &str, heap_bytes: u64, features: u32) -> Hostile {
         let mut wire = Wire::connect(socket);
         let open = OpenSession {
@@ -217,8 +218,8 @@ impl Hostile {
         }
     }
 
-    /// Posts a call whose extents of these lengths come into being in the send heap: `fill` writes each in its place, and nobody
-    /// copies it on the way there. Correct as far as `inline` is.
+    /// Submits a call whose extents of these lengths are made in the send heap: `fill` writes each
+    /// in place, without a copy. Valid if `inline` is.
     ///
     /// # Panics
     /// If the heap or the ring has no room.
@@ -279,7 +280,7 @@ impl Hostile {
         }
     }
 
-    /// Pushes a ring entry as it is and rings the doorbell.
+    /// Pushes a ring entry unchanged and rings the doorbell.
     ///
     /// # Errors
     /// If the ring is full.
@@ -316,10 +317,10 @@ impl Hostile {
         }
     }
 
-    /// Writes bytes into a segment, if the kernel lets it.
+    /// Writes bytes into a segment, if the kernel permits it.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn poke(&self, target: Target, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
         self.segment(target).write_all_at(bytes, offset)
     }
@@ -345,7 +346,8 @@ impl Hostile {
         &self.segments[target as usize]
     }
 
-    /// Waits until the daemon ends the session; returns its reason. `None`: it went on.
+    /// Waits until the daemon ends the session; returns its reason. `None`: the session is still
+    /// open.
     pub fn is_ended(&self, timeout: Duration) -> Option<String> {
         self.wire.hangs_up(timeout)
     }

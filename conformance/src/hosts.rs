@@ -8,10 +8,10 @@ use crate::process::Process;
 use crate::testbed::{Daemon, Options, Outcome, Testbed, proto_file};
 use crate::traffic::ECHO;
 
-/// Two hosts that know each other, with the tenant `acme` on both. Callers are on `a`.
+/// Two linked hosts, with the tenant `acme` on both. Callers are on `a`.
 #[derive(Debug)]
 pub struct Hosts {
-    /// What they are part of.
+    /// The bed that they are in.
     pub bed: Testbed,
     /// The first host.
     pub a: Daemon,
@@ -45,7 +45,7 @@ impl Hosts {
         Hosts { bed, a, b, tokens }
     }
 
-    /// Puts a policy of the catalogue in force before the calls that host `a` makes of the echo service.
+    /// Attaches a policy of the catalogue to host `a`'s calls of the echo service.
     ///
     /// # Panics
     /// If it is refused.
@@ -58,17 +58,17 @@ impl Hosts {
         self.a.ok(format!("{line} {flags}").trim_end());
     }
 
-    /// An echo of host `b` that prints the metadata it gets.
+    /// An echo server on host `b` that prints the metadata of requests.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn serve_echo(&self, flags: &[&str]) -> Process {
         let answer = ["--echo", "--print-requests", "--show-metadata"];
         let answer = [&answer[..], flags].concat();
         self.b.serve_hotel(&self.tokens[1], ECHO, &answer)
     }
 
-    /// Calls it with this metadata.
+    /// Calls the echo server with this metadata.
     pub fn echo(&self, metadata: &[&str]) -> Outcome {
         let metadata = metadata.iter().flat_map(|pair| ["--metadata", pair]);
         let metadata: Vec<_> = metadata.collect();
@@ -80,7 +80,8 @@ impl Hosts {
         )
     }
 
-    /// Calls a method from host `a`, on `b` or on the same host; the second line that it prints is the reply's metadata.
+    /// Calls a method from host `a`, on `b` or on the same host; the second line of its output is
+    /// the reply's metadata.
     pub fn call(&self, to_b: bool, proto: &Path, method: &str, args: &[&str]) -> Outcome {
         let (proto, listen) = (proto.display().to_string(), self.b.listen().to_string());
         let to: &[&str] = if to_b { &["--to", &listen] } else { &[] };

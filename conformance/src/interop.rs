@@ -1,4 +1,5 @@
-//! The service that every client library is checked with, `proto/interop.proto`: its stubs, and its server in Rust.
+//! The service for testing every client library, `proto/interop.proto`: its stubs, and its server
+//! in Rust.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,10 +26,10 @@ pub use stubs::semantics_client::SemanticsClient;
 pub use stubs::semantics_server::{Semantics, SemanticsServer};
 pub use stubs::{Answer, Ask, SEMANTICS};
 
-/// Answers of one call.
+/// The answers of one call.
 pub type Answers = Pin<Box<dyn Stream<Item = Result<Answer, Status>> + Send>>;
 
-/// Does what requests say.
+/// Follows the instructions in requests.
 #[derive(Debug, Default)]
 pub struct Server;
 
@@ -90,7 +91,7 @@ impl Semantics for Server {
             Ok(answers) => answers.left_stream(),
             Err(status) => stream::iter([Err(status)]).right_stream(),
         });
-        // Nothing was asked for yet that could say what is to be echoed: all of it is.
+        // No request has named the keys to echo yet: everything is echoed.
         let mut response = Response::new(Box::pin(answers) as Answers);
         *response.metadata_mut() = beside.clone();
         *response.trailers_mut() = beside;
@@ -99,7 +100,7 @@ impl Semantics for Server {
 }
 
 impl Everything for Server {
-    /// As an application would answer that keeps what it gets: through an owned message.
+    /// Like an application that keeps its input: with an owned message.
     async fn swap(&self, request: Request<Received<All>>) -> Reply<All> {
         Ok(Response::new(request.get_ref().to_owned()))
     }
@@ -120,7 +121,7 @@ fn answers(ask: &Ask) -> impl Iterator<Item = Answer> + use<> {
     })
 }
 
-/// How the call is to end, unless well.
+/// The call's error status, if the request has one.
 fn status(ask: &Ask) -> Option<Status> {
     let code = Code(u32::try_from(ask.code).unwrap_or(Code::UNKNOWN.0));
     let status = Status::new(code, ask.message.clone());
@@ -160,7 +161,7 @@ async fn pause(ask: &Ask) {
     }
 }
 
-/// Handlers run on the thread that drives the session, so they mustn't block it.
+/// Handlers run on the thread that drives the session, so they must not block it.
 async fn sleep(time: Duration) {
     let state: Arc<Mutex<(bool, Option<Waker>)>> = Arc::default();
     let alarm = Arc::clone(&state);

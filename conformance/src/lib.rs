@@ -1,24 +1,29 @@
-//! What the end-to-end tests, the demo and the benches share.
+//! The shared code of the end-to-end tests, the demo and the benches.
 //!
-//! - [`testbed`] starts real daemons and runs the real command line against them, and leaves nothing
-//!   running; [`process`] is how it makes sure of that.
-//! - [`hosts`] are two of them, joined, with one tenant; [`chain`] are several, each of which calls the next.
-//! - [`admin`] is an administrator in a hurry: one connection, many requests.
-//! - [`traffic`] is an honest tenant's calls, which must go on whatever happens next door.
-//! - [`hotel`] are the generated stubs, and [`workload`] is the synthetic hotel traffic, the same wherever it flows.
-//! - [`interop`] is the service that every client library is checked with, and its server in Rust; [`cases`] is what it is asked for.
-//! - [`backstage`] is what the Rust library's documentation runs against; [`callgrind`] counts instructions.
-//! - [`backends`] are a collector, Jaeger and Prometheus, which telemetry is sent to.
-//! - [`certificates`] are what servers with TLS show.
+//! - [`testbed`] starts real daemons and runs the real command line against them, and leaves
+//!   nothing running; [`process`] ensures that.
+//! - [`hosts`] are two linked daemons with one tenant; [`chain`] are several, each of which calls
+//!   the next.
+//! - [`admin`] is a fast administrator: one connection, many requests.
+//! - [`traffic`] are an honest tenant's calls, which must flow during attacks.
+//! - [`hotel`] are the generated stubs; [`workload`] is the synthetic hotel traffic, the same
+//!   everywhere.
+//! - [`interop`] is the service for testing every client library, with its server in Rust;
+//!   [`cases`] are its test cases.
+//! - [`backstage`] is the environment of the Rust library's documentation; [`callgrind`] counts
+//!   instructions.
+//! - [`backends`] are a collector, Jaeger and Prometheus, the backends of telemetry.
+//! - [`certificates`] are for servers with TLS.
 //! - [`c_library`] installs the client library for C, and builds programs with it.
-//! - [`hostile`] is an application that keeps no promise, for the attacks.
-//! - [`peer`] is a daemon that keeps no promise.
-//! - [`wasm`] takes policies apart and puts them together wrongly.
-//! - [`module`] are policies as text; [`bombs`] are modules that no compiler should meet.
-//! - [`readme`] reads what users are told to write.
-//! - [`counting`] counts what reaches a server.
-//! - [`browser`] is a headless one; [`terminal`] is a terminal, and [`screen`] what is to be seen in it.
-//! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`), and [`modules`] which files use which.
+//! - [`hostile`] is an application that breaks all rules, for the attacks.
+//! - [`peer`] is a daemon that breaks all rules.
+//! - [`wasm`] takes policies apart and reassembles them wrongly.
+//! - [`module`] are policies as text; [`bombs`] are modules that attack a compiler.
+//! - [`readme`] extracts the code blocks of a README.
+//! - [`counting`] counts the calls that reach a server.
+//! - [`browser`] is a headless browser; [`terminal`] is a terminal, and [`screen`] its contents.
+//! - [`source`] reads Rust source for the repository's checks of itself (`tests/structure.rs`);
+//!   [`modules`] finds which files use which.
 //!
 //! Nothing here is part of the product: no crate of the datapath depends on this one.
 

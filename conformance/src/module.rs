@@ -1,12 +1,12 @@
-//! Policies as text, for tests: whole but for what they do when they are asked, which is mostly something bad; and one that leaves its
-//! stamp on calls, so that a test knows who judged them.
+//! Policies as text, for tests. They are complete except for their work, which is mostly harmful;
+//! one leaves a stamp on calls, so that a test knows which version evaluated them.
 
-/// Parts of a module that judges `hotel.Echo`. By default it does nothing and allows everything.
+/// The parts of a module for `hotel.Echo`. By default it does nothing and allows everything.
 #[derive(Debug, Clone)]
 pub struct Module {
     /// The manifest's entry of methods.
     pub methods: String,
-    /// What else the manifest has: `"capabilities": [...],`.
+    /// Further manifest entries: `"capabilities": [...],`.
     pub manifest: String,
     /// Imports.
     pub imports: String,
@@ -14,16 +14,16 @@ pub struct Module {
     pub memory: String,
     /// Globals, tables, functions, data.
     pub rest: String,
-    /// What it does before it judges; has the locals `$at`, `$n` (32 bits) and `$wide` (64).
+    /// Its work before the verdict; has the locals `$at`, `$n` (32 bits) and `$wide` (64 bits).
     pub request: String,
-    /// What it writes into the entry `$entry`.
+    /// The verdict, written into the entry `$entry`.
     pub verdict: String,
 }
 
-/// Where the buffer is: 64 KiB of views and more fit between here and the third page's end.
+/// The buffer's address: more than 64 KiB of views fit between it and the end of the third page.
 pub const BUFFER: u32 = 4096;
 
-/// The verdict that allows.
+/// The verdict to allow.
 pub const ALLOW: &str = "(i32.store offset=12 (local.get $entry) (i32.const 1))";
 
 impl Default for Module {
@@ -41,7 +41,7 @@ impl Default for Module {
 }
 
 impl Module {
-    /// Does this before it allows everything.
+    /// Does this, then allows everything.
     pub fn that(request: &str) -> Module {
         Module {
             request: request.to_owned(),
@@ -49,7 +49,7 @@ impl Module {
         }
     }
 
-    /// Answers with this.
+    /// Returns this verdict.
     pub fn with_verdict(verdict: &str) -> Module {
         Module {
             verdict: verdict.to_owned(),
@@ -60,7 +60,7 @@ impl Module {
     /// The module.
     ///
     /// # Panics
-    /// If its text isn't WebAssembly: a mistake of the test.
+    /// If its text isn't WebAssembly: a bug of the test.
     pub fn wasm(&self) -> Vec<u8> {
         let Module {
             methods,
@@ -95,14 +95,15 @@ impl Module {
     }
 }
 
-/// What a policy that [stamps](stamping) keeps, and hands over.
+/// The size of the state that a [stamping](stamping) policy keeps and hands over.
 pub const STAMPS_STATE_BYTES: u32 = 32 << 10;
 
-/// A policy that leaves its stamp on reservations: it adds `stamp << 24` to the request's `room_count`, and to the reply's `reservation_id`
-/// `stamp << 32`, and `count << 40`: how many requests it and those that it has its state from have judged.
+/// A policy that stamps reservations: it adds `stamp << 24` to the request's `room_count`, and to
+/// the reply's `reservation_id` it adds `stamp << 32` and `count << 40`. `count` is the number of
+/// requests evaluated by it and its predecessors.
 ///
 /// # Panics
-/// If its text isn't WebAssembly: a mistake of ours.
+/// If its text isn't WebAssembly: a bug here.
 pub fn stamping(stamp: u8) -> Vec<u8> {
     const STATE: u32 = 2 << 16;
     const EFFECTS: u32 = STATE + STAMPS_STATE_BYTES;

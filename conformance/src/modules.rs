@@ -1,18 +1,17 @@
 //! The modules of a crate and the circles among them: files that use each other.
 //!
-//! A file *uses* another where its code names something that the other defines, by `use` or by a
+//! A file *uses* another if its code names an item that the other defines, by `use` or by a
 //! path. Names are followed through re-exports and aliases to the file that defines them; a path
-//! ends at the last segment that is a module. Five things are no use:
+//! ends at the last segment that is a module. Five things don't count as use:
 //!
-//! - `mod child;`, which says where a file is and nothing about who knows whom,
+//! - `mod child;`, which names a file and isn't a use,
 //! - a re-export of a descendant by its ancestor (`pub use child::Thing`), its public face,
-//! - what stands under `#[cfg(test)]`, and modules named `tests` or `testing`: a test reaches
-//!   where it has to,
-//! - `pub(in path)`: it names who may see a thing,
-//! - a module with `#[path]`: tests borrow files so.
+//! - code under `#[cfg(test)]`, and modules named `tests` or `testing`: a test may use any file,
+//! - `pub(in path)`, which is only a visibility,
+//! - a module with `#[path]`, by which tests share files.
 //!
-//! It is a scanner of tokens like [`crate::source`], not a compiler: methods and fields are not
-//! followed, and of a macro's body only the paths are.
+//! It is a scanner of tokens like [`crate::source`], not a compiler: it doesn't follow methods and
+//! fields, and in a macro's body it follows only paths.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
@@ -141,7 +140,7 @@ impl Modules {
 
     /// The module that defines what `path`, from the crate's root, names.
     fn resolve(&self, path: &[String], depth: usize) -> Option<usize> {
-        // Aliases that name each other.
+        // Aliases may name each other.
         if depth > 16 {
             return None;
         }
@@ -207,7 +206,7 @@ impl Modules {
         index
     }
 
-    /// Reads the items of one module. Its children's files lie in `directory`.
+    /// Reads the items of one module. Its children's files are in `directory`.
     fn scan(&mut self, tokens: &Tokens, index: usize, directory: &Path) {
         let mut at = 0;
         let mut declared: Vec<(String, Option<std::ops::Range<usize>>)> = Vec::new();
@@ -564,7 +563,7 @@ fn after_item(tokens: &Tokens, mut at: usize) -> usize {
             Some(';' | ',') => return at + 1,
             Some('{') => return matching(tokens, at) + 1,
             Some('(' | '[') => at = matching(tokens, at) + 1,
-            // The end of what the item stands in, such as a list of fields.
+            // The end of the item's surroundings, such as a list of fields.
             Some(')' | ']' | '}') => return at,
             _ => {
                 // A list of imports has braces inside.

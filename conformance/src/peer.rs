@@ -1,6 +1,7 @@
-//! A peer daemon that keeps no promise: a link driven by hand, byte by byte.
+//! A peer daemon that breaks all rules: a link driven by hand, byte by byte.
 //!
-//! It knows the page in `service/transport/src/frame.rs` and shares no code with it, so it is a second opinion on the bytes, too.
+//! It implements the page in `service/transport/src/frame.rs` and shares no code with it, so it
+//! also checks the bytes independently.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use crate::testbed::SOON;
 
-/// Kinds of frames, as the page numbers them.
+/// The kinds of frames, with the page's numbers.
 #[allow(missing_docs, reason = "the page in `frame.rs` defines each")]
 pub mod kind {
     pub const HELLO: u8 = 1;
@@ -62,39 +63,40 @@ impl Frame {
     }
 }
 
-/// A link to a daemon that takes us for another one: without a key, and on loopback, anybody may.
+/// A link to a daemon that takes the test for another daemon: without a key, on loopback, any
+/// process may connect.
 #[derive(Debug)]
 pub struct Peer {
     stream: TcpStream,
 }
 
 impl Peer {
-    /// Connects and greets, offering these features.
+    /// Connects and sends HELLO, with these features.
     ///
     /// # Panics
-    /// If the daemon doesn't greet back.
+    /// If the daemon sends no HELLO.
     pub fn connect(address: SocketAddr, features: u32) -> Peer {
         Peer::try_connect(address, features).expect("the daemon greets")
     }
 
-    /// Connects and greets; `None` if the daemon hangs up instead of greeting back.
+    /// Connects and sends HELLO; `None` if the daemon hangs up instead of answering.
     ///
     /// # Panics
-    /// If the daemon doesn't listen, or neither greets nor hangs up.
+    /// If the daemon doesn't listen, or neither answers nor hangs up.
     pub fn try_connect(address: SocketAddr, features: u32) -> Option<Peer> {
         Peer::try_connect_as(address, features, "impostor")
     }
 
-    /// As [`try_connect`](Peer::try_connect), as a daemon of this name.
+    /// Like [`try_connect`](Peer::try_connect), as a daemon with this name.
     ///
     /// # Panics
-    /// As there.
+    /// Like there.
     pub fn try_connect_as(address: SocketAddr, features: u32, name: &str) -> Option<Peer> {
         let stream = TcpStream::connect(address).expect("the daemon listens");
         Peer::greet(stream, features, name)
     }
 
-    /// Takes a dialling daemon's link.
+    /// Accepts a dialling daemon's link.
     ///
     /// # Panics
     /// If none dials.
@@ -126,12 +128,12 @@ impl Peer {
         Some(peer)
     }
 
-    /// Sends a frame; a daemon that has hung up doesn't get it.
+    /// Sends a frame; ignored if the daemon has hung up.
     pub fn send(&mut self, frame: &Frame) {
         let _hung_up = self.stream.write_all(&frame.encode());
     }
 
-    /// Asks for a service whose schema has this hash.
+    /// Binds a service whose schema has this hash.
     pub fn bind(&mut self, bind: u32, tenant: &str, service: &str, hash: [u8; 32]) {
         let mut payload = hash.to_vec();
         payload.extend((tenant.len() as u16).to_le_bytes());
@@ -146,7 +148,7 @@ impl Peer {
         });
     }
 
-    /// The next frame that isn't about credit or life; `None` once the daemon has hung up.
+    /// The next frame, except those for credit and liveness; `None` once the daemon has hung up.
     ///
     /// # Panics
     /// If it does neither in time.
@@ -185,7 +187,7 @@ impl Peer {
         })
     }
 
-    /// Whether the daemon says nothing for a while.
+    /// Whether the daemon sends nothing for a while.
     pub fn is_quiet(&mut self, timeout: Duration) -> bool {
         self.stream
             .set_read_timeout(Some(timeout))

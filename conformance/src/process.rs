@@ -1,11 +1,11 @@
-//! Child processes that can't outlive their test.
+//! Child processes that end with their test.
 //!
 //! A [`Process`] is killed when it is dropped, and also when the whole test process dies (see
-//! `bin/leash.rs`). Its output is read by threads of their own, so that a chatty child never blocks
-//! on a full pipe, and is kept, so that a failed expectation can show what the child said.
+//! `bin/leash.rs`). Its own threads read its output, so that a verbose child never blocks on a full
+//! pipe. The output is kept, so that a failed expectation can show it.
 //!
 //! The kernel ties the death signal to the *thread* that forked. Tests run in threads that end
-//! early, so every child is forked by one thread that lives as long as the process.
+//! early, so one thread that lives as long as the process forks every child.
 
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Read};
@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// How long the last words of a process that has ended are waited for. A child of its own may hold its output open.
+/// The time limit for the last output of a process that has ended. Its own children may hold its
+/// output open.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
-/// The directory of the built programs: where the running program is, or one above for tests. Examples in documentation run somewhere else,
-/// and find where this crate was built.
+/// The directory of the built programs: that of the running program, or one above for tests.
+/// Examples in documentation run elsewhere, and use the directory where this crate was built.
 ///
 /// # Panics
 /// If the running program has no path, which the kernel always knows.
@@ -40,10 +41,10 @@ pub fn programs() -> PathBuf {
     }
 }
 
-/// Python, in the virtual environment that `.ci/python` makes.
+/// Python in the virtual environment from `.ci/python`.
 ///
 /// # Panics
-/// If it hasn't.
+/// If that doesn't exist.
 pub fn python() -> PathBuf {
     let python = programs().join("../python/venv/bin/python");
     let shown = python.display();
@@ -54,7 +55,8 @@ pub fn python() -> PathBuf {
     python
 }
 
-/// A process's line in `/proc/PID/stat` from field 3 on, which is the first after its name; empty once it is gone.
+/// A process's line in `/proc/PID/stat` from field 3 on, the first after its name; empty once it is
+/// gone.
 pub fn stat(pid: u32) -> Vec<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The command's name is in parentheses and may contain anything: count from the last one.
@@ -62,8 +64,8 @@ pub fn stat(pid: u32) -> Vec<String> {
     after.split_whitespace().map(str::to_owned).collect()
 }
 
-/// CPU seconds (user and system) that these processes have used so far, in steps of the kernel's clock tick (10 ms); none of those that
-/// are gone.
+/// The CPU seconds (user and system) that these processes have used so far, in steps of the
+/// kernel's clock tick (10 ms); 0 for processes that are gone.
 pub fn cpu_seconds(pids: &[u32]) -> f64 {
     // `utime` and `stime` are fields 14 and 15.
     let fields = pids
@@ -73,13 +75,13 @@ pub fn cpu_seconds(pids: &[u32]) -> f64 {
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64
 }
 
-/// Sends a process a signal. One that is gone needs none.
+/// Sends a signal to a process. Ignored if it is gone.
 pub fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let _gone = pid.map(|pid| rustix::process::kill_process(pid, signal));
 }
 
-/// The threads of a process, by name, and where each of them is in `/proc`; none once it is gone.
+/// The threads of a process, by name, with their paths in `/proc`; none once it is gone.
 pub fn threads(pid: u32) -> Vec<(String, PathBuf)> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let named = |task: io::Result<std::fs::DirEntry>| {
@@ -90,7 +92,7 @@ pub fn threads(pid: u32) -> Vec<(String, PathBuf)> {
     tasks.into_iter().flatten().filter_map(named).collect()
 }
 
-/// What the kernel has given a daemon's runtimes, in nanoseconds.
+/// The CPU time of a daemon's runtimes, in nanoseconds.
 ///
 /// # Panics
 /// If the process has none.
@@ -108,7 +110,7 @@ pub fn runtimes_ns(pid: u32) -> u64 {
 /// The path of a built program.
 ///
 /// # Panics
-/// If it isn't built: a test can't go on without it, and the sentence says what to do.
+/// If it isn't built: a test can't continue without it, and the message names the remedy.
 pub fn program(name: &str) -> PathBuf {
     let path = programs().join(name);
     assert!(
@@ -127,7 +129,7 @@ pub struct Process {
     output: Arc<Output>,
 }
 
-/// What a child has said so far, line by line, in order of arrival.
+/// The output of a child so far, line by line, in order of arrival.
 #[derive(Debug, Default)]
 struct Output {
     lines: Mutex<Lines>,
@@ -153,7 +155,8 @@ impl Process {
         Process::start_on(program, args, [(); 3].map(|()| Stdio::piped()))
     }
 
-    /// The same with another standard input, output and error; what goes elsewhere isn't among what it has [said](Process::said).
+    /// The same with other standard streams; output that goes elsewhere isn't in
+    /// [`said`](Process::said).
     ///
     /// # Errors
     /// If the kernel can't start it.
@@ -196,7 +199,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Its standard input; the child sees its end when this is dropped. `None` the second time.
+    /// Its standard input; dropping this closes it. `None` the second time.
     pub fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
@@ -209,7 +212,7 @@ impl Process {
     /// Waits for a line that `wanted` accepts.
     ///
     /// # Errors
-    /// If the child ends or `timeout` passes without it; the sentence quotes what it said instead.
+    /// If the child ends or `timeout` passes without it; the message quotes its output.
     pub fn line(&self, timeout: Duration, wanted: impl Fn(&str) -> bool) -> Result<String, String> {
         self.wait(timeout, |said| {
             said.iter().find(|line| wanted(line)).cloned()
@@ -219,7 +222,7 @@ impl Process {
     /// Waits for the line after the first `count` lines.
     ///
     /// # Errors
-    /// As for [`Process::line`].
+    /// Like [`Process::line`].
     pub fn line_after(&self, count: usize, timeout: Duration) -> Result<String, String> {
         self.wait(timeout, |said| said.get(count).cloned())
     }
@@ -258,7 +261,8 @@ impl Process {
         self::signal(self.pid(), signal);
     }
 
-    /// Its exit status, if it ended within `timeout`; what it has said is there then, unless a child of its own still may say something.
+    /// Its exit status, if it ended within `timeout`. Its output is complete then, unless its own
+    /// children may still write.
     pub fn ended(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + timeout;
         loop {
@@ -278,7 +282,7 @@ impl Process {
         }
     }
 
-    /// Kills it as `kill -9` does, and waits until the kernel has taken it apart.
+    /// Kills it like `kill -9`, and waits until the kernel has removed it.
     pub fn kill(&mut self) {
         let _gone = self.child.kill();
         let _reaped = self.child.wait();
@@ -321,7 +325,7 @@ fn fork(command: Command) -> io::Result<Child> {
         let (sender, receiver) = channel::<(Command, Forked)>();
         thread::spawn(move || {
             for (mut command, forked) in receiver {
-                // Nobody waits for the answer only if the asking thread is gone.
+                // If nobody waits for the answer, the requesting thread is gone.
                 let _unwanted = forked.send(command.spawn());
             }
         });

@@ -1,4 +1,4 @@
-//! What a README tells its reader to write.
+//! Extracts the code blocks of a README.
 
 /// A README's code blocks of a language, in order.
 pub fn blocks<'r>(readme: &'r str, language: &str) -> Vec<&'r str> {

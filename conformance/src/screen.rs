@@ -1,17 +1,18 @@
-//! What somebody sees in a terminal: the cells that a program has painted there, and the same as a page, for a picture.
+//! The contents of a terminal: the cells that a program has painted, also as an HTML page, for a
+//! picture.
 
 use std::fmt::Write as _;
 use std::num::NonZero;
 
 use vt100::{Cell, Color, Parser};
 
-/// The colours of a terminal, as those of many are: eight, and eight brighter ones.
+/// The common colours of terminals: eight, and eight brighter ones.
 const PALETTE: [&str; 16] = [
     "#1b2027", "#ff8a80", "#8fd694", "#f2c35b", "#79aef5", "#d59bf0", "#62cfd6", "#cfd6df",
     "#7d8897", "#ffb3ac", "#b5e8b9", "#f9dc97", "#a9ccfa", "#e5c3f7", "#9be4e9", "#ffffff",
 ];
 
-/// How a cell is written; by default as the terminal likes it.
+/// The style of a cell; by default the terminal's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
     /// One of 16.
@@ -45,7 +46,7 @@ fn number_of(color: Color) -> Option<u8> {
 pub struct Screen(vt100::Screen);
 
 impl Screen {
-    /// An empty one with all of this written to it.
+    /// An empty screen, then painted with this text.
     ///
     /// # Panics
     /// If it would have no cells.
@@ -56,17 +57,17 @@ impl Screen {
         Screen(terminal.screen().clone())
     }
 
-    /// Its rows, without what is blank at their ends.
+    /// Its rows, without trailing blanks.
     pub fn lines(&self) -> Vec<String> {
         let (_, columns) = self.0.size();
         let rows = self.0.rows(0, columns.get());
         rows.map(|row| row.trim_end().to_owned()).collect()
     }
 
-    /// How these words are written, where they are first.
+    /// The style of the first occurrence of these words.
     ///
     /// # Panics
-    /// If it isn't in one of 16 colours.
+    /// If its colour isn't one of 16.
     pub fn style_of(&self, words: &str) -> Option<Style> {
         let mut lines = (0..).zip(self.lines());
         lines.find_map(|(row, line)| {
@@ -75,10 +76,10 @@ impl Screen {
         })
     }
 
-    /// A page with nothing else, as large as it is.
+    /// A page of exactly its size.
     ///
     /// # Panics
-    /// As of [`Screen::style_of`].
+    /// Like [`Screen::style_of`].
     pub fn html(&self) -> String {
         let mut page = format!(
             "<!doctype html><meta charset=\"utf-8\"><style>body {{ margin: 0; width: max-content; background: {}; }}\n\

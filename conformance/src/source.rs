@@ -1,10 +1,10 @@
-//! Reads Rust source the way the repository's own checks need it: with comments and literals
-//! blanked out, so that a word in a sentence is not mistaken for a keyword.
+//! Reads Rust source for the repository's own checks: comments and literals are blanked out, so
+//! that a word in a sentence isn't mistaken for a keyword.
 //!
-//! The blanked text keeps its length in lines, so a finding still has its line number. It is a
-//! scanner, not a parser: it knows where comments, strings and characters begin and end, and
-//! nothing else. A macro that pastes a keyword together would escape it; the compiler's own
-//! `forbid(unsafe_code)`, which the same checks demand, would not let it pass.
+//! The blanked text keeps its lines, so a finding still has its line number. It is a scanner, not a
+//! parser: it recognizes only comments, strings and characters. A macro that composes a keyword
+//! would escape it, but not the compiler's own `forbid(unsafe_code)`, which the same checks
+//! require.
 
 /// Replaces every comment and every string or character literal by blanks, keeping line breaks.
 pub fn code_only(source: &str) -> String {

@@ -1,7 +1,7 @@
-//! A terminal: a pseudo-terminal of the kernel's, with a program in it as a shell would start it.
+//! A pseudo-terminal of the kernel, with a program that runs in it like under a shell.
 //!
-//! What a program writes is kept as bytes. A program that draws only what has changed writes fragments, so whoever looks at a screen has it
-//! painted anew, by giving the terminal another size ([`Terminal::repainted`]).
+//! A program's output is kept as bytes. A program that draws only changes writes fragments, so a
+//! test makes it repaint its screen by changing the terminal's size ([`Terminal::repainted`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,10 +19,10 @@ use rustix::termios::{Winsize, tcgetattr, tcgetwinsize, tcsetwinsize};
 
 use crate::process::Process;
 
-/// How long a program may take to paint its screen.
+/// The time limit for painting a screen.
 const PAINTED: Duration = Duration::from_millis(500);
 
-/// Somebody's terminal.
+/// A user's terminal.
 #[derive(Debug)]
 pub struct Terminal {
     master: OwnedFd,
@@ -31,10 +31,10 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// One of this size.
+    /// A terminal with this size.
     ///
     /// # Panics
-    /// If the kernel has none.
+    /// If the kernel has none left.
     pub fn new(columns: u16, rows: u16) -> Terminal {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let master = openpt(flags).expect("there are pseudo-terminals");
@@ -60,7 +60,8 @@ impl Terminal {
         terminal
     }
 
-    /// Starts `program` in it: this is its controlling terminal. It may use colours, which CI has tools do without.
+    /// Starts `program` with this as its controlling terminal. It may use colours, which CI
+    /// otherwise disables.
     ///
     /// # Panics
     /// If the kernel can't start it.
@@ -80,7 +81,7 @@ impl Terminal {
     /// Presses keys.
     ///
     /// # Panics
-    /// If the terminal takes none.
+    /// If the terminal accepts none.
     pub fn press(&self, keys: &str) {
         let mut file = File::from(self.master());
         file.write_all(keys.as_bytes())
@@ -92,7 +93,7 @@ impl Terminal {
         String::from_utf8_lossy(&lock(&self.said)).into_owned()
     }
 
-    /// What is written to it after it has got another size: the whole screen, if the program paints it.
+    /// The output after a change of its size: the whole screen, if the program repaints it.
     ///
     /// # Panics
     /// If the terminal has no size.
@@ -104,10 +105,10 @@ impl Terminal {
         self.said()
     }
 
-    /// How the kernel treats what is typed and written: cooked, raw.
+    /// The kernel's handling of input and output: cooked, raw.
     ///
     /// # Panics
-    /// If the kernel doesn't say.
+    /// If the kernel doesn't return it.
     pub fn modes(&self) -> String {
         let modes = tcgetattr(&self.slave).expect("a terminal has modes");
         format!("{modes:?}")

@@ -9,8 +9,8 @@
 //! assert_eq!(outcome.code, 0, "{outcome}");
 //! ```
 //!
-//! Everything here panics with a sentence when the bed itself can't be made (a program that isn't
-//! built, a daemon that doesn't come up): no test has anything left to check then.
+//! All of this panics with a message if the bed itself can't be made (a program isn't built, a
+//! daemon doesn't start): then a test has nothing to check.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -29,7 +29,7 @@ use tempfile::TempDir;
 
 use crate::process::{Process, program, programs, signal};
 
-/// How long anything that is about to happen may take on a loaded machine.
+/// The time limit for imminent events on a loaded machine.
 pub const SOON: Duration = Duration::from_secs(30);
 
 /// A temporary directory with daemons in it.
@@ -38,24 +38,26 @@ pub struct Testbed {
     directory: TempDir,
 }
 
-/// How a daemon differs from the default one.
+/// A daemon's differences from the default one.
 #[derive(Debug, Default, Clone)]
 pub struct Options {
-    /// The key that links authenticate with. Default: none, and every loopback peer is accepted.
+    /// The key of links. Default: none, and every loopback peer is accepted.
     pub psk: Option<String>,
-    /// Which targets its applications may name. Default: any.
+    /// The targets that its applications may name. Default: any.
     pub peers: Option<Vec<String>>,
-    /// Without a key, it has no peers at all: as a daemon is that isn't told anything. Default: no.
+    /// Without a key, whether it accepts no peers at all, like a daemon without configuration.
+    /// Default: no.
     pub alone: bool,
     /// The cores of its runtimes, such as `0,1`. Default: the daemon's own.
     pub cores: Option<String>,
-    /// Where it listens. Default: `127.0.0.1:0`, a port of the kernel's choice.
+    /// The address that it listens at. Default: `127.0.0.1:0`, a port chosen by the kernel.
     pub listen: Option<SocketAddr>,
     /// Whether it keeps its state on disk. Default: no.
     pub durable: bool,
-    /// The process in whose network namespace it runs, which takes root. Default: this one's.
+    /// The process whose network namespace it uses, which needs root. Default: this one's.
     pub network: Option<u32>,
-    /// What its configuration file says besides, such as a table `[policies]`. Default: nothing, and there is no file.
+    /// Further contents of its configuration file, such as a table `[policies]`. Default: none, and
+    /// no file.
     pub config: String,
     /// The command that runs it, such as valgrind with its options. Default: none.
     pub under: Vec<String>,
@@ -78,11 +80,11 @@ pub struct Daemon {
     socket: PathBuf,
     listen: SocketAddr,
     process: Process,
-    /// The process that has taken over from `process`, or from one that had.
+    /// The process that has taken over, directly or indirectly, from `process`.
     successor: Option<u32>,
 }
 
-/// What a finished command left behind.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Outcome {
     /// Its exit status; 128 plus the signal's number if a signal ended it.
@@ -113,7 +115,7 @@ impl Testbed {
         path
     }
 
-    /// Writes a file that nobody else may read.
+    /// Writes a file that no other user may read.
     pub fn secret(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.file(name, content);
         std::fs::set_permissions(&path, Permissions::from_mode(0o600))
@@ -121,8 +123,8 @@ impl Testbed {
         path
     }
 
-    /// A program that a daemon can be replaced by, such as `tollgated` or one with arguments of its own: it ends with this process, as
-    /// all others do.
+    /// A program that may replace a daemon, such as `tollgated` with or without arguments. It ends
+    /// with this process, like all others.
     pub fn successor(&self, name: &str, program: &str) -> PathBuf {
         let pid = std::process::id();
         let script = format!(
@@ -198,8 +200,8 @@ impl Testbed {
     }
 }
 
-/// Every daemon runs tenants' policies in processes of their own if the environment says `TOLLGATE_ISOLATION=process`: what holds
-/// in the daemon is to hold there.
+/// Makes every daemon run tenants' policies in their own processes if the environment has
+/// `TOLLGATE_ISOLATION=process`: tests must hold there as well.
 fn everywhere_apart(config: &str) -> String {
     match std::env::var("TOLLGATE_ISOLATION") {
         Ok(isolation) if config.contains("[policies]") => {
@@ -218,8 +220,8 @@ impl Default for Testbed {
 }
 
 impl Daemon {
-    /// Waits for the line with which a started daemon says that it serves:
-    /// `tollgated a ready socket=PATH listen=IP:PORT`.
+    /// Waits for the line with which a started daemon reports that it serves: `tollgated a ready
+    /// socket=PATH listen=IP:PORT`.
     pub fn ready(process: Process) -> Daemon {
         let is_ready = |line: &str| line.starts_with("tollgated ") && line.contains(" ready ");
         let line = process
@@ -261,7 +263,7 @@ impl Daemon {
         done
     }
 
-    /// Finds the process that is the daemon now.
+    /// Finds the daemon's current process.
     ///
     /// # Panics
     /// If there is none.
@@ -287,7 +289,7 @@ impl Daemon {
         &self.socket
     }
 
-    /// Where its peers reach it.
+    /// The address for its peers.
     pub fn listen(&self) -> SocketAddr {
         self.listen
     }
@@ -334,10 +336,10 @@ impl Daemon {
         self.tollgate(line.split(' '))
     }
 
-    /// A line that has to work; what it printed.
+    /// Runs a command that must succeed; returns its output.
     ///
     /// # Panics
-    /// If it fails, with what it said.
+    /// If it fails; the message has its output.
     #[track_caller]
     pub fn ok(&self, line: &str) -> String {
         let outcome = self.run(line);
@@ -345,7 +347,8 @@ impl Daemon {
         outcome.out
     }
 
-    /// Pushes a policy of `policies-wasm` for an owner (`--tenant NAME`, `--provider`) under a name; returns `NAME@VERSION`.
+    /// Pushes a policy of `policies-wasm` for an owner (`--tenant NAME`, `--provider`) under a
+    /// name; returns `NAME@VERSION`.
     ///
     /// # Panics
     /// If it is refused.
@@ -359,10 +362,11 @@ impl Daemon {
         self.ok(&line).trim().to_owned()
     }
 
-    /// Serves a service of `hotel.proto` for a tenant: how it answers is further arguments, such as `--echo`.
+    /// Serves a service of `hotel.proto` for a tenant; further arguments select the answers, such
+    /// as `--echo`.
     ///
     /// # Panics
-    /// If it doesn't come to serve.
+    /// If it doesn't start serving.
     pub fn serve_hotel(&self, token: &str, service: &str, answer: &[&str]) -> Process {
         let proto = proto_file("hotel.proto").display().to_string();
         let args = ["--token", token, "--proto", &proto, "--service", service];
@@ -380,10 +384,10 @@ impl Daemon {
         self.tollgate(args)
     }
 
-    /// The one attachment of a policy, as `status --json` has it.
+    /// The only attachment of a policy, from `status --json`.
     ///
     /// # Panics
-    /// If there is none, or more than one.
+    /// If there isn't exactly one.
     #[track_caller]
     pub fn attachment(&self, policy: &str) -> Value {
         let status = self.status();
@@ -401,14 +405,14 @@ impl Daemon {
         outcome.out.trim().to_owned()
     }
 
-    /// What `status --json` says.
+    /// The output of `status --json`.
     pub fn status(&self) -> Value {
         let outcome = self.tollgate(["status", "--json"]);
         assert_eq!(outcome.code, 0, "status: {outcome}");
         serde_json::from_str(&outcome.out).unwrap_or_else(|error| panic!("{error} in: {outcome}"))
     }
 
-    /// What the kernel says that the daemon holds.
+    /// The daemon's resources, as the kernel counts them.
     pub fn footprint(&self) -> Footprint {
         Footprint::of(self.pid())
     }
@@ -421,7 +425,8 @@ impl Daemon {
         let socket = ["--socket".into(), self.socket.clone().into_os_string()];
         let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
         let mut all: Vec<_> = socket.into_iter().chain(args).collect();
-        // Tests say which token; programs have it from a file, for on a command line every user of the host sees it.
+        // Tests give the token as an argument; programs read it from a file, since every user of
+        // the host can read a command line.
         if let Some(at) = all.iter().position(|arg| arg == "--token")
             && let Some(token) = all.get(at + 1).and_then(|token| token.to_str())
             && !token.is_empty()
@@ -433,7 +438,7 @@ impl Daemon {
         all
     }
 
-    /// A file with a token, beside the daemon's socket.
+    /// A file with a token, next to the daemon's socket.
     ///
     /// # Panics
     /// If it can't be written.
@@ -452,14 +457,14 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The other is a child of this process, and sees to itself.
+        // The original process is a child of this process, and is ended separately.
         if let Some(successor) = self.successor {
             signal(successor, Signal::KILL);
         }
     }
 }
 
-/// What a process holds, counted by the kernel.
+/// A process's resources, as the kernel counts them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Footprint {
     /// Open file descriptors.
@@ -479,7 +484,7 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Counts what the process holds now; all zero once it is gone.
+    /// Counts the process's resources; all zero once it is gone.
     pub fn of(pid: u32) -> Footprint {
         let proc = PathBuf::from(format!("/proc/{pid}"));
         let text = |name: &str| std::fs::read_to_string(proc.join(name)).unwrap_or_default();
@@ -494,7 +499,7 @@ impl Footprint {
             .collect();
         let is_memfd = |link: &PathBuf| link.to_string_lossy().starts_with("/memfd:");
         let maps = text("maps");
-        // As `shm-abi` names its memfds; a policy's memory image is a memfd, too.
+        // The names of `shm-abi`'s memfds; a policy's memory image is a memfd, too.
         let names = ["/memfd:rings", "/memfd:send heap", "/memfd:receive heap"];
         let is_segment = |line: &str| names.iter().any(|name| line.contains(name));
         let pages: Vec<u64> = text("statm")
@@ -515,12 +520,14 @@ impl Footprint {
 }
 
 impl Outcome {
-    /// Whether a policy's process was killed before it answered, since it was late. A machine that stalls makes it late, too.
+    /// Whether a policy's process was killed because it answered too late. A machine that stalls
+    /// causes this, too.
     pub fn is_late(&self) -> bool {
         self.err.contains("it was killed: it has not answered for")
     }
 
-    /// Whether the tenant's account was overdrawn: how long a policy's process stands still is its tenant's to pay.
+    /// Whether the tenant's account was overdrawn: the tenant pays for the time in which a policy's
+    /// process stands still.
     pub fn is_throttled(&self) -> bool {
         self.err.contains("has used up its CPU share for policies")
     }
@@ -536,7 +543,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Runs a command; what it printed.
+/// Runs a command; returns its output.
 ///
 /// # Panics
 /// If it can't be run, or fails.
@@ -557,7 +564,7 @@ pub fn succeed(command: &mut Command) -> String {
 
 /// Generates stubs in a language.
 ///
-/// # Panics
+/// If that fails.
 /// If that fails.
 pub fn stubs(language: &str, protos: &[PathBuf], out: &Path) {
     let mut tollgate = Command::new(program("tollgate"));
@@ -580,7 +587,7 @@ where
         .spawn()
         .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     let mut stdin = child.stdin.take().expect("stdin is a pipe");
-    // A program that doesn't read its input closes the pipe, which is its right.
+    // A program that doesn't read its input may close the pipe.
     let _unread = stdin.write_all(input);
     drop(stdin);
     let output = child
@@ -600,7 +607,7 @@ where
 /// Waits until `condition` holds.
 ///
 /// # Errors
-/// The time that passed in vain.
+/// The time that passed without success.
 pub fn eventually(
     timeout: Duration,
     mut condition: impl FnMut() -> bool,
@@ -615,10 +622,10 @@ pub fn eventually(
     Ok(begin.elapsed())
 }
 
-/// How often a test does what it does: as an environment variable says, or a short run.
+/// The number of repetitions: from an environment variable, otherwise short.
 ///
 /// # Panics
-/// If the variable is no number.
+/// If the variable isn't a number.
 pub fn times(variable: &str, short: u64) -> u64 {
     let asked = std::env::var(variable).ok();
     asked.map_or(short, |times| match times.parse() {
@@ -640,7 +647,8 @@ pub fn policy_file(name: &str) -> PathBuf {
     )
 }
 
-/// A policy of another language than Rust, compiled to Wasm: `c/witness`, `assemblyscript/room_limit`.
+/// A policy in another language than Rust, compiled to Wasm: `c/witness`,
+/// `assemblyscript/room_limit`.
 ///
 /// # Panics
 /// If it isn't built, with the command that builds it.
@@ -653,7 +661,7 @@ pub fn guest_file(name: &str) -> PathBuf {
     )
 }
 
-/// A module that nobody here wrote: a filter for Envoy, a policy of OPA's.
+/// A third party's module: a filter for Envoy, a policy of OPA.
 ///
 /// # Panics
 /// If it isn't built, with the command that builds it.
@@ -661,7 +669,7 @@ pub fn foreign_file(name: &str) -> PathBuf {
     built("foreign", name, ".ci/foreign")
 }
 
-/// A module in a directory below the target directory, if what builds it has run.
+/// A module in a directory below the target directory, if its build script has run.
 fn built(directory: &str, name: &str, build: &str) -> PathBuf {
     let programs = programs();
     let target = programs.parent().unwrap_or(&programs);

@@ -1,7 +1,7 @@
-//! The others: an honest tenant's calls that flow while something bad happens next door.
+//! Bystanders: an honest tenant's calls, which flow during attacks on others.
 //!
-//! One server, one client, one call at a time, as fast as it goes. Every answer is compared with
-//! its request. A test attacks, and asks [`Traffic::assert_flows`] in between.
+//! One server, one client, one call at a time, as fast as possible. Every answer is compared with
+//! its request. A test attacks, and calls [`Traffic::assert_flows`] in between.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use tollgate_schema::dynamic::{from_json, write_block};
 
 use crate::testbed::{Daemon, SOON, eventually, proto_file};
 
-/// Latencies kept until they are taken.
+/// The latencies kept until they are taken.
 const LATENCIES: usize = 1 << 20;
 
 /// The service that echoes.
@@ -33,16 +33,16 @@ pub struct Traffic {
 struct Shared {
     stop: AtomicBool,
     answered: AtomicU64,
-    /// Of the answers since they were last taken, in nanoseconds; bounded.
+    /// The latencies of answers since the last reset, in nanoseconds; bounded.
     latencies: Mutex<Vec<u64>>,
     failure: Mutex<Option<String>>,
 }
 
 impl Traffic {
-    /// Starts a tenant of this name: its server on `server`'s host, its client on `client`'s.
+    /// Starts a tenant with this name: its server on `server`'s host, its client on `client`'s.
     ///
     /// # Panics
-    /// If the first call doesn't come through.
+    /// If the first call fails.
     pub fn start(tenant: &str, client: &Daemon, server: &Daemon) -> Traffic {
         let schema = hotel();
         let open = |daemon: &Daemon| {
@@ -87,10 +87,10 @@ impl Traffic {
         traffic
     }
 
-    /// Waits for some more answers; none may ever have failed.
+    /// Waits for some more answers; no call may ever have failed.
     ///
     /// # Panics
-    /// If a call failed, got a wrong answer, or none comes.
+    /// If a call failed, got a wrong answer, or no answer comes.
     pub fn assert_flows(&self) {
         let before = self.shared.answered.load(Ordering::Relaxed);
         let more = eventually(SOON, || {
@@ -98,11 +98,11 @@ impl Traffic {
             self.shared.answered.load(Ordering::Relaxed) >= before + 50
         });
         more.unwrap_or_else(|waited| {
-            panic!("an honest tenant's calls stand still since {waited:?}")
+            panic!("an honest tenant's calls have stalled for {waited:?}")
         });
     }
 
-    /// The latencies of the calls that are answered while `meanwhile` runs, sorted, in nanoseconds.
+    /// The latencies of calls answered while `meanwhile` runs, sorted, in nanoseconds.
     pub fn latencies(&self, meanwhile: impl FnOnce()) -> Vec<u64> {
         let take = || {
             let kept = self.shared.latencies.lock();
@@ -153,7 +153,7 @@ pub fn hotel() -> Schema {
 /// The block of a request to [`ECHO`].
 ///
 /// # Panics
-/// If the hotel schema has no echo message any more.
+/// If the hotel schema has no echo message.
 pub fn echo_block(schema: &Schema, payload_base64: &str) -> Vec<u8> {
     let json = format!("{{\"payload\": \"{payload_base64}\"}}");
     let descriptor = schema

@@ -1,6 +1,6 @@
-//! Takes Wasm modules apart and puts them together wrongly, for tests of what a daemon refuses.
+//! Takes Wasm modules apart and reassembles them wrongly, to test what a daemon refuses.
 //!
-//! A module is a header and a list of sections (id, length, bytes); that is all this file knows.
+//! A module is a header and a list of sections (id, length, bytes); this file knows nothing more.
 
 /// The name of the custom section that holds a policy's manifest.
 pub const MANIFEST: &str = "tollgate.manifest";
@@ -10,7 +10,7 @@ const HEADER: &[u8] = b"\0asm\x01\0\0\0";
 /// The module with its manifest replaced; `None` leaves it without one.
 ///
 /// # Panics
-/// If `module` isn't a Wasm module: it is one that this repository built.
+/// If `module` isn't a Wasm module, although this repository built it.
 pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
     let mut changed = rebuilt(module, |id, body| {
         let is_manifest = id == 0 && {
@@ -30,7 +30,7 @@ pub fn with_manifest(module: &[u8], manifest: Option<&str>) -> Vec<u8> {
 /// The module with a memory of `pages` pages (64 KiB each), without a limit of its own.
 ///
 /// # Panics
-/// If `module` isn't a Wasm module: it is one that this repository built.
+/// If `module` isn't a Wasm module, although this repository built it.
 pub fn with_memory(module: &[u8], pages: usize) -> Vec<u8> {
     const MEMORY_SECTION: u8 = 5;
     rebuilt(module, |id, body| {
@@ -43,7 +43,8 @@ pub fn with_memory(module: &[u8], pages: usize) -> Vec<u8> {
     })
 }
 
-/// The module with each section's bytes as `change` gives them back, or without the section.
+/// The module with each section's bytes replaced by the result of `change`, or without the section
+/// for `None`.
 fn rebuilt(module: &[u8], change: impl Fn(u8, &[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
     let mut rest = module
         .strip_prefix(HEADER)
@@ -60,7 +61,7 @@ fn rebuilt(module: &[u8], change: impl Fn(u8, &[u8]) -> Option<Vec<u8>>) -> Vec<
     changed
 }
 
-/// A module that is nothing but one imported function without parameters.
+/// A module with only one imported function, without parameters.
 pub fn importing(module: &str, function: &str) -> Vec<u8> {
     let mut wasm = HEADER.to_vec();
     section(&mut wasm, 1, &[1, 0x60, 0, 0]);

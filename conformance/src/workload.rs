@@ -1,29 +1,28 @@
-//! The synthetic hotel workload, the same wherever it is used: in the demo, the end-to-end tests and
-//! the benches.
+//! The synthetic hotel workload, the same in the demo, the end-to-end tests and the benches.
 //!
-//! A population of [`CUSTOMERS`] customers; one of every hundred, [`BLOCKED`] in all, is on the block
-//! list that [`blocked_names`] returns. [`Bookings`] is an endless, seeded sequence of bookings in
-//! which **exactly one of every hundred consecutive calls** names a blocked customer, at a position
-//! that depends on the seed. So the expected number of denials is known, not estimated: each
+//! A population of [`CUSTOMERS`] customers; one of every hundred, [`BLOCKED`] in all, is on the
+//! block list that [`blocked_names`] returns. [`Bookings`] is an endless, seeded sequence of
+//! bookings in which **exactly one of every hundred consecutive calls** names a blocked customer,
+//! at a position that depends on the seed. So the expected number of denials is exact: each
 //! [`Booking`] says whether it should be denied.
 //!
-//! Blocked and other names look alike and have one length ([`NAME_BYTES`]), so that a policy can't
-//! tell them apart without comparing them. No clock and no randomness: the same seed gives the same
-//! sequence on every machine.
+//! Blocked and other names have the same form and length ([`NAME_BYTES`]), so that a policy must
+//! compare them. There is no clock and no randomness: the same seed gives the same sequence on
+//! every machine.
 
 /// Customers in the population.
 pub const CUSTOMERS: u64 = 100_000;
 
-/// Customers on the block list: one of each [`PERIOD`].
+/// The customers on the block list: one of each [`PERIOD`].
 pub const BLOCKED: u64 = CUSTOMERS / PERIOD;
 
-/// Of this many consecutive customers, and of this many consecutive bookings, one is blocked.
+/// One of this many consecutive customers, and one of this many consecutive bookings, is blocked.
 pub const PERIOD: u64 = 100;
 
-/// Length of every customer's name.
+/// The length of every customer's name.
 pub const NAME_BYTES: usize = 16;
 
-/// Salts that keep the three independent choices below independent.
+/// Salts that make the three choices below independent.
 const CHOOSE_BLOCKED: u64 = 1;
 const CHOOSE_POSITION: u64 = 2;
 const CHOOSE_CUSTOMER: u64 = 3;
@@ -31,7 +30,7 @@ const CHOOSE_CUSTOMER: u64 = 3;
 /// One call of the workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Booking {
-    /// What goes into `customer_name`.
+    /// The value of `customer_name`.
     pub customer: String,
     /// Whether the customer is on the block list.
     pub blocked: bool,
@@ -45,7 +44,7 @@ pub struct Bookings {
 }
 
 impl Bookings {
-    /// Starts the sequence of `seed`. Clients that run side by side take different seeds.
+    /// Starts the sequence of `seed`. Concurrent clients take different seeds.
     pub fn new(seed: u64) -> Self {
         Bookings { seed, next: 0 }
     }
@@ -64,7 +63,7 @@ impl Iterator for Bookings {
         let number = if blocked {
             blocked_in(group)
         } else {
-            // Any of the group's other 99: skip over the blocked one.
+            // One of the group's other 99 customers: skip the blocked one.
             let other = group * PERIOD + (draw >> 32) % (PERIOD - 1);
             other + u64::from(other >= blocked_in(group))
         };
@@ -80,8 +79,8 @@ pub fn blocked_names() -> Vec<String> {
     (0..BLOCKED).map(|group| name(blocked_in(group))).collect()
 }
 
-/// Another list of [`BLOCKED`] names, none of which is on the first: one of the other customers of every
-/// hundred. About 1% of the bookings name one of them.
+/// Another list of [`BLOCKED`] names without common names with the first: one of the other
+/// customers of every hundred. About 1 % of the bookings name one of them.
 pub fn other_names() -> Vec<String> {
     let neighbour = |group| group * PERIOD + (blocked_in(group) + 1) % PERIOD;
     (0..BLOCKED).map(|group| name(neighbour(group))).collect()

@@ -1,8 +1,10 @@
-//! What attackers get: their own session, packet or connection ends, and every other call goes on.
+//! The effect of attacks: the attacker's own session, packet or connection ends, and every other
+//! call continues.
 //!
-//! Each attack runs beside an honest tenant whose calls must not fail (`traffic`), and ends with a look
-//! at what the daemon still holds. Attackers are applications with a valid token ([`Hostile`]), whoever
-//! can open the control socket ([`Wire`]), and whoever reaches the TCP port.
+//! Each attack runs beside an honest tenant whose calls must not fail (`traffic`), and ends with a
+//! check of the daemon's remaining resources. Attackers are applications with a valid token
+//! ([`Hostile`]), any process that can open the control socket ([`Wire`]), and any host that
+//! reaches the TCP port.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -30,7 +32,8 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
-/// How long a daemon may take to notice that an app is gone or has misbehaved: next to nothing, and what the machine's stalls add.
+/// The time limit for a daemon to notice that an app is gone or has misbehaved: almost none, plus
+/// the machine's stalls.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// Two hosts, an honest tenant whose calls cross them, and an attacker's token.
@@ -66,7 +69,7 @@ impl Scene {
         Hostile::open(self.a.socket(), &self.token)
     }
 
-    /// The attacker has a server of its own on `b`, which echoes.
+    /// The attacker has its own echo server on `b`.
     fn accomplice(&self) -> Process {
         serve_echo(&self.b, &self.token_b)
     }
@@ -209,7 +212,8 @@ fn a_broken_descriptor_ends_its_session() {
     for (what, entry) in entries {
         let mut hostile = scene.hostile();
         hostile.submit(&entry).unwrap();
-        // A stale reply is no crime: the call may have ended meanwhile. Everything else is.
+        // A stale reply is allowed: the call may have ended meanwhile. Everything else is a
+        // violation.
         let reason = hostile.is_ended(AT_ONCE);
         assert!(
             reason.is_some() || what == "a reply to no call",
@@ -242,7 +246,7 @@ fn random_descriptors_disturb_nobody() {
         for number in 0..200 {
             let entry = match random.below(3) {
                 0 => random.bytes(),
-                // Nearly right: these get further.
+                // Almost valid entries: these get further.
                 _ => {
                     let offset = random.below(1 << 14) * 64;
                     let _full = hostile.poke(Target::SendHeap, offset.min((1 << 20) - 64), &block);
@@ -273,7 +277,7 @@ fn garbage_in_the_heap_is_never_delivered() {
     let mut random = Seeded(1);
     let (mut answered, mut ended) = (0, 0);
     for _ in 0..100 {
-        // It serves itself, to see what gets through.
+        // It serves itself, to see what passes.
         let mut hostile = scene.hostile();
         hostile.bind(SIDE_SERVER, schema.descriptor_set(), ECHO, "");
         let handle = hostile.bind(SIDE_CLIENT, schema.descriptor_set(), ECHO, "");
@@ -296,7 +300,7 @@ fn garbage_in_the_heap_is_never_delivered() {
             delivered.is_ok(),
             "neither delivered nor refused: {block:?}"
         );
-        // A few changes make another valid message; whoever sends nonsense is let go.
+        // A few changes make another valid message; a sender of nonsense is disconnected.
         match hostile.is_ended(Duration::from_millis(20)) {
             Some(_) => ended += 1,
             None => answered += 1,
@@ -318,7 +322,8 @@ fn overlapping_parts_and_blocks_are_refused_or_harmless() {
     let json = r#"{"customer_name": "Ada Lovelace", "hotel_ids": ["first-hotel", "other-hotel"]}"#;
     let message = from_json(&request, json).unwrap();
     let good = write_block(&layout.layouts, layout.methods[0].input, &message).unwrap();
-    // Two strings in one place: every slot that points past the fixed part is pointed at the first string.
+    // Two strings in one place: every slot that points past the fixed part is made to point at the
+    // first string.
     let name = good
         .windows(12)
         .position(|text| text == b"Ada Lovelace")
@@ -428,7 +433,7 @@ fn indices_that_jump_end_their_session() {
         drop(hostile);
         scene.assert_unimpressed();
     }
-    // The consumer's index is looked at when the ring seems full: more answers than it holds do that.
+    // The consumer's index is read when the ring seems full: more answers than it holds cause that.
     let _accomplice = scene.accomplice();
     let schema = hotel();
     let block = echo_block(&schema, "");
@@ -522,7 +527,7 @@ fn ten_thousand_calls_outstanding_are_queued_up_to_the_limit_and_refused_beyond(
     let end = Instant::now() + SOON;
     while (pushed < CALLS || reclaimed < CALLS) && Instant::now() < end {
         while pushed < CALLS {
-            // One block for all: each call's copy is the daemon's own.
+            // One block for all: each call has its own copy in the daemon.
             if hostile
                 .submit(&call(handle, pushed, 0, block.len() as u32).encode())
                 .is_err()
@@ -612,7 +617,8 @@ fn garbage_on_the_control_socket_ends_its_connection() {
             let _maybe = wire.hangs_up(Duration::from_millis(2));
         }
     }
-    // Well-formed and out of place: a bind before a session, a second session, requests without a body.
+    // Well-formed but misplaced: a bind before a session, a second session, requests without a
+    // body.
     let mut wire = Wire::connect(scene.a.socket());
     let bind = Bind {
         role: SIDE_CLIENT,
@@ -699,7 +705,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             matches!(answer, None | Some((ResponseBody::Failure(_), _))),
             "{what}: {answer:?}"
         );
-        // The module of a policy comes the same way.
+        // A policy's module is sent the same way.
         let mut wire = Wire::connect(scene.a.socket());
         let push = PolicyPush {
             tenant: "mallory".to_owned(),
@@ -716,7 +722,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
             "{what}: {answer:?}"
         );
     }
-    // More than asked for, and with a request that takes none.
+    // More descriptors than expected, and some with a request that takes none.
     let blob = blob_create(b"surplus").unwrap();
     let mut wire = Wire::connect(scene.a.socket());
     let _answer = wire.ask(RequestBody::Status(Empty {}), &[blob.as_fd(); 8]);
@@ -731,7 +737,7 @@ fn descriptors_that_are_no_blobs_are_refused_and_closed() {
     scene.assert_unimpressed();
 }
 
-/// A memfd that loses its bytes after it was made to look like a blob.
+/// A memfd that shrinks after it was made to look like a blob.
 fn truncated_memfd() -> OwnedFd {
     let fd = rustix::fs::memfd_create("odd", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&fd, 1 << 20).unwrap();
@@ -753,7 +759,7 @@ fn bogus_frames_on_the_tcp_port_end_their_connection() {
     let attack = |bytes: &[u8], address: SocketAddr| {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(SOON)).unwrap();
-        // The daemon may hang up while we still write.
+        // The daemon may hang up during the write.
         let _closed = stream.write_all(bytes);
         let _closed = stream.shutdown(std::net::Shutdown::Write);
         let mut rest = Vec::new();
@@ -771,7 +777,7 @@ fn bogus_frames_on_the_tcp_port_end_their_connection() {
             attack(&bytes, at);
         }
     }
-    // What a real peer says, with one bit wrong.
+    // A real peer's bytes, with one bit wrong.
     let hello = first_bytes_of_a_dialling_daemon(&scene);
     assert!(!hello.is_empty());
     for bit in 0..hello.len() * 8 {
@@ -793,7 +799,7 @@ fn bogus_frames_on_the_tcp_port_end_their_connection() {
     });
 }
 
-/// Lets the daemon dial us, and records its greeting.
+/// Makes the daemon dial the test, and records its HELLO.
 fn first_bytes_of_a_dialling_daemon(scene: &Scene) -> Vec<u8> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -941,7 +947,8 @@ fn a_thousand_connects_and_disconnects_leave_no_trace() {
     let block = echo_block(&schema, "aGVsbG8=");
     let to = scene.b.listen().to_string();
     let connect = |number: usize| {
-        // Every fourth only connects, every other also binds; the rest leaves a call behind.
+        // Every fourth session only connects, every other one also binds; the rest leaves a call
+        // behind.
         if number.is_multiple_of(4) {
             drop(Wire::connect(scene.a.socket()));
             return;
@@ -956,7 +963,8 @@ fn a_thousand_connects_and_disconnects_leave_no_trace() {
             .submit(&call(handle, 1, 0, block.len() as u32).encode())
             .unwrap();
     };
-    // What the first ones make the daemon build (caches, pools, the machine code) isn't growth.
+    // The objects that the first sessions make the daemon build (caches, pools, machine code)
+    // aren't growth.
     (0..100).for_each(connect);
     let settle = || {
         let settled = eventually(SOON, || {

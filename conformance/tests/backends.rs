@@ -1,5 +1,6 @@
-//! Telemetry at the real things: what an OpenTelemetry collector writes down, what Prometheus answers, and whether the names are those of
-//! OpenTelemetry's conventions. That a request of many services is one trace, as Jaeger has it, is a test of the hotel reservation.
+//! Telemetry with the real backends: the output of an OpenTelemetry collector, the answers of
+//! Prometheus, and the use of names from OpenTelemetry's conventions. The tests of the hotel
+//! reservation check that Jaeger gets a request of many services as one trace.
 //!
 //! `.ci/backends` builds and installs them.
 #![forbid(unsafe_code)]
@@ -31,7 +32,7 @@ fn daemon(bed: &Testbed, name: &str, telemetry: &str) -> Daemon {
     bed.daemon_with(name, &options)
 }
 
-/// A tenant that calls an echo of host `b` from host `a`.
+/// A tenant that calls an echo server on host `b` from host `a`.
 struct Caller {
     token: String,
     to: String,
@@ -56,12 +57,12 @@ impl Caller {
     }
 }
 
-/// OTLP's JSON has numbers of 64 bits as text.
+/// In OTLP's JSON, numbers of 64 bits are text.
 fn number(value: &Value) -> Option<u64> {
     value.as_str()?.parse().ok()
 }
 
-/// How many spans there are, by tenant and kind: 3 is a client's, 2 a server's.
+/// The number of spans by tenant and kind: 3 is a client's, 2 a server's.
 fn spans_of(collector: &Collector) -> BTreeMap<(String, u64), usize> {
     let mut counts = BTreeMap::new();
     for span in collector.spans() {
@@ -72,7 +73,7 @@ fn spans_of(collector: &Collector) -> BTreeMap<(String, u64), usize> {
     counts
 }
 
-/// How many calls a histogram has counted, by tenant, as it was sent last.
+/// The number of calls in a histogram by tenant, from its latest version.
 fn calls_of(collector: &Collector, metric: &str) -> BTreeMap<String, u64> {
     let metrics = collector.metrics();
     let same = metrics.iter().filter(|m| m["name"] == metric);
@@ -87,7 +88,7 @@ fn counts<K: Ord, V>(of: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
     of.into_iter().collect()
 }
 
-/// Waits until both are alike, and shows both if they don't become it.
+/// Waits until both are equal, and shows both if they don't become equal.
 #[track_caller]
 fn becomes<T: PartialEq + std::fmt::Debug>(expected: &T, found: impl Fn() -> T) {
     let waited = eventually(SOON, || found() == *expected);
@@ -104,7 +105,7 @@ fn a_collector_gets_what_was_called_and_a_tenants_own_what_is_the_tenants() {
     let often = "interval_s = 1\nsample_per_million = 1000000\n";
     let grpc = |at: SocketAddr| format!("endpoint = \"http://{at}\"\n");
     let over_http = |at: SocketAddr| format!("endpoint = \"http://{at}\"\nprotocol = \"http\"\n");
-    // Each is spoken to by both protocols.
+    // Each is used with both protocols.
     let a = format!(
         "{often}{}[telemetry.tenants.acme]\n{}[telemetry.tenants.other]\n{}",
         grpc(all.grpc),
@@ -148,7 +149,7 @@ fn a_collector_gets_what_was_called_and_a_tenants_own_what_is_the_tenants() {
         }
     }
     assert_eq!(hosts_in(&all), BTreeSet::from(["a".into(), "b".into()]));
-    // Ids are as long as OTLP has them, and no two spans have the same.
+    // Ids have OTLP's length, and no two spans share one.
     let spans = all.spans();
     let ids: BTreeSet<_> = spans.iter().map(|span| span["spanId"].as_str()).collect();
     assert_eq!(ids.len(), 10);
@@ -208,13 +209,14 @@ fn a_collector_with_tls_gets_what_was_called_from_those_with_a_token() {
     becomes(&three, || calls_of(&all, "rpc.server.call.duration"));
     assert_eq!(hosts_in(&all), BTreeSet::from(["a".into(), "b".into()]));
 
-    // It is said of each why, and nothing of theirs is there. They try each second.
+    // Each failure is reported with its reason, and their data doesn't arrive. They try every
+    // second.
     std::thread::sleep(Duration::from_secs(3));
     for (mut stranger, words) in strangers {
         let line = stranger.process().line(SOON, |line| line.contains(words));
         let line = line.unwrap_or_else(|error| panic!("{words}: {error}"));
         assert!(line.contains("doesn't take metrics"), "{line}");
-        // Said once, however often it is tried, and by nobody else.
+        // Reported once, however often it is tried, and by none of the others.
         let said = stranger.process().said();
         let said = said.iter().filter(|line| line.contains(words));
         assert_eq!(said.count(), 1, "{:?}", stranger.process().said());
@@ -240,7 +242,7 @@ fn hosts_in(collector: &Collector) -> BTreeSet<String> {
     resources.iter().map(from).collect()
 }
 
-/// What became of one kind of things, as a daemon's scrape says it: exported, rejected, overflowed, failed.
+/// The counts of one kind of data in a daemon's metrics: exported, rejected, overflowed, failed.
 fn fates(at: SocketAddr, signal: &str) -> [u64; 4] {
     let text = scrape(at);
     ["exported", "rejected", "overflowed", "failed"].map(|fate| {
@@ -251,7 +253,8 @@ fn fates(at: SocketAddr, signal: &str) -> [u64; 4] {
     })
 }
 
-/// How long a daemon waits for an answer, and how long it tries until it drops what can't be sent: five times, with pauses.
+/// A daemon's timeout for an answer, and its total time until it drops unsent data: five attempts
+/// with pauses.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const GIVEN_UP: Duration = Duration::from_secs(60);
 
@@ -273,12 +276,12 @@ fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
         sample(&scrape(at), series).unwrap() as u64
     };
     acme.call(&a, 2);
-    // Written down, so that nothing of it is lost with the process.
+    // Written to the file, so that nothing is lost with the process.
     becomes(&2, || collector.spans().len());
     becomes(&[2, 0, 0, 0], || fates(at, "spans"));
     assert_eq!(failed_requests(), 0);
 
-    // It hangs: connections stay open, nobody answers.
+    // It hangs: connections stay open, and nobody answers.
     collector.process.signal(Signal::STOP);
     let hung = Instant::now();
     acme.call(&a, 3);
@@ -293,14 +296,15 @@ fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
     assert!(overflowed > 0, "a snapshot a second, and one is kept");
     assert_eq!(fates(at, "spans"), [2, 0, 0, 0], "the others are kept");
 
-    // It dies: connections are refused. What was tried often enough is dropped.
+    // It dies: connections are refused. Data is dropped after enough attempts.
     collector.process.kill();
     acme.call(&a, 2);
     let dropped = || fates(at, "spans")[3];
     let waited = eventually(GIVEN_UP, || dropped() > 0);
     waited.unwrap_or_else(|error| panic!("{error:?}: {:?}", fates(at, "spans")));
 
-    // It is back: so are spans and metrics, and everything that was called is one or the other.
+    // It is back: spans and metrics arrive again, and every call is either exported or counted as
+    // dropped.
     collector.restart();
     acme.call(&a, 4);
     let settled = || {
@@ -314,7 +318,7 @@ fn a_collector_that_hangs_and_dies_stops_no_call_and_gets_what_comes_after() {
     becomes(&(exported as usize), || collector.spans().len());
     let eleven = counts([("acme".to_owned(), 11)]);
     becomes(&eleven, || calls_of(&collector, "rpc.client.call.duration"));
-    // The log has the beginning of it and the end.
+    // The log has the beginning and the end of the failure.
     for words in [
         "doesn't take spans: no answer within 10 s",
         "takes spans again",
@@ -365,7 +369,7 @@ fn prometheus_counts_what_was_called_by_tenant() {
         assert_eq!(series.len(), 1, "{series:?}");
         assert_eq!(series[0]["metric"]["instance"], json!(host.to_string()));
     }
-    // All calls are between the bounds, and the buckets agree with the sum.
+    // All calls are within the bounds, and the buckets agree with the sum.
     let buckets =
         "sum by (le) (rpc_client_call_duration_seconds_bucket{tollgate_tenant=\"other\"})";
     let quantile = |q: f64| {
@@ -374,7 +378,7 @@ fn prometheus_counts_what_was_called_by_tenant() {
     };
     let (half, most) = (quantile(0.5), quantile(1.0));
     assert!(0.0 < half && half <= most, "{half} s, {most} s");
-    // A bound is a power of two, so at most twice what it bounds.
+    // A bound is a power of two, so at most twice the value.
     assert!(most <= 2.0 * longest, "{most} s of at most {longest} s");
     let sum = "sum(rpc_client_call_duration_seconds_sum{tollgate_tenant=\"other\"})";
     let sum = prometheus.number(sum).unwrap();
@@ -386,7 +390,7 @@ fn prometheus_counts_what_was_called_by_tenant() {
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
-/// From a duration in a dashboard to the trace of a call that took so long.
+/// From a duration in a dashboard to the trace of a call with that duration.
 #[test]
 fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
     let bed = Testbed::new();
@@ -401,7 +405,7 @@ fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
     let _server = hosts.serve_echo(&[]);
     let parent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
     assert_eq!(hosts.echo(&[&parent]).code, 0);
-    // One that isn't traced has none.
+    // An untraced call has no exemplar.
     assert_eq!(hosts.echo(&[]).code, 0);
     let metric = "rpc_client_call_duration_seconds";
     let count = format!("sum({metric}_count{{tollgate_tenant=\"acme\"}})");
@@ -420,7 +424,7 @@ fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
     assert_eq!(exemplar["labels"]["trace_id"], TRACE);
     let span = exemplar["labels"]["span_id"].as_str().unwrap();
     assert_eq!(span.len(), 16);
-    // It is in the bucket that it is shown at, and what it names is what the daemon keeps.
+    // It is in the bucket where it is shown, and it names a trace that the daemon keeps.
     let text = |value: &Value| value.as_str().unwrap().parse::<f64>().unwrap();
     let (took, bound) = (
         text(&exemplar["value"]),
@@ -431,7 +435,8 @@ fn prometheus_has_the_trace_of_a_call_as_an_exemplar_of_its_duration() {
     assert!(kept.contains(span), "{span} in {kept}");
 }
 
-/// A native histogram has all buckets, so a percentile is within 9 % and not between powers of two.
+/// A native histogram has all buckets, so a percentile is exact to 9 % and not only between powers
+/// of two.
 #[test]
 fn prometheus_has_native_histograms_of_durations_if_it_wants_them() {
     let bed = Testbed::new();
@@ -467,12 +472,12 @@ fn prometheus_has_native_histograms_of_durations_if_it_wants_them() {
             "{quantile}: {found} of {took}"
         );
     }
-    // What isn't a histogram is as it is otherwise.
+    // Other metrics are unchanged.
     let time = "count(tollgate_runtime_time_seconds_total{tollgate_runtime_state=\"sleeping\"})";
     assert_eq!(prometheus.number(time), Some(1.0));
 }
 
-/// Everything that has a name in what a collector got.
+/// All names in a collector's data.
 fn names_in(collector: &Collector) -> BTreeSet<String> {
     fn collect(value: &Value, names: &mut BTreeSet<String>) {
         let keys = list(value, "/attributes").map(|pair| pair["key"].as_str().unwrap());
@@ -497,7 +502,7 @@ fn names_in(collector: &Collector) -> BTreeSet<String> {
     names
 }
 
-/// The specification's own name for what had no series of its own; no convention has it.
+/// The specification's name for data without a series of its own; no convention has it.
 const SPECIFIED: &str = "otel.metric.overflow";
 
 #[test]
@@ -563,6 +568,6 @@ fn names_are_those_of_the_conventions_or_our_own() {
         borrowed, expected,
         "a convention's name that is looked at nowhere else"
     );
-    // Nothing of ours is called what a convention has.
+    // None of Tollgate's own names is in the conventions.
     assert!(!known.iter().any(|name| name.starts_with("tollgate.")));
 }

@@ -1,5 +1,5 @@
-//! What users' mistakes get: a one-sentence error that names the culprit and the value, the right
-//! status code as the exit status, and nothing left half-done. (Attacks are in `attacks.rs`.)
+//! The response to users' mistakes: a one-sentence error with the culprit and the value, the right
+//! status code as the exit status, and no partial changes. (Attacks are in `attacks.rs`.)
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -72,7 +72,7 @@ impl Host {
             .tollgate(["policy", "attach", policy].into_iter().chain(place))
     }
 
-    /// The daemon serves as if nothing had happened, and holds no session.
+    /// The daemon serves as before, and holds no session.
     fn assert_unimpressed(&self) {
         let hotel = hotel();
         {
@@ -97,7 +97,7 @@ fn refused(outcome: &Outcome, code: i32, words: &[&str]) {
     for word in words {
         assert!(outcome.err.contains(word), "{word:?} is missing: {outcome}");
     }
-    // Beside it, a token on the command line is warned of.
+    // In addition, a token on the command line causes a warning.
     let is_warning = |line: &&str| line.starts_with("tollgate: warning: every user of this host");
     let said = outcome.err.trim_end().lines();
     let said: Vec<_> = said.skip_while(is_warning).collect();
@@ -260,7 +260,7 @@ fn a_policy_that_declares_a_field_the_schema_lacks() {
         "a policy may come before its schema: {outcome}"
     );
 
-    // The schema is known: attaching says what is wrong, and attaches nothing.
+    // The schema is known: attaching reports the mistake, and attaches nothing.
     let server = host.serve(&hotel(), "hotel.Reservation", "{}");
     let refusal = host.attach("pushed@1", "server");
     refused(
@@ -368,7 +368,7 @@ fn a_peer_that_is_not_there() {
             &said,
         );
     }
-    // A peer that accepts and says nothing: the link gives up, and says on whom.
+    // A peer that accepts and sends nothing: the link gives up, and names the peer.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     refused(
@@ -552,7 +552,7 @@ fn a_wrong_command_line_and_a_wrong_configuration() {
         outcome.code != 0 && outcome.err.contains("nowhere"),
         "{outcome}"
     );
-    // What isn't loopback needs a key.
+    // An address beyond loopback needs a key.
     let socket = bed.path("open.sock").display().to_string();
     let outcome = run(
         &program("tollgated"),
@@ -565,7 +565,7 @@ fn a_wrong_command_line_and_a_wrong_configuration() {
     );
 }
 
-/// What was mistyped, and what was meant.
+/// Typing mistakes, and the intended words.
 #[test]
 fn what_was_meant_is_said() {
     let host = Host::new();
@@ -596,10 +596,10 @@ fn what_was_meant_is_said() {
         "spin_us",
     );
 
-    // A call is for this host unless it says so.
+    // Without a target, a call is for this host.
     let unserved = call(RESERVE, "{}");
     assert!(unserved.err.contains("Try: --to HOST:PORT"), "{unserved}");
-    // An import that isn't found is somewhere else.
+    // An import that isn't found is in another directory.
     let importing = host.bed.file(
         "importing.proto",
         "syntax = \"proto3\";\nimport \"other/one.proto\";\n",
@@ -610,7 +610,7 @@ fn what_was_meant_is_said() {
         INVALID_ARGUMENT,
         &["other/one.proto", "Try: -I DIR"],
     );
-    // A command alone shows what it can do.
+    // A command without arguments shows its options.
     for alone in ["audit", "daemon", "policy", "tenant", "fleet"] {
         let outcome = host.daemon.run(alone);
         assert_eq!(outcome.code, INVALID_ARGUMENT, "{outcome}");
@@ -625,7 +625,7 @@ fn what_was_meant_is_said() {
             );
         }
     }
-    // What is wrong with a socket is said once.
+    // A problem with a socket is reported once.
     let socket = host.bed.path("none/a.sock").display().to_string();
     let words = ["call", "--token", "T", "--proto", &hotel(), RESERVE].map(str::to_owned);
     for words in [&["status".to_owned()][..], &words] {
@@ -645,7 +645,7 @@ fn what_was_meant_is_said() {
         );
         assert_eq!(outcome.err.matches(&socket).count(), 1, "{outcome}");
     }
-    // Who watches a service that isn't there is told.
+    // A watcher of a missing service gets an error.
     let tap = host.daemon.run("tap hotel.Reservatoin --for 1s");
     assert!(
         tap.err.contains("no application here serves or calls"),
@@ -653,7 +653,7 @@ fn what_was_meant_is_said() {
     );
 }
 
-/// A parser's error keeps the line that it is about.
+/// A parser's error shows the line of the mistake.
 #[test]
 fn a_configuration_is_shown_where_it_is_wrong() {
     let bed = Testbed::new();

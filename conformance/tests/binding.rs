@@ -1,4 +1,4 @@
-//! Binding is quick, and what it leaves for later is done when it is needed: machine code per method, on its first call.
+//! Binding is quick. The rest is done on demand: machine code per method, on its first call.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ use tollgate_schema::Schema;
 
 const METHODS: usize = 50;
 
-/// A service of 50 methods, each with a message of its own; `extra` is a further field of each.
+/// A service of 50 methods, each with its own message; `extra` is a further field of each.
 fn large_schema(bed: &Testbed, extra: &str) -> Schema {
     let mut proto = "syntax = \"proto3\"; package big; service Big {\n".to_owned();
     for k in 0..METHODS {
@@ -53,7 +53,7 @@ fn call(session: &Session, binding: &Binding, method: &str, block: &[u8]) {
     assert_eq!(reply.as_deref(), Ok(block));
 }
 
-/// What status says of the only service.
+/// The entry of the only service in the status.
 fn service(daemon: &Daemon) -> Value {
     let services = daemon.status()["services"].clone();
     assert_eq!(services.as_array().unwrap().len(), 1);
@@ -84,7 +84,7 @@ fn of_fifty_methods_only_the_called_one_becomes_machine_code() {
         "bound, and nothing compiled: {}",
         service(&b)
     );
-    // The interpreter answers the first calls, whoever is first.
+    // The interpreter executes the first calls, from any caller.
     for _ in 0..20 {
         call(&remote, &there, "Do17", &empty);
     }
@@ -97,7 +97,7 @@ fn of_fifty_methods_only_the_called_one_becomes_machine_code() {
     call(&local, &here, "Do18", &empty);
     eventually(SOON, || compiled(&b, [METHODS, 2, 0])).unwrap();
 
-    // Code for protobuf is made when a message first crosses, of that method only.
+    // Code for protobuf is made when a message first crosses, for that method only.
     let newer = large_schema(&bed, "uint32 more = 2;");
     let empty = vec![0; newer.layouts(&["big.M0"]).unwrap().messages[0].size as usize];
     let across = bind(&remote, &newer, "big.Big", &to);
@@ -129,14 +129,14 @@ fn a_descriptor_set_is_resolved_once_whoever_binds_it() {
         &tollgate_conformance::traffic::echo_block(&schema, "eA=="),
     );
     assert_eq!(counters(), [1, 1, 1, 1]);
-    // Another tenant has sent the very same set; what it may reach is another matter.
+    // Another tenant has sent the same set; its permissions are separate.
     let stranger = open(&daemon, &daemon.tenant("other"));
     let bound = stranger.bind_client(schema.descriptor_set(), ECHO, "");
     let refused = block_on(&stranger, bound).unwrap_err();
     assert_eq!(refused.code, tollgate::Code::UNIMPLEMENTED, "{refused}");
     assert!(refused.message.contains("tenant other"), "{refused}");
     assert_eq!(counters(), [1, 1, 1, 2]);
-    // Another service of the same set, and a set of other bytes that says the same.
+    // Another service of the same set, and a set of different bytes with the same meaning.
     serve(&stranger, &schema, "hotel.Reservation");
     assert_eq!(counters(), [2, 2, 2, 2]);
     let mut padded = schema.descriptor_set().to_vec();

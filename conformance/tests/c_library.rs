@@ -1,5 +1,5 @@
-//! The C library's examples, its carelessness, what its calls cost, and its README. That it understands the other libraries is for
-//! `tests/interop.rs`.
+//! The C library's examples, its handling of misuse, the cost of its calls, and its README.
+//! `tests/interop.rs` tests it with the other libraries.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use tollgate_conformance::testbed::{
     Daemon, Options, SOON, Testbed, eventually, run, stubs, succeed,
 };
 
-/// Examples that serve themselves, with what each says last.
+/// Examples that serve themselves, with the last line of each.
 const ALONE: [(&str, &str); 6] = [
     ("streaming", "both: 128"),
     ("metadata", "trailer: asked = 1"),
@@ -35,7 +35,7 @@ const ALONE: [(&str, &str); 6] = [
     ("event_loop", "1000 calls, 17000 bytes"),
 ];
 
-/// Examples in two programs: server, client, and what the client says.
+/// Examples of two programs: server, client, and the client's output.
 const PAIRS: [(&str, &str, &[&str]); 2] = [
     ("hello_server", "hello_client", &["hello"]),
     (
@@ -154,7 +154,7 @@ fn a_daemon_that_dies_is_noticed_by_who_waits() {
     daemon.process().kill();
     let last = client.line_after(1, SOON).unwrap();
     assert!(last.contains("\"code\":14"), "{last}");
-    // The server's threads wait, or handle a call that nobody waits for any more, and end.
+    // The server's threads wait, or handle a call whose caller is gone, and end.
     assert_eq!(server.ended(SOON).and_then(|end| end.code()), Some(1));
     drop(calls);
     assert!(client.ended(SOON).is_some());
@@ -188,7 +188,8 @@ fn a_daemon_that_comes_back_finds_its_programs_again() {
     assert_eq!(client.ended(SOON).and_then(|end| end.code()), Some(0));
 }
 
-/// Servers come and go while calls flow, and none is lost: not those that wait for a thread of the server's, either.
+/// Servers come and go while calls flow, and none is lost, not even calls that wait for a thread of
+/// the server.
 #[test]
 fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
     const AT_ONCE: usize = 8;

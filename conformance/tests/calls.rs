@@ -1,4 +1,5 @@
-//! What an operator is told of single calls: `tollgate explain`, as daemons then judge, `tollgate tap`, as they end, and `tollgate trace`.
+//! An operator's information about single calls: `tollgate explain`, which evaluates like the
+//! daemons, `tollgate tap`, which shows calls as they end, and `tollgate trace`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +80,8 @@ impl Host {
     }
 }
 
-/// The example says what is printed after the README's own steps: a client of host a, a server on host b, and a list on host a.
+/// The example shows the output after the README's own steps: a client of host a, a server on host
+/// b, and a list on host a.
 #[test]
 fn the_readme_s_explanation_is_what_is_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -112,14 +114,14 @@ fn the_readme_s_explanation_is_what_is_printed() {
     let path = std::env::var("PATH").unwrap_or_default();
     let path = format!("{}:{path}", programs.parent().unwrap().display());
     let mut shell = Command::new("sh");
-    // A denial is its status.
+    // A denial has its status as the exit status.
     let said = succeed(
         shell
             .args(["-c", &format!("{command} || true")])
             .env("PATH", path)
             .current_dir(&root),
     );
-    // What it cost is another number with each compiler.
+    // The cost differs between compilers.
     let without_fuel = |text: &str| {
         let lines = text.lines().map(|line| match line.contains("fuel:") {
             true => "  fuel",
@@ -130,7 +132,7 @@ fn the_readme_s_explanation_is_what_is_printed() {
     assert_eq!(without_fuel(&said), without_fuel(printed));
 }
 
-/// Who is asked, by name and what they answer.
+/// The policies of a chain, by name, with their decisions.
 fn answers(explained: &Value) -> Vec<(String, String)> {
     let policies = explained["policies"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
@@ -145,7 +147,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Whatever is asked, the answer is what becomes of the call.
+/// For every question, the answer is the call's actual outcome.
 #[test]
 fn a_call_ends_as_it_was_explained() {
     let host = Host::new();
@@ -157,7 +159,7 @@ fn a_call_ends_as_it_was_explained() {
         "mask",
         &json!({"keep_of_name": 1, "remove_coupon": true}),
     );
-    // What the provider's sees is what the tenant's has made of it.
+    // The provider's policy sees the request as the tenant's has changed it.
     let masked = json!({"blocked": ["M******"], "message": "no masks"});
     host.push("--provider", "acl", "masks", &masked);
     let paid = json!({"metadata": ["x-plan"], "allow": ["paid"], "message": "nobody pays"});
@@ -205,7 +207,8 @@ fn a_call_ends_as_it_was_explained() {
     let all = ["OK", "debts@1", "masks@1", "plan@1"];
     assert_eq!(met, all.map(str::to_owned).into(), "each ends some call");
 
-    // Each is shown what those before it have left, and only what it reads; whoever comes after the end isn't asked.
+    // Each policy sees the changes of the earlier ones, and only the fields that it reads; policies
+    // after the end are skipped.
     let request = json!({"customer_name": "Mallory", "coupon": "HALF", "hotel_ids": ["h1"]});
     let explained = host.explain(&[], &request);
     let expected = [
@@ -235,7 +238,7 @@ fn a_call_ends_as_it_was_explained() {
     );
     let fuel = policies[0]["fuel"].as_u64().unwrap();
     assert!(fuel > 0, "{explained}");
-    // Nobody who is alive has learned of it.
+    // No live policy instance was affected.
     let counted = |name: &str| {
         let attachment = host.daemon.attachment(name);
         attachment["versions"][0]["metrics"]["counters"]["denied"].clone()
@@ -244,7 +247,7 @@ fn a_call_ends_as_it_was_explained() {
     let eve = host.explain(&[], &json!({"customer_name": "Eve"}));
     assert_eq!(eve["outcome"]["by"], "debts@1", "{eve}");
     assert_eq!(counted("debts"), before);
-    // Nobody was called for an answer, either.
+    // No call was made for an answer either.
     let served = host.server.said().len();
     host.explain(
         &["--metadata", "x-plan=paid"],
@@ -309,14 +312,14 @@ fn versions_on_trial_and_whoever_cannot_be_asked_are_named() {
     assert_eq!(policies[1]["role"], "canary 50%", "{explained}");
     let why = policies[2]["why"].as_str().unwrap();
     assert!(why.contains("in its tenant's process"), "{explained}");
-    // A canary decides for some calls only; what is said holds for those of the version in force.
+    // A canary decides only for some calls; the explanation is for calls of the enforcing version.
     let outcome = &explained["outcome"];
     assert_eq!(outcome["status"], "OK", "{explained}");
     assert_eq!(outcome["unknown"], json!(["apart@1"]), "{explained}");
     let text = host.asked(&[], &[r#"{"customer_name": "Ada"}"#]);
     assert!(text.out.ends_with("=> OK, if apart@1 agree\n"), "{text}");
 
-    // What one isn't granted it isn't shown, here as there.
+    // Fields that a policy isn't granted are hidden here, too.
     host.attach("acl@1", "--side server --fields none");
     let explained = host.explain(&["--side", "server"], &json!({"customer_name": "Eve"}));
     let expected = [("apart@1", "unasked"), ("acl@1", "fault")];
@@ -334,7 +337,7 @@ fn versions_on_trial_and_whoever_cannot_be_asked_are_named() {
     assert_eq!(called.code, 13, "{called}");
 }
 
-/// Quarantine, what follows faults, and a message that doesn't fit into a view.
+/// Quarantine, reactions to faults, and a message that doesn't fit into a view.
 #[test]
 fn what_cannot_judge_ends_calls_as_it_was_explained() {
     for (on_fault, code, status) in [("reload", 13, "INTERNAL"), ("open", 0, "OK")] {
@@ -393,7 +396,7 @@ fn what_is_asked_wrongly_is_refused_with_a_sentence() {
         of("acme", RESERVE, &["not JSON"]),
         "isn't a hotel.ReserveRequest",
     );
-    // It may be asked of a service that nobody has bound yet.
+    // The service may be one that nobody has bound yet.
     let outcome = of("acme", "hotel.Echo/Echo", &["--proto", &proto, "{}"]);
     assert_eq!(outcome.code, 0, "{outcome}");
     assert!(
@@ -437,7 +440,7 @@ fn what_is_asked_wrongly_is_refused_with_a_sentence() {
     assert!(failure.message.contains("needs a service"), "{failure:?}");
 }
 
-/// From "it was denied" to why.
+/// From "it was denied" to the reason.
 #[test]
 fn a_denied_call_is_watched_found_and_explained() {
     let host = Host::new();
@@ -467,14 +470,14 @@ fn a_denied_call_is_watched_found_and_explained() {
     let others = watch(&["--tenant", "other"]);
     let all = watch(&[RESERVE]);
     let echoes = watch(&["hotel.Echo"]);
-    // They watch once they have asked.
+    // They watch once they have sent their first request.
     let call = |token: &str, name: &str| {
         let request = json!({"customer_name": name}).to_string();
         host.daemon.call_hotel(token, "", RESERVE, &request)
     };
     let seen = |process: &Process| -> Vec<Value> {
         let lines = process.said();
-        // Of a service that nobody has, something else is said first.
+        // For an unknown service, another message comes first.
         lines
             .iter()
             .filter(|line| line.starts_with('{'))
@@ -523,7 +526,7 @@ fn a_denied_call_is_watched_found_and_explained() {
     );
     assert_eq!(seen(&echoes), Vec::<Value>::new());
 
-    // What was denied is kept, by its trace; a terminal isn't told what to do.
+    // A denied call is kept, by its trace; the output is safe for terminals.
     let text = host.daemon.ok("trace");
     let newest: Vec<_> = text.lines().collect();
     assert_eq!(newest.len(), 2, "{text}");
@@ -555,7 +558,7 @@ fn a_denied_call_is_watched_found_and_explained() {
         why.contains("\nacl@1 of tenant acme, client side, stable\n  is shown: customer_name\n"),
         "{why}"
     );
-    // It is judged otherwise by now, and the call is what it was.
+    // The policies have changed since then, and the recorded call is unchanged.
     host.daemon.ok(&format!(
         "policy detach acl --tenant acme --service {RESERVATION} --side client"
     ));
@@ -566,7 +569,8 @@ fn a_denied_call_is_watched_found_and_explained() {
     assert_eq!(policies.len(), 1, "{why}");
 }
 
-/// Who was asked about a call, what each said and took, and where it waited: of the chain in force, of one on trial, and of the provider's.
+/// The policies that evaluated a call, each decision and duration, and the waits: of the enforcing
+/// chain, of one on trial, and of the provider's.
 #[test]
 fn a_traced_call_says_who_judged_it_and_where_it_waited() {
     let hosts = Hosts::new();
@@ -594,7 +598,7 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
             serde_json::from_str(&hosts.a.ok(&format!("trace {trace} --json"))).unwrap();
         kept["spans"][0].clone()
     };
-    /// What happened, without what it took.
+    /// The events, without durations.
     fn told(span: &Value) -> Vec<String> {
         let mut after_us = 0;
         let events = span["events"].as_array().unwrap().iter();
@@ -620,7 +624,7 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
         };
         let mut told: Vec<_> = events.map(tell).collect();
         assert!(span["took_us"].as_u64().unwrap() >= after_us, "{span}");
-        // A machine that is busy makes a chain take long, and then others have their turn first.
+        // On a busy machine a chain takes long, and then other calls have their turn first.
         told.retain(|event| event != "queued, turn");
         told
     }
@@ -640,7 +644,7 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
         "{allowed}"
     );
     assert!(allowed["took_us"].as_u64().unwrap() >= 20_000, "{allowed}");
-    // A judgement takes some time, and none of these takes as long as the delay.
+    // An evaluation takes some time, and none takes as long as the delay.
     for event in allowed["events"].as_array().unwrap() {
         let took_ns = &event["attributes"]["tollgate.duration_ns"];
         if let Some(took_ns) = took_ns.as_u64() {
@@ -672,7 +676,7 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
     );
 }
 
-/// What is known of a call goes where the call goes: to another runtime, and to another process.
+/// The information about a call moves with the call: to another runtime, and to another process.
 #[test]
 fn a_trace_goes_on_while_its_call_moves() {
     let bed = Testbed::new();
@@ -729,7 +733,7 @@ fn a_trace_goes_on_while_its_call_moves() {
     assert!(client["took_us"].as_u64().unwrap() >= 1_000_000, "{kept}");
 }
 
-/// The spans of one trace as a tree, each daemon its own.
+/// The spans of one trace as a tree, separately for each daemon.
 #[test]
 fn a_trace_is_shown_with_what_happened_on_the_way() {
     let hosts = Hosts::new();
@@ -759,12 +763,12 @@ fn a_trace_is_shown_with_what_happened_on_the_way() {
         ["marshalled", "sent", "delivered"].map(|name| format!("tollgate.{name}"));
     assert_eq!(names(client), [&*marshalled, &sent, &marshalled]);
     assert_eq!(names(server), [&*marshalled, &delivered, &marshalled]);
-    // Nobody has asked for the other call: nothing of it is kept.
+    // Nobody has requested the other call: nothing of it is kept.
     let outcome = hosts.echo(&[]);
     assert_eq!(outcome.code, 0, "{outcome}");
     assert_eq!(hosts.a.ok("trace").lines().count(), 1);
 
-    // Within a host one is below the other.
+    // Within a host one span is below the other.
     let _here = hosts.a.serve_hotel(&hosts.tokens[0], ECHO, &["--echo"]);
     const LOCAL: &str = "1af7651916cd43dd8448eb211c80319c";
     let parent = format!("traceparent=00-{LOCAL}-b7ad6b7169203331-01");
@@ -785,7 +789,7 @@ fn a_trace_is_shown_with_what_happened_on_the_way() {
             .starts_with("    server hotel.Echo/Echo of acme, "),
         "{text}"
     );
-    // Nothing is kept from here on, nor what was kept before.
+    // Nothing is kept from here on, and earlier data is gone.
     hosts.a.ok("daemon set telemetry.kept_spans=0");
     assert_eq!(hosts.a.ok("trace"), "");
     let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &["--metadata", &parent]);
@@ -793,7 +797,7 @@ fn a_trace_is_shown_with_what_happened_on_the_way() {
     assert_eq!(hosts.a.ok("trace"), "");
 }
 
-/// MAX_TAPS and TAP_PATIENCE: who goes away without a word makes room.
+/// MAX_TAPS and TAP_PATIENCE: a watcher that leaves without notice makes room.
 #[test]
 fn nobody_is_watched_for_longer_than_somebody_watches() {
     let host = Host::new();
@@ -819,7 +823,7 @@ fn nobody_is_watched_for_longer_than_somebody_watches() {
     };
     let mut seen = 0;
     let made_room = eventually(SOON, || {
-        // Who asks goes on.
+        // An active watcher continues.
         let came = admin.report(again(kept));
         seen += came["calls"].as_array().unwrap().len();
         admin.ask(open(), &[]).is_ok()
@@ -830,7 +834,8 @@ fn nobody_is_watched_for_longer_than_somebody_watches() {
     assert!(gone.message.contains("hasn't asked for 5s"), "{gone:?}");
 }
 
-/// MAX_TAPPED_PER_SECOND and MAX_TAPPED: calls don't wait for who watches, and what wasn't seen is counted.
+/// MAX_TAPPED_PER_SECOND and MAX_TAPPED: calls don't wait for watchers, and missed calls are
+/// counted.
 #[test]
 fn who_watches_too_slowly_is_told_what_was_missed() {
     let bed = Testbed::new();
@@ -845,7 +850,8 @@ fn who_watches_too_slowly_is_told_what_was_missed() {
         ..Tap::default()
     });
     let begun = Instant::now();
-    // Two sides of each call are 4,000 a second and more than a runtime tells of, so it is full in the second second.
+    // Two sides of each call are 4,000 a second, more than a runtime reports, so it is full in the
+    // second second.
     std::thread::sleep(Duration::from_millis(2_500));
     let came = admin.report(ask.clone());
     let calls = came["calls"].as_array().unwrap().len();
@@ -855,7 +861,7 @@ fn who_watches_too_slowly_is_told_what_was_missed() {
     traffic.assert_flows();
 }
 
-/// MAX_SHOWN_TRACES, and what a runtime keeps: the newest.
+/// MAX_SHOWN_TRACES, and a runtime's limit: the newest are kept.
 #[test]
 fn the_newest_spans_are_kept_and_some_are_shown() {
     let bed = Testbed::new();

@@ -1,7 +1,7 @@
-//! The catalogue, `policies-wasm/`: each policy loads within the limits, judges its cases as its file says, through the real
-//! host, and refuses configurations with a sentence.
+//! The catalogue, `policies-wasm/`: each policy loads within the limits, passes its cases in the
+//! real host, and refuses invalid configurations with a message.
 //!
-//! The cases are those of `tollgate policy test`, judged by the same crate.
+//! The cases are those of `tollgate policy test`, run by the same crate.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -16,10 +16,10 @@ use tollgate_policy_host::{
 };
 use tollgate_schema::Schema;
 
-/// Bytes of a module: one that parses JSON has about 165 KB.
+/// The size of a module: one that parses JSON has about 165 KB.
 const MODULE_BYTES: usize = 192 << 10;
 
-/// Bytes of the one that checks three kinds of signatures.
+/// The size of the module that checks three kinds of signatures.
 const SIGNATURES_BYTES: usize = 512 << 10;
 
 const POLICIES: [&str; 13] = [
@@ -131,7 +131,7 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "redact",
             "{}",
-            "nothing is redacted: set keep_of_name, remove_coupon or both",
+            "there is nothing to redact: set keep_of_name, remove_coupon or both",
         ),
         (
             "fault-injection",
@@ -162,13 +162,13 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "metadata-acl",
             r#"{"metadata": ["a"]}"#,
-            "nothing is decided: set allow, deny or both",
+            "there are no rules: set allow, deny or both",
         ),
         ("priority", r#"{"default": 8}"#, " is 8; 0 to 7 are allowed"),
         (
             "canary-route",
             r#"{"route": "A"}"#,
-            " is no route; its label is 1 to 64 of a-z 0-9 - _ .",
+            " is not a valid route; a label is 1 to 64 of a-z 0-9 - _ .",
         ),
         (
             "jwt",
@@ -201,7 +201,7 @@ fn configurations_are_refused_with_a_sentence() {
     }
 }
 
-/// What has cases is a policy of the catalogue: it is judged here, and listed where people look for it.
+/// Every policy with cases is in the catalogue: it is tested here, and listed in the overview.
 #[test]
 fn the_catalogue_is_whole() {
     let overview = std::fs::read_to_string(home("README.md")).unwrap();
@@ -233,7 +233,7 @@ fn the_catalogue_is_whole() {
     }
 }
 
-/// The schema beside a policy is for people and editors; its keys are those that the policy knows.
+/// A policy's schema is for people and editors; its keys are those that the policy accepts.
 #[test]
 fn schemas_name_the_keys_that_policies_know() {
     for name in POLICIES {

@@ -1,4 +1,4 @@
-//! `tollgate check`, as somebody runs it for whom something doesn't work.
+//! `tollgate check`, as run by a user with a problem.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use serde_json::Value;
 use tollgate_conformance::testbed::{Daemon, Options, Testbed};
 
-/// The checks' verdicts and sentences of one area.
+/// The verdicts and messages of one area's checks.
 fn of(shown: &str, area: &str) -> Vec<(String, String)> {
     let report: Value = serde_json::from_str(shown).unwrap();
     let checks = report["checks"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! What the daemon and the processes that it starts have given up, however they were started; and the unit for systemd, whose command line
-//! serves applications of other users.
+//! The privileges that the daemon and its child processes have dropped, however the daemon was
+//! started; and the systemd unit, whose command line serves applications of other users.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,21 +14,21 @@ use tollgate_conformance::bombs::largest;
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, proto_file, succeed};
 
-/// What processes of a root daemon become, unless a user is configured.
+/// The user of a root daemon's processes, unless one is configured.
 const RESERVED: u32 = tollgate_policy_host::RESERVED_ID;
-/// The user of services that have none of their own. A daemon may run as that one.
+/// The user of services without their own. A daemon may run as this user.
 const NOBODY: u32 = 65_534;
-/// Another user, who is nobody to the daemon.
+/// Another user, unrelated to the daemon.
 const STRANGER: u32 = 65_533;
 /// A user that a configuration names.
 const POLICIES: u32 = 65_532;
 
-/// What is known to be root's alone.
+/// A file that only root can read.
 const SYS_ADMIN: u64 = 1 << 21;
 const SYS_PTRACE: u64 = 1 << 19;
 const SETUID: u64 = 1 << 7;
 
-/// What the kernel says of a process.
+/// A process's state, from the kernel.
 #[derive(Debug)]
 struct Kept {
     fields: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ struct Kept {
 }
 
 impl Kept {
-    /// `None`: it is gone.
+    /// `None` if the process is gone.
     fn of(pid: u32) -> Option<Kept> {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
         let fields = status.lines().filter_map(|line| line.split_once(':'));
@@ -61,7 +61,7 @@ impl Kept {
         u64::from_str_radix(&self.fields[field], 16).unwrap()
     }
 
-    /// Real, effective, saved and for files: all the same.
+    /// The real, effective, saved and file system ids: all equal.
     fn user(&self) -> u32 {
         let mut all = self.fields["Uid"].split_whitespace();
         let first = all.next().unwrap();
@@ -69,7 +69,7 @@ impl Kept {
         first.parse().unwrap()
     }
 
-    /// What holds for everybody.
+    /// Conditions for all processes.
     fn assert_confined(&self) {
         assert_eq!(self.number("NoNewPrivs"), 1, "{self:?}");
         assert_eq!(self.number("Seccomp"), 2, "filtered: {self:?}");
@@ -78,7 +78,7 @@ impl Kept {
         }
     }
 
-    /// What holds for those that see tenants' code.
+    /// Conditions for processes that execute tenants' code.
     fn assert_powerless(&self, user: u32, filters: u64) {
         self.assert_confined();
         assert_eq!(self.number("Seccomp_filters"), filters, "{self:?}");
@@ -94,10 +94,11 @@ impl Kept {
     }
 }
 
-/// A file that whoever starts the daemon leaves open for it.
+/// A file that the daemon's parent leaves open.
 const LEFT_OPEN: &str = "left-open";
 
-/// A daemon of a user's, with a policy in a process of its own, from a shell that leaves a descriptor open.
+/// A daemon of an ordinary user, with a policy in its own process, from a shell that leaves a
+/// descriptor open.
 struct Host {
     bed: Testbed,
     daemon: Daemon,
@@ -127,7 +128,7 @@ impl Host {
         Host { bed, daemon, user }
     }
 
-    /// Children of the daemon whose command line has a word.
+    /// Children of the daemon whose command line has this word.
     fn children(&self, word: &str) -> Vec<u32> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.daemon.pid())).unwrap();
         let lists = tasks.flatten().filter_map(|task| {
@@ -147,7 +148,7 @@ impl Host {
         all.into_iter().filter(has_word).collect()
     }
 
-    /// A compile worker once it has the module, which takes it a while.
+    /// A compile worker that has received the module, which takes some time.
     fn worker(&self) -> Kept {
         let module = self.bed.file("module.wasm", largest(1).wasm);
         let file = module.display().to_string();
@@ -156,7 +157,7 @@ impl Host {
         let began = Instant::now();
         while began.elapsed() < SOON {
             for pid in self.children("compile-worker") {
-                // It confines itself at its beginning: a filter more than the daemon's.
+                // It confines itself at its start: it has one filter more than the daemon.
                 if let Some(kept) = Kept::of(pid)
                     && kept.number("Seccomp_filters") >= 2
                     && kept.fields.contains_key("VmRSS")
@@ -177,7 +178,7 @@ fn assert_root() {
     );
 }
 
-/// Whether a process of a user may send a process signals.
+/// Whether a user's process may send signals to a process.
 fn may_signal(user: u32, pid: u32) -> bool {
     let line = format!("setpriv --reuid {user} --regid {user} --clear-groups kill -0 {pid}");
     let mut words = line.split(' ');
@@ -186,7 +187,7 @@ fn may_signal(user: u32, pid: u32) -> bool {
     command.status().unwrap().success()
 }
 
-/// As root, as root with a user for its processes, and as a user that has no capability and gets none.
+/// As root, as root with a user for its processes, and as a user without capabilities.
 #[test]
 fn the_daemon_its_workers_and_policy_processes_have_what_they_need_and_no_more() {
     assert_root();
@@ -222,8 +223,9 @@ fn the_daemon_its_workers_and_policy_processes_have_what_they_need_and_no_more()
         assert!(!may_signal(STRANGER, pid));
         // Three of its own, five of shared memory, of which it keeps two, and one to wait with.
         assert!(policy.descriptors.len() <= 8, "{policy:?}");
-        // Whoever takes over has the same, and the filters don't pile up.
-        // Itself: a program of the bed's looks whether this test lives, which only its own user may.
+        // A successor has the same privileges, and the filters don't accumulate.
+        // Itself: a program of the bed checks whether this test is alive, which only its own user
+        // may do.
         host.daemon.upgrade(&program("tollgated"));
         let kept = Kept::of(host.daemon.pid()).unwrap();
         kept_by_the_daemon(&host, &kept);
@@ -239,14 +241,14 @@ fn kept_by_the_daemon(host: &Host, kept: &Kept) {
     assert_eq!(kept.user(), user, "{kept:?}");
     let effective = kept.capabilities("CapEff");
     assert_eq!(effective & (SYS_ADMIN | SYS_PTRACE), 0, "{kept:?}");
-    // It needs that to make its processes another user.
+    // It needs that to change the user of its processes.
     assert_eq!(effective & SETUID != 0, user == 0, "{kept:?}");
     if user == 0 {
         let bounding = kept.capabilities("CapBnd");
         assert_eq!(bounding & (SYS_ADMIN | SYS_PTRACE), 0, "{kept:?}");
     } else {
         assert_eq!(effective, 0, "{kept:?}");
-        // The files of a process that may be looked into are its user's.
+        // The files in /proc of a process that may be inspected belong to its user.
         let environ = std::fs::metadata(format!("/proc/{pid}/environ")).unwrap();
         assert_eq!(environ.uid(), 0, "it can be looked into");
         let look =
@@ -260,7 +262,7 @@ fn kept_by_the_daemon(host: &Host, kept: &Kept) {
     }
 }
 
-/// The overflow user is what a user namespace shows for every user that it doesn't map.
+/// A user namespace shows the overflow user for every unmapped user.
 #[test]
 fn in_a_user_namespace_users_that_it_does_not_map_administer_nothing() {
     assert_root();
@@ -310,7 +312,7 @@ fn unit(name: &str) -> PathBuf {
     directory.join(name)
 }
 
-/// The values of a key of the unit's, in their order.
+/// The values of a key of the unit, in order.
 fn said(unit: &str, key: &str) -> Vec<String> {
     let lines = unit.lines().filter_map(|line| line.split_once('='));
     let of_key = lines.filter(|(its, _)| *its == key);
@@ -320,7 +322,7 @@ fn said(unit: &str, key: &str) -> Vec<String> {
 #[test]
 fn the_unit_leaves_the_daemon_little_also_with_each_of_its_drop_ins() {
     let text = std::fs::read_to_string(unit("tollgated.service")).unwrap();
-    // A path that exists here; nothing is executed.
+    // An existing path; nothing is executed.
     let text = text.replace(
         "/usr/local/bin/tollgated",
         &program("tollgated").display().to_string(),
@@ -351,7 +353,7 @@ fn the_unit_leaves_the_daemon_little_also_with_each_of_its_drop_ins() {
     }
 }
 
-/// The directories, the user and the umask are as systemd makes them, in a namespace of mounts.
+/// The directories, the user and the umask are like systemd's, in a mount namespace.
 #[test]
 fn what_the_unit_starts_serves_applications_of_other_users() {
     assert_root();
@@ -388,7 +390,7 @@ fn what_the_unit_starts_serves_applications_of_other_users() {
     let args = ["--mount", "sh", "-c", &script];
     let daemon = Daemon::ready(Process::start("unshare".as_ref(), args).unwrap());
     assert_eq!(daemon.socket(), Path::new("/run/tollgate/tollgate.sock"));
-    // As a user, in the same mounts.
+    // As an ordinary user, in the same mounts.
     let enter = |user: u32, words: &[&str]| {
         let mut command = Command::new("nsenter");
         command.args(["--mount", "--target", &daemon.pid().to_string(), "setpriv"]);
@@ -419,7 +421,7 @@ fn what_the_unit_starts_serves_applications_of_other_users() {
     let mut line = String::new();
     let mut said = BufReader::new(serving.stderr.take().unwrap());
     said.read_line(&mut line).unwrap();
-    // Everybody may read that file, of which it warns.
+    // Every user may read that file, which causes a warning.
     if line.contains("warning") {
         line.clear();
         said.read_line(&mut line).unwrap();
@@ -430,11 +432,11 @@ fn what_the_unit_starts_serves_applications_of_other_users() {
     serving.kill().unwrap();
     serving.wait().unwrap();
     assert_eq!(answered.trim(), "{}");
-    // Nobody but root and the daemon's own user administers, for all that.
+    // Even so, only root and the daemon's own user may administer it.
     let refused = enter(STRANGER, &["status"]).output().unwrap();
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("may not administer"), "{words}");
-    // Its state is nobody else's to read.
+    // No other user can read its state.
     let its_root = format!("/proc/{}/root", daemon.pid());
     let state = format!("{its_root}/var/lib/tollgate");
     for entry in std::fs::read_dir(state).unwrap() {

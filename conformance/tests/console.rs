@@ -1,6 +1,7 @@
-//! The web console, in a real browser: what it shows of real calls, to whom, and what an operator does there.
+//! The web console in a real browser: its contents during real calls, access to it, and an
+//! operator's actions.
 //!
-//! `TOLLGATE_SCREENSHOTS=DIRECTORY` keeps pictures of it, to be looked at.
+//! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves pictures of it for review.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,8 @@ use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, 
 const RESERVE: &str = "hotel.Reservation/Reserve";
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
-/// A daemon that serves reservations, with a policy that denies Ada's and a canary of it that denies Eve's, too.
+/// A daemon that serves reservations, with a policy that denies Ada's, and its canary, which also
+/// denies Eve's.
 fn on_trial(bed: &Testbed) -> (Daemon, String, Process) {
     let daemon = bed.daemon("a");
     let token = daemon.tenant("acme");
@@ -31,7 +33,8 @@ fn on_trial(bed: &Testbed) -> (Daemon, String, Process) {
         "policy attach {first} --tenant acme --service hotel.Reservation --side client --max-worse 100"
     ));
     let second = daemon.push("--tenant acme", "acl", "acl", Some(&second));
-    // A trial ends by itself if the candidate denies much more than the stable: it may here.
+    // A trial ends by itself if the candidate denies many more calls than the stable version: here
+    // it may.
     daemon.ok(&format!(
         "policy upgrade {second} --tenant acme --mode canary=50%"
     ));
@@ -50,7 +53,7 @@ fn link(daemon: &Daemon, command: &str) -> String {
     daemon.ok(command).trim().to_owned()
 }
 
-/// Somebody's picture of the page, if it is to be kept.
+/// Saves a picture of the page, if requested.
 fn keep(browser: &Browser, name: &str) {
     if let Some(directory) = std::env::var_os("TOLLGATE_SCREENSHOTS") {
         let file = PathBuf::from(directory).join(format!("{name}.png"));
@@ -58,13 +61,13 @@ fn keep(browser: &Browser, name: &str) {
     }
 }
 
-/// What a person's system says that they prefer.
+/// The preferences of a user's system.
 fn prefer(browser: &Browser, what: &str, value: &str) {
     let features = json!([{"name": format!("prefers-{what}"), "value": value}]);
     browser.devtools("Emulation.setEmulatedMedia", &json!({"features": features}));
 }
 
-/// The least contrast of text to what is behind it, over all that is seen, by WCAG's formula.
+/// The lowest contrast between text and background, over everything visible, by WCAG's formula.
 const CONTRAST: &str = r"
     const light = (color) => {
         const [r, g, b] = color.match(/[\d.]+/g).map(Number).map((c) => c / 255).map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -76,7 +79,7 @@ const CONTRAST: &str = r"
     };
     const seen = [...document.querySelectorAll('body *')].filter((node) => node.checkVisibility() && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim()));
     const style = (node) => getComputedStyle(node);
-    // Of a picture's text: what was drawn there last before it.
+    // In a picture, the background is the last thing drawn there before the text.
     const drawn = (node) => {
         const box = node.getBoundingClientRect();
         const [x, y] = [box.x + box.width / 2, box.y + box.height / 2];
@@ -128,7 +131,7 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
         let script = format!("return document.getElementById('{id}').innerText");
         browser.run(&script).as_str().unwrap().to_owned()
     };
-    // Calls of one trace are two denials.
+    // The calls of one trace are two denials.
     let traceparent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
     let proto = proto_file("hotel.proto").display().to_string();
     for _ in 0..2 {
@@ -168,7 +171,7 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
     browser.until("location.hash === '#policies'");
     browser.until("document.getElementById('role').textContent === 'Read-only'");
 
-    // Nothing to click, and nothing done by who asks without it.
+    // There are no buttons, and direct requests are refused.
     assert_eq!(
         browser.run("return document.querySelectorAll('#rooms button').length"),
         0
@@ -182,14 +185,14 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
         403
     );
     assert_eq!(daemon.attachment("acl")["candidate"]["version"], 2);
-    // That is what the refusal above is told off for.
+    // This is the error for the refused request above.
     let complaints = browser.complaints();
     assert!(
         complaints.iter().all(|line| line.contains("/api/act")),
         "{complaints:?}"
     );
 
-    // What others named is text, whatever it is; and the page has no way to make it anything else.
+    // Names from others are shown as text; the page can't insert them as markup.
     let markup = "return import('/build.js').then(({ table }) => table('<b>c</b>', [['t']], [['<img src=x onerror=alert(1)>']], '').querySelectorAll('b, img').length)";
     assert_eq!(browser.run(markup), 0);
     let injected = "try { document.body.innerHTML += '<b>x</b>'; return 'done'; } catch (error) { return error.name; }";
@@ -218,7 +221,7 @@ fn a_viewer_sees_what_happens_and_changes_nothing() {
         browser.run("document.getElementById('latency').scrollIntoView({ behavior: 'instant' })");
         keep(&browser, &format!("{scheme}-latency"));
     }
-    // What can't be read is noticed.
+    // Unreadable data is detected.
     let vanished = "document.querySelector('#heat text').style.fill = 'var(--card)';";
     let measured = browser.run(&format!("{vanished}{CONTRAST}"));
     assert_eq!(measured[3], 1);
@@ -241,21 +244,21 @@ fn an_operator_rolls_a_canary_back() {
     };
     let (daemon, token, _server) = on_trial(&bed);
     reserve(&daemon, &token);
-    // Nothing is on its way to where it is clicked.
+    // Nothing covers the click target.
     prefer(&browser, "reduced-motion", "reduce");
     let answer: Value = serde_json::from_str(&daemon.ok("console --operator --json")).unwrap();
     let address = answer["address"].as_str().unwrap();
     browser.go(answer["link"].as_str().unwrap());
     browser.until("document.getElementById('role').textContent === 'Operator'");
     browser.until("document.querySelectorAll('#attachments button').length === 3");
-    // The page stays what it is while its numbers change: a button that is being clicked isn't another one meanwhile.
+    // The page stays the same while its numbers change: a button isn't replaced during a click.
     browser.run("globalThis.seen = document.querySelector('#attachments button')");
     reserve(&daemon, &token);
     browser.until(
         "[...document.querySelectorAll('#methods td:last-child')].some((cell) => cell.textContent === '8')",
     );
     browser.until("globalThis.seen.isConnected");
-    // Asked first: Cancel changes nothing.
+    // A confirmation comes first: Cancel changes nothing.
     let button = "#attachments button[aria-label^='Roll back acl']";
     browser.click(button);
     browser.until("document.getElementById('ask').open");
@@ -279,7 +282,7 @@ fn an_operator_rolls_a_canary_back() {
     assert!(actor.starts_with(&format!("uid {uid} pid ")), "{record}");
     assert_eq!(record["event"], "rollback");
 
-    // Nobody listens any more once the last one has left.
+    // Nothing listens any more once the last user has left.
     assert!(TcpStream::connect(address).is_ok());
     browser.click("#leave");
     browser.until("document.getElementById('news').textContent === 'You have signed out.'");
@@ -289,10 +292,10 @@ fn an_operator_rolls_a_canary_back() {
     assert!(complaints.is_empty(), "{complaints:?}");
 }
 
-/// Records and denials that are shown, the newest.
+/// The limits for shown records and denials, newest first.
 const SHOWN: usize = 50;
 
-/// What the page is told by its daemon: the answer's body.
+/// The page's data from its daemon: the answer's body.
 fn told(address: &str, request: &str, proof: &str) -> Value {
     let mut stream = TcpStream::connect(address).unwrap();
     let head = format!("{request} HTTP/1.1\r\nHost: {address}\r\nAuthorization: {proof}\r\n\r\n");
@@ -350,7 +353,7 @@ fn the_newest_records_and_denials_are_shown() {
 #[test]
 fn a_daemon_listens_where_it_is_told_and_while_somebody_may_look() {
     let bed = Testbed::new();
-    // A port that somebody has is none to listen on.
+    // A port that is in use can't be listened on.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
     let options = Options {

@@ -1,4 +1,4 @@
-//! `tollgate call` and `serve` while they run: requests that are typed, and a daemon that goes away.
+//! `tollgate call` and `serve` while they run: typed requests, and a daemon that ends.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +28,7 @@ fn call(daemon: &Daemon, token: &str, proto: &str, method: &str) -> Process {
     daemon.start(["call", "--token", token, "--proto", proto, method, "-"])
 }
 
-/// Each message goes when it is complete, and its answer comes while the next one is typed.
+/// Each message is sent when it is complete, and its answer comes while the next one is typed.
 #[test]
 fn a_conversation_has_its_answers_before_it_ends() {
     let bed = Testbed::new();
@@ -64,7 +64,7 @@ fn a_conversation_has_its_answers_before_it_ends() {
     drop(input);
     assert_eq!(both.ended(SOON).unwrap().code(), Some(0));
 
-    // What is no message ends the call, and says which it was.
+    // An invalid message ends the call, and is named.
     let mut wrong = call(&daemon, &token, &proto, "talk.Talk/Both");
     let mut input = wrong.stdin().unwrap();
     input.write_all(b"{\"text\": \"one\"}").unwrap();
@@ -110,7 +110,7 @@ fn a_request_that_is_piped_and_not_read_is_not_an_empty_one() {
     let piped = |input: &[u8]| tollgate_conformance::testbed::run(&tollgate, words, input);
     eventually(SOON, || {
         let refused = piped(b"{\"sequence\": 1}");
-        // Whoever pipes may be later than the command looks.
+        // The piping process may be later than the command's check.
         refused.code == 3 && refused.err.contains("- to read it")
     })
     .unwrap();
@@ -118,7 +118,7 @@ fn a_request_that_is_piped_and_not_read_is_not_an_empty_one() {
     assert_eq!((nothing.code, &*nothing.out), (0, "{}\n"), "{nothing}");
 }
 
-/// As applications do: a server outlives its daemon, and says so.
+/// Like applications: a server outlives its daemon, and reports it.
 #[test]
 fn a_server_comes_back_to_a_daemon_that_comes_back() {
     let bed = Testbed::new();
@@ -143,7 +143,7 @@ fn a_server_comes_back_to_a_daemon_that_comes_back() {
         let outcome = daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
         assert_eq!(outcome.code, 0, "{outcome}");
     }
-    // While there is no daemon it can be told to end.
+    // It can be stopped while there is no daemon.
     daemon.process().kill();
     server
         .line(SOON, |line| line.contains("not serving hotel.Echo"))
@@ -152,7 +152,7 @@ fn a_server_comes_back_to_a_daemon_that_comes_back() {
     assert_eq!(server.ended(SOON).unwrap().code(), Some(0));
 }
 
-/// A daemon that has forgotten its tenants can't be served on: that is said, and not tried for ever.
+/// A daemon without its former tenants can't serve: this is reported, and not retried for ever.
 #[test]
 fn a_server_whose_token_is_unknown_ends() {
     let bed = Testbed::new();

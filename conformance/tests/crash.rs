@@ -1,6 +1,8 @@
-//! `kill -9` of a daemon with policies under load, its store whole or damaged: what was denied stays denied, nothing runs twice, and all comes back.
+//! `kill -9` of a daemon with policies under load, with its store intact or damaged: denied calls
+//! stay denied, nothing runs twice, and service resumes.
 //!
-//! 16 rounds; more: `TOLLGATE_CRASH_ROUNDS=500 cargo test --test crash -- --nocapture`. How long it takes to be served again is printed.
+//! 16 rounds; more: `TOLLGATE_CRASH_ROUNDS=500 cargo test --test crash -- --nocapture`. The time
+//! until service resumes is printed.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -28,16 +30,16 @@ use tollgate_conformance::testbed::{
     Daemon, Options, SOON, Testbed, eventually, policy_file, run, times,
 };
 
-/// How long a call may take.
+/// The time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a loaded machine may add to that before anybody looks.
+/// The extra time for a loaded machine.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Reservations of one customer that the rate limit lets pass, in one life of the daemon.
+/// The reservations of one customer that the rate limit permits in one life of the daemon.
 const BURST: u64 = 5;
 
-/// Whom the list denies.
+/// The customer on the block list.
 const BLOCKED: &str = "Mallory";
 
 const GREEDY: &str = "Greedy";
@@ -46,7 +48,7 @@ fn rounds() -> u64 {
     times("TOLLGATE_CRASH_ROUNDS", 16)
 }
 
-/// A server that remembers what reached it: requests have numbers that come once.
+/// A server that records its requests, whose numbers are unique.
 #[derive(Clone, Default)]
 struct Hotel {
     seen: Arc<Mutex<HashSet<u32>>>,
@@ -76,17 +78,17 @@ impl Reservation for Hotel {
     }
 }
 
-/// A guest who reserves without end.
+/// A guest that reserves without pause.
 struct Guest {
     stop: Arc<AtomicBool>,
     ends: Arc<Mutex<BTreeMap<u32, u64>>>,
-    /// When the first call after others had failed was served.
+    /// The time at which the first call after a failure was served.
     served_again: Arc<Mutex<Instant>>,
     thread: JoinHandle<()>,
 }
 
 impl Guest {
-    /// `name` answers who makes the call of a number.
+    /// `name` returns the customer of the call with this number.
     fn start(session: Session, first: u32, name: impl Fn(u32) -> String + Send + 'static) -> Guest {
         let stop = Arc::new(AtomicBool::new(false));
         let ends: Arc<Mutex<BTreeMap<u32, u64>>> = Arc::default();
@@ -137,7 +139,7 @@ impl Guest {
         ends.get(&code.0).copied().unwrap_or(0)
     }
 
-    /// Waits until another of its calls ends so.
+    /// Waits until another of its calls ends with this.
     fn meets(&self, code: Code) {
         let before = self.count(code);
         let met = eventually(SOON, || {
@@ -195,7 +197,7 @@ fn serve(daemon: &Daemon, token: &str, hotel: &Hotel) -> Session {
     session
 }
 
-/// What happens to the store while nobody has it open; whether the file itself has to be made again.
+/// Damages the store while nobody has it open; returns whether the file must be created again.
 fn damage(state: &Path, random: &mut Seeded, round: u64) -> bool {
     let file = state.join("tollgate.redb");
     let len = std::fs::metadata(&file).unwrap().len();
@@ -217,7 +219,8 @@ fn damage(state: &Path, random: &mut Seeded, round: u64) -> bool {
     true
 }
 
-/// Adds a tenant while the daemon may be killed: its name, if that was acknowledged.
+/// Adds a tenant while the daemon may be killed. Returns its name, if the addition was
+/// acknowledged.
 fn add_tenant(daemon: &Daemon, round: u64) -> JoinHandle<Option<String>> {
     let socket = daemon.socket().to_owned();
     std::thread::spawn(move || {
@@ -329,7 +332,8 @@ fn a_daemon_that_is_killed_comes_back_with_its_policies() {
     assert!(daemon.ok("audit verify").contains("not edited"));
 }
 
-/// Less policy than was in force is a hole: the daemon stays away, says what to do, and serves again once that is done.
+/// Less policy than before would be a security hole: the daemon refuses to start, names the remedy,
+/// and serves again after it.
 #[test]
 fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
     let bed = Testbed::new();
@@ -377,7 +381,8 @@ fn a_daemon_whose_state_is_lost_does_not_serve_without_it() {
     assert_eq!(hotel.denied.load(Ordering::Relaxed), 0);
 }
 
-/// A disk of this test's own: a small file system in a mount namespace, which ends with it.
+/// A separate disk for this test: a small file system in a mount namespace, which ends with the
+/// test.
 struct SmallDisk {
     holder: Process,
     state: PathBuf,
@@ -394,7 +399,7 @@ impl SmallDisk {
         SmallDisk { holder, state }
     }
 
-    /// Where this process finds what lies on it.
+    /// The path of its contents for this process.
     fn path(&self, name: &str) -> PathBuf {
         let root = PathBuf::from(format!("/proc/{}/root", self.holder.pid()));
         root.join(self.state.strip_prefix("/").unwrap()).join(name)
@@ -411,7 +416,7 @@ impl SmallDisk {
         std::fs::remove_file(self.path("filler")).unwrap();
     }
 
-    /// A durable daemon, whose state lies there.
+    /// A durable daemon with its state on the disk.
     fn daemon(&self, bed: &Testbed) -> Daemon {
         let pid = self.holder.pid().to_string();
         let enter = ["nsenter", "--mount", "--target", &pid];
@@ -432,7 +437,8 @@ fn problems(daemon: &Daemon) -> String {
     problems.collect::<Vec<_>>().join("; ")
 }
 
-/// No change is made, everything else goes on, also through a restart; and with room again nothing is left of it.
+/// No change is stored, and everything else continues, also through a restart; after space is freed
+/// the failure leaves no trace.
 #[test]
 fn a_full_disk_refuses_changes_and_nothing_else() {
     let bed = Testbed::new();
@@ -452,7 +458,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
         assert_eq!(call("Ada"), 0);
         assert_eq!(call(BLOCKED), Code::PERMISSION_DENIED.0 as i32);
     };
-    // So much that no file has room left for it.
+    // So much that no file can grow.
     let names: String = (0..20_000).map(|n| format!(",\"guest {n}\"")).collect();
     let long = format!("{{\"blocked\": [\"{BLOCKED}\"{names}]}}");
     let long = bed.file("long.json", long);
@@ -490,7 +496,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     assert_eq!(pushed.code, 0, "{pushed}");
     assert_eq!(problems(&daemon), "");
 
-    // A start writes nothing that has to be written; what has to be is tried again until there is room.
+    // A start writes nothing that must be stored; required writes are retried until there is space.
     for damage in [None, Some("tollgate.redb.copy"), Some("tollgate.redb")] {
         daemon.process().kill();
         if let Some(name) = damage {

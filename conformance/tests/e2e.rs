@@ -1,6 +1,6 @@
-//! The system as its users meet it: real daemons, the real command line, one story per test.
+//! The system as users see it: real daemons, the real command line, one story per test.
 //!
-//! Every test has daemons of its own, so tests run side by side and a broken one breaks alone.
+//! Every test has its own daemons, so tests run in parallel and fail separately.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use tollgate_conformance::testbed::{
 const RESERVE: &str = "hotel.Reservation/Reserve";
 const ADA: &str = r#"{"customer_name": "Ada", "hotel_ids": ["h1", "h2"]}"#;
 
-/// Two joined hosts with one tenant: the server is on `b`, the caller on `a`.
+/// Two linked hosts with one tenant: the server is on `b`, the caller on `a`.
 struct Hosts {
     bed: Testbed,
     a: Daemon,
@@ -42,7 +42,7 @@ impl Hosts {
         }
     }
 
-    /// Serves `hotel.Reservation` on `b`, printing requests.
+    /// Serves `hotel.Reservation` on `b` and prints requests.
     fn serve(&self) -> Process {
         serve(
             &self.b,
@@ -141,7 +141,7 @@ fn a_large_message_survives_the_whole_way() {
         "--to",
         &to,
     ];
-    // On standard input, because a command line has room for 128 KiB only.
+    // On standard input, because a command line is limited to 128 KiB.
     let outcome = run(
         &program("tollgate"),
         args.into_iter().chain(["hotel.Echo/Echo", "-"]),
@@ -192,7 +192,8 @@ fn an_access_list_denies_changes_at_run_time_and_goes_away() {
             .tollgate(["policy", "detach", "acl"].into_iter().chain(place)),
     );
     assert_ok(&hosts.book("Ada"));
-    // Denied twice, allowed four times: the server saw the four. The last line may still be on its way through the pipe.
+    // Denied twice, allowed four times: the server saw four. The last line may still be in the
+    // pipe.
     let requests = || {
         let said = server.said();
         said.iter().filter(|line| line.starts_with('{')).count()

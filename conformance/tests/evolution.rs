@@ -1,5 +1,5 @@
-//! Two versions of one schema in use at the same time: what fits is called, natively or through protobuf, and what doesn't is
-//! refused by name while the rest goes on.
+//! Two versions of one schema in use at the same time: compatible methods work, natively or through
+//! protobuf; incompatible ones are refused by name.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -44,8 +44,8 @@ message PriceReply { uint32 cents = 1; }
 message Same { string text = 1; repeated uint32 numbers = 2; }
 "#;
 
-/// Fields added (in a nested message, too), renamed and widened, an enum value added, methods added and moved, and one method
-/// made incompatible.
+/// Fields added (also in a nested message), renamed and widened, an enum value added, methods added
+/// and moved, and one method made incompatible.
 const NEW: &str = r#"syntax = "proto3"; package shop;
 service Shop {
   rpc Added(Same) returns (Same);
@@ -70,7 +70,7 @@ message PriceReply { uint32 cents = 1; }
 message Same { string text = 1; repeated uint32 numbers = 2; }
 "#;
 
-/// A schema, and how to say things in it.
+/// A schema, and a way to write messages of it.
 struct Version {
     schema: Schema,
     layout: ServiceLayout,
@@ -117,7 +117,8 @@ fn open(daemon: &Daemon, token: &str) -> Session {
     Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
 }
 
-/// Serves: `Order` says what it understood, methods of one type echo their block, the others answer with nothing.
+/// Serves: `Order` reports its input, methods with one type echo their block, the others return
+/// empty messages.
 fn serve(daemon: &Daemon, token: &str, version: &Arc<Version>) -> Session {
     let session = open(daemon, token);
     let ours = Arc::clone(version);
@@ -139,7 +140,7 @@ fn serve(daemon: &Daemon, token: &str, version: &Arc<Version>) -> Session {
     session
 }
 
-/// A client of one version, bound to a server of any.
+/// A client of one version, bound to a server of any version.
 struct Client {
     session: Session,
     version: Arc<Version>,
@@ -245,7 +246,7 @@ impl Scene {
         Client::bind(&server.0, &server.1, version, "").unwrap()
     }
 
-    /// A client for every way to reach a server of the other version.
+    /// A client for every path to a server of the other version.
     fn crossing(&self) -> [(&'static str, Client); 4] {
         let (old, new) = (&self.old, &self.new);
         [
@@ -257,7 +258,7 @@ impl Scene {
     }
 }
 
-/// What the server said that it understood.
+/// The server's report of its input.
 fn understood(reply: &Value) -> Value {
     serde_json::from_str(reply["said"].as_str().unwrap()).unwrap()
 }
@@ -273,7 +274,7 @@ fn old_and_new_applications_call_each_other_at_once() {
         "client": "Ada", "count": "3", "kind": "FANCY", "coupon": "none",
         "items": [{"name": "hat", "sizes": ["-5", "9"]}, {"name": "cane"}]
     });
-    // The same request, as each server must understand it, from each client.
+    // The same request, with each server's interpretation, from each client.
     let without = |request: &Value| {
         let mut request = request.clone();
         request.as_object_mut().unwrap().remove("coupon");
@@ -362,9 +363,9 @@ fn what_the_other_version_does_not_know_survives_the_round_trip() {
         scene.client(&scene.new, &scene.b),
         scene.neighbour(&scene.new, &scene.b),
     ] {
-        // The old server echoes a block of a layout that has no place for half of this but its unknown fields.
+        // The old server echoes a block; its layout can hold half of this only as unknown fields.
         assert_eq!(client.echo("Mirror", "shop.Note", &note), note);
-        // An enum value that it has no name for is a number there.
+        // An enum value without a name there is a number.
         let reply = client.order(&royal).unwrap();
         assert_eq!(understood(&reply), json!({"customer": "Ada", "kind": 2}));
     }
@@ -402,7 +403,7 @@ fn an_incompatible_method_is_refused_by_name_and_its_siblings_work() {
             assert_eq!(!said.is_empty(), bad, "{who}: {method:?}");
             assert_eq!(said.contains("currency"), bad && !added, "{who}: {said}");
         }
-        // It has another number at the server and the same layout: natively.
+        // It has another index at the server and the same layout: it works natively.
         let before = scene.a.0.status()["calls"]["converted"].clone();
         assert_eq!(client.echo("Ping", "shop.Same", &same), same, "{who}");
         assert_eq!(scene.a.0.status()["calls"]["converted"], before, "{who}");
@@ -410,7 +411,8 @@ fn an_incompatible_method_is_refused_by_name_and_its_siblings_work() {
     }
 }
 
-/// As gRPC has it: UNIMPLEMENTED is for what the server doesn't know, FAILED_PRECONDITION for what differs.
+/// Like gRPC: UNIMPLEMENTED for methods that the server doesn't know, FAILED_PRECONDITION for
+/// differences.
 #[test]
 fn a_method_that_the_server_lacks_is_unimplemented() {
     let scene = Scene::shop();
@@ -426,7 +428,7 @@ fn a_method_that_the_server_lacks_is_unimplemented() {
             "{who}: {refused}"
         );
     }
-    // Nor can a service be bound of which the server has no method at all.
+    // A service can't be bound if the server has none of its methods.
     let old = r#"syntax = "proto3"; package p; service S { rpc Do(M) returns (M); } message M { string name = 1; }"#;
     let scene = Scene::new(old, &old.replace("rpc Do", "rpc Other"), "p.S");
     for (host, to) in [
@@ -459,7 +461,8 @@ fn a_service_without_a_compatible_method_is_not_bound() {
     }
 }
 
-/// A server that is replaced by one with another schema: the daemon dials and binds again, and compares anew.
+/// A server is replaced by one with another schema: the daemon dials and binds again, and compares
+/// again.
 #[test]
 fn a_binding_is_compared_anew_when_the_peer_comes_back_changed() {
     let bed = Testbed::new();
@@ -559,7 +562,8 @@ fn policies_judge_each_sides_own_layout() {
                 "{side}"
             );
         }
-        // The generated stub posts a large value as an extent: the message is made private, judged, and encoded from there.
+        // The generated stub sends a large value as an extent: the message is copied, evaluated,
+        // and encoded from the copy.
         let (session, to) = (&clients[0].session, scene.c.0.listen().to_string());
         let stub = ReservationClient::new(Channel::new(session, &to));
         for (name, want) in [
@@ -598,7 +602,7 @@ fn policies_judge_each_sides_own_layout() {
 
 const ECHO: &str = "hotel.Echo";
 
-/// The generated client posts large values as extents, beside the block.
+/// The generated client sends large values as extents.
 #[test]
 fn large_messages_cross_whole() {
     let hotel = std::fs::read_to_string(proto_file("hotel.proto")).unwrap();
@@ -622,7 +626,8 @@ fn large_messages_cross_whole() {
             );
         }
     }
-    // Many in a row, more than the link's window of bytes: credit is spent and returned by what travels.
+    // Many in a row, more than the link's window of bytes: credit is used and returned by the
+    // encoded size.
     let client = EchoClient::new(Channel::new(&remote.0, &remote.1));
     let payload = tollgate::Bytes::from(vec![7; 6 << 20]);
     for k in 0..40 {
@@ -636,7 +641,7 @@ fn large_messages_cross_whole() {
     }
 }
 
-/// Text in an extent is looked at by nobody before the message is encoded: then it must be UTF-8.
+/// Nothing reads text in an extent before the message is encoded: then it must be UTF-8.
 #[test]
 fn an_extent_that_is_no_text_costs_its_call_only() {
     const LEN: usize = 200_000;
@@ -714,15 +719,16 @@ fn a_peer_that_sends_malformed_protobuf_gets_a_status_and_keeps_its_link() {
             assert!(answer.text().contains("isn't valid"), "{}", answer.text());
         }
     }
-    // Groups that nobody knows, nested past every stack: an answer, whatever it is.
+    // Unknown groups, nested deeper than any stack: any answer is valid.
     peer.send(&call(0, &[[0x7b; 30_000], [0x7c; 30_000]].concat()));
     assert_eq!(peer.receive().unwrap().call, 77);
-    // 2 MiB of items of two bytes each, which take 16 or more in a block: bounded, and said so.
+    // 2 MiB of items of two bytes each, which take 16 bytes or more in a block: limited, with a
+    // message.
     peer.send(&call(0, &b"\x22\x00".repeat(1 << 20)));
     let answer = peer.receive().unwrap();
     assert_eq!(answer.aux, Code::RESOURCE_EXHAUSTED.0, "{}", answer.text());
     assert!(answer.text().contains("16 MiB"), "{}", answer.text());
-    // Every prefix and every single wrong bit of a good message: an answer to each, whatever it is.
+    // Every prefix and every single wrong bit of a valid message gets an answer.
     let good = b"\x0a\x03Ada\x10\x03\x18\x01\x22\x05\x0a\x03hat\xaa\x06\x02ab";
     for len in 0..=good.len() {
         peer.send(&call(0, &good[..len]));
@@ -734,7 +740,7 @@ fn a_peer_that_sends_malformed_protobuf_gets_a_status_and_keeps_its_link() {
         peer.send(&call(0, &bytes));
         assert_eq!(peer.receive().unwrap().call, 77);
     }
-    // A method that isn't there, and bytes of an image where the layouts differ.
+    // A method that doesn't exist, and bytes of an image where the layouts differ.
     peer.send(&call(99, b""));
     assert_eq!(peer.receive().unwrap().aux, Code::UNIMPLEMENTED.0);
     let image = Frame {
@@ -784,7 +790,7 @@ fn a_peer_that_cannot_carry_protobuf_is_refused_with_the_description() {
     assert_eq!(peer.receive(), None);
 }
 
-/// The other way round: the daemon calls us.
+/// The other direction: the daemon calls the test.
 #[test]
 fn a_peer_that_serves_nonsense_fails_its_callers_calls_only() {
     let scene = Scene::shop();
@@ -801,14 +807,14 @@ fn a_peer_that_serves_nonsense_fails_its_callers_calls_only() {
     std::thread::scope(|threads| {
         let client = threads.spawn(|| Client::bind(&host.0, &host.1, old, &to));
         let mut peer = Peer::accept(&listener, PROTOBUF.into());
-        // A description that is none: the bind is refused, the link stays.
+        // An invalid description: the bind is refused, the link stays.
         let bind = peer.receive().unwrap();
         assert_eq!(bind.kind, kind::BIND);
         peer.send(&described(&bind, "shop.Shop/Order = nonsense\nand more"));
         let refused = client.join().unwrap().err().unwrap();
         assert_eq!(refused.code, Code::FAILED_PRECONDITION, "{refused}");
 
-        // A good one: indices that it states are what calls say, even if they are lies.
+        // A valid one: calls use the indices that it states, even if they are wrong.
         let client = threads.spawn(|| Client::bind(&host.0, &host.1, old, &to));
         let bind = peer.receive().unwrap();
         peer.send(&described(&bind, &new.layout.description));
@@ -858,7 +864,7 @@ fn a_peer_that_serves_nonsense_fails_its_callers_calls_only() {
             .len();
         assert_eq!(said, 70_000);
 
-        // A BOUND that nobody waits for is ignored; one that is too long ends the link.
+        // An unexpected BOUND is ignored; one that is too long ends the link.
         peer.send(&described(&bind, "shop.Shop/Order = 0 (A) returns (B)"));
         let called = order();
         let call = peer.receive().unwrap();

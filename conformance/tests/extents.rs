@@ -1,5 +1,6 @@
-//! Large values: what a policy reads is judged and sent from the daemon's private copy, wherever it was posted; what none reads
-//! isn't copied at all on the sending side, and once at most on the receiving side.
+//! Large values: a value that a policy reads is evaluated and sent from the daemon's private copy,
+//! wherever it was sent from; a value that no policy reads isn't copied at the sender, and at most
+//! once at the receiver.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,8 @@ use tollgate_schema::dynamic::{from_json, write_parts};
 use tollgate_shm_abi::descriptor::Completion;
 use tollgate_shm_abi::messages::SIDE_CLIENT;
 
-/// A value of this size is an extent: it stays in the application's heap, beside the message's block.
+/// A value of this size is an extent: it stays in the application's heap, outside the message's
+/// block.
 const EXTENT: usize = 5_000;
 
 /// More than a policy's view can hold.
@@ -92,10 +94,10 @@ fn a_policy_judges_values_that_are_extents() {
     }
 }
 
-/// A payload that is worth not copying.
+/// A payload that is large enough to avoid copies.
 const PAYLOAD: usize = 2 << 20;
 
-/// What a daemon's counters of bytes have grown by.
+/// The increase of a daemon's byte counters.
 struct Grown<'d> {
     daemon: &'d Daemon,
     before: Value,
@@ -111,7 +113,7 @@ impl<'d> Grown<'d> {
         now[counter].as_u64().unwrap() - self.before[counter].as_u64().unwrap()
     }
 
-    /// Bytes per counter, except those of inline parts and small replies.
+    /// The bytes per counter, except those of inline parts and small replies.
     fn large(&self) -> Vec<(String, u64)> {
         const SMALL: u64 = 1_024;
         let now = self.daemon.status()["bytes"].clone();
@@ -121,8 +123,8 @@ impl<'d> Grown<'d> {
     }
 }
 
-/// Calls `Echo` with a payload that comes into being in the send heap; the server answers with an empty message if it has got
-/// exactly that payload.
+/// Calls `Echo` with a payload that is made in the send heap; the server answers with an empty
+/// message if it has received exactly that payload.
 fn call_in_place(client: (&Daemon, &str), to: &str) {
     let schema = hotel();
     let message = schema.message("hotel.EchoMessage").unwrap();
@@ -174,7 +176,7 @@ fn a_payload_in_the_send_heap_reaches_a_peers_receiver_with_one_copy() {
     let (a, b) = (bed.daemon("a"), bed.daemon("b"));
     let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));
     let _server = serve_checking(&b, &token_b);
-    // A policy that doesn't read the payload changes nothing about that.
+    // A policy that doesn't read the payload changes nothing here.
     let null = policy_file("null").display().to_string();
     for attached in [false, true] {
         if attached {
@@ -204,7 +206,8 @@ fn a_payload_in_the_send_heap_reaches_a_peers_receiver_with_one_copy() {
             sent,
             "the sender's daemon copies none of it"
         );
-        // The image: an inline part, the payload. It is in the receiver's heap once, and no byte was copied on another way.
+        // The image: an inline part and the payload. It is in the receiver's heap once, and no byte
+        // was copied elsewhere.
         let large = receiver.large();
         let moved = |name: &str| large.iter().find(|(n, _)| n == name).map_or(0, |(_, n)| *n);
         let (copied, in_place) = (moved("link_to_message"), moved("received_in_place"));
@@ -230,7 +233,7 @@ fn a_payload_in_the_send_heap_reaches_a_neighbour_with_one_copy() {
     assert_eq!(grown.large(), copied);
 }
 
-/// The same through the library: what lies in a buffer is sent from there, call after call.
+/// The same through the library: a buffer's contents are sent without a copy, call after call.
 #[test]
 fn a_buffer_is_sent_without_a_copy_as_often_as_one_likes() {
     const CALLS: u64 = 3;

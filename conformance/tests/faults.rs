@@ -1,4 +1,5 @@
-//! `kill -9` of anybody at any moment, under load: every call ends once and in time, no handler runs twice, and what was held is held no longer.
+//! `kill -9` of any process at any moment, under load: every call ends once and in time, no handler
+//! runs twice, and resources are released.
 //!
 //! 200 rounds; more: `TOLLGATE_FAULT_ROUNDS=5000 cargo test --test faults`.
 #![forbid(unsafe_code)]
@@ -24,26 +25,26 @@ use tollgate_conformance::interop::{Answer, Ask, Semantics, SemanticsClient, Sem
 use tollgate_conformance::process::{Process, program};
 use tollgate_conformance::testbed::{Daemon, Footprint, Options, SOON, Testbed, eventually, times};
 
-/// How long a call may take.
+/// The time limit of a call.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a loaded machine may add to that before anybody looks.
+/// The extra time for a loaded machine.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Rounds at the end in which only applications are killed.
+/// The last rounds, in which only applications are killed.
 const OF_APPLICATIONS_ONLY: u64 = 40;
 
-/// Links that a daemon may have to the other one: one per tenant. They stay when nobody calls over them.
+/// The links between two daemons: one per tenant. They stay when nobody calls over them.
 const LINKS: usize = 4;
 
 fn rounds() -> u64 {
     times("TOLLGATE_FAULT_ROUNDS", 200)
 }
 
-/// A server that remembers what it was asked for: requests have numbers that come once.
+/// A server that records its requests, whose numbers are unique.
 #[derive(Clone, Default)]
 struct Witness {
-    /// A bit per number, so that a long form's memory is the libraries'.
+    /// One bit per number, so that the memory of a long run is the libraries'.
     seen: Arc<Mutex<Vec<u64>>>,
     twice: Arc<AtomicU64>,
 }
@@ -103,7 +104,7 @@ impl Semantics for Witness {
     }
 }
 
-/// Calls without end, of an application that nobody kills.
+/// Endless calls of an application that isn't killed.
 struct Load {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<BTreeMap<u32, u64>>>,
@@ -129,7 +130,7 @@ impl Load {
                 let code = match ended {
                     Ok(()) => Code::OK,
                     Err(status) => {
-                        // Nobody is there at the moment; a moment later somebody is.
+                        // There is no server at the moment.
                         std::thread::sleep(Duration::from_millis(1));
                         status.code
                     }
@@ -215,7 +216,7 @@ async fn one_call(client: &SemanticsClient, number: &mut u64) -> Result<(), Stat
     Ok(())
 }
 
-/// A client in a process of its own that streams until it is killed.
+/// A client in its own process that streams until it is killed.
 fn victim_client(socket: &Path, token: &str, to: &str) -> Child {
     let mut child = Command::new(program("interop-client"))
         .arg(socket)
@@ -228,7 +229,7 @@ fn victim_client(socket: &Path, token: &str, to: &str) -> Child {
     let case = r#"{"method": "Spread", "requests": [{"number": 1, "responses": 100000000, "response_bytes": 1000}]}"#;
     let mut told = child.stdin.take().unwrap();
     writeln!(told, "{case}").unwrap();
-    // Its end is the program's, when it comes to that.
+    // Its result is the program's, if it ends.
     child.stdin = Some(told);
     child
 }
@@ -259,14 +260,15 @@ fn whoever_is_killed_every_call_ends_once_and_nothing_stays() {
     ];
     let to_b = b.listen();
     let to = to_b.to_string();
-    // Those that nobody kills: a server on b, a caller on a.
+    // The processes that aren't killed: a server on b, a caller on a.
     let witness = Witness::default();
     let serving = open(&b, &tokens[1]);
     let server = Server::new(&serving).add_service(SemanticsServer::new(witness.clone()));
     block_on(&serving, server.bind()).unwrap();
     let load = Load::start(open(&a, &tokens[0]), &to);
     load.recovers();
-    // Those that are killed: of another tenant, so that the witness sees its own calls only.
+    // The processes that are killed: of another tenant, so that the witness sees only its own
+    // calls.
     let start_server = |b: &Daemon| {
         let arguments = [b.socket().as_os_str(), tokens[3].as_ref()];
         let server = Process::start(&program("interop-server"), arguments).unwrap();
@@ -280,7 +282,7 @@ fn whoever_is_killed_every_call_ends_once_and_nothing_stays() {
     let mine = Footprint::of(std::process::id());
     for round in 0..rounds() {
         std::thread::sleep(Duration::from_micros(random.below(40_000)));
-        // In the last ones the daemons stay, so that what they have kept of those who were killed shows.
+        // In the last rounds the daemons stay, so that resources kept for killed applications show.
         let whom = match round + OF_APPLICATIONS_ONLY < rounds() {
             true => random.below(4) as usize,
             false => random.below(2) as usize,
@@ -322,7 +324,8 @@ fn whoever_is_killed_every_call_ends_once_and_nothing_stays() {
     let expected = [Code::OK, Code::UNAVAILABLE, Code::DEADLINE_EXCEEDED].map(|code| code.0);
     assert!(ends.keys().all(|code| expected.contains(code)), "{ends:?}");
     assert!(ends[&0] > rounds(), "{ends:?}");
-    // The daemons hold what the two sessions that are left hold; this program, what it held before.
+    // The daemons hold the resources of the two remaining sessions; this program holds what it held
+    // before.
     drop(serving);
     for (daemon, fresh) in [&a, &b].into_iter().zip(fresh) {
         let is_free = |now: &Footprint| {

@@ -1,4 +1,5 @@
-//! Several hosts are upgraded one after the other, and links agree by themselves on what both ends can do.
+//! Several hosts are upgraded one after the other, and links use the features that both ends
+//! support.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +52,7 @@ fn journal(fleet: &Path) -> PathBuf {
     PathBuf::from(format!("{}.upgrade.json", fleet.display()))
 }
 
-/// Each host with its state, in the order of their turns.
+/// Each host with its state, in the order of upgrades.
 fn states(fleet: &Path) -> Vec<(String, String)> {
     let journal: Value = serde_json::from_slice(&std::fs::read(journal(fleet)).unwrap()).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -110,7 +111,7 @@ fn four_hosts_are_upgraded_receivers_first_while_calls_run_through_all_of_them()
         let shown = host.ok("audit show --last 1000");
         assert_eq!(shown.matches("daemon-upgrade").count(), 1, "{shown}");
     }
-    // What is finished can't be resumed, and can be done again.
+    // A finished upgrade can't be resumed, but can be repeated.
     refused(&fleet, "run --resume", 9, &["no upgrade of", "has stopped"]);
     ok(&fleet, &format!("run --binary {}", next.display()));
     let again = chain.pids();
@@ -128,7 +129,7 @@ fn an_upgrade_stops_at_the_first_host_that_fails_and_goes_on_from_there() {
     let bad = chain.bed.successor("bad", &format!("{false_one} refuses"));
     let guests = chain.guests();
     let before = chain.pids();
-    // The third to be upgraded is `a`.
+    // The third host to be upgraded is `a`.
     let fleet = chain.fleet(|host| match host {
         "a" => format!("binary = {:?}", bad.display().to_string()),
         _ => format!("binary = {next:?}"),
@@ -153,13 +154,13 @@ fn an_upgrade_stops_at_the_first_host_that_fails_and_goes_on_from_there() {
     );
     guests.assert_booking();
 
-    // Not anew by mistake, and not past the one that failed by mistake.
+    // It isn't restarted by mistake, and the failed host isn't skipped by mistake.
     let sentences = ["an upgrade has stopped; upgraded: c, b; not upgraded: a, frontend"];
     refused(&fleet, "run", 9, &sentences);
     refused(&fleet, "run --resume", 9, &["it thinks better of it"]);
     let sentences = ["host frontend can't be accepted: the upgrade has stopped at a"];
     refused(&fleet, "run --resume --accept frontend", 3, &sentences);
-    // The hosts are those that it began with.
+    // The hosts are those of the start.
     let whole = std::fs::read_to_string(&fleet).unwrap();
     let (first, others) = whole.split_at(whole.find("[[host]]\nname = \"a\"").unwrap());
     std::fs::write(&fleet, others).unwrap();
@@ -194,7 +195,7 @@ fn an_upgrade_stops_at_the_first_host_that_fails_and_goes_on_from_there() {
     assert_eq!(states(&fleet), in_state(&order, &["done"; 4]));
 }
 
-/// One host, whose applications are the test's.
+/// One host, with applications in this test.
 struct Alone {
     bed: Testbed,
     host: Daemon,
@@ -222,7 +223,7 @@ impl Alone {
         self.host.pid()
     }
 
-    /// Waits until so many serve.
+    /// Waits until this many servers are ready.
     #[track_caller]
     fn has_servers(&self, count: u64) {
         let has = || self.host.status()["services"][0]["servers"] == count;
@@ -249,7 +250,7 @@ impl Alone {
         leaves
     }
 
-    /// A daemon of the same version, which that server doesn't live to see.
+    /// A daemon of the same version; that server ends before it serves.
     fn deadly(&self) -> PathBuf {
         let (pid, next) = (self.bed.path("leaves.pid"), self.next.display());
         let pid = pid.display();
@@ -277,7 +278,7 @@ fn a_host_that_is_not_as_it_was_stops_the_upgrade_until_it_is_or_is_accepted() {
     assert_eq!(states(&alone.fleet), in_state(&["a"], &["settling"]));
     let replaced = alone.pid();
     assert_ne!(replaced, before);
-    // It isn't taken for how it was by trying again.
+    // A retry doesn't accept the current state as the original one.
     refused(
         &alone.fleet,
         &format!("{line} --resume"),
@@ -323,7 +324,7 @@ fn one_process_upgrades_a_fleet_at_a_time_and_another_goes_on_when_it_was_killed
         14,
         &["is being upgraded by another process"],
     );
-    // Not even by another file of that name, as editors write it.
+    // Not even with another file of that name, as editors write it.
     let text = std::fs::read(&alone.fleet).unwrap();
     std::fs::remove_file(&alone.fleet).unwrap();
     std::fs::write(&alone.fleet, text).unwrap();
@@ -341,7 +342,7 @@ fn one_process_upgrades_a_fleet_at_a_time_and_another_goes_on_when_it_was_killed
         9,
         &["an upgrade has stopped; upgraded: none; not upgraded: a"],
     );
-    // The daemon goes on with that by itself, until the slow one has ended.
+    // The daemon continues by itself, until the slow one has ended.
     let before = alone.pid();
     let pid = || std::fs::read_to_string(alone.bed.path("slow.pid")).unwrap_or_default();
     let started = eventually(SOON, || pid().trim().parse::<u32>().is_ok());
@@ -402,7 +403,7 @@ fn hosts_that_cannot_be_asked_stop_an_upgrade_before_it_begins() {
     );
 }
 
-/// Hosts that `ssh` leads to: here it is a script that does as a shell over there would.
+/// Hosts reached through `ssh`, here a script that behaves like a remote shell.
 #[test]
 fn a_host_that_ssh_leads_to_is_upgraded_by_the_command_line_over_there() {
     let mut alone = Alone::new();
@@ -411,7 +412,7 @@ fn a_host_that_ssh_leads_to_is_upgraded_by_the_command_line_over_there() {
                [ \"$2\" = admin@a ] || { echo \"ssh: $2: no route\" >&2; exit 255; }\n\
                [ $# = 3 ] || exit 1\nexec sh -c \"$3\"\n";
     alone.bed.executable("ssh", &format!("#!/bin/sh\n{ssh}"));
-    // A name that a shell would make two of.
+    // A name that a shell would split in two.
     let socket = alone.bed.path("its 'own' socket");
     std::os::unix::fs::symlink(alone.host.socket(), &socket).unwrap();
     let host = |ssh: &str, tollgate: &str| {
@@ -465,7 +466,7 @@ fn a_host_that_ssh_leads_to_is_upgraded_by_the_command_line_over_there() {
         8,
         "the output of admin@a is longer than 67108864 bytes",
     );
-    // Far more than is read of it.
+    // Far more than is read.
     let chatty = "#!/bin/sh\n(yes no | head -c 1000000) >&2\nexit 14\n";
     let chatty = alone.bed.executable("chatty", chatty);
     let chatty = chatty.display().to_string();
@@ -526,13 +527,14 @@ fn hosts_that_call_each_other_have_an_order_and_the_plan_says_that_it_is_none() 
         lines[1].starts_with("2. a: ") && lines[1].ends_with(", calls b"),
         "{text}"
     );
-    // Who isn't in the file is named as well.
+    // A host that isn't in the file is named as well.
     let text = ok(&bed.file("one.toml", of(&hosts[0])), "plan");
     let outside = format!("outside of the fleet: b ({})", hosts[1].listen());
     assert!(text.trim_end().ends_with(&outside), "{text}");
 }
 
-/// A peer of a later version offers what isn't known here, whichever end dials: the link goes by what both know.
+/// A peer of a later version offers unknown features, whichever end dials: the link uses the common
+/// ones.
 #[test]
 fn features_that_only_a_newer_peer_knows_change_nothing() {
     const NEWER: u32 = 0x8040_0000;
@@ -563,9 +565,9 @@ fn features_that_only_a_newer_peer_knows_change_nothing() {
     let session = Session::open(SessionOptions::new(host.socket(), &token)).unwrap();
     let server = Server::new(&session).add_service(ReservationServer::new(Hotel::default()));
     block_on(&session, server.bind()).unwrap();
-    // It dials. What travels without the feature is a call of before it.
+    // It dials. Frames without the feature are calls in the earlier form.
     let mut peer = Peer::connect(host.listen(), NEWER | u32::from(PROTOBUF));
-    // Under another schema, so that calls travel as protobuf.
+    // With another schema, so that calls are sent as protobuf.
     peer.bind(3, "acme", "hotel.Reservation", [0; 32]);
     assert_eq!(peer.receive().unwrap().kind, kind::BOUND);
     peer.send(&Frame {

@@ -1,7 +1,7 @@
-//! Modules that nobody here wrote, in real daemons: the examples of the crate proxy-wasm, the plugin in the README of its Go SDK, and policies
-//! of OPA's compiler.
+//! Third-party modules in real daemons: the examples of the crate proxy-wasm, the plugin in the
+//! README of its Go SDK, and policies from OPA's compiler.
 //!
-//! `.ci/foreign` builds them; without it these tests fail and say so.
+//! `.ci/foreign` builds them; without it these tests fail and name it.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -10,16 +10,16 @@ use tollgate_conformance::testbed::{
     Daemon, Options, Outcome, SOON, Testbed, eventually, foreign_file, proto_file,
 };
 
-/// What the hash tables of a filter in Rust are seeded with.
+/// The seed of the hash tables of a filter in Rust.
 const NEEDS: &str = "--needs random";
 const GRANT: &str = "--grant state,change,random";
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
 
-/// These modules are long, and some machines slow.
+/// These modules are large, and some machines are slow.
 const PATIENT: &str = "[compile]\ntimeout_ms = 120000\n";
 
-/// One daemon with a caller of tenant `acme`, and a server: here, or on another host.
+/// A daemon with a caller of tenant `acme`, and a server: here, or on another host.
 struct Host {
     bed: Testbed,
     daemon: Daemon,
@@ -74,7 +74,7 @@ impl Host {
         self.daemon.tollgate(args.into_iter().chain(described))
     }
 
-    /// Pushes a module and puts it in force at its callers.
+    /// Pushes a module and attaches it to its callers.
     #[track_caller]
     fn run(&self, module: &str, config: &str, description: &str, grants: &str) {
         let attached = self.attach("client", module, config, description, grants);
@@ -104,7 +104,7 @@ impl Host {
         self.book_with(customer, &[])
     }
 
-    /// Calls with this metadata; the second line that it prints is the reply's.
+    /// Calls with this metadata; the second line of the output is the reply's.
     fn book_with(&self, customer: &str, metadata: &[&str]) -> Outcome {
         let proto = proto_file("hotel.proto").display().to_string();
         let request = format!("{{\"customer_name\": \"{customer}\"}}");
@@ -134,8 +134,8 @@ impl Host {
         assert!(heard.is_ok(), "{line} isn't among {:#?}", server.said());
     }
 
-    /// Waits until the daemon has told a line that its policy logged. Lines are collected now and then by a runtime that is awake, so
-    /// the tenant goes on calling.
+    /// Waits until the daemon's log has a line of the policy. A runtime that is awake collects
+    /// lines from time to time, so the tenant continues to call.
     #[track_caller]
     fn logged(&mut self, text: &str) {
         let told = || {
@@ -196,7 +196,7 @@ fn http_headers_sees_the_metadata_that_it_is_granted() {
     host.logged("-> x-user: bob");
     host.logged("-> trace-bin: AP8");
     host.logged("<- served-by: acme");
-    // Whatever it says about a call comes before this.
+    // All its lines about a call come before this.
     host.logged("completed.");
     let said = host.daemon.process().said().join("\n");
     assert!(!said.contains("hidden"), "{said}");
@@ -254,7 +254,8 @@ fn a_header_that_http_config_adds_is_metadata_of_the_reply() {
     assert_eq!(booked.code, 0, "{booked}");
     let came = r#"{"metadata":{"custom-header":["from the configuration"],"served-by":["acme"]}}"#;
     assert_eq!(booked.out.lines().nth(1), Some(came), "{booked}");
-    // Granted are the keys that an attachment lists; one that may change all of them is held to those.
+    // The grants are the keys that an attachment lists; a policy that may change all keys is
+    // limited to those.
     let held = host.attach(
         "client",
         "http_config",
@@ -366,7 +367,7 @@ fn a_policy_of_opas_decides_by_its_data() {
     let (ada, mallory) = (host.book("Ada"), host.book("Mallory"));
     assert_eq!(ada.code, 0, "{ada}");
     assert_eq!(mallory.code, 7, "{mallory}");
-    // Another version, with the reason; and one that isn't granted the name.
+    // Another version, with the reason; and a policy without the grant for the name.
     host.run(
         "authz",
         data,
@@ -399,11 +400,11 @@ fn a_policy_of_opas_decides_by_metadata_and_changes_it() {
     let known = host.book_with("Ada", &["x-user=bob", "x-user=ada", "x-kept=1"]);
     assert_eq!(known.code, 0, "{known}");
     host.heard(r#"{"t-bin":["AP8="],"x-kept":["1"],"x-role":["guest","vip"]}"#);
-    // The key isn't granted any more, so there is none.
+    // The key isn't granted any more, so it is absent.
     host.run("caller", set, reads, "--metadata none");
     let unseen = host.book_with("Ada", &["x-user=ada"]);
     assert_eq!(unseen.code, 16, "{unseen}");
-    // Reserved keys can't be described, nor changed by one that may change all.
+    // Reserved keys can't be described, nor changed by a policy that may change all.
     let reserved = host.push("caller", set, "--metadata-changes grpc-timeout");
     assert!(reserved.err.contains("are the daemon's own"), "{reserved}");
     let reserved = r#"{"set": {"tollgate-route": "b"}}"#;

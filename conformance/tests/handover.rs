@@ -1,7 +1,9 @@
-//! Another process goes on with the sessions of a daemon that is upgraded: with every call, stream and message that is on its way.
+//! Another process takes over the sessions of a daemon that is upgraded: with every call, stream
+//! and message in flight.
 //!
-//! 6 upgrades under load; more: `TOLLGATE_UPGRADES=500 cargo test --test handover -- --nocapture`. How long calls stood still is printed.
-//! `.ci/upgrades` does that with another commit's daemon and this one's in turn.
+//! 6 upgrades under load; more: `TOLLGATE_UPGRADES=500 cargo test --test handover -- --nocapture`.
+//! The time in which calls stood still is printed. `.ci/upgrades` alternates between another
+//! commit's daemon and this one's.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +25,8 @@ use tollgate_conformance::interop::{Ask, SemanticsClient, SemanticsServer, Serve
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, times};
 
-/// What the next daemons are started by: programs of this build, and in turn of another one if there is one.
+/// The programs that start the next daemons: of this build, and alternately of another one if there
+/// is one.
 struct Successors {
     programs: Vec<PathBuf>,
     started: usize,
@@ -56,14 +59,14 @@ fn open(daemon: &Daemon, token: &str) -> Session {
     Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
 }
 
-/// Serves in the background, and on the same session for as long as the test lasts.
+/// Serves in the background, on the same session until the end of the test.
 fn serve(daemon: &Daemon, token: &str, service: impl tollgate::Service) -> Session {
     let session = open(daemon, token);
     block_on(&session, Server::new(&session).add_service(service).bind()).unwrap();
     session
 }
 
-/// One host, or two with a link between them: who calls is on the first, who serves on the last.
+/// One host, or two with a link between them: callers are on the first, servers on the last.
 struct Hosts {
     _bed: Testbed,
     daemons: Vec<Daemon>,
@@ -101,7 +104,7 @@ impl Hosts {
         open(&self.daemons[0], &self.tokens[0])
     }
 
-    /// Where the service is, for who calls.
+    /// The service's target for callers.
     fn peer(&self) -> String {
         match &self.daemons[..] {
             [_] => String::new(),
@@ -116,7 +119,8 @@ impl Hosts {
         self.next[host].upgrade(&mut self.daemons[host])
     }
 
-    /// What would be another one if an application had opened its session anew, or a daemon had dialled again.
+    /// Ids that would change if an application had reopened its session, or a daemon had dialled
+    /// again.
     fn identities(&self) -> Vec<Value> {
         let of = |daemon: &Daemon| {
             let status = daemon.status();
@@ -125,7 +129,7 @@ impl Hosts {
                 all.map(|one| one[what].clone()).collect()
             };
             let sessions = each("sessions", "session");
-            // The end that was dialled knows the other by the port that it dialled from.
+            // The dialled end identifies the other by the port that it dialled from.
             Value::from([sessions, each("links", "address")].concat())
         };
         self.daemons.iter().map(of).collect()
@@ -147,7 +151,7 @@ fn of_128_calls_over_a_link_each_is_handled_and_answered_once() {
     each_is_handled_and_answered_once(&mut Hosts::new(2, &Options::default()));
 }
 
-/// Tenants live on either of two runtimes, links are accepted by any.
+/// Tenants are on either of two runtimes; any runtime accepts links.
 #[test]
 fn so_it_is_with_a_key_and_several_runtimes() {
     let options = Options {
@@ -237,7 +241,7 @@ fn streams_go_on_in_order(hosts: &mut Hosts) {
     let session = hosts.open();
     let client = SemanticsClient::new(Channel::new(&session, &hosts.peer()));
     block_on(&session, async {
-        // Its window is full, and what is behind waits on the other side.
+        // Its window is full, and the rest waits on the other side.
         let many = Ask {
             responses: 500,
             response_bytes: 5_000,
@@ -277,7 +281,8 @@ fn streams_go_on_in_order(hosts: &mut Hosts) {
     idle.expect("everything goes back");
 }
 
-/// More waits for a link than it takes: what is queued, what the engine holds back, and answers that are still with who gave them.
+/// More is queued for a link than it accepts: queued frames, calls held back by the engine, and
+/// answers still with their servers.
 #[test]
 fn what_a_link_has_no_room_for_yet_goes_on_waiting() {
     const CALLS: u64 = 40;
@@ -303,7 +308,7 @@ fn what_a_link_has_no_room_for_yet_goes_on_waiting() {
             over.store(true, Ordering::Relaxed);
             replies
         });
-        // At least once for each host, whatever is under way then.
+        // At least once for each host, whatever is in flight then.
         while !over.load(Ordering::Relaxed) || hosts.upgrades < 2 {
             hosts.upgrade();
         }
@@ -325,7 +330,7 @@ fn noise(number: u64) -> Vec<u8> {
         .collect()
 }
 
-/// A policy delays its requests; another process answers them, and not before.
+/// A policy delays its requests; another process answers them, not earlier.
 #[test]
 fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     const WAIT: Duration = Duration::from_millis(900);
@@ -378,7 +383,7 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     assert_eq!(*judged, 0, "those had been judged before: {now}");
 }
 
-/// What instances share stays: a bucket isn't filled by an upgrade.
+/// The shared state of instances stays: an upgrade doesn't fill a bucket.
 #[test]
 fn a_rate_limit_goes_on_counting_where_it_was() {
     let bed = Testbed::new();
@@ -407,7 +412,7 @@ fn a_rate_limit_goes_on_counting_where_it_was() {
     assert_eq!(book().unwrap_err().code, Code::RESOURCE_EXHAUSTED);
 }
 
-/// A peer that takes connections and says nothing keeps a binding waiting for long.
+/// A peer that accepts connections and sends nothing keeps a binding waiting for long.
 #[test]
 fn an_application_that_waits_for_a_peer_holds_up_nobody() {
     let bed = Testbed::new();

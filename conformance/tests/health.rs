@@ -1,4 +1,4 @@
-//! The health service: what is said of services, to who asks and to who watches, also to the command line.
+//! The health service: the status of services for requests and watches, also on the command line.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ fn who_asks_and_who_watches_hears_how_services_are() {
         reporter.set(HOTEL, ServingStatus::SERVING);
         assert_eq!(hears().await, ServingStatus::SERVING);
         assert_eq!(check(&client, HOTEL).await, Ok(ServingStatus::SERVING));
-        // What doesn't change isn't said again, and nor is another service's.
+        // An unchanged status isn't sent again, and neither is another service's.
         reporter.set(HOTEL, ServingStatus::SERVING);
         reporter.set("hotel.Echo", ServingStatus::NOT_SERVING);
         reporter.clone().set(HOTEL, ServingStatus::NOT_SERVING);
@@ -61,10 +61,10 @@ fn who_asks_and_who_watches_hears_how_services_are() {
         reporter.set(HOTEL, ServingStatus::SERVING);
         assert_eq!(check(&client, HOTEL).await, Ok(ServingStatus::NOT_SERVING));
         assert_eq!(check(&client, "").await, Ok(ServingStatus::NOT_SERVING));
-        // Who didn't read meanwhile hears how it is first, and never anything out of order.
+        // A slow watcher gets the first status and then the newest, in order.
         let first = other.message().await.unwrap().unwrap();
         assert_eq!(first.view().status(), ServingStatus::SERVICE_UNKNOWN);
-        // Nothing else will be said, and nobody's watch keeps the server from ending.
+        // No further status will come, and a watch doesn't keep the server from ending.
         assert!(watch.message().await.unwrap().is_none());
     });
 

@@ -1,4 +1,5 @@
-//! Applications whose library speaks the handshake, and then says what it likes: streams that break their rules, and anything at all.
+//! Applications with a library that does the handshake and then sends anything: streams that break
+//! their rules, and random bytes.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +25,7 @@ use tollgate_shm_abi::wait::now_ns;
 
 const ALL: u32 = FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS;
 
-/// Places of the methods in the service.
+/// The indices of the methods in the service.
 const UNARY: u32 = 0;
 const COLLECT: u32 = 1;
 const CHAT: u32 = 3;
@@ -59,7 +60,8 @@ impl Scene {
         }
     }
 
-    /// A session that serves and calls itself: the handles of its client's and of its server's first method.
+    /// A session that serves and calls itself: the handles of its client's and of its server's
+    /// first method.
     fn hostile(&self, features: u32) -> (Hostile, u32) {
         let mut hostile = Hostile::open_as(self.a.socket(), &self.token, 1 << 20, features);
         let (set, name) = (SEMANTICS.descriptor_set, SEMANTICS.name);
@@ -104,7 +106,7 @@ fn request(part: Part, block: BlockRef) -> Submission {
     }
 }
 
-/// The first completion that isn't a block coming back.
+/// The first completion that isn't a returned block.
 fn heard(hostile: &mut Hostile) -> Completion {
     loop {
         match hostile.completion(SOON) {
@@ -193,7 +195,7 @@ fn a_method_takes_as_many_requests_as_its_schema_says() {
             "{heard:?}"
         );
     }
-    // What comes for the call that never was is nobody's, and no harm.
+    // Messages for the nonexistent call are ignored without harm.
     hostile.submit(&request(MORE, block).encode()).unwrap();
     let credit = Credit {
         messages: u32::MAX,
@@ -230,7 +232,8 @@ fn a_library_of_before_streams_is_given_none() {
     );
 }
 
-/// The daemon keeps deadlines whether the libraries do or not: the caller hears that it has passed, and the handler that nobody waits.
+/// The daemon enforces deadlines even if libraries don't: the caller and the handler both learn
+/// that it has passed.
 #[test]
 fn a_library_that_keeps_no_deadline_is_told_of_it() {
     const TIMEOUT: Duration = Duration::from_millis(50);
@@ -262,7 +265,7 @@ fn a_library_that_keeps_no_deadline_is_told_of_it() {
     scene.honest.assert_flows();
 }
 
-/// Posts a call of this number, due whenever.
+/// Submits a call with this number and deadline.
 fn post(hostile: &mut Hostile, method: u32, call: u64, block: BlockRef) {
     let call = Submission::Call {
         method,
@@ -274,7 +277,8 @@ fn post(hostile: &mut Hostile, method: u32, call: u64, block: BlockRef) {
     hostile.submit(&call.encode()).unwrap();
 }
 
-/// One more than 4,096 (`engine::limits::MAX_OUTSTANDING_PER_SESSION`) is refused, until one of them has ended.
+/// One more than 4,096 (`engine::limits::MAX_OUTSTANDING_PER_SESSION`) is refused, until one of
+/// them has ended.
 #[test]
 fn calls_in_flight_are_limited() {
     const LIMIT: u64 = 4_096;
@@ -327,8 +331,8 @@ fn calls_in_flight_are_limited() {
     scene.honest.assert_flows();
 }
 
-/// A runtime traces 4,096 calls at once (`telemetry::limits::MAX_TRACED`). What comes beyond them is counted and goes on, and there is room again
-/// once they are gone, answered or not.
+/// A runtime traces 4,096 calls at once (`telemetry::limits::MAX_TRACED`). Further calls are
+/// counted and continue; there is room again once those are gone, answered or not.
 #[test]
 fn calls_in_flight_that_are_traced_are_limited() {
     const LIMIT: u64 = 4_096;
@@ -369,19 +373,20 @@ fn calls_in_flight_that_are_traced_are_limited() {
     .unwrap();
 }
 
-/// Seeds of the short form. The long form: `TOLLGATE_FUZZ_SESSIONS=20000 cargo test --test hostile_libraries`.
+/// The seeds of the short run. The long run: `TOLLGATE_FUZZ_SESSIONS=20000 cargo test --test
+/// hostile_libraries`.
 fn sessions() -> u64 {
     times("TOLLGATE_FUZZ_SESSIONS", 300)
 }
 
-/// What a session that keeps no rule knows of itself.
+/// The state of a session that follows no rules.
 #[derive(Default)]
 struct Known {
-    /// Its calls that take further requests, if they haven't ended.
+    /// Its unfinished calls that take further requests.
     open: BTreeSet<u64>,
-    /// Calls that came in.
+    /// Incoming calls.
     incoming: Vec<u64>,
-    /// Blocks that were delivered.
+    /// Delivered blocks.
     delivered: Vec<u64>,
 }
 
@@ -415,8 +420,8 @@ impl Known {
     }
 }
 
-/// Blocks that were placed before: a small and a large one of each message, metadata behind the small ones, and a status' text and
-/// trailers.
+/// Prepared blocks: a small and a large one of each message, metadata after the small ones, and a
+/// status's text and trailers.
 struct Placed {
     asks: [BlockRef; 2],
     answers: [BlockRef; 2],
@@ -479,7 +484,7 @@ impl Placed {
         }
     }
 
-    /// One of two blocks, hardly ever something else.
+    /// One of two blocks, rarely something else.
     fn any(&self, random: &mut Seeded, of: [BlockRef; 2]) -> BlockRef {
         let block = of[usize::from(random.below(8) == 0)];
         match random.below(300) {
@@ -512,7 +517,7 @@ fn anything(random: &mut Seeded, known: &mut Known, first: u32, placed: &Placed)
         (true, _) => BlockRef {
             len: 0,
             extents: 0,
-            // Where it lies, without a message before it.
+            // Its position, without a message before it.
             offset: block.metadata_offset(),
             ..block
         },
@@ -528,7 +533,7 @@ fn anything(random: &mut Seeded, known: &mut Known, first: u32, placed: &Placed)
     if kind < 4 && part.more {
         known.open.insert(own);
     }
-    // To a call that takes some, mostly.
+    // Mostly to a call that takes requests.
     let open = known.open.first().copied().filter(|_| random.below(60) > 0);
     let requested = open.unwrap_or(own);
     if (4..6).contains(&kind) && !part.more {
@@ -584,7 +589,8 @@ fn anything(random: &mut Seeded, known: &mut Known, first: u32, placed: &Placed)
     }
 }
 
-/// A session says anything that has the form of a descriptor, calling and serving itself. The daemon goes on, others' calls flow, and nothing stays.
+/// A session sends arbitrary descriptors, and calls and serves itself. The daemon continues, other
+/// calls flow, and nothing remains.
 #[test]
 fn a_library_that_says_anything_harms_itself() {
     let scene = Scene::new();
@@ -608,7 +614,7 @@ fn a_library_that_says_anything_harms_itself() {
                 entry[random.below(64) as usize] ^= 1 << random.below(8);
             }
             said += u64::from(hostile.submit(&entry).is_ok());
-            // Now and then the daemon gets the time to answer.
+            // Sometimes the daemon gets the time to answer.
             let pause = Duration::from_micros(if round % 8 == 7 { 500 } else { 0 });
             while let Some(completion) = hostile.completion(pause) {
                 heard += 1;

@@ -1,4 +1,4 @@
-//! What sessions cost that do nothing: no CPU, and little memory beyond their heaps.
+//! The cost of idle sessions: no CPU, and little memory beyond their heaps.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -11,13 +11,13 @@ use tollgate_conformance::testbed::{Daemon, Testbed};
 
 const SESSIONS: u64 = 200;
 
-/// Of a session on both sides together, with the rings that they share.
+/// The memory of a session on both sides together, with their shared rings.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// How long nothing is done.
+/// The duration of the idle period.
 const IDLE: Duration = Duration::from_secs(2);
 
-/// A session that has called once, as one has that isn't new.
+/// A session that has called once, like a used one.
 fn used(daemon: &Daemon, token: &str) -> (Session, EchoClient) {
     let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
     let client = EchoClient::new(Channel::new(&session, ""));
@@ -26,7 +26,7 @@ fn used(daemon: &Daemon, token: &str) -> (Session, EchoClient) {
     (session, client)
 }
 
-/// Resident memory that isn't heaps, shared pages by halves.
+/// The resident memory except heaps; shared pages count half.
 fn beyond_heaps(pid: u32) -> u64 {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps")).unwrap();
     let (mut is_heap, mut bytes) = (false, 0);
@@ -37,9 +37,9 @@ fn beyond_heaps(pid: u32) -> u64 {
                 let kib = value.trim().trim_end_matches(" kB").parse::<u64>();
                 bytes += kib.unwrap() << 10;
             }
-            // The beginning of a mapping; the others' keys end in a colon.
+            // The beginning of a mapping; the keys of other lines end in a colon.
             range if range.contains('-') => {
-                // As `shm-abi` names its memfds.
+                // The names of `shm-abi`'s memfds.
                 is_heap = value.contains("/memfd:") && value.ends_with(" heap (deleted)");
             }
             _ => {}
@@ -48,7 +48,7 @@ fn beyond_heaps(pid: u32) -> u64 {
     bytes
 }
 
-/// Time on a CPU, and how often threads came to it.
+/// The CPU time, and the number of times that threads were scheduled.
 fn busy(pid: u32) -> (Duration, u64) {
     let (mut ns, mut turns) = (0, 0);
     for task in std::fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
@@ -67,7 +67,7 @@ fn idle_sessions_cost_no_cpu_and_little_memory() {
     let token = daemon.tenant("acme");
     let _server = daemon.serve_hotel(&token, "hotel.Echo", &["--echo"]);
     let pids = [std::process::id(), daemon.process().pid()];
-    // What is there once doesn't count.
+    // One-time costs don't count.
     let _first: Vec<_> = (0..10).map(|_| used(&daemon, &token)).collect();
     let memory = || pids.map(beyond_heaps).iter().sum::<u64>();
     let before = memory();
@@ -76,7 +76,7 @@ fn idle_sessions_cost_no_cpu_and_little_memory() {
     println!("{each} bytes per session");
     assert!(each <= MOST_BYTES, "{each} bytes per session");
 
-    // Whoever waits has given up spinning.
+    // Waiting threads have stopped spinning.
     std::thread::sleep(Duration::from_millis(500));
     let before = pids.map(busy);
     std::thread::sleep(IDLE);

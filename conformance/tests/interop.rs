@@ -1,6 +1,8 @@
-//! Every client library against every server, on one host and across two: one suite of cases, instantiated per pair.
+//! Every client library against every server, on one host and across two: one suite of cases, run
+//! for each pair.
 //!
-//! `TOLLGATE_BLESS=1 cargo test --test interop` writes `conformance/RESULTS.md`, which otherwise has to say what is so.
+//! `TOLLGATE_BLESS=1 cargo test --test interop` writes `conformance/RESULTS.md`, which otherwise
+//! must match the results.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -17,7 +19,7 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::process::{self, Process, program};
 use tollgate_conformance::testbed::{SOON, proto_file, stubs};
 
-/// A library's two programs, each with arguments that go before the others.
+/// A library's two programs, each with arguments that precede the others.
 struct Library {
     name: &'static str,
     client: Vec<PathBuf>,
@@ -36,7 +38,7 @@ fn rust() -> Library {
     }
 }
 
-/// With the sanitizers, under which everything else has to be right, too.
+/// With the sanitizers, under which everything must be correct, too.
 fn c(place: &Path) -> Library {
     let kit = Kit::install(&place.join("c"));
     let build = |name: &str| {
@@ -50,7 +52,7 @@ fn c(place: &Path) -> Library {
     }
 }
 
-/// In the virtual environment that `.ci/python` makes.
+/// In the virtual environment from `.ci/python`.
 fn python(place: &Path) -> Library {
     let python = process::python();
     let place = place.join("python");
@@ -58,7 +60,7 @@ fn python(place: &Path) -> Library {
     stubs("python", &protos, &place.join("stubs"));
     let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client-libs/python/interop");
     let run = |name: &str| {
-        // A program finds what is beside it.
+        // A program imports from its own directory.
         let copy = place.join(name);
         std::fs::copy(programs.join(name), &copy).unwrap();
         vec![
@@ -76,7 +78,7 @@ fn python(place: &Path) -> Library {
     }
 }
 
-/// Asks a library's client for all cases; answers what is wrong with each, in order.
+/// Runs all cases with a library's client; returns the error of each, in order.
 fn run(
     library: &Library,
     socket: &Path,
@@ -133,7 +135,7 @@ fn every_client_understands_every_server() {
     let mut table = BTreeMap::new();
     let mut wrong = Vec::new();
     for (at, server) in libraries.iter().enumerate() {
-        // Daemons of their own, so that nobody else serves.
+        // Separate daemons, so that there are no other servers.
         let hosts = Hosts::new();
         let _servers = [
             serve(server, hosts.a.socket(), &hosts.tokens[0]),

@@ -1,5 +1,5 @@
-//! Policies in a process of their tenant's, as operators and callers meet them: they judge as ever, and the process's death or
-//! silence costs the calls that it had, closed, and nothing else.
+//! Policies in their tenant's process, as operators and callers see them: their decisions are the
+//! same, and the process's death or silence costs only its current calls, which fail closed.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -17,13 +17,13 @@ use tollgate_conformance::testbed::{
 const RESERVE: &str = "hotel.Reservation/Reserve";
 const AT: &str = "--service hotel.Reservation --side client";
 
-/// One daemon, a tenant with a server, and a second one with another.
+/// A daemon, a tenant with a server, and a second tenant with another server.
 struct Host {
     bed: Testbed,
     daemon: Daemon,
     acme: String,
     other: String,
-    /// How often a process was late that nobody had stopped.
+    /// The number of times that a process was late although no test had stopped it.
     stalls: AtomicU64,
     _servers: [Process; 2],
 }
@@ -71,7 +71,7 @@ impl Host {
         self.ok(&format!("policy push {file} --tenant acme --name {name}"));
     }
 
-    /// A tenant's list that blocks Mallory, in a process of the tenant's.
+    /// A tenant's list that blocks Mallory, in a process of the tenant.
     fn isolate(&self, tenant: &str, options: &str) {
         let config = self.bed.file("list.json", r#"{"blocked": ["Mallory"]}"#);
         let (file, config) = (policy_file("acl"), config.display().to_string());
@@ -97,8 +97,8 @@ impl Host {
         self.daemon.tollgate(self.line(token, customer))
     }
 
-    /// A call that is judged by a process which nobody has stopped. If the machine has, it is killed, the next one is waited for, and
-    /// so is the account that pays for the time.
+    /// A call that is evaluated by a process that no test has stopped. If the machine delays it, it
+    /// is killed; then this waits for the next process, and for the account that pays for the time.
     fn judged(&self, token: &str, customer: &str) -> Outcome {
         let mut last = self.book(token, customer);
         let _still_late = eventually(SOON, || {
@@ -129,7 +129,7 @@ impl Host {
         running.iter().map(pid).collect()
     }
 
-    /// Calls of a tenant that wait for something.
+    /// Calls of a tenant that wait.
     fn waiting(&self, tenant: &str) -> u64 {
         let status = self.daemon.status();
         let accounts = status["accounts"].as_array().unwrap();
@@ -147,8 +147,8 @@ impl Host {
         pids.iter().find(|(its, _)| its == tenant).unwrap().1
     }
 
-    /// Stops a tenant's policy process: all its threads, when this returns. The signal alone stops the others only when the one that
-    /// got it has had its turn.
+    /// Stops a tenant's policy process, with all its threads when this returns. The signal alone
+    /// stops the other threads only after the thread that received it has run.
     fn stop(&self, tenant: &str) {
         self.signal(tenant, Signal::STOP);
         let tasks = format!("/proc/{}/task", self.pid(tenant));
@@ -198,7 +198,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
     assert_eq!(attachment["options"]["isolation"], "process", "{status}");
     let audit = host.ok("audit show --last 1000 --json");
     assert!(audit.contains(r#""isolation":"process""#), "{audit}");
-    // What isn't there is refused.
+    // An unknown value is refused.
     let diff = host
         .daemon
         .tollgate("policy diff acl@1 acl@1 --tenant acme --last 10".split(' '));
@@ -221,7 +221,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
             .contains("the provider's policies run in the daemon"),
         "{provider}"
     );
-    // Back into the daemon, and nobody needs the process any more.
+    // Back into the daemon, and the process isn't needed any more.
     host.ok(&format!(
         "policy attach acl@1 --tenant acme {AT} --isolation none"
     ));
@@ -237,7 +237,8 @@ fn kill_9_in_mid_call_closes_the_call_and_the_next_process_judges() {
     let mut died = 0;
     for _ in 0..8 {
         host.recovers(&host.acme);
-        // It can't answer, so the call is under way when it is killed; unless the machine is so busy that it is taken for hung.
+        // It can't answer, so the call is in flight when the process is killed; unless the machine
+        // is so busy that it counts as hung.
         let pid = Pid::from_raw(host.pid("acme")).unwrap();
         host.stop("acme");
         let call = std::thread::scope(|scope| {
@@ -284,7 +285,7 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
     );
 }
 
-/// As a debugger does, or a machine that is put to sleep.
+/// Like a debugger, or a suspended machine.
 #[test]
 fn a_process_that_is_stopped_for_a_moment_goes_on() {
     let host = Host::new();
@@ -304,7 +305,7 @@ fn a_process_that_is_stopped_for_a_moment_goes_on() {
     );
 }
 
-/// Its tenant's changes wait until it is given up, and nobody else's do.
+/// Changes of its tenant wait until it is killed; other tenants' don't.
 #[test]
 fn a_process_that_hangs_holds_up_the_changes_of_its_own_tenant_only() {
     let host = Host::new();
@@ -349,7 +350,7 @@ fn processes_end_with_what_needs_them() {
     eventually(SOON, || !lives(other)).expect("it doesn't outlive its daemon");
 }
 
-/// What is changed, counted and logged, and that it is told.
+/// Effects, counters and logs, and that they are reported.
 #[test]
 fn changes_and_counters_come_out_of_the_process() {
     let host = Host::new();
@@ -376,7 +377,7 @@ fn changes_and_counters_come_out_of_the_process() {
     assert_eq!(version["metrics"]["counters"]["names"], 3, "{status}");
 }
 
-/// A module that judges reservations and is otherwise as it is made.
+/// A module for reservations, otherwise as made by `Module`.
 fn reservations(module: Module) -> Module {
     Module {
         methods: format!(r#"{{"method":"{RESERVE}"}}"#),
@@ -384,7 +385,8 @@ fn reservations(module: Module) -> Module {
     }
 }
 
-/// The whole process has its limit, whatever each instance may have; beyond it a seat is refused, and memory that grows.
+/// The whole process has a limit, in addition to each instance's; beyond it, new instances and
+/// growing memory are refused.
 #[test]
 fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     const MANY: usize = 24;
@@ -408,7 +410,7 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
         let line = format!("policy attach {name}@1 --tenant acme {AT} --isolation process");
         host.daemon.run(&line)
     };
-    // 60 of the 64 pages that an instance may have, from the beginning.
+    // 60 of the 64 pages that an instance may have, from the start.
     let large = reservations(Module {
         memory: r#"(memory (export "memory") 60)"#.to_owned(),
         ..Module::default()
@@ -431,7 +433,7 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     for k in 0..seated {
         host.ok(&format!("policy detach large{k} --tenant acme"));
     }
-    // As many later, when a call comes.
+    // As many later, during a call.
     let grows = reservations(Module::that(
         "(if (i32.lt_u (memory.size) (i32.const 60))
            (then (if (i32.eq (memory.grow (i32.const 57)) (i32.const -1)) (then unreachable))))",
@@ -448,14 +450,15 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     serves("Mallory");
     let pid = |pids: &[(String, i32)]| pids.iter().find(|(t, _)| t == "other").unwrap().1;
     assert!(pid(&host.pids()) == pid(&before) || host.stalls() > 0);
-    // Without them, all is as before.
+    // Without them, everything is as before.
     for k in 0..MANY {
         host.ok(&format!("policy detach grows{k} --tenant acme"));
     }
     host.recovers(&host.acme);
 }
 
-/// Machine code isn't memory that can be written any more, so that the kernel's limit lets it pass: the daemon looks at what is kept.
+/// Machine code isn't writable memory, so the kernel's limit doesn't count it: the daemon counts it
+/// itself.
 #[test]
 fn a_process_that_keeps_too_much_is_killed() {
     let mut host = Host::with("[policies]\nprocess_memory_mib = 64\n");
@@ -466,7 +469,7 @@ fn a_process_that_keeps_too_much_is_killed() {
         pids.into_iter().find(|(tenant, _)| tenant == "other")
     };
     let before = others(&host);
-    // Each of these takes two bytes, and some 100 once it is compiled.
+    // Each of these takes two bytes, and about 100 once it is compiled.
     let code = "(local.set 0 (f64.convert_i64_s (i64.trunc_f64_u (local.get 0))))".repeat(150);
     let large = Module {
         methods: r#"{"method":"*"}"#.to_owned(),
@@ -491,7 +494,8 @@ fn a_process_that_keeps_too_much_is_killed() {
     host.recovers(&host.acme);
 }
 
-/// It denies with the number of calls that it has judged, which it saves; as `restore` says, and with 4 more, it goes on from there.
+/// It denies with the number of calls that it has evaluated, and saves that number. It restores as
+/// `restore` says, and continues with 4 more.
 fn counter(restore: &str) -> Module {
     let state = format!(
         r#"(func (export "tollgate_save") (result i64)
@@ -518,7 +522,7 @@ fn state_goes_from_version_to_version_in_the_process_or_the_last_good_one_stays(
     for restore in ["", "", "unreachable", "(loop $ever (br $ever))"] {
         host.push("count", &counter(restore));
     }
-    // As much time to answer as there may be: the state goes with the process.
+    // The longest time limit for an answer: the state is lost with the process.
     host.ok(&format!(
         "policy attach count@1 --tenant acme {AT} --isolation process --cpu-us 10000"
     ));
@@ -552,7 +556,7 @@ fn state_goes_from_version_to_version_in_the_process_or_the_last_good_one_stays(
     assert_eq!(host.pids(), pids, "and where it was");
 }
 
-/// Each call has an instance that has judged no other, and what they share by name they share there.
+/// Each call has an instance that has evaluated no other call; the shared state is shared.
 #[test]
 fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
     let host = Host::new();
@@ -570,7 +574,7 @@ fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
         .daemon
         .push("--tenant acme", "quota", "quota", Some(&config));
     let attach = format!("policy attach {quota} --tenant acme {AT} --isolation process");
-    // As above: what they share goes with the process.
+    // As above: the shared state is lost with the process.
     host.ok(&format!(
         "{attach} --fresh --grant state,clock --cpu-us 10000"
     ));
@@ -578,7 +582,8 @@ fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
     assert_eq!(codes, [0, 0, 8, 0]);
 }
 
-/// The daemon's configuration says where policies run that don't; a module for another host is told apart.
+/// The daemon's configuration sets the default place of policies; a module for another host is
+/// recognized.
 #[test]
 fn modules_for_other_hosts_are_refused_with_what_to_do() {
     let bed = Testbed::new();

@@ -1,7 +1,8 @@
 //! The ABI's vectors against the SDK of each language, through the real host.
 //!
-//! A witness in each language says what it reads from the views that the host writes, and answers as it is told; the
-//! host must then know what was meant. `guest-sdk/vectors/README.md` has the witness's language.
+//! A witness in each language reports what it reads from the host's views, and answers as
+//! instructed; the host must then get the intended result. `guest-sdk/vectors/README.md` has the
+//! witness's language.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +29,7 @@ fn load(file: PathBuf) -> Policy {
     HOST.load(&std::fs::read(file).unwrap()).unwrap()
 }
 
-/// The same policy, in each language.
+/// The same policy in each language.
 fn witnesses() -> [(&'static str, Policy); 3] {
     [
         ("Rust", load(policy_file("witness"))),
@@ -57,7 +58,7 @@ fn bytes(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A field's letter, and what a witness says about it.
+/// A field's letter, and a witness's report of it.
 fn said(field: &Value) -> (char, String) {
     let (kind, value) = field.as_object().unwrap().iter().next().unwrap();
     match kind.as_str() {
@@ -80,7 +81,7 @@ fn said(field: &Value) -> (char, String) {
     }
 }
 
-/// What a call's method and fields are, in the witness's configuration and in its answer.
+/// A call's method and fields, in the witness's configuration and in its report.
 fn expected(call: &Value) -> (String, String) {
     let mut kinds = String::new();
     let mut text = call["method"].to_string();
@@ -128,7 +129,7 @@ fn every_language_reads_what_the_host_writes() {
     assert!(checked >= 3 * 2 * 6, "{checked}");
 }
 
-/// One judgement of an empty view by a witness that was told what to answer.
+/// One evaluation of an empty view by a witness that was told its answer.
 fn parrot(witness: &Policy, lines: &str) -> Verdict {
     let mut parrot = configured(witness, &format!("p\n{lines}")).unwrap();
     let empty = [8, 0, 0, 0, 0, 0, 0, 0];
@@ -166,7 +167,7 @@ fn the_host_reads_what_every_language_answers() {
                 let lines = format!("d {code} {}", hex(message.as_bytes()));
                 (lines, Verdict::Deny { code, message })
             } else {
-                continue; // A fault: no SDK has a way to write it.
+                continue; // A fault, which no SDK can write.
             };
             assert_eq!(parrot(&witness, &lines), expected, "{language}: {name}");
             checked += 1;
@@ -180,7 +181,7 @@ fn the_host_reads_every_effect_of_every_language() {
     let mut checked = 0;
     for (language, witness) in witnesses() {
         for effect in vectors("effects.json") {
-            // Replies have the same keys, and the witness has those that the vectors have.
+            // Replies have the same keys, and the witness has the vectors' keys.
             let meant = &effect["effects"];
             if meant.is_null() || effect["hook"] == "reply" {
                 continue;
@@ -194,7 +195,7 @@ fn the_host_reads_every_effect_of_every_language() {
             );
             checked += 1;
         }
-        // The same number is another thing for each kind, and what is said last counts.
+        // The same number differs in meaning for each kind, and the last value counts.
         let lines = "u 0 5\nm 0 61\nw 7\np 1\nl a\nr 0\nw 0\np 2\nl b\nw 9";
         let expected = Effects {
             fields: vec![FieldChange {
@@ -215,7 +216,7 @@ fn the_host_reads_every_effect_of_every_language() {
     assert!(checked >= 3 * 12, "{checked}");
 }
 
-/// A parrot's lines, and what the host must make of them.
+/// The witness's instructions, and the host's required result.
 fn told(meant: &Value) -> (Vec<String>, Effects) {
     let mut lines = Vec::new();
     let mut effects = Effects::default();
@@ -366,7 +367,7 @@ fn the_room_limit_is_the_same_in_both_languages() {
     }
 }
 
-/// A collector that only ever grew would meet the limit of memory; one that is slow, that of fuel.
+/// A collector that never frees would reach the limit of memory; a slow one, that of fuel.
 #[test]
 fn collected_garbage_stays_within_memory_and_fuel() {
     let witness = load(guest_file("assemblyscript/witness"));

@@ -1,5 +1,5 @@
-//! Policies' life cycle as operators meet it: versions on trial, roll-backs that nobody notices, the provider's policies, the audit
-//! log, and every refusal of the command line.
+//! The life cycle of policies as operators see it: versions on trial, roll-backs without
+//! disruption, the provider's policies, the audit log, and every error of the command line.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -43,7 +43,7 @@ impl Host {
         self.daemon.run(line)
     }
 
-    /// A line that has to work; what it printed.
+    /// A command that must succeed; returns its output.
     #[track_caller]
     fn ok(&self, line: &str) -> String {
         self.daemon.ok(line)
@@ -70,12 +70,12 @@ impl Host {
         }
     }
 
-    /// The one attachment of a policy, as `status --json` has it.
+    /// The only attachment of a policy, from `status --json`.
     fn attachment(&self, policy: &str) -> Value {
         self.daemon.attachment(policy)
     }
 
-    /// What the audit log's events are called, oldest first.
+    /// The names of the audit log's events, oldest first.
     fn events(&self) -> Vec<String> {
         let shown = self.ok("audit show --last 1000 --json");
         let event = |line: &str| {
@@ -95,7 +95,7 @@ fn book(daemon: &Daemon, token: &str, customer: &str) -> Outcome {
     daemon.call_hotel(token, "", RESERVE, &request)
 }
 
-/// What a version of an attachment has counted.
+/// The counts of a version of an attachment.
 fn counted(attachment: &Value, version: u64, what: &str) -> u64 {
     let versions = attachment["versions"].as_array().unwrap();
     let of_it = versions.iter().find(|v| v["version"] == version);
@@ -197,7 +197,7 @@ fn a_trial_without_a_stable_lets_the_other_calls_pass() {
     assert_eq!(host.book("Ada").code, 0, "nothing decides any more");
 }
 
-/// The fault's own call is judged by the version before: a caller can't tell that there was an upgrade.
+/// The previous version evaluates the fault's own call: a caller can't notice the upgrade.
 #[test]
 fn an_upgrade_that_faults_rolls_back_by_itself_and_loses_no_call() {
     let host = Host::new();
@@ -244,7 +244,7 @@ fn a_probation_ends_in_promotion_also_after_a_restart() {
     eventually(SOON, || host.attachment("p")["stable"] == 2).unwrap();
     assert!(host.ok("audit show --last 1").contains(" daemon: promote"));
 
-    // It isn't over when the next daemon is asked.
+    // It isn't over when the next daemon starts.
     host.ok("policy upgrade p@3 --tenant acme --probation 8s");
     host.daemon.process().kill();
     host.daemon = host.bed.daemon_with("a", &durable);
@@ -257,7 +257,7 @@ fn a_probation_ends_in_promotion_also_after_a_restart() {
     assert_eq!(host.attachment("p")["previous"], 2);
 }
 
-/// Whose denial a caller hears tells who was asked first.
+/// The denial that a caller gets shows which policy was evaluated first.
 #[test]
 fn the_providers_policies_enclose_those_of_every_tenant() {
     let host = Host::new();
@@ -407,13 +407,13 @@ fn recorded_calls_show_what_another_version_would_decide() {
         (&json["replayed"], &json["changed"]),
         (&Value::from(4), &Value::from(3))
     );
-    // A module that isn't asked about that method lets everybody pass.
+    // A module without a hook for that method lets every call pass.
     let other = host.run("policy diff acl@1 acl@3 --tenant acme");
     assert!(
         other.out.ends_with("1 of 4 recorded decisions change\n"),
         "{other}"
     );
-    // One that declares other fields can't be shown what was recorded.
+    // A module with other fields can't see the recorded ones.
     let manifest = r#"{"abi": 1, "name": "acl", "hooks": ["request"], "counters": ["denied"],
         "methods": [{"method": "hotel.Reservation/Reserve", "fields": []}]}"#;
     let acl = std::fs::read(policy_file("acl")).unwrap();
@@ -550,7 +550,8 @@ fn without_a_state_directory_the_log_says_that_it_is_in_memory() {
     assert!(host.ok("audit verify").starts_with("1 records, not edited"));
 }
 
-/// A daemon whose policies get too little memory for the newest version runs the one before, and says so.
+/// A daemon whose policies have too little memory for the newest version runs the previous one, and
+/// reports it.
 #[test]
 fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_before() {
     let bed = Testbed::new();
@@ -612,7 +613,7 @@ fn a_version_that_cannot_be_loaded_at_the_start_leaves_its_place_to_the_one_befo
     );
 }
 
-/// Each refusal is one sentence that names culprit and value, with the status code that scripts see.
+/// Each error is one sentence with culprit and value, and has the status code that scripts see.
 #[test]
 fn what_makes_no_sense_is_refused_in_a_sentence() {
     let host = Host::new();
@@ -755,7 +756,7 @@ fn what_makes_no_sense_is_refused_in_a_sentence() {
         5,
         "policy \"spin\" of tenant \"acme\" isn't attached there",
     );
-    // Looking.
+    // Reading.
     check(
         "policy show nothing --tenant acme",
         5,

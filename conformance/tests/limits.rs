@@ -1,4 +1,5 @@
-//! The daemon's limits, reached: the next one is refused with the number in the sentence, and what was there goes on.
+//! The daemon's limits: the next object is refused with the limit in the message, and existing ones
+//! continue.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +20,7 @@ use tollgate_shm_abi::segment::ABI_VERSION;
 
 const ECHO: &str = "hotel.Echo";
 
-/// Answers with what it was asked.
+/// Echoes.
 async fn serve(session: &Session, schema: &Schema) -> Result<(), Status> {
     session
         .serve_raw(schema.descriptor_set(), ECHO, |_, request| {
@@ -66,7 +67,7 @@ fn methods_that_a_session_has_bound_are_limited() {
     assert_eq!(called.as_deref(), Ok(&empty[..]));
 }
 
-/// A link has 4,096 bind ids (`transport::limits::MAX_BINDS`): those of sessions that have ended are used again.
+/// A link has 4,096 bind ids (`transport::limits::MAX_BINDS`): those of ended sessions are reused.
 #[test]
 fn bindings_at_a_peer_are_not_used_up_by_sessions_that_come_and_go() {
     const EACH: usize = 2_500;
@@ -125,7 +126,7 @@ fn services_and_schemas_that_a_tenant_serves_are_limited() {
     );
 }
 
-/// Methods of all sessions of a tenant: a process that takes over hears of each while calls stand still.
+/// The methods of all sessions of a tenant: a successor processes each while calls stand still.
 #[test]
 fn methods_that_a_tenant_has_bound_are_limited() {
     /// `MAX_METHODS_PER_SESSION` of the daemon, and its `MAX_METHODS_PER_TENANT`.
@@ -162,7 +163,7 @@ fn methods_that_a_tenant_has_bound_are_limited() {
     eventually(SOON, || served(&one_more).is_ok()).expect("one went, one comes");
 }
 
-/// An answer that doesn't fit a packet of 64 KiB.
+/// An answer that doesn't fit into a packet of 64 KiB.
 #[test]
 fn a_long_answer_is_cut_or_an_error_and_never_silence() {
     let bed = Testbed::new();
@@ -213,7 +214,7 @@ fn a_long_answer_is_cut_or_an_error_and_never_silence() {
     }
 }
 
-/// One peer, however its name is spelled, is one link.
+/// One peer is one link, however its name is spelled.
 #[test]
 fn spellings_of_a_target_share_a_link() {
     let bed = Testbed::new();
@@ -273,7 +274,7 @@ fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
     while there.len() < LIMIT {
         there.push(Peer::try_connect_as(daemon.listen(), 0, "second").unwrap());
     }
-    // Those that were greeted last may not be ready yet.
+    // The last accepted ones may not be ready yet.
     eventually(SOON, || {
         Peer::try_connect_as(daemon.listen(), 0, "third").is_none()
     })
@@ -293,7 +294,7 @@ fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
     block_on(&client, binding).expect("it still dials");
 }
 
-/// Has this process hold as many descriptors as it may.
+/// Raises this process's limit of descriptors to the maximum.
 fn many_descriptors(wanted: u64) {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -305,7 +306,7 @@ fn many_descriptors(wanted: u64) {
     );
 }
 
-/// The segments of a session are the daemon's to count; here it is a connection.
+/// The daemon counts a session's segments; on this side a session is one connection.
 #[test]
 fn sessions_are_limited_over_all_runtimes_and_need_no_more_descriptors_than_the_daemon_gets_itself()
 {
@@ -387,7 +388,8 @@ fn control_connections_are_limited() {
     let is_served = |wire: &mut Wire| wire.ask(RequestBody::TenantList(TenantList::default()), &[]);
     let is_served =
         |wire: &mut Wire| matches!(is_served(wire), Some((ResponseBody::Tenants(_), _)));
-    // They are accepted in order, so the first that isn't served is one too many. The operator's may be silent once they have asked something.
+    // They are accepted in order, so the first one that isn't served exceeds the limit. An
+    // operator's may be silent after a request.
     let connect_and_ask = |_| {
         let mut wire = connect();
         assert!(is_served(&mut wire));
@@ -403,11 +405,11 @@ fn control_connections_are_limited() {
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
 }
 
-/// Connects as another user, which takes root, and says nothing.
+/// Connects as another user, which needs root, and sends nothing.
 fn silent(daemon: &Daemon, user: u32, count: usize) -> Vec<Wire> {
     let socket = daemon.socket().to_owned();
     let connecting = std::thread::spawn(move || {
-        // This thread's only: the others stay who they are.
+        // For this thread only: other threads keep their user.
         rustix::thread::set_thread_uid(Uid::from_raw(user)).unwrap();
         let connect = |_| Wire::connect(&socket);
         (0..count).map(connect).collect::<Vec<_>>()
@@ -415,7 +417,7 @@ fn silent(daemon: &Daemon, user: u32, count: usize) -> Vec<Wire> {
     connecting.join().unwrap()
 }
 
-/// What the daemon has said to a connection that asked nothing.
+/// The daemon's message to a connection that sent nothing.
 fn told(wire: &Wire) -> Option<String> {
     match wire.receive(Duration::ZERO)?.0.body {
         Some(ResponseBody::Failure(failure)) => Some(failure.message),
@@ -439,7 +441,7 @@ fn silent_connections_of_one_user_end_and_leave_room_for_others_and_for_the_oper
     everybody(daemon.socket());
     everybody(daemon.socket().parent().unwrap());
     let mut kept = silent(&daemon, 65_534, SHARE + 100);
-    // Connections are accepted in order: all others were before the operator's.
+    // Connections are accepted in order: all others came before the operator's.
     let token = daemon.tenant("acme");
     kept.retain(|wire| {
         let told = told(wire);

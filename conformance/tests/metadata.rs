@@ -1,4 +1,5 @@
-//! Metadata as users and attackers meet it: beside requests and replies, on one host and across two, whatever the schemas.
+//! Metadata as users and attackers use it: with requests and replies, on one host and across two,
+//! with any schemas.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -53,13 +54,13 @@ fn metadata_travels_beside_requests_and_replies() {
         assert_eq!(lines(&outcome)[1], came);
         let heard = r#"{"metadata":{"tag":["one","two"],"trace-bin":["AP8="]}}"#;
         server.line(SOON, |line| line == heard).unwrap();
-        // The next call has nothing of it.
+        // The next call has none of it.
         let outcome = hosts.call(to_b, &proto, echo, &[]);
         assert_eq!(lines(&outcome)[1], r#"{"metadata":{"served-by":["acme"]}}"#);
         server
             .line(SOON, |line| line == r#"{"metadata":{}}"#)
             .unwrap();
-        // As much as there may be, and one byte more. The reply gets a pair more than its request had.
+        // The maximum, and one byte more. The reply gets one pair more than its request had.
         let full = format!("big={}", "x".repeat(8192 - 4 - 7 - (4 + 9 + 4)));
         let outcome = hosts.call(to_b, &proto, echo, &["--metadata", &full]);
         assert!(lines(&outcome)[1].contains(&"x".repeat(8000)), "{outcome}");
@@ -125,7 +126,7 @@ fn metadata_is_the_same_between_unequal_schemas() {
     assert!(converted.is_some_and(|count| count >= 4), "{converted:?}");
 }
 
-/// Posts an echo with `metadata` behind its block.
+/// Submits an echo with `metadata` after its block.
 fn post(hostile: &mut Hostile, handle: u32, call: u64, block: &[u8], metadata: &[u8]) {
     let at = block.len().next_multiple_of(8);
     let mut bytes = block.to_vec();
@@ -183,7 +184,7 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
         bytes[at] = byte;
         bytes
     };
-    // Pairs of the key `k` and a value of so many bytes.
+    // Pairs of the key `k` with a value of this many bytes.
     let pairs = |count: u16, len: usize| {
         let value_len = (len as u16).to_le_bytes();
         let pair = [
@@ -224,7 +225,8 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
     reserved.push_any("tollgate-priority", b"7").unwrap();
     post(&mut hostile, handle, 1, &block, reserved.as_bytes());
     assert_eq!(answer(&mut hostile, 1), Err(Code::INVALID_ARGUMENT));
-    // Its session goes on. It was opened as by a library of before metadata: its request's arrives, its reply has none.
+    // Its session continues. It was opened like by a library that predates metadata: its request's
+    // arrives, its reply has none.
     post(&mut hostile, handle, 2, &block, good);
     let image = answer(&mut hostile, 2).unwrap();
     assert_eq!(image.metadata, 0);
@@ -232,7 +234,7 @@ fn a_malformed_block_costs_its_session_and_a_reserved_key_its_call() {
     honest.assert_flows();
 }
 
-/// The answer to a call, past whatever else the daemon has to say.
+/// The answer to a call, skipping other messages of the daemon.
 fn answer(hostile: &mut Hostile, wanted: u64) -> Result<Image, Code> {
     loop {
         match hostile.completion(Duration::from_secs(10)) {

@@ -1,6 +1,7 @@
-//! Peers by name: every address is tried, a name is looked up again, and a name server that is dead holds up its tenant alone.
+//! Peers by name: every address is tried, names are resolved again, and a dead name server delays
+//! only its own tenant.
 //!
-//! Each daemon here has an `/etc/hosts` of its own, which takes root and a mount namespace.
+//! Each daemon here has its own `/etc/hosts`, which needs root and a mount namespace.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -28,7 +29,7 @@ fn options(listen: Option<&str>) -> Options {
     }
 }
 
-/// A daemon that has these files in the place of the host's.
+/// A daemon with these files instead of the host's.
 fn elsewhere(bed: &Testbed, name: &str, files: &[(&Path, &str)]) -> Daemon {
     let mounts = files.iter();
     let mounts = mounts.map(|(file, at)| format!("mount --bind {} {at} && ", file.display()));
@@ -45,7 +46,7 @@ fn open(daemon: &Daemon, token: &str) -> Session {
     Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
 }
 
-/// Serves on a daemon for as long as the session lives.
+/// Serves on a daemon until the session is dropped.
 fn echo(daemon: &Daemon) -> Session {
     let session = open(daemon, &daemon.tenant("acme"));
     let schema = schema();
@@ -58,7 +59,7 @@ fn echo(daemon: &Daemon) -> Session {
     session
 }
 
-/// Calls a method that was bound.
+/// Calls a bound method.
 fn call(session: &Session, schema: &Schema, handle: u32) -> Result<(), Status> {
     let layouts = schema.service(ECHO).unwrap().layouts;
     let empty = vec![0; layouts.messages[0].size as usize];
@@ -119,8 +120,8 @@ fn a_server_that_moves_is_found_by_who_was_bound_to_it() {
     eventually(SOON, is_found).expect("its name is looked up again");
 }
 
-/// A name server that never answers, and a tenant that binds to nothing but names that it is asked for. What others do beside it needs
-/// blocking threads, and is done before any of those binds is answered.
+/// A name server that never answers, and a tenant that binds only to names of it. Other tenants'
+/// work needs blocking threads, and is finished before any of those binds is answered.
 #[test]
 fn names_that_nobody_answers_for_hold_up_their_tenant_alone() {
     const BINDS: usize = 10;
@@ -166,7 +167,7 @@ fn names_that_nobody_answers_for_hold_up_their_tenant_alone() {
         let before = answered.load(Ordering::SeqCst);
         tenants += 1;
         let token = a.tenant(&format!("t{tenants}"));
-        // Large enough for a blocking thread, and new each time.
+        // Large enough for a blocking thread, and different each time.
         let fields: String = (1..1_500)
             .map(|k| format!("string field_{tenants}_{k} = {k};"))
             .collect();

@@ -1,7 +1,7 @@
-//! Where policies come from: images of a real registry (go-containerregistry's), in every layout; and a daemon that takes signed
-//! modules only.
+//! The origins of policies: images of a real registry (go-containerregistry's), in every layout;
+//! and a daemon that accepts only signed modules.
 //!
-//! `.ci/registry` builds the registry; without it these tests fail and say so.
+//! `.ci/registry` builds the registry; without it these tests fail and name it.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ use wasmsign2::{KeyPair, Module, SecretKey};
 
 const OCI: &str = "application/vnd.oci.image.manifest.v1+json";
 
-/// What cosign says about an image.
+/// Cosign's statement about an image.
 fn simple_signing(digest: &str) -> Vec<u8> {
     let critical = json!({"identity": {"docker-reference": ""}, "image": {"docker-manifest-digest": digest},
         "type": "cosign container image signature"});
@@ -37,7 +37,7 @@ fn cosign(key: &SigningKey, signed: &[u8]) -> String {
     BASE64_STANDARD.encode(signature.as_bytes())
 }
 
-/// A registry of this test's own, on a free port, gone with the test.
+/// A registry for this test alone, on a free port, which ends with the test.
 struct Registry {
     process: Child,
     host: String,
@@ -61,7 +61,7 @@ impl Registry {
             .spawn()
             .unwrap();
         let host = address.to_string();
-        // From here on it ends with the test, however that ends.
+        // From here on it ends with the test, for any reason.
         let registry = Registry { process, host };
         for _ in 0..500 {
             if TcpStream::connect(address).is_ok() {
@@ -105,7 +105,7 @@ impl Registry {
         self.push(name, OCI, &[b"{}", layer], &manifest(layer_type, layer))
     }
 
-    /// Puts signatures where cosign does.
+    /// Stores signatures where cosign does.
     fn sign(&self, repository: &str, digest: &str, payload: &[u8], signatures: &[String]) {
         let layer = |signature: &String| {
             let simple = "application/vnd.dev.cosign.simplesigning.v1+json";
@@ -133,7 +133,7 @@ impl Drop for Registry {
     }
 }
 
-/// `target/registry/registry`, beside the profile's directory that this test runs from.
+/// `target/registry/registry`, next to the profile's directory that this test runs from.
 fn binary() -> PathBuf {
     if let Some(path) = std::env::var_os("TOLLGATE_TEST_REGISTRY") {
         return path.into();
@@ -215,7 +215,8 @@ fn an_index_leads_to_its_image() {
     assert!(fetched.pinned.ends_with(&digest), "{}", fetched.pinned);
 }
 
-/// What `docker buildx build --push` makes: provenance beside the image, and layers as builders that compress in parallel leave them.
+/// The output of `docker buildx build --push`: provenance next to the image, and layers from
+/// builders that compress in parallel.
 #[test]
 fn an_image_of_buildx_is_fetched() {
     let registry = Registry::start();
@@ -271,7 +272,7 @@ fn what_can_not_be_fetched_is_said_with_the_image_s_name() {
         "no layer of the image holds a module; its layers are [\"text/html\"]",
     );
     check("acl:missing", "doesn't exist");
-    // A layer that is larger than its manifest says.
+    // A layer that is larger than its manifest states.
     let large = vec![0; limits::LAYER_BYTES + 1];
     let mut lie = manifest("application/wasm", &large);
     lie["layers"][0]["size"] = json!(8);
@@ -421,7 +422,7 @@ fn a_demanding_daemon_takes_images_that_a_trusted_key_signed() {
         scene.accepts(&image(&format!("{name}:1")), &[]);
         scene.accepts(&image(&format!("{name}@{digest}")), &[]);
     }
-    // The signature of one image beside another.
+    // The signature of one image, stored for another.
     let signed = digest(&serde_json::to_vec(&manifest("application/wasm", &module)).unwrap());
     let acl = std::fs::read(policy_file("acl")).unwrap();
     let other = registry.push_module("acme/other:1", "application/wasm", &acl);

@@ -1,4 +1,5 @@
-//! What the programs print: lost output fails a command, and what others chose is shown and not obeyed.
+//! The programs' output: lost output fails a command, and text from others is shown without effect
+//! on the terminal.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,11 +25,11 @@ use tollgate_conformance::testbed::{
 const UNWRITTEN: i32 = 74;
 const CLOSED: i32 = 141;
 
-/// Clears a screen, rings, begins lines by every means that there is, and turns the rest round.
+/// Clears a screen, rings the bell, begins new lines in every way, and reverses the rest.
 const HOSTILE: &str =
     "no\u{1b}[2J\u{7}\u{9b}1m\ntollgate: FORGED\r\u{85}\u{2028}FORGED\u{2029}\u{202e}\u{200b}x";
 
-/// Nothing of it is obeyed or ends a line.
+/// No character of it controls the terminal or ends a line.
 #[track_caller]
 fn assert_shown(text: &str) {
     assert!(text.contains("FORGED"), "it isn't there: {text:?}");
@@ -60,7 +61,7 @@ fn closed() -> Stdio {
     writer.into()
 }
 
-/// Runs it with this standard output; its exit status and standard error.
+/// Runs it with this standard output; returns its exit status and standard error.
 fn into(daemon: &Daemon, words: &[&str], out: Stdio) -> (i32, String) {
     let socket = daemon.socket().display().to_string();
     let args = ["--socket", &socket]
@@ -72,7 +73,7 @@ fn into(daemon: &Daemon, words: &[&str], out: Stdio) -> (i32, String) {
     (ended.code().unwrap_or(-1), process.said().join("\n"))
 }
 
-/// Every command of the command line that prints, as it would succeed.
+/// Every command that prints, with arguments that succeed.
 fn commands(token: &str) -> Vec<Vec<String>> {
     let hotel = proto_file("hotel.proto").display().to_string();
     let call = format!("call --token-file {token} --proto {hotel} hotel.Echo/Echo {{}}");
@@ -117,7 +118,7 @@ fn commands(token: &str) -> Vec<Vec<String>> {
     .collect()
 }
 
-/// `tollgate tenant add late >&-`: the runtime opens `/dev/null` in the place of what was closed.
+/// `tollgate tenant add late >&-`: the runtime opens `/dev/null` in place of the closed descriptor.
 #[test]
 fn a_closed_standard_output_makes_no_tenant() {
     let bed = Testbed::new();
@@ -155,7 +156,8 @@ fn output_that_is_lost_fails_every_command() {
     let token_file = bed.secret("token", &token).display().to_string();
     let fleet = format!("[[host]]\nname = \"a\"\nsocket = {:?}\n", daemon.socket());
     let fleet = bed.file("fleet.toml", fleet);
-    // Commands that have none of their own here have the same way out: all go through one writer, as the lints see to.
+    // Commands without their own case use the same path: all print through one writer, which the
+    // lints enforce.
     for (number, words) in commands(&token_file).iter().enumerate() {
         for (out, code) in [(full(), UNWRITTEN), (closed(), CLOSED)] {
             let stubs = bed.path(&format!("stubs-{number}-{code}"));
@@ -195,7 +197,7 @@ fn output_that_is_lost_fails_every_command() {
     assert_eq!(tenants.lines().count(), 4, "{tenants}");
 }
 
-/// Commands that print while they run end when nobody reads what they print.
+/// Commands that print while they run end when nobody reads their output.
 #[test]
 fn whoever_watches_ends_with_who_reads() {
     let bed = Testbed::new();
@@ -214,7 +216,7 @@ fn whoever_watches_ends_with_who_reads() {
         let serves = daemon.serve_hotel(&token, "hotel.Echo", &["--echo"]);
         let call = || daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
         let mut tap = start(&["tap", "hotel.Echo"]);
-        // A tap that isn't there yet sees nothing of a call.
+        // A tap that hasn't started sees nothing of a call.
         let tap_ends = || {
             call();
             tap.ended(Duration::from_millis(100)).is_some()
@@ -238,7 +240,7 @@ fn whoever_watches_ends_with_who_reads() {
     assert_eq!(daemon.run("status").code, 0);
 }
 
-/// The log is worth less than the daemon.
+/// The log is less important than the daemon.
 #[test]
 fn a_daemon_serves_although_it_can_not_say_so() {
     for out in [full as fn() -> Stdio, closed] {
@@ -261,7 +263,7 @@ fn a_daemon_serves_although_it_can_not_say_so() {
         };
         let answers = || tollgate(&["status"]).code == 0;
         eventually(SOON, answers).unwrap();
-        // What is logged, and by whom, is the daemon's business; these are.
+        // The daemon decides what is logged; these lines are.
         for k in 0..3 {
             assert_eq!(tollgate(&["tenant", "add", &format!("t{k}")]).code, 0);
         }
@@ -280,7 +282,7 @@ fn a_daemon_serves_although_it_can_not_say_so() {
     }
 }
 
-/// Answers every call with a status that says what it wants.
+/// Answers every call with a status of arbitrary text.
 #[derive(Clone)]
 struct Refuses;
 
@@ -348,7 +350,7 @@ fn what_a_server_says_is_shown_and_not_obeyed() {
     }
 }
 
-/// JSON is for programs, and is shown in a terminal all the same.
+/// JSON is for programs, but is also shown in terminals.
 #[test]
 fn json_means_the_same_and_no_terminal_obeys_it() {
     let bed = Testbed::new();

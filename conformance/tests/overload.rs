@@ -1,4 +1,5 @@
-//! Servers that have too much to do: what would wait too long is refused at once and told when to come again, the rest is answered.
+//! Overloaded servers: calls that would wait too long are refused at once with a time until a
+//! retry, the rest is answered.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -13,10 +14,10 @@ use tollgate_schema::Schema;
 
 const ECHO: &str = "hotel.Echo";
 
-/// What a handler takes, on the one thread that its server has.
+/// The duration of a handler, on the server's only thread.
 const WORK: Duration = Duration::from_millis(1);
 
-/// Calls that are made at once.
+/// The number of concurrent calls.
 const BURST: usize = 200;
 
 fn schema() -> Schema {
@@ -58,7 +59,7 @@ impl Client {
         }
     }
 
-    /// How so many calls end that are made at once.
+    /// The results of this many concurrent calls.
     fn call(&self, calls: usize) -> Vec<Result<(), Status>> {
         let call = |_| async {
             let call = self
@@ -70,7 +71,7 @@ impl Client {
     }
 }
 
-/// The session of the daemon's status that serves.
+/// The serving session in the daemon's status.
 fn serving(daemon: &Daemon) -> Value {
     let status = daemon.status();
     let sessions = status["sessions"].as_array().unwrap();
@@ -112,7 +113,7 @@ fn what_would_wait_too_long_is_refused_and_told_when_to_come_again() {
     let overloaded = serving(&b);
     assert_eq!(overloaded["serving_refused"], refused.len());
     assert!(limit(&overloaded) < BURST as u64, "{overloaded}");
-    // One call after the other never waits, so the limit goes.
+    // Sequential calls never wait, so the limit is removed.
     eventually(SOON, || {
         client.call(1).remove(0).unwrap();
         limit(&serving(&b)) > BURST as u64
@@ -121,7 +122,7 @@ fn what_would_wait_too_long_is_refused_and_told_when_to_come_again() {
     assert_eq!(serving(&b)["serving_refused"], refused.len());
 }
 
-/// What servers are given at once is forgotten with the target that it was found for.
+/// The concurrency of servers is forgotten together with its target.
 #[test]
 fn calls_are_refused_only_while_there_is_a_target() {
     let bed = Testbed::new();

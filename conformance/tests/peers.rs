@@ -1,4 +1,5 @@
-//! Who is a peer, whom applications may name, and what everybody else who reaches a daemon's port can do: nothing.
+//! The identity of peers, the targets that applications may name, and the powerlessness of everyone
+//! else who reaches a daemon's port.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +16,7 @@ use tollgate_conformance::testbed::{Daemon, Options, Outcome, SOON, Testbed, eve
 const RESERVE: &str = "hotel.Reservation/Reserve";
 const ADA: &str = r#"{"customer_name": "Ada"}"#;
 
-/// A daemon of a fleet whose applications may name these.
+/// A daemon of a fleet whose applications may name these targets.
 fn member(peers: Option<Vec<String>>) -> Options {
     Options {
         psk: Some("q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=".to_owned()),
@@ -28,7 +29,7 @@ fn reserve(daemon: &Daemon, token: &str, to: &str) -> Outcome {
     daemon.call_hotel(token, to, RESERVE, ADA)
 }
 
-/// A frame's bytes; `None` once nothing more comes.
+/// A frame's bytes; `None` once no more come.
 fn frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     let mut bytes = vec![0; 32];
     stream.read_exact(&mut bytes).ok()?;
@@ -38,8 +39,9 @@ fn frame(stream: &mut TcpStream) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What an application can do that is dialled: passes the dialling daemon's handshake on to a victim, frame by frame. Then it drops that daemon, and
-/// asks the victim for another tenant's service in its name. Every kind of frame that the victim has said.
+/// The attack of a dialled application: it forwards the dialling daemon's handshake to a victim,
+/// frame by frame. Then it drops that daemon, and requests another tenant's service from the victim
+/// in its name. Returns every kind of frame that the victim sent.
 fn relay(dialled: &TcpListener, victim: SocketAddr) -> Vec<u8> {
     let (mut dialler, _) = dialled.accept().unwrap();
     let mut victim = TcpStream::connect(victim).unwrap();
@@ -90,7 +92,8 @@ fn relay(dialled: &TcpListener, victim: SocketAddr) -> Vec<u8> {
     said
 }
 
-/// Confirmed on the binaries: an application of tenant evil named a port of its own, and was a peer of any daemon with the key from then on, for any tenant.
+/// Confirmed with real daemons: an application of tenant evil named a port of its own, and was then
+/// a peer of any daemon with the key, for any tenant.
 #[test]
 fn who_is_dialled_does_not_become_a_peer_of_other_daemons() {
     let bed = Testbed::new();
@@ -101,7 +104,7 @@ fn who_is_dialled_does_not_become_a_peer_of_other_daemons() {
     let evil = a.tenant("evil");
     let served = b.tenant("acme");
     let _server = b.serve_hotel(&served, "hotel.Reservation", &["--reply", "{}"]);
-    // Another daemon, and the very one that dials.
+    // Another daemon, and the dialling one itself.
     for (victim, sentence) in [(&b, "means to reach"), (&a, "is this daemon itself")] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let own = listener.local_addr().unwrap().to_string();
@@ -118,7 +121,7 @@ fn who_is_dialled_does_not_become_a_peer_of_other_daemons() {
         assert!(outcome.err.contains(sentence), "{outcome}");
     }
     assert_eq!(b.status()["links"], serde_json::json!([]));
-    // By what it is, it is reached.
+    // Its own address reaches it.
     let token = a.tenant("acme");
     let outcome = reserve(&a, &token, &b.listen().to_string());
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -153,7 +156,7 @@ fn applications_name_only_peers_that_the_operator_has_listed() {
     assert!(nobody.accept().is_err(), "it wasn't dialled");
 }
 
-/// Applications of one host meet there, whether it has a key, peers, or neither.
+/// Applications of one host reach each other, with or without a key or peers.
 #[test]
 fn where_a_daemon_listens_itself_are_its_own_applications() {
     let bed = Testbed::new();
@@ -205,7 +208,7 @@ fn without_a_key_nobody_is_a_peer() {
     assert_eq!(peer.receive().map(|frame| frame.kind), Some(kind::REFUSED));
 }
 
-/// What a daemon says that doesn't start.
+/// The output of a daemon that doesn't start.
 fn refused(args: &[&str]) -> String {
     let outcome = run(&program("tollgated"), args, b"");
     assert_eq!(outcome.code, 9, "{outcome}");
@@ -261,7 +264,7 @@ fn what_protects_nothing_is_refused_at_the_start() {
     }
 }
 
-/// Silent connections have room of their own, of which the oldest gives way.
+/// Silent connections have their own limit; the oldest gives way.
 #[test]
 fn eleven_hundred_silent_connections_are_in_nobodys_way() {
     const SILENT: usize = 1_100;
@@ -282,7 +285,7 @@ fn eleven_hundred_silent_connections_are_in_nobodys_way() {
     for _ in 0..SILENT {
         silent.push(TcpStream::connect(b.listen()).unwrap());
     }
-    // A daemon that comes only now is let in at once, before any of the others has run out of time.
+    // A daemon that connects only now is accepted at once, before any of the others has timed out.
     let late = bed.daemon_with("late", &member(None));
     let its = late.tenant("acme");
     let outcome = reserve(&late, &its, &peer);
@@ -290,7 +293,7 @@ fn eleven_hundred_silent_connections_are_in_nobodys_way() {
     let outcome = reserve(&a, &token, &peer);
     assert_eq!(outcome.code, 0, "{outcome}");
     assert_eq!(links(&a)[0]["address"], good, "the same link as before");
-    // They are few, whatever there were.
+    // Few remain, however many there were.
     let open = links(&b)
         .iter()
         .filter(|link| link["state"] == "opening")
@@ -306,7 +309,7 @@ fn eleven_hundred_silent_connections_are_in_nobodys_way() {
     drop(silent);
 }
 
-/// Where there are few descriptors, silent connections take their share of them only.
+/// If descriptors are few, silent connections use only their share.
 #[test]
 fn silent_connections_leave_descriptors_to_applications_and_the_operator() {
     /// More than twice as many want to connect.
@@ -333,7 +336,7 @@ fn silent_connections_leave_descriptors_to_applications_and_the_operator() {
     drop(silent);
 }
 
-/// Their ends don't fill the log.
+/// The end of each doesn't fill the log.
 #[test]
 fn strangers_that_come_and_go_leave_a_line_a_second() {
     let bed = Testbed::new();
@@ -354,7 +357,7 @@ fn strangers_that_come_and_go_leave_a_line_a_second() {
     assert!(lines < 150, "{lines} lines");
 }
 
-/// A key is all that makes a peer.
+/// The key alone makes a peer.
 #[test]
 fn who_has_no_key_is_told_so_and_gets_nothing() {
     let bed = Testbed::new();

@@ -1,7 +1,9 @@
-//! Tenants move from one runtime to another, and runtimes come and go, while calls are in flight: each is handled and answered once, streams
-//! go on in order, policies remember what they knew, and no application opens its session anew.
+//! Tenants move between runtimes, and runtimes come and go, while calls are in flight: each is
+//! handled and answered once, streams continue in order, policies keep their state, and no
+//! application reopens its session.
 //!
-//! 24 moves under load; more: `TOLLGATE_MOVES=2000 cargo test --test placement -- --nocapture`. How long a tenant stood still is printed.
+//! 24 moves under load; more: `TOLLGATE_MOVES=2000 cargo test --test placement -- --nocapture`. The
+//! time in which a tenant stood still is printed.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -22,11 +24,11 @@ use tollgate_conformance::traffic::Traffic;
 
 const SERVICE: &str = "interop.Semantics";
 
-/// A daemon with so many runtimes, wherever the kernel puts them.
+/// A daemon with this many runtimes, on cores chosen by the kernel.
 fn with_runtimes(bed: &Testbed, name: &str, runtimes: usize) -> Daemon {
     let options = Options {
         durable: true,
-        // On a busy machine a policy costs what others do to it.
+        // On a busy machine, other processes inflate a policy's cost.
         config: format!("runtimes = {runtimes}\n[policies]\ncpu_share_percent = 100"),
         ..Options::default()
     };
@@ -37,14 +39,14 @@ fn open(daemon: &Daemon, token: &str) -> Session {
     Session::open(SessionOptions::new(daemon.socket(), token)).unwrap()
 }
 
-/// Serves in the background, and on the same session for as long as the test lasts.
+/// Serves in the background, on the same session until the end of the test.
 fn serve(daemon: &Daemon, token: &str, service: impl tollgate::Service) -> Session {
     let session = open(daemon, token);
     block_on(&session, Server::new(&session).add_service(service).bind()).unwrap();
     session
 }
 
-/// Where a tenant lives.
+/// A tenant's runtime.
 fn home(daemon: &Daemon, tenant: &str) -> Value {
     let homes = daemon.status()["homes"].clone();
     let its = |home: &&Value| home["tenant"] == tenant;
@@ -56,7 +58,8 @@ fn move_to(daemon: &Daemon, tenant: &str, runtime: u64) {
     assert_eq!(home(daemon, tenant)["runtime"], runtime);
 }
 
-/// A client that always has so many calls in flight to one of these targets, until `over`; how many were answered.
+/// A client with a constant number of calls in flight to one of these targets, until `over`;
+/// returns the number of answers.
 fn load(session: &Session, targets: &[&str], in_flight: u64, over: &AtomicBool) -> u64 {
     let clients: Vec<_> = targets
         .iter()
@@ -89,7 +92,8 @@ fn load(session: &Session, targets: &[&str], in_flight: u64, over: &AtomicBool) 
     })
 }
 
-/// Two hosts with tenants of the same name: the service is on both, and clients on the first call both.
+/// Two hosts with tenants of the same name: the service is on both, and clients on the first call
+/// both.
 struct Scene {
     a: Daemon,
     b: Daemon,
@@ -121,7 +125,7 @@ impl Scene {
         }
     }
 
-    /// Calls flow to both hosts while something is done; each is handled and answered once.
+    /// Calls flow to both hosts during an action; each is handled and answered once.
     fn under_load(&self, meanwhile: impl FnOnce()) -> u64 {
         let over = AtomicBool::new(false);
         let target = self.b.listen().to_string();
@@ -179,8 +183,9 @@ fn of_64_calls_in_flight_each_is_handled_and_answered_once_while_their_tenant_mo
     }
 }
 
-/// Judged by the tenant's policies and the provider's, before and behind the link: some calls are delayed there. (Policies in processes are late on a
-/// busy machine; [`a_policy_goes_on_counting_where_it_was`] has them, call by call.)
+/// Evaluated by the tenant's and the provider's policies, before and after the link; some calls are
+/// delayed there. (Policies in processes are late on a busy machine;
+/// [`a_policy_goes_on_counting_where_it_was`] tests them, call by call.)
 #[test]
 fn calls_that_policies_have_go_on_behind_those_that_have_judged_them() {
     let bed = Testbed::new();
@@ -239,7 +244,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
     for target in [String::new(), b.listen().to_string()] {
         let client = SemanticsClient::new(Channel::new(&session, &target));
         block_on(&session, async {
-            // Its window is full, and what is behind waits on the other side.
+            // Its window is full, and the rest waits on the other side.
             let many = Ask {
                 responses: 500,
                 response_bytes: 5_000,
@@ -277,7 +282,7 @@ fn streams_go_on_in_order_also_to_a_reader_that_waited() {
     idle.expect("everything goes back");
 }
 
-/// What an instance remembers by itself, and what instances share.
+/// The state of one instance, and the shared state of instances.
 #[test]
 fn a_policy_goes_on_counting_where_it_was() {
     for isolation in ["none", "process"] {
@@ -306,13 +311,13 @@ fn a_policy_goes_on_counting_where_it_was() {
         }
         let refused = book().unwrap_err();
         assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{isolation}");
-        // What changes afterwards finds it where it is.
+        // Later changes find it at its current place.
         daemon.ok("policy detach limit --tenant acme");
         book().unwrap();
     }
 }
 
-/// New applications, bindings and links find a tenant where it is; so do those that end.
+/// New applications, bindings and links find a tenant at its current place; so do those that end.
 #[test]
 fn whoever_comes_after_a_move_finds_the_tenant() {
     let bed = Testbed::new();
@@ -401,7 +406,8 @@ fn a_tenant_stays_where_it_was_moved_until_it_is_reset() {
     assert_eq!(log.matches("tenant-move").count(), 3, "{log}");
 }
 
-/// Five tenants call steadily while runtimes come and go, one of them across hosts and past policies.
+/// Five tenants call continuously while runtimes come and go, one of them across hosts and through
+/// policies.
 #[test]
 fn runtimes_come_and_go_while_calls_flow() {
     let bed = Testbed::new();
@@ -457,7 +463,7 @@ fn a_runtime_that_somebody_was_moved_to_stays_and_another_configuration_has_as_m
     assert_eq!(daemon.status()["runtimes"], 3);
     assert_eq!(daemon.status()["datapath"][0]["spin_us"], 50);
     traffic.iter().for_each(Traffic::assert_flows);
-    // The next process has another file; what was set goes before it.
+    // The next process has another file; run-time settings override it.
     let next = bed.successor("next", &program("tollgated").display().to_string());
     daemon.upgrade(&next);
     assert_eq!(daemon.status()["runtimes"], 3);

@@ -1,5 +1,5 @@
-//! Policies of the catalogue in real daemons, as far as their effects can't be seen on the desk: tokens against the real clock,
-//! metadata that servers get, calls that wait, and the servers that a route leads to.
+//! Policies of the catalogue in real daemons, for effects that the policy tools can't show: tokens
+//! with the real clock, metadata for servers, delayed calls, and the servers of a route.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ use tollgate_conformance::testbed::{
 use tollgate_conformance::traffic::ECHO;
 use tollgate_shm_abi::status::Code;
 
-/// The module that checks tokens is the catalogue's largest: a machine that is full compiles it for long.
+/// The module that checks tokens is the catalogue's largest: a busy machine compiles it for long.
 fn patient() -> Options {
     Options {
         config: "[compile]\ntimeout_ms = 60000\n".to_owned(),
@@ -32,7 +32,7 @@ fn patient() -> Options {
     }
 }
 
-/// The metadata of a reply: an echo's is that of its request.
+/// The metadata of a reply: an echo returns its request's.
 #[track_caller]
 fn echoed(outcome: &Outcome) -> Value {
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -51,7 +51,7 @@ fn base64url(bytes: &[u8]) -> String {
     base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
-/// A crate outside of the repository, made of nothing but what the page says.
+/// A crate outside of the repository, made only from the page's text.
 #[test]
 fn the_sdk_s_readme_leads_to_an_attached_policy() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -76,7 +76,7 @@ fn the_sdk_s_readme_leads_to_an_attached_policy() {
     let daemon = bed.daemon("a");
     let token = daemon.tenant("acme");
     let commands = blocks(section, "sh")[0].replace("PATH", daemon.socket().to_str().unwrap());
-    // What the repository was built with is there; what is built is kept for the next time.
+    // The dependencies of the repository are available; the result is cached.
     let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-rust/target");
     let commands = commands.replace("target/wasm32", &format!("{}/wasm32", built.display()));
     let path = std::env::var("PATH").unwrap_or_default();
@@ -138,7 +138,7 @@ fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
             line.contains(r#""x-tenant":["acme"]"#) && !line.contains("evil")
         })
         .unwrap();
-    // As much as there may be leaves no room. That is no fault of the policy's, however often it happens.
+    // The maximum leaves no room. That isn't a fault of the policy, however often it happens.
     let full = format!("big={}", "x".repeat(8192 - 4 - 7));
     for _ in 0..12 {
         refused(
@@ -170,7 +170,7 @@ fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
     );
     refused(&hosts.echo(&[]), Code::PERMISSION_DENIED, "admins only");
     hosts.a.ok("policy detach metadata-acl --tenant acme");
-    // Copies one key, and may only see the other.
+    // Copies one key, and may see only the other.
     let copies = json!({
         "metadata": ["x-role", "x-user"], "metadata_changes": ["x-was", "x-for"],
         "edits": [{"copy": "x-role", "to": "x-was"}, {"copy": "x-user", "to": "x-for"}],
@@ -181,8 +181,8 @@ fn a_key_that_isnt_granted_is_as_if_the_call_had_none() {
     assert_eq!(echoed(&outcome), made);
 }
 
-/// With a key of its own: the tokens of the cases don't know what time it is. Ed25519 is the cheapest of the signatures, so a slow
-/// machine has the time for it, too.
+/// With its own key: the tokens of the cases have no current time. Ed25519 is the cheapest of the
+/// signatures, so a slow machine has enough time for it, too.
 #[test]
 fn tokens_let_callers_pass_and_tell_the_server_who_called() {
     let hosts = Hosts::with(&patient());
@@ -237,7 +237,7 @@ fn tokens_let_callers_pass_and_tell_the_server_who_called() {
         refused(&hosts.echo(&[&token]), code, sentence);
     }
     refused(&hosts.echo(&[]), Code::UNAUTHENTICATED, "a token is needed");
-    // What a caller says of itself isn't believed.
+    // A caller's own claims aren't trusted.
     for _ in 0..2 {
         assert_eq!(
             echoed(&hosts.echo(&[&good, "x-sub=root"]))["x-sub"],
@@ -284,7 +284,8 @@ fn a_delayed_call_waits_and_delays_no_other() {
     }
 }
 
-/// What one instance keeps of a call's lines, what its tenant's policies may log in a second, and that all others are counted.
+/// The limits for lines of one call's instance, and of a tenant's policies in a second; further
+/// lines are counted.
 #[test]
 fn lines_that_are_logged_are_limited_and_counted() {
     /// `LOG_LINES` of the policy host, `LOG_LINES_PER_SECOND` of the daemon.
@@ -348,7 +349,7 @@ fn lines_that_are_logged_are_limited_and_counted() {
     }
 }
 
-/// Which servers get the calls of which callers, on one host and across.
+/// The servers that get the calls of each caller, on one host and across hosts.
 #[test]
 fn a_route_leads_to_the_servers_of_its_label() {
     let hosts = Hosts::new();
@@ -358,7 +359,7 @@ fn a_route_leads_to_the_servers_of_its_label() {
     let plain = hosts.serve_echo(&["--metadata", "by=plain"]);
     let by = |metadata: &[&str]| {
         let echoed = echoed(&hosts.echo(metadata));
-        // What daemons tell each other reaches no application.
+        // The daemons' own metadata reaches no application.
         let keys = echoed.as_object().unwrap().keys();
         assert!(
             keys.clone().all(|key| key == "by" || key == "x-user"),
@@ -408,7 +409,8 @@ fn a_route_leads_to_the_servers_of_its_label() {
     );
 }
 
-/// The engine's tests have the order in which calls leave; here is that a verdict gets there, and what it needs.
+/// The engine's tests check the order of calls; this checks that a verdict takes effect, and its
+/// capability.
 #[test]
 fn a_priority_is_told_to_the_peers_daemon_and_to_nobody_else() {
     let hosts = Hosts::new();

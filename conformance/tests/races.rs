@@ -1,9 +1,10 @@
 //! Time of check, time of use: an application that changes a message while the daemon reads it.
 //!
-//! The short form runs in CI. The full form of the first test takes about a minute:
-//! `TOLLGATE_RACES=100000000 cargo test -p tollgate-conformance --test races a_message -- --nocapture`.
-//! Last run on 2026-11-21: 100,000,000 races passed, of which 20,940,823 were refused as malformed, 8,334,303 and 65,260,480 had one
-//! name or the other, and 5,464,394 a mixture of both.
+//! The short run is in CI. The full run of the first test takes about 1 min:
+//! `TOLLGATE_RACES=100000000 cargo test -p tollgate-conformance --test races a_message --
+//! --nocapture`. Last run on 2026-11-21: 100,000,000 races passed, of which 20,940,823 were refused
+//! as malformed, 8,334,303 and 65,260,480 had one name or the other, and 5,464,394 a mixture of
+//! both.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,11 +25,11 @@ use tollgate_shm_abi::status::Code;
 
 const RACES: u64 = 1_000_000;
 
-/// The two names that the field takes turns in having; an access list allows one of them.
+/// The two names that the field alternates between; an access list allows one of them.
 const ALLOWED: &[u8] = b"Bernard";
 const DENIED: &[u8] = b"Mallory";
 
-/// A reservation by `name`, its coupon an extent or not.
+/// A reservation by `name`, with its coupon as an extent or not.
 fn reservation(name: &str, apart: bool) -> (Vec<u8>, Vec<u8>) {
     let schema = hotel();
     let service = schema.service("hotel.Reservation").unwrap();
@@ -46,7 +47,8 @@ fn reservation(name: &str, apart: bool) -> (Vec<u8>, Vec<u8>) {
     (parts.inline, parts.extents.concat())
 }
 
-/// One copy is made; machine code and interpreter judge that copy alike; what a policy is shown is what is sent.
+/// One copy is made; machine code and interpreter evaluate that copy with the same result; the
+/// policy sees what is sent.
 #[test]
 fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy() {
     let races = times("TOLLGATE_RACES", RACES);
@@ -105,11 +107,11 @@ fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy
         stop.store(true, Ordering::Relaxed);
     });
     println!("{races} races: {seen:?}");
-    // Otherwise nothing has been raced for.
+    // Otherwise there was no race.
     assert!(seen.refused > 0 && seen.allowed > 0 && seen.denied > 0);
 }
 
-/// What came out of the races.
+/// The outcomes of the races.
 #[derive(Debug, Default)]
 struct Seen {
     refused: u64,
@@ -119,7 +121,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// What the daemon does to a message that a chain reads, on `bytes`, its one copy; `fetch` appends the extents.
+    /// The daemon's processing of a message that a chain reads, on `bytes`, its only copy; `fetch`
+    /// appends the extents.
     fn judge(
         &mut self,
         codec: &Codec,
@@ -163,7 +166,8 @@ impl Seen {
                 |at: usize| u32::from_le_bytes(view[at..at + 4].try_into().unwrap()) as usize;
             &view[word(entry + 8)..][..word(entry + 4)]
         };
-        // What is sent is the image that was judged: the receiver accepts it, and finds in it what the policy was shown.
+        // The evaluated image is sent: the receiver accepts it, and finds the values that the
+        // policy saw.
         if codec.accept(&mut image, bytes.len()).is_err() {
             self.refused += 1;
             return;
@@ -182,7 +186,8 @@ impl Seen {
     }
 }
 
-/// The same with a daemon: a name that its access list denies never arrives, however it is swapped in.
+/// The same with a daemon: a name that its access list denies never arrives, however it is swapped
+/// in.
 #[test]
 fn a_denied_name_that_is_swapped_in_never_arrives() {
     let bed = Testbed::new();

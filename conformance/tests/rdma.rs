@@ -1,7 +1,7 @@
-//! Daemons whose links go over RDMA: what applications call over TCP they call over RDMA, and don't notice. Runs in the VM with two
-//! soft-RoCE devices (`.ci/rdma daemons`), so nothing else builds it.
+//! Daemons with links over RDMA: applications call as over TCP, without noticing. Runs in the VM
+//! with two soft-RoCE devices (`.ci/rdma daemons`), so nothing else builds it.
 //!
-//! Everything is beside the test's program there: daemon, command line, policy.
+//! There, everything is next to the test's program: daemon, command line, policy.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -26,14 +26,14 @@ use tollgate_conformance::interop::{Ask, SemanticsClient, SemanticsServer, Serve
 use tollgate_conformance::process::{program, programs, runtimes_ns};
 use tollgate_conformance::testbed::{Daemon, Options, Testbed, eventually};
 
-/// As the VM has them: who calls, and who is called.
+/// The VM's addresses: caller and server.
 const CALLER: &str = "10.99.0.1";
 const CALLED: &str = "10.99.0.2";
 
-/// Anything may take this long in an emulator.
+/// The time limit of any step in an emulator.
 const LONG: Duration = Duration::from_secs(90);
 
-/// A payload that is worth not copying.
+/// A payload that is large enough to avoid copies.
 const PAYLOAD: usize = 2 << 20;
 
 /// Two hosts, each with a device of its own.
@@ -59,7 +59,7 @@ impl Hosts {
         Hosts::with("", "")
     }
 
-    /// With further settings of RDMA.
+    /// With further RDMA settings.
     fn with(a: &str, b: &str) -> Hosts {
         Hosts::of(&options(CALLER, 0, a), &options(CALLED, 0, b))
     }
@@ -86,7 +86,7 @@ impl Hosts {
         session
     }
 
-    /// Counts what it is asked, on workers: a call that takes its time keeps no other waiting.
+    /// Counts its calls, on workers: a slow call delays no other.
     fn serve_counting(&self) -> (Session, Counting, Workers) {
         let (workers, counting) = (Workers::start(2).unwrap(), Counting::default());
         let service = SemanticsServer::new(counting.clone());
@@ -94,7 +94,7 @@ impl Hosts {
         (self.serve(service), counting, workers)
     }
 
-    /// A call between two applications of this tenant's, and these.
+    /// A call between two of this tenant's applications, and these applications.
     fn call_as(&self, tenant: &str) -> (Session, Session) {
         let [a, b] = match tenant {
             "acme" => self.tokens.clone(),
@@ -109,7 +109,7 @@ impl Hosts {
         (server, session)
     }
 
-    /// Once nobody calls, runtimes use no processor.
+    /// Without calls, runtimes use no CPU.
     fn expect_idle(&self) {
         let used = || runtimes_ns(self.a.pid()) + runtimes_ns(self.b.pid());
         std::thread::sleep(Duration::from_millis(500));
@@ -119,15 +119,16 @@ impl Hosts {
         assert!(used < 150_000_000, "{used} ns in 3 s");
     }
 
-    /// Of the caller's daemon.
+    /// For the caller's daemon.
     fn link(&self) -> Value {
         let links = self.a.status()["links"].clone();
         assert_eq!(links.as_array().map(Vec::len), Some(1), "{links}");
         links[0].clone()
     }
 
-    /// Until the caller's daemon has one link, over RDMA: none that it replaces is there any more. Meanwhile `calls` are made. Asking the daemon is
-    /// a process, which is work for the emulator, so that is done twice a second.
+    /// Waits until the caller's daemon has only one link, over RDMA, after replacing others.
+    /// Meanwhile `calls` are made. Each question to the daemon is a process, which is work for the
+    /// emulator, so it happens twice a second.
     fn expect_rdma_alone(&self, mut calls: impl FnMut()) {
         let mut links = Value::Null;
         let alone = eventually(LONG, || {
@@ -154,14 +155,14 @@ fn shell(command: &str) {
     assert!(done.success(), "{command}");
 }
 
-/// A call ends with its link, and says whose that was.
+/// A call ends with its link, and its error names the link's peer.
 fn expect_lost(outcome: Result<(), Status>, peer: &str) {
     let lost = outcome.expect_err("nobody answers");
     assert_eq!(lost.code, Code::UNAVAILABLE, "{lost}");
     assert!(lost.message.contains(peer), "{lost}");
 }
 
-/// Has a call in flight when this happens, which ends it.
+/// Has a call in flight during this action, which ends it.
 fn lose_a_call(session: &Session, peer: &str, happens: impl FnOnce()) {
     let client = SemanticsClient::new(Channel::new(session, peer));
     let slow = Ask {
@@ -177,12 +178,12 @@ fn lose_a_call(session: &Session, peer: &str, happens: impl FnOnce()) {
     expect_lost(outcome, peer);
 }
 
-/// What a runtime's links over RDMA share.
+/// The resources shared by a runtime's links over RDMA.
 fn polled(daemon: &Daemon, runtime: usize) -> Value {
     daemon.status()["datapath"][runtime]["rdma"].clone()
 }
 
-/// What a call and its answer are, for each size that travels in another way.
+/// A call and its answer, for each size that is sent in another way.
 fn call_every_size(session: &Session, peer: &str) {
     let client = SemanticsClient::new(Channel::new(session, peer));
     for number in 0..10 {
@@ -211,7 +212,7 @@ fn call_again(session: &Session, peer: &str) {
     answered.expect("the link is dialled again");
 }
 
-/// Answers with an empty message if it has got exactly this payload.
+/// Answers with an empty message if it has received exactly this payload.
 struct Checks;
 
 fn pattern() -> impl Iterator<Item = u8> {
@@ -260,7 +261,7 @@ fn one_sided_links_cross_into_rings() {
     assert_eq!(hosts.expect_rdma()["one_sided"], true);
 }
 
-/// From the buffer of the one application into the heap of the other, by the devices alone.
+/// From the buffer of one application into the heap of the other, by the devices alone.
 #[test]
 fn a_large_payload_is_copied_by_nobody_and_registered_once() {
     let hosts = Hosts::new();
@@ -294,7 +295,7 @@ fn a_large_payload_is_copied_by_nobody_and_registered_once() {
     assert!(grown(1, "bytes_in_place") >= 2 * PAYLOAD as u64, "{then:?}");
     let received = |status: &Value| status["bytes"]["received_in_place"].as_u64().unwrap();
     assert_eq!(received(&then[1]) - received(&first[1]), 2 * PAYLOAD as u64);
-    // What an application leaves at its device goes with it.
+    // Resources of an application at its device are freed with it.
     let heaps = |daemon: &Daemon| {
         let devices = daemon.status()["rdma"]["devices"].clone();
         let devices = devices.as_array().unwrap().iter();
@@ -310,7 +311,7 @@ fn a_large_payload_is_copied_by_nobody_and_registered_once() {
 
 #[test]
 fn a_policy_of_the_servers_side_reads_its_copy_before_the_application_has_any() {
-    // A compiler in an emulator takes its time, too.
+    // A compiler in an emulator is slow, too.
     let slow = "[policies]\ncpu_us = 10000\n[compile]\ntimeout_ms = 60000";
     let hosts = Hosts::with("", slow);
     let _serving = hosts.serve(ReservationServer::new(
@@ -379,7 +380,7 @@ fn streams_cross_and_deadlines_pass() {
     hosts.expect_rdma();
 }
 
-/// Links are accepted by either of two runtimes, and move to their tenant's.
+/// Either of two runtimes accepts links, which move to their tenant's runtime.
 #[test]
 fn links_move_to_the_runtime_of_their_tenant() {
     let [a, b] = [(CALLER, 0), (CALLED, 0)].map(|(ip, port)| Options {
@@ -396,7 +397,7 @@ fn links_move_to_the_runtime_of_their_tenant() {
         let by_rdma = links.iter().all(|link| link["transport"] == "rdma");
         assert!(by_rdma, "{status}");
     }
-    // Also a link that stands goes with its tenant.
+    // An established link moves with its tenant, too.
     let home = |daemon: &Daemon, tenant: &str| {
         let homes = daemon.status()["homes"].clone();
         let its = homes.as_array().unwrap().iter();
@@ -414,7 +415,8 @@ fn links_move_to_the_runtime_of_their_tenant() {
         }
     };
     call_all();
-    // Each link is where its tenant is, whoever polls what it shares with others; and a runtime that sleeps hears of its links alone.
+    // Each link is on its tenant's runtime, whichever polls the shared resources; and a sleeping
+    // runtime is woken only for its own links.
     for daemon in [&hosts.a, &hosts.b] {
         let of_runtime = |runtime| polled(daemon, runtime)["links"].as_u64().unwrap();
         assert_eq!(of_runtime(0) + of_runtime(1), 4);
@@ -425,11 +427,12 @@ fn links_move_to_the_runtime_of_their_tenant() {
     call_all();
 }
 
-/// Forty tenants' links, each end's of one runtime: what is pinned is two pools, not forty links' queues.
+/// The links of 40 tenants, on one runtime at each end: the pinned memory is two pools, not the
+/// queues of 40 links.
 #[test]
 fn many_links_share_what_is_pinned() {
     let hosts = Hosts::new();
-    // One more than a pool has.
+    // One more than the size of a pool.
     let tenants: Vec<String> = (0..33).map(|n| format!("tenant-{n}")).collect();
     let serving: Vec<_> = tenants.iter().map(|tenant| hosts.call_as(tenant)).collect();
     for daemon in [&hosts.a, &hosts.b] {
@@ -468,7 +471,7 @@ fn a_peer_without_rdma_is_reached_by_tcp_and_status_says_why() {
     assert_eq!(there["rdma"]["unavailable"], off);
 }
 
-/// A peer that has RDMA later is reached by it, and no call is lost on the way there.
+/// A peer that gets RDMA later is reached by it, and no call is lost during the change.
 #[test]
 fn calls_go_on_while_their_link_is_replaced_by_one_over_rdma() {
     let mut hosts = Hosts::with("", "enabled = false");
@@ -520,7 +523,8 @@ fn a_daemon_that_was_killed_is_dialled_again_by_rdma() {
     hosts.expect_rdma_alone(|| {});
 }
 
-/// A network that loses everything, while this is there. It isn't that the device goes down: soft-RoCE connects nobody any more, if it meant to send then.
+/// A network that loses everything, while this exists. The device doesn't go down: soft-RoCE then
+/// connects to nobody any more, if it was about to send.
 struct Outage;
 
 impl Outage {
@@ -556,7 +560,7 @@ fn a_network_that_was_lost_is_used_again() {
     hosts.expect_idle();
 }
 
-/// Without its device the called host is reached over TCP, and nobody's runtime goes on looking for it.
+/// Without its device the called host is reached over TCP, and no runtime continues to look for it.
 #[test]
 #[ignore = "takes a device away: .ci/rdma runs it in a VM of its own"]
 fn a_device_that_is_removed_is_replaced_by_tcp() {
@@ -566,7 +570,7 @@ fn a_device_that_is_removed_is_replaced_by_tcp() {
     let peer = hosts.peer();
     call_every_size(&session, &peer);
     hosts.expect_rdma();
-    // The command ends when nobody has the device any more.
+    // The command ends when nobody uses the device any more.
     lose_a_call(&session, &peer, || shell("rdma link del rxe_vb &"));
     call_again(&session, &peer);
     let link = hosts.link();
@@ -575,7 +579,8 @@ fn a_device_that_is_removed_is_replaced_by_tcp() {
     hosts.expect_idle();
 }
 
-/// Queue pairs stay behind: the link ends with the old process, and is dialled again to the new one.
+/// Queue pairs aren't handed over: the link ends with the old process, and is dialled again to the
+/// new one.
 #[test]
 fn an_upgrade_ends_the_link_and_it_is_dialled_again() {
     let mut hosts = Hosts::new();

@@ -1,4 +1,4 @@
-//! Sessions that outlive their daemon: what was bound and served is again, and nothing runs twice.
+//! Sessions that outlive their daemon: bindings and services are restored, and nothing runs twice.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -58,7 +58,8 @@ async fn book(client: &ReservationClient, rooms: u32) -> Result<u64, Status> {
     Ok(reply.get_ref().view().reservation_id())
 }
 
-/// Books until that succeeds, which takes as long as a daemon and its applications need to find each other.
+/// Books until that succeeds, which takes as long as a daemon and its applications need to find
+/// each other.
 async fn book_in_time(client: &ReservationClient, rooms: u32) -> u32 {
     let began = Instant::now();
     for failed in 0.. {
@@ -86,7 +87,7 @@ fn a_daemon_that_comes_back_finds_its_applications_again() {
     let serving = open(&daemon, &token);
     let server = tollgate::Server::new(&serving).add_service(ReservationServer::new(hotel.clone()));
     block_on(&serving, server.bind()).unwrap();
-    // One in the hands of its own thread, one that is driven where it is used, two that are driven together.
+    // One driven by its own thread, one driven where it is used, two driven together.
     let idle = open(&daemon, &token);
     let mut together = Sessions::new([open(&daemon, &token), open(&daemon, &token)]).unwrap();
     let client = ReservationClient::new(Channel::new(&idle, ""));
@@ -106,7 +107,7 @@ fn a_daemon_that_comes_back_finds_its_applications_again() {
     }
 }
 
-/// A thread that waits in a call, or does nothing but serve, goes on with the new connection.
+/// A thread that waits in a call, or only serves, continues with the new connection.
 #[test]
 fn who_waits_while_the_daemon_is_gone_goes_on_with_the_next() {
     let bed = Testbed::new();
@@ -148,7 +149,8 @@ fn a_session_that_is_not_to_reopen_stays_ended() {
     );
 }
 
-/// A future that never waits leaves its thread no turn to drive the session, which is what finds the server again.
+/// A future that never waits gives its thread no turn to drive the session, and so to find the
+/// server again.
 #[test]
 fn who_does_nothing_but_call_finds_what_comes_back_later() {
     let bed = Testbed::new();

@@ -1,4 +1,4 @@
-//! Calls that are made again: those of methods that are marked idempotent, and no others.
+//! Retries: for methods that are marked idempotent, and for no others.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -22,12 +22,12 @@ use tollgate_conformance::hotel::{
 };
 use tollgate_conformance::testbed::SOON;
 
-/// Fails as often as it is told to, and counts how often it is asked.
+/// Fails as often as instructed, and counts its calls.
 #[derive(Clone, Default)]
 struct Hotel {
     asked: Arc<AtomicU64>,
     fails: u64,
-    /// How long the caller is asked to wait.
+    /// The caller's pause.
     pause: Option<Duration>,
 }
 
@@ -60,7 +60,7 @@ impl Reservation for Hotel {
         self.answer()
     }
 
-    /// Which is marked.
+    /// This method is marked.
     async fn check_availability(
         &self,
         _: Request<Received<AvailabilityRequest>>,
@@ -69,7 +69,7 @@ impl Reservation for Hotel {
     }
 }
 
-/// A hotel that is served, and who calls it.
+/// A served hotel, and its caller.
 struct Served {
     client: ReservationClient,
     session: Session,
@@ -94,7 +94,7 @@ impl Served {
     }
 }
 
-/// Asks for what may be asked for again.
+/// Calls the idempotent method.
 async fn check(client: &ReservationClient, timeout: Option<Duration>) -> Result<(), Status> {
     let mut request = Request::new(AvailabilityRequest::default());
     if let Some(timeout) = timeout {
@@ -136,7 +136,7 @@ fn a_deadline_is_kept_and_the_servers_pause_as_well() {
         ..Hotel::failing(u64::MAX)
     };
     let served = Served::new(&hotel, DEFAULT_RETRIES);
-    // There is no point in waiting: the answer is there at once, and is the server's.
+    // A pause would be useless: the answer comes at once, and is the server's.
     let status = served.check(Some(SOON)).unwrap_err();
     assert_eq!(
         (status.code, &*status.message),
@@ -144,9 +144,9 @@ fn a_deadline_is_kept_and_the_servers_pause_as_well() {
     );
     assert_eq!(hotel.asked(), 1);
 
-    // Dropping a call that pauses leaves nothing behind.
+    // Dropping a call during its pause leaves nothing behind.
     let (call, over) = abortable(check(&served.client, None));
-    // Between two looks the session has its turn: calls leave at the end of one.
+    // Between two polls the session has its turn: calls are sent at the end of one.
     let abort = poll_fn(|cx| {
         if hotel.asked() < 2 {
             cx.waker().wake_by_ref();
@@ -177,7 +177,8 @@ fn a_server_in_trouble_is_not_asked_all_the_more() {
     );
 }
 
-/// One of two servers on another host is killed while it is being called: nobody who asks for what may be asked for again notices.
+/// One of two servers on another host is killed during calls: callers of idempotent methods don't
+/// notice.
 #[test]
 fn who_asks_again_survives_a_server() {
     let hosts = Hosts::new();

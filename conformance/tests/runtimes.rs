@@ -1,4 +1,4 @@
-//! Daemons with several runtimes, and links that come and go under applications that stay.
+//! Daemons with several runtimes, and links that come and go while applications stay.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -22,8 +22,8 @@ fn echo(client: &EchoClient, session: &Session, payload: &[u8]) -> Result<Vec<u8
     }
 }
 
-/// Tenants are spread over the runtimes by name; a link is accepted by any of them and moves to its tenant's. Eight
-/// tenants meet both.
+/// Tenants are distributed over the runtimes by name; any runtime accepts a link, which moves to
+/// its tenant's. Eight tenants use both runtimes.
 #[test]
 fn every_tenant_is_served_whichever_runtime_is_its_home() {
     let bed = Testbed::new();
@@ -58,7 +58,7 @@ fn every_tenant_is_served_whichever_runtime_is_its_home() {
     assert_eq!(links, 8, "each tenant has a link of its own");
 }
 
-/// The session and its stub stay; the daemon dials again by itself, and binds again.
+/// The session and its stub stay; the daemon dials and binds again by itself.
 #[test]
 fn a_lost_peer_is_dialled_again_under_an_open_session() {
     let bed = Testbed::new();
@@ -93,8 +93,8 @@ fn a_lost_peer_is_dialled_again_under_an_open_session() {
     }
 }
 
-/// How often a runtime sleeps tells how it waits. That one never sleeps that spins can't be said of a core that others want as well: it gives
-/// way to them.
+/// The number of sleeps shows how a runtime waits. A spinning runtime may still sleep on a core
+/// that other processes want as well: it yields to them.
 #[test]
 fn a_runtime_serves_however_it_waits() {
     const PAUSES: u64 = 20;
@@ -122,7 +122,7 @@ fn a_runtime_serves_however_it_waits() {
             }
             slept() - before >= PAUSES || !sleeps
         };
-        // A runtime that didn't get its turn in a pause hasn't slept in it.
+        // A runtime without a turn in a pause hasn't slept in it.
         eventually(SOON, pauses).unwrap_or_else(|_| panic!("{config}: it hardly ever sleeps"));
     }
 }

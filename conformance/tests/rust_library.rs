@@ -1,4 +1,4 @@
-//! The Rust library as its users meet it: its examples, and its README from nothing to a call.
+//! The Rust library as users see it: its examples, and its README from nothing to a call.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{SOON, Testbed, run, succeed};
 use tower::Service as _;
 
-/// Examples that serve themselves, with what each says.
+/// Examples that serve themselves, with the output of each.
 const ALONE: [(&str, &str); 5] = [
     (
         "streaming",
@@ -40,7 +40,7 @@ const ALONE: [(&str, &str); 5] = [
     ),
 ];
 
-/// Examples in two programs: server, client, and a line that the client says.
+/// Examples of two programs: server, client, and a line of the client's output.
 const PAIRS: [(&str, &str, &str); 2] = [
     ("hello_server", "hello_client", "hello"),
     ("hotel_server", "hotel_client", "reservation 1"),
@@ -116,7 +116,7 @@ fn details_are_as_prost_writes_and_reads_them() {
         let status = status.with_error_details(&ours).unwrap();
         assert_eq!(status.details(), rich.encode_to_vec());
         assert_eq!(status.error_details(), Ok(ours));
-        // Whatever is cut off isn't one, or is one that ends there.
+        // Any truncation is invalid, or ends at a field's boundary.
         for len in 0..status.details().len() {
             let cut = status
                 .clone()
@@ -137,7 +137,7 @@ fn details_are_as_prost_writes_and_reads_them() {
     let too_long = Detail::new("a.B", vec![0; 9000]);
     let status = Status::new(Code::ABORTED, "").with_error_details(&[too_long]);
     assert!(status.is_err(), "8 KiB are the limit");
-    // Fields of a later version, of every kind but groups, are skipped.
+    // Fields of a later version, of every kind except groups, are skipped.
     let later = b"\x20\xff\x01\x29\0\0\0\0\0\0\0\0\x35\0\0\0\0\x3a\x01x\x1a\x03\x0a\x01t";
     let status = Status::new(Code::ABORTED, "").with_details(later).unwrap();
     let [detail] = &status.error_details().unwrap()[..] else {
@@ -217,7 +217,7 @@ fn the_readme_leads_to_a_call() {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme-rust");
     std::fs::create_dir_all(place.join("src/bin")).unwrap();
     let write = |name: &str, text: &str| std::fs::write(place.join(name), text).unwrap();
-    // Of its own, not the repository's.
+    // Its own, not the repository's.
     write("Cargo.toml", &format!("{manifest}\n[workspace]\n"));
     write("greeter.proto", blocks(&readme, "proto")[0]);
     write("build.rs", build);
@@ -225,7 +225,7 @@ fn the_readme_leads_to_a_call() {
     write("src/bin/client.rs", client);
     std::fs::copy(root.join("Cargo.lock"), place.join("Cargo.lock")).unwrap();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // What the repository was built with is there.
+    // The repository's dependencies are available.
     succeed(
         Command::new(cargo)
             .args(["build", "--quiet", "--offline", "--bins"])

@@ -1,5 +1,5 @@
-//! Settings that change while calls run: none of the calls is lost, each setting does what it says, and what was set is there after a
-//! restart, until it is reset.
+//! Settings that change while calls run: no call is lost, each setting takes effect, and values
+//! persist across a restart until they are reset.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, 
 use tollgate_conformance::traffic::{ECHO, Traffic};
 use tollgate_shm_abi::messages::{ISOLATION_NONE, PolicyOptions};
 
-/// How often each setting changes while calls run.
+/// The number of changes of each setting while calls run.
 const ROUNDS: usize = 30;
 
 fn with(config: &str) -> Options {
@@ -27,7 +27,7 @@ fn settings(daemon: &Daemon) -> Value {
     serde_json::from_str(&daemon.ok("daemon settings --json")).unwrap()
 }
 
-/// A setting's value, and where that is from.
+/// A setting's value and its source.
 fn setting(daemon: &Daemon, key: &str) -> (Value, String) {
     let report = settings(daemon);
     let all = report["settings"].as_array().unwrap();
@@ -45,7 +45,7 @@ fn allowed_cores(status: &std::path::Path) -> String {
     line.unwrap().trim().to_owned()
 }
 
-/// The cores that this process may use, and so the daemons that it starts.
+/// The cores available to this process and thus to its daemons.
 fn usable_cores() -> Vec<usize> {
     let list = allowed_cores("/proc/self/status".as_ref());
     let range = |part: &str| {
@@ -55,13 +55,13 @@ fn usable_cores() -> Vec<usize> {
     list.split(',').flat_map(range).collect()
 }
 
-/// The first and the last of them: one and the same, if there is one only.
+/// The first and the last core; they are equal if there is only one.
 fn two_cores() -> [String; 2] {
     let usable = usable_cores();
     [usable.first(), usable.last()].map(|core| core.unwrap().to_string())
 }
 
-/// Before the calls of a tenant.
+/// Attached to the calls of a tenant.
 fn in_the_daemon(tenant: &str) -> Place {
     Place::client(tenant, ECHO).with(PolicyOptions {
         isolation: Some(ISOLATION_NONE),
@@ -69,8 +69,9 @@ fn in_the_daemon(tenant: &str) -> Place {
     })
 }
 
-/// Three tenants call steadily, past a policy: two on one host, and one across hosts. (Policies in processes are late on a busy machine, whatever
-/// the settings are: [`policies_may_use_what_the_setting_says_from_the_next_call_on`] has them.)
+/// Three tenants call continuously, through a policy: two on one host, and one across hosts.
+/// (Policies in processes are late on a busy machine, whatever the settings:
+/// [`policies_may_use_what_the_setting_says_from_the_next_call_on`] tests them.)
 #[test]
 fn no_call_is_lost_while_every_setting_changes_back_and_forth() {
     let bed = Testbed::new();
@@ -88,7 +89,7 @@ fn no_call_is_lost_while_every_setting_changes_back_and_forth() {
     }
     at_b.install(&in_the_daemon("far").at_server(), "null", &null, b"");
     let [first, last] = two_cores();
-    // A setting, the values that it takes turns in having, and where the datapath's report has it.
+    // A setting, its alternating values, and its place in the datapath's report.
     let turns: [(&str, [&str; 2], &str); 13] = [
         ("waiting", ["sleep", "spin"], "waiting"),
         ("spin_us", ["0", "10000"], "spin_us"),
@@ -108,7 +109,7 @@ fn no_call_is_lost_while_every_setting_changes_back_and_forth() {
         ("policies.quarantine_faults", ["1", "1000"], ""),
         ("policies.quarantine_window_s", ["1", "3600"], ""),
     ];
-    // As the settings say it: a number, a word or a list of one core.
+    // In the settings' notation: a number, a word or a list of one core.
     let is = |value: &Value, text: &str| {
         let number = || text.parse::<u64>().ok().map(|number| json!(number));
         let expected = number().unwrap_or_else(|| json!(text));
@@ -140,7 +141,8 @@ fn no_call_is_lost_while_every_setting_changes_back_and_forth() {
     assert_eq!([settings(&a), settings(&b)], before);
 }
 
-/// That one which spins never sleeps can't be said of a core that others want as well, but that it needn't sleep between two commands.
+/// A spinning runtime may still sleep on a core that other processes want as well, but it needn't
+/// sleep between two commands.
 #[test]
 fn a_runtime_sleeps_or_looks_for_work_as_it_is_told() {
     const COMMANDS: u64 = 20;
@@ -211,7 +213,7 @@ fn runtimes_move_to_other_cores_and_become_as_many_as_there_are() {
     one.ok("daemon set cores=none");
     assert_eq!(cores(&mut one), [&*everywhere]);
     assert_eq!(one.status()["datapath"][0]["core"], Value::Null);
-    // A core that no machine of ours has.
+    // A core that no machine has.
     let refused = one.run("daemon set cores=1023");
     let usable: Vec<String> = usable_cores().iter().map(usize::to_string).collect();
     let usable = usable.join(",");
@@ -220,7 +222,8 @@ fn runtimes_move_to_other_cores_and_become_as_many_as_there_are() {
     assert_eq!((refused.code, refused.err), (3, sentence));
 }
 
-/// A policy that needs more than 5 us and less than 10 ms, in the daemon, with an instance per call, and in a process.
+/// A policy that needs more than 5 us and less than 10 ms, in the daemon, with an instance per
+/// call, and in a process.
 #[test]
 fn policies_may_use_what_the_setting_says_from_the_next_call_on() {
     let bed = Testbed::new();
@@ -238,10 +241,11 @@ fn policies_may_use_what_the_setting_says_from_the_next_call_on() {
             ));
             let passes = || daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}").code == 0;
             for _ in 0..2 {
-                // Faults end an instance, and a fresh one comes after a pause; too many would end them all.
+                // Faults end an instance, and a fresh one comes after a pause; too many faults
+                // would end them all.
                 daemon.ok("daemon set policies.cpu_us=10000 policies.quarantine_faults=1000");
                 eventually(SOON, passes).unwrap_or_else(|_| panic!("{tenant}: nothing passes"));
-                // A process that the machine keeps from answering in time is replaced.
+                // A process that answers late because of the machine is replaced.
                 let again = match isolation {
                     "process" => eventually(SOON, passes).is_ok(),
                     _ => passes(),
@@ -266,7 +270,7 @@ fn policies_may_use_what_the_setting_says_from_the_next_call_on() {
     }
 }
 
-/// What an attachment says itself holds whatever the setting is.
+/// An attachment's own value overrides the setting.
 #[test]
 fn an_attachment_that_says_what_its_policy_may_use_keeps_that() {
     let bed = Testbed::new();
@@ -324,7 +328,7 @@ fn a_window_changes_of_links_that_are_there() {
         credit_is(16_385..=20_000);
         b.ok("daemon set link.window_calls=4");
         assert_eq!(b.status()["links"][0]["window_calls"], 4);
-        // What the peer had is used up by calls.
+        // Calls use up the peer's earlier credit.
         credit_is(0..=4);
         traffic.assert_flows();
         b.ok("daemon reset link.window_calls");
@@ -368,7 +372,7 @@ fn what_is_no_value_is_refused_with_one_sentence_and_nothing_changes() {
             "policies.memory_kib is named twice",
         ),
     ] {
-        // The first is good, and isn't set either.
+        // The first is valid, and isn't set either.
         let outcome = daemon.run(&format!("daemon set policies.memory_kib=64 {words}"));
         let said = format!("tollgate: INVALID_ARGUMENT: {sentence}\n");
         assert_eq!((outcome.code, outcome.err), (3, said), "{words}");
@@ -459,7 +463,8 @@ fn what_was_set_is_there_after_a_restart_until_it_is_reset() {
     );
 }
 
-/// The number of runtimes is a setting, too: one of a single core overrides a configuration that now has two, until it is reset.
+/// The number of runtimes is a setting, too: a run-time value of one core overrides a configuration
+/// of two, until it is reset.
 #[test]
 fn cores_that_were_set_override_a_configuration_with_another_number_of_them() {
     let bed = Testbed::new();

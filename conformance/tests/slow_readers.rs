@@ -1,5 +1,5 @@
-//! Peers that read more slowly than they are answered: they hold up their own answers, and nobody
-//! else's. So does whatever reads the daemon's log.
+//! Peers that read more slowly than they are answered: they delay only their own answers. The same
+//! holds for the reader of the daemon's log.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ use tollgate_schema::Schema;
 
 const ECHO: &str = "hotel.Echo";
 
-/// What an answer carries: nothing of it is large enough to be sent from where it lies.
+/// The size of an answer: too small to be sent without a copy.
 const ANSWER_BYTES: usize = 50_000;
 
 /// More answers than a link holds: 20 MB.
@@ -35,24 +35,24 @@ struct Scene {
     a: Daemon,
     b: Daemon,
     schema: Schema,
-    /// The block of a request that is answered with one of [`ANSWER_BYTES`].
+    /// The block of a request that is answered with [`ANSWER_BYTES`].
     small: Vec<u8>,
     large: Vec<u8>,
-    /// At `a` and at `b`.
+    /// The tokens at `a` and at `b`.
     tokens: [String; 2],
-    /// How many calls the server at `b` has answered.
+    /// The number of calls that the server at `b` has answered.
     answered: Arc<AtomicUsize>,
 }
 
 impl Scene {
-    /// With a server that a thread of its own drives.
+    /// With a server on its own thread.
     fn new() -> Scene {
         let (scene, server) = Scene::with_server();
         thread::spawn(move || block_on(&server, server.closed()));
         scene
     }
 
-    /// With a server that runs while it is driven.
+    /// With a server that runs only while it is driven.
     fn with_server() -> (Scene, Session) {
         let bed = Testbed::new();
         let (a, b) = (bed.daemon("a"), bed.daemon("b"));
@@ -88,7 +88,7 @@ impl Scene {
         (scene, server)
     }
 
-    /// A client of a daemon's: its session, and the method's handle there.
+    /// A client of a daemon: its session, and its handle of the method.
     fn client(&self, daemon: &Daemon, token: &str, to: &str) -> (Session, u32) {
         let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
         let bound = session.bind_client(self.schema.descriptor_set(), ECHO, to);
@@ -194,7 +194,8 @@ fn what_a_peer_cancels_while_it_reads_nothing_is_not_kept() {
             });
         }
     }
-    // The server's heap has room for a thousand answers or so, and has been used for three times as many.
+    // The server's heap has room for about 1,000 answers, and has been used for three times as
+    // many.
     let mut answers = [0; 2];
     for _ in 0..ROUNDS * CALLS {
         let answer = peer.receive().unwrap();
@@ -263,7 +264,7 @@ fn a_peer_that_takes_nothing_loses_its_link() {
     assert!(got < CALLS, "{got} answers");
 }
 
-/// A standard error that blocks costs lines of the log, and no call.
+/// A blocked standard error costs lines of the log, and no call.
 #[test]
 fn a_log_that_nobody_reads_stops_no_call() {
     let bed = Testbed::new();

@@ -1,4 +1,5 @@
-//! What a daemon doesn't start with, what it leaves as it is, and what it says of a state that it keeps in memory only.
+//! Configurations that a daemon refuses, files that it leaves unchanged, and its warning about a
+//! state that is only in memory.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +13,7 @@ use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{SOON, Testbed, proto_file};
 
-/// What a daemon that doesn't start says.
+/// The output of a daemon that doesn't start.
 fn refused(args: &[&str]) -> String {
     let mut command = Command::new("timeout");
     command.arg("30").arg(program("tollgated")).args(args);
@@ -47,7 +48,7 @@ fn what_is_at_the_sockets_path_and_no_socket_of_a_dead_daemon_stays() {
     assert!(!mistyped.exists(), "neither makes it");
 }
 
-/// The command line's and the environment's socket override the configuration's.
+/// The sockets of command line and environment override the configuration's.
 #[test]
 fn up_starts_a_daemon_at_the_socket_that_was_named() {
     let bed = Testbed::new();
@@ -75,7 +76,7 @@ fn up_starts_a_daemon_at_the_socket_that_was_named() {
     }
 }
 
-/// Its end doesn't remove what somebody has put there meanwhile.
+/// Its end doesn't remove a file that another process has put there.
 #[test]
 fn a_daemon_removes_its_own_socket_and_nothing_else() {
     let bed = Testbed::new();
@@ -169,7 +170,7 @@ async fn book(client: &ReservationClient) -> Result<(), Status> {
     client.reserve(ReserveRequest::default()).await.map(drop)
 }
 
-/// An application that outlives a daemon without a state directory has a token that nobody knows any more.
+/// An application that outlives a daemon without a state directory has an unknown token.
 #[test]
 fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so() {
     let bed = Testbed::new();
@@ -202,7 +203,7 @@ fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so()
     let line = daemon.process().line(SOON, |line| line.contains(forgotten));
     let line = line.unwrap();
     assert!(line.contains("was rejected"), "{line}");
-    // One that keeps its state doesn't say that.
+    // A daemon with stored state doesn't report that.
     let options = tollgate_conformance::testbed::Options {
         durable: true,
         ..Default::default()

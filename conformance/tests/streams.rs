@@ -1,5 +1,5 @@
-//! Calls of all four types between real applications, on one host and across two: what the interoperability service is asked for
-//! comes, in order, and whole.
+//! Calls of all four types between real applications, on one host and across two: the
+//! interoperability service's responses come in order and complete.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ use tollgate_conformance::interop::{
 };
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, proto_file};
 
-/// A server of its own on each host, and a session to call from.
+/// A separate server on each host, and a session to call from.
 struct Bed {
     hosts: Hosts,
     session: Session,
@@ -47,7 +47,7 @@ fn serve(session: &Session) {
     block_on(session, server.bind()).unwrap();
 }
 
-/// Whatever happened, nothing that came is kept.
+/// Nothing received is still held, whatever happened.
 impl Drop for Bed {
     fn drop(&mut self) {
         let held = || [&self.session, &self.servers[0], &self.servers[1]].map(Session::held);
@@ -86,7 +86,7 @@ impl Bed {
         }
     }
 
-    /// The same beside a client of another session.
+    /// The same with a client of another session.
     fn with_both_beside(&self, test: impl AsyncFn(SemanticsClient, SemanticsClient)) {
         let other = open(&self.hosts.a, &self.hosts.tokens[0]);
         for to in [String::new(), self.hosts.b.listen().to_string()] {
@@ -130,7 +130,7 @@ fn calls_of_all_four_types_are_answered() {
         let view = reply.get_ref().view();
         let want: Vec<u8> = (1..=100).collect();
         assert_eq!((view.number(), view.payload()), (5050, &want[..]));
-        // None at all.
+        // No requests at all.
         let reply = client.collect(stream::iter([])).await.unwrap();
         assert_eq!(reply.get_ref().to_owned(), Answer::default());
 
@@ -155,7 +155,7 @@ fn calls_of_all_four_types_are_answered() {
     });
 }
 
-/// Each side waits for the other, so nothing can be held back for company.
+/// Each side waits for the other, so nothing can be held back for batching.
 #[test]
 fn a_conversation_goes_back_and_forth() {
     Bed::new().with_both(async |client| {
@@ -202,17 +202,17 @@ fn metadata_goes_both_ways_and_trailers_come_last() {
                 r#"{"tail": "b", "blob-bin": [0, 255]}"#
             );
         };
-        // Of one reply, which takes two steps for that.
+        // For one reply, which then needs two steps.
         let reply = client.unary(request.clone()).await.unwrap();
         assert_eq!(reply.get_ref().view().number(), 1);
         check(reply.metadata(), reply.trailers());
-        // Of a stream.
+        // For a stream.
         let reply = client.spread(request.clone()).await.unwrap();
         let (head, mut answers) = reply.into_parts();
         assert!(answers.trailers().is_none(), "not before the end");
         while answers.message().await.unwrap().is_some() {}
         check(&head, &answers.trailers().unwrap());
-        // Of an error, with details.
+        // For an error, with details.
         let (metadata, message) = request.into_parts();
         let mut failing = Request::new(Ask {
             code: 9,
@@ -295,7 +295,7 @@ fn a_deadline_ends_a_stream_on_both_sides() {
     Bed::new().with_both(async |client| {
         let (asks, requests) = mpsc::channel::<Ask>(1);
         let mut request = Request::new(requests);
-        // Long enough for it to reach its handler.
+        // Long enough to reach its handler.
         request.set_timeout(Duration::from_secs(2));
         let began = Instant::now();
         let reply = client.chat(request).await.unwrap();
@@ -306,7 +306,7 @@ fn a_deadline_ends_a_stream_on_both_sides() {
     });
 }
 
-/// Whoever reads slowly stops who writes to it, and other calls of the same session go on.
+/// A slow reader stops its own sender, and other calls of the same session continue.
 #[test]
 fn a_slow_reader_stops_its_writer_and_nobody_else() {
     Bed::new().with_both(async |client| {
@@ -333,10 +333,11 @@ fn a_slow_reader_stops_its_writer_and_nobody_else() {
     });
 }
 
-/// An application that keeps what it has received gets more when it gives something back, and what has waited comes in order.
+/// An application that holds received messages gets more when it returns some, and waiting messages
+/// come in order.
 #[test]
 fn answers_wait_until_their_caller_has_room() {
-    // Some four of them fill the heap.
+    // About four of them fill the heap.
     const LARGE: u32 = 200_000;
     Bed::with_heaps(1 << 20).with_both_beside(async |client, beside| {
         let mut kept = VecDeque::new();
@@ -359,13 +360,13 @@ fn answers_wait_until_their_caller_has_room() {
         drop(kept);
         let numbers = all(answers).await.unwrap().into_iter().map(|a| a.number);
         assert!(numbers.eq(10..15));
-        // What can't ever fit, doesn't wait.
+        // A message that can never fit doesn't wait.
         let status = client.unary(ask(1, 1, 2 << 20)).await.unwrap_err();
         assert_eq!(status.code, Code::RESOURCE_EXHAUSTED, "{status}");
     });
 }
 
-/// A server that is busy with what it has got gets more when it is done.
+/// A busy server gets more when it has finished.
 #[test]
 fn calls_wait_until_their_server_has_room() {
     Bed::with_heaps(1 << 20).with_both(async |client| {
@@ -388,7 +389,8 @@ fn calls_wait_until_their_server_has_room() {
         });
         let numbers: Vec<_> = calls.collect::<FuturesUnordered<_>>().collect().await;
         assert_eq!(numbers.iter().sum::<u64>(), 66);
-        // One that waits and is cancelled never reaches its handler, and doesn't stand in others' way.
+        // A call that is cancelled while it waits never reaches its handler, and doesn't block
+        // others.
         let large = Ask {
             payload: vec![1; 600_000],
             delay_ms: 100,
@@ -404,13 +406,14 @@ fn calls_wait_until_their_server_has_room() {
     });
 }
 
-/// Calls that are answered while something else goes the same way, or would if it could: whoever has a part in it has had its turn by then.
+/// Calls that are answered while other work takes the same path, so that everything involved has
+/// had its turn by then.
 const BESIDE: usize = 50;
 
-/// What is waited for by timers, not by turns, has happened by then.
+/// Events that depend on timers, not on turns, have happened by then.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// Until that many calls are answered and the moment is over.
+/// Until that many calls are answered and the time has passed.
 async fn others_are_answered(client: &SemanticsClient) {
     let (began, mut answered) = (Instant::now(), 0);
     while answered < BESIDE || began.elapsed() < MOMENT {
@@ -419,7 +422,7 @@ async fn others_are_answered(client: &SemanticsClient) {
     }
 }
 
-/// What a future is ready with, if it is before others are answered.
+/// The output of a future, if it is ready before others are answered.
 async fn in_time<F: Future>(future: Pin<&mut F>, beside: &SemanticsClient) -> Option<F::Output> {
     let others = pin!(others_are_answered(beside));
     match futures_util::future::select(future, others).await {
@@ -439,8 +442,8 @@ async fn settled(count: &AtomicUsize, client: &SemanticsClient) -> usize {
     }
 }
 
-/// Answers with the milliseconds that its caller has left, as another server would if it were asked for an hour's work; one without another
-/// answers for itself.
+/// Answers with the milliseconds until its caller's deadline, from a nested call with a timeout of
+/// an hour; without another server it answers itself.
 struct Hurried(Option<SemanticsClient>);
 
 impl Hurried {
@@ -516,7 +519,7 @@ fn a_deadline_passes_to_the_calls_that_a_handler_makes() {
                 );
             }
         }
-        // Without one the nested call has its own, or none.
+        // Without a deadline the nested call has its own, or none.
         let left = client.unary(Ask::default()).await.unwrap();
         assert!(left.get_ref().view().number() > 3_000_000);
     });
@@ -584,7 +587,7 @@ fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
     }
     stop.store(1, Ordering::Relaxed);
     load.join().unwrap();
-    // The last one, with a call that it has: that is answered, and the next finds nobody.
+    // The last server, with a call in flight: that is answered, and the next finds no server.
     let (signal, thread) = serving;
     block_on(&session, async {
         let (mut asks, requests) = mpsc::channel(1);
@@ -610,7 +613,7 @@ fn a_server_that_is_drained_answers_what_it_has_and_others_take_over() {
     thread.join().unwrap().unwrap();
 }
 
-/// The command line prints each answer of a stream as it comes, and sends a line per request.
+/// The command line prints each answer of a stream as it comes, and sends one request per line.
 #[test]
 fn the_command_line_calls_methods_of_all_four_types() {
     let bed = Bed::new();
@@ -659,7 +662,7 @@ fn the_command_line_calls_methods_of_all_four_types() {
     assert_eq!(told, (5, format!("{}\n", answer(3))));
 }
 
-/// Methods of all types whose requests and replies have one type.
+/// Methods of all types, with the same type for requests and replies.
 const TALK: &str = r#"syntax = "proto3"; package talk;
 service Talk {
   rpc Say(Word) returns (Word);
@@ -735,7 +738,7 @@ fn the_command_line_serves_methods_of_all_four_types() {
     assert_eq!(call("Chat", ""), came(&[]));
 }
 
-/// Each side waits for the other; and it is drained when it is told to end.
+/// Each side waits for the other; and it drains when it is stopped.
 #[test]
 fn the_command_line_answers_requests_as_they_come() {
     let hosts = Hosts::new();
@@ -764,7 +767,7 @@ fn the_command_line_answers_requests_as_they_come() {
     assert!(serving.ended(SOON).is_some_and(|end| end.success()));
 }
 
-/// A server of one method that says when its handler ends.
+/// A server of one method that reports the end of its handler.
 struct Watched {
     began: std::sync::mpsc::Sender<()>,
     ended: std::sync::mpsc::Sender<()>,

@@ -1,9 +1,9 @@
-//! The repository's checks of itself: who may import whom, which files may say `unsafe`, which
-//! dependency lives behind which crate.
+//! The repository's checks of itself: the imports between crates, the files that may use `unsafe`,
+//! and the crates that fence dependencies.
 //!
-//! The tables below are reviewed like code. They are exact: an edge that is not in the table fails
-//! the test, and so does a line of the table that no longer has its edge, so that the table never
-//! grants more than what is used. Facts come from `cargo metadata` and from the sources themselves.
+//! The tables below are reviewed like code. They are exact: an edge that is missing in the table
+//! fails the test, and so does an entry without its edge, so that the table never grants more than
+//! is used. Facts come from `cargo metadata` and from the sources.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -15,8 +15,8 @@ use serde_json::Value;
 use tollgate_conformance::modules::Modules;
 use tollgate_conformance::source::{code_only, lines_with_word};
 
-/// Who may import whom: crate, what its code uses, what only its tests, examples and build
-/// scripts use. Arrows point inward: nothing imports `tollgate-daemon`.
+/// The allowed imports: crate, imports of its code, imports of its tests, examples and build
+/// scripts only. Arrows point inward: nothing imports `tollgate-daemon`.
 const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     // Shared by both sides of the boundary.
     ("tollgate-shm-abi", &[], &[]),
@@ -69,7 +69,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
-    // The daemon's side. Of shm-abi, the engine knows status codes, streams' windows and what metadata is, and nothing else.
+    // The daemon's side. From shm-abi, the engine uses only status codes, streams' windows and
+    // metadata.
     ("tollgate-marshal", &["tollgate-schema"], &[]),
     (
         "tollgate-jit",
@@ -84,7 +85,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &["tollgate-shm-abi", "tollgate-transport"],
         &["tollgate-transport"],
     ),
-    // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an application and the daemon do.
+    // Rings, heaps and waiting: a policy process and the daemon trust each other no more than an
+    // application and the daemon do.
     ("tollgate-policy-host", &["tollgate-shm-abi"], &[]),
     // What evaluates policies for a call: the engine's decisions, the sandbox, views and patches of messages.
     (
@@ -100,16 +102,17 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[],
     ),
     ("tollgate-control", &[], &[]),
-    // What leaves the host about calls: it knows neither the daemon nor the engine.
+    // The export of telemetry: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
-    // What is shown in a browser: it knows pages and who may see them, and nothing of what they show but how text is escaped.
-    // Both answer HTTP, and have the same places for connections.
+    // The browser's view: it knows pages and sessions, and of their contents only the escaping of
+    // text.
+    // Both answer HTTP, and have the same limit of connections.
     (
         "tollgate-console",
         &["tollgate-shm-abi", "tollgate-telemetry"],
         &[],
     ),
-    // Where modules come from: bytes and signatures; and the network.
+    // The origins of modules: bytes and signatures; and the network.
     ("tollgate-provenance", &[], &[]),
     ("tollgate-registry", &["tollgate-provenance"], &[]),
     (
@@ -131,7 +134,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
-    // What the daemon does to a policy, without a daemon: for the command line.
+    // The daemon's processing of a policy without a daemon, for the command line.
     (
         "tollgate-desk",
         &[
@@ -143,7 +146,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
-    // What a policy's author links, and the policies.
+    // The library for policies' authors, and the policies.
     ("tollgate-policy", &["tollgate-policy-macros"], &[]),
     ("tollgate-policy-macros", &["tollgate-schema"], &[]),
     ("policy-null", &["tollgate-policy"], &[]),
@@ -180,7 +183,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-registry",
         ],
     ),
-    // An application, over the library alone; its tests have real daemons.
+    // An application that uses only the library; its tests have real daemons.
     (
         "tollgate-hotel",
         &["tollgate"],
@@ -207,8 +210,8 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// The crates of either side; what both reach may only be [`SHARED`]. The command line stands on both: it calls through the
-/// client library, and runs the policies' sandbox for `policy test`.
+/// The crates of either side; both may reach only [`SHARED`]. The command line is on both sides: it
+/// calls through the client library, and runs the policies' sandbox for `policy test`.
 const CLIENT_SIDE: &[&str] = &[
     "tollgate-core",
     "tollgate",
@@ -252,8 +255,8 @@ const CIRCLES: &[(&str, usize)] = &[
     ("tollgate-benches", 12),
 ];
 
-/// Dependencies that a crate exists to fence: each is named by these crates' code and by no other.
-/// An entry that ends in `*` stands for a family.
+/// Dependencies that a crate fences: each is named in these crates' code and in no other. An entry
+/// that ends in `*` stands for a family.
 const FENCED: &[(&str, &[&str])] = &[
     ("wasmtime*", &["tollgate-policy-host"]),
     ("cranelift*", &["tollgate-jit"]),
@@ -275,7 +278,7 @@ const FENCED: &[(&str, &[&str])] = &[
             "tollgate-telemetry",
         ],
     ),
-    // Of an application's, and what the daemon exports.
+    // An application's, and the daemon's exporters.
     (
         "opentelemetry*",
         &["tollgate-opentelemetry", "tollgate-telemetry"],
@@ -288,12 +291,12 @@ const FENCED: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// The crates whose decisions are pure (no socket, clock, thread, file or telemetry in their
-/// code), with all that they may use from outside, and the [`IMPURE_WORDS`] that they may say.
+/// The crates with pure decisions (no socket, clock, thread, file or telemetry in their code), with
+/// their allowed external dependencies and the [`IMPURE_WORDS`] that they may contain.
 const PURE: &[(&str, &[&str], &[&str])] = &[
     ("tollgate-engine", &["foldhash", "serde"], &[]),
     ("tollgate-marshal", &["thiserror"], &[]),
-    // What an evaluation costs is measured, and a policy may ask for the time. `process` is a field.
+    // It measures the cost of evaluations, and policies may ask for the time. `process` is a field.
     (
         "tollgate-policy-chain",
         &["rustix", "serde", "serde_json"],
@@ -307,14 +310,14 @@ const UNNAMED: &[(&str, &str)] = &[
     ("tollgate-examples", "prost"),
     ("tollgate-examples", "rustix"),
     ("tollgate-examples", "tollgate-core"),
-    // What tonic-prost-build generates names them.
+    // The code that tonic-prost-build generates names them.
     ("tollgate-benches", "prost"),
     ("tollgate-benches", "tonic-prost"),
     ("tollgate-hotel", "prost"),
     ("tollgate-hotel", "tonic-prost"),
 ];
 
-/// What a pure crate's code may not name.
+/// Names that a pure crate's code must not use.
 const IMPURE_WORDS: &[&str] = &[
     "net",
     "fs",
@@ -332,9 +335,9 @@ const IMPURE_WORDS: &[&str] = &[
     "opentelemetry",
 ];
 
-/// The files that may say `unsafe`, each for one reason. Everything else is safe code.
+/// The files that may use `unsafe`, each for one reason. Everything else is safe code.
 const UNSAFE_FILES: &[&str] = &[
-    // C's pointers: what the exported functions are given, and what is called with it.
+    // C's pointers: the arguments of exported functions, and callbacks.
     "client-libs/c/src/exports/call.rs",
     "client-libs/c/src/exports/client.rs",
     "client-libs/c/src/exports/health.rs",
@@ -345,11 +348,11 @@ const UNSAFE_FILES: &[&str] = &[
     "client-libs/c/src/exports/status.rs",
     "client-libs/c/src/outgoing.rs",
     "client-libs/c/src/pointers.rs",
-    // Memory that Python's memoryviews show: the buffer protocol.
+    // Memory behind Python's memoryviews: the buffer protocol.
     "client-libs/python/src/held.rs",
     // Slices of heap blocks that one side owns.
     "client-libs/shm-abi/src/heap.rs",
-    // A sendmsg whose parts lie in shared memory.
+    // A sendmsg with parts in shared memory.
     "client-libs/shm-abi/src/io.rs",
     // Mappings, and copies out of them and into them.
     "client-libs/shm-abi/src/segment.rs",
@@ -359,16 +362,17 @@ const UNSAFE_FILES: &[&str] = &[
     "client-libs/shm-abi/src/sync.rs",
     // The exports of a guest, which the host calls with addresses.
     "guest-sdk/src/wasm.rs",
-    // Calls into code that Cranelift emitted, and what such code calls.
+    // Calls into code that Cranelift emitted, and helpers that such code calls.
     "marshal-codegen/jit/src/helpers.rs",
     "marshal-codegen/jit/src/machine.rs",
     // Pages without access around the buffers of a test.
     "marshal-codegen/jit/tests/guard.rs",
-    // Loading the machine code that a compile worker made, here or in a policy process.
+    // Loading machine code from a compile worker, here or in a policy process.
     "service/policy-host/src/artifact.rs",
-    // A system call on all descriptors beyond the standard ones, which a process closes before it opens any, or keeps to itself.
+    // A system call on all descriptors beyond the standard ones, which a process closes before it
+    // opens any, or keeps private.
     "service/policy-host/src/descriptors.rs",
-    // System calls by number, to see that a confined process dies of them.
+    // System calls by number, to check that they kill a confined process.
     "service/policy-host/src/bin/compile-worker.rs",
     // Verbs: memory that a device reads and writes by address.
     "service/transport-rdma/src/verbs.rs",
@@ -435,9 +439,9 @@ fn crates_import_what_the_table_says() {
     report(&findings);
 }
 
-/// A reader can take the files of every crate in one order, each after all that it builds on. What
-/// counts as use is written in `tollgate_conformance::modules`. [`CIRCLES`] has the files that are
-/// still to be untangled.
+/// The files of every crate have an order in which each comes after all files that it uses.
+/// `tollgate_conformance::modules` defines a use. [`CIRCLES`] lists the files that are still to be
+/// untangled.
 #[test]
 fn no_modules_use_each_other() {
     let mut findings = Vec::new();
@@ -675,10 +679,10 @@ fn every_dependency_is_used() {
     report(&findings);
 }
 
-/// What the checks need to know of one crate of the workspace.
+/// The data about one crate of the workspace that the checks need.
 struct Member {
     directory: PathBuf,
-    /// Names of the packages that its code, respectively its tests and build script, depend on.
+    /// The packages that its code, respectively its tests and build script, depend on.
     code: BTreeSet<String>,
     tests: BTreeSet<String>,
     /// The root files of its library, binaries, tests, examples and build script.
@@ -765,7 +769,7 @@ fn rust_files(directory: &Path) -> Vec<PathBuf> {
     files(directory).into_iter().filter(is_rust).collect()
 }
 
-/// All files below `directory`, without what is built and without version control.
+/// All files below `directory`, except build output and version control.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap().map(Result::unwrap) {
@@ -782,7 +786,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Whether `line` has `needle` where an absolute path begins.
+/// Whether `line` has `needle` at the start of an absolute path.
 fn starts_a_path(line: &str, needle: &str) -> bool {
     line.match_indices(needle).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -1,4 +1,5 @@
-//! What a daemon tells of calls: the numbers that Prometheus scrapes, and what a collector gets, and what becomes of that when it is stuck.
+//! A daemon's telemetry about calls: metrics for Prometheus, data for a collector, and its handling
+//! when the collector is stuck.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -65,13 +66,13 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
         value.parse().unwrap()
     };
     assert!(link("sent_bytes") > 0.0, "{a}");
-    // What is sent comes back, since that is what an echo does.
+    // An echo returns its input.
     assert_eq!(link("received_bytes"), link("sent_bytes"), "{a}");
     assert!(link("retransmits") < 100.0, "it is a loopback device: {a}");
     let slept = r#"tollgate_runtime_time_seconds_total{tollgate_runtime="0",tollgate_runtime_state="sleeping"}"#;
     assert!(sample(&a, slept).unwrap() > 0.0, "{a}");
 
-    // Within the host both sides are counted there; what fails is counted with its status.
+    // Within the host both sides are counted there; failures are counted with their status.
     let _here = hosts.a.serve_hotel(&hosts.tokens[0], ECHO, &["--echo"]);
     let outcome = hosts.call(false, &proto, "hotel.Echo/Echo", &[]);
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -105,14 +106,14 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
     assert_eq!(sample(&scrape(places[0]), &client), before);
 }
 
-/// Words that begin like this in a text.
+/// The words in a text that begin like this.
 fn words<'t>(text: &'t str, beginning: &str) -> Vec<&'t str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let words = text.split(|c: char| !is_part(c));
     words.filter(|word| word.starts_with(beginning)).collect()
 }
 
-/// Metrics of alerts and dashboard, and the labels that they look at.
+/// The metrics of alerts and dashboard, with their labels.
 #[test]
 fn alerts_and_dashboard_name_only_what_daemons_have() {
     let place = free();
@@ -132,7 +133,7 @@ fn alerts_and_dashboard_name_only_what_daemons_have() {
         let outcome = hosts.call(to_peer, &proto, "hotel.Echo/Echo", &[]);
         assert_eq!(outcome.code, 0, "{outcome}");
     }
-    // A call that comes from a peer waits for its server, and one that nobody serves fails.
+    // A call from a peer waits for its server, and one without a server fails.
     let token = hosts.tokens[1].clone();
     let back = hosts.a.listen().to_string();
     let outcome = hosts.b.call_hotel(&token, &back, "hotel.Echo/Echo", "{}");
@@ -140,7 +141,7 @@ fn alerts_and_dashboard_name_only_what_daemons_have() {
     let known = scrape(place);
     let dashboards = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let dashboards = dashboards.join("../service/telemetry/dashboards");
-    // What appears with the first failure, or with the first series too many.
+    // These appear with the first failure, or with the first series beyond the limit.
     let later = ["error_type", "otel_metric_overflow"];
     for name in ["alerts.yml", "grafana.json"] {
         let text = std::fs::read_to_string(dashboards.join(name)).unwrap();
@@ -158,7 +159,7 @@ fn alerts_and_dashboard_name_only_what_daemons_have() {
     }
 }
 
-/// A collector that is stuck, or isn't there, is nothing that calls notice; what becomes of metrics is told.
+/// Calls don't notice a collector that is stuck or missing; the loss of metrics is reported.
 #[test]
 fn calls_do_not_wait_for_a_collector() {
     let stuck = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -179,9 +180,9 @@ fn calls_do_not_wait_for_a_collector() {
             &format!("tollgate_telemetry_items_total{{{labels}}}"),
         )
     };
-    // Nobody is there.
+    // There is no collector.
     eventually(SOON, || fate(places[1], "failed") > Some(1.0)).unwrap();
-    // Somebody is, and doesn't answer.
+    // There is one, but it doesn't answer.
     eventually(SOON, || fate(places[0], "overflowed") > Some(0.0)).unwrap();
     let began = std::time::Instant::now();
     let proto = proto_file("hotel.proto");
@@ -190,7 +191,8 @@ fn calls_do_not_wait_for_a_collector() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// A daemon whose collector is secured is told so by its configuration, and by files that an upgrade reads anew.
+/// A daemon gets the security settings of its collector from its configuration, and from files that
+/// an upgrade reads again.
 #[test]
 fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_right() {
     let bed = Testbed::new();
@@ -219,7 +221,7 @@ fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_ri
     let failed = || sample(&scrape(at), "tollgate_telemetry_failed_requests_total ");
     let next = bed.successor("next", &program("tollgated").display().to_string());
 
-    // Somebody else's authority.
+    // Another authority.
     call(&daemon);
     let says = |daemon: &mut Daemon, words: &str| {
         let line = daemon.process().line(SOON, |line| line.contains(words));
@@ -233,14 +235,14 @@ fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_ri
     eventually(SOON, || failed() > Some(1.0)).unwrap();
     assert_eq!(collector.spans(), Vec::new());
 
-    // The right one, and the wrong key.
+    // The right authority, and the wrong key.
     std::fs::copy(&own.ca, &ca).unwrap();
     daemon.upgrade(&next);
     let line = says(&mut daemon, "it answers 401 Unauthorized");
     assert!(line.contains("doesn't take"), "{line}");
     assert_eq!(collector.spans(), Vec::new());
 
-    // No key at all: the process that runs stays.
+    // No key at all: the running process stays.
     std::fs::write(&key, "wr0ng").unwrap();
     let before = daemon.pid();
     let refused = daemon.run(&format!("upgrade --binary {}", next.display()));
@@ -249,13 +251,13 @@ fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_ri
     daemon.follow();
     assert_eq!(daemon.pid(), before);
 
-    // The right one.
+    // The right key.
     std::fs::write(&key, "api-key: s3cret\n").unwrap();
     daemon.upgrade(&next);
     call(&daemon);
     let there = eventually(SOON, || collector.spans().len() == 2);
     there.unwrap_or_else(|error| panic!("{error:?}: {:?}", collector.spans()));
-    // Nobody was told a key.
+    // No output contains a key.
     let said = daemon.process().said().join("\n");
     let shown = ["status --json", "daemon settings --json"].map(|line| daemon.ok(line));
     for text in [said, refused.to_string()].iter().chain(&shown) {
@@ -265,10 +267,11 @@ fn a_secured_collector_gets_what_is_called_once_its_authority_and_the_key_are_ri
     }
 }
 
-/// Of a scrape after the other: when it was, and what it has counted; `None` if nobody has answered.
+/// Consecutive scrapes: the time and the counts; `None` if nobody has answered.
 type Scraped = Vec<(Instant, Option<f64>)>;
 
-/// Counts begin anew with a process, which is what scrapers take a count for that has become less; within one they only grow.
+/// Counts restart with a process, which scrapers detect by a lower count; within a process they
+/// only grow.
 #[test]
 fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
     let bed = Testbed::new();
@@ -313,7 +316,7 @@ fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
         });
         let upgrade = format!("upgrade --binary {}", next.display());
         let upgraded = daemon.run(&upgrade);
-        // Nothing panics before the scraper has been told to end.
+        // Nothing panics before the scraper has been stopped.
         let answered = eventually(SOON, || counted().is_some());
         for _ in 0..2 {
             daemon.call_hotel(&token, "", "hotel.Echo/Echo", "{}");
@@ -331,10 +334,10 @@ fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
     let counts: Vec<f64> = scraped.iter().filter_map(|(_, count)| *count).collect();
     let is_less = |pair: &&[f64]| pair[1] < pair[0];
     let steps: Vec<_> = counts.windows(2).filter(is_less).collect();
-    // A scraper that the machine holds up sees the next process' first calls at once.
+    // A delayed scraper sees the next process's first calls at once.
     let is_once = matches!(steps[..], [[3.0, next]] if *next <= 2.0);
     assert!(is_once, "the process changed once: {steps:?}");
-    // Who scrapes each second misses one of them at most, on a machine that isn't loaded.
+    // A scraper with an interval of 1 s misses at most one scrape, on a machine that isn't loaded.
     let gone = scraped.iter().filter(|(_, count)| count.is_none());
     let gone: Vec<_> = gone.map(|(when, _)| *when).collect();
     if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
@@ -344,7 +347,8 @@ fn the_port_of_scrapes_is_handed_over_with_the_daemon() {
     }
 }
 
-/// What of OTLP's messages is looked at; OpenTelemetry's own are compared with ours in the crate's tests.
+/// The checked part of OTLP's messages; the crate's tests compare OpenTelemetry's own with
+/// Tollgate's.
 mod otlp {
     use prost::Message;
 
@@ -402,7 +406,7 @@ mod otlp {
     impl Item for Span {}
     impl Item for Line {}
 
-    /// A request's layers are alike for both.
+    /// The layers of a request are the same for both.
     #[derive(Clone, PartialEq, Message)]
     pub(super) struct Scope<T: Item> {
         #[prost(message, repeated, tag = "2")]
@@ -429,17 +433,17 @@ mod otlp {
     }
 }
 
-/// An OTLP collector over HTTP that keeps what it gets.
+/// An OTLP collector over HTTP that keeps its input.
 #[derive(Clone, Default)]
 struct Collector {
     spans: Arc<Mutex<Vec<otlp::Span>>>,
     lines: Arc<Mutex<Vec<otlp::Line>>>,
-    /// A line of a request's head without which it takes nothing, in lower case.
+    /// A required line of a request's head, in lower case; without it nothing is accepted.
     demands: Option<&'static str>,
 }
 
 impl Collector {
-    /// One with TLS that demands such a line.
+    /// A collector with TLS that requires such a line.
     fn secured(certificates: &Certificates, demands: &'static str) -> (Collector, SocketAddr) {
         let provider = rustls::crypto::ring::default_provider();
         let certificate = CertificateDer::from_pem_file(&certificates.certificate).unwrap();
@@ -560,10 +564,11 @@ fn a_call_over_two_daemons_is_one_trace() {
         spans
     };
 
-    // Nobody's child, and not by chance: not traced.
+    // Without a parent and not sampled: not traced.
     let outcome = hosts.echo(&[]);
     assert_eq!(outcome.code, 0, "{outcome}");
-    // An application's own span is the parent of what the daemons do, and they are the parents of the server's.
+    // An application's own span is the parent of the daemons' spans, which are the parents of the
+    // server's.
     let parent = format!("traceparent=00-{TRACE}-00f067aa0ba902b7-01");
     let outcome = hosts.echo(&[&parent, "tracestate=vendor=1"]);
     assert_eq!(outcome.code, 0, "{outcome}");
@@ -596,11 +601,11 @@ fn a_call_over_two_daemons_is_one_trace() {
     assert_eq!(names(served), [&*marshalled, &delivered, &marshalled]);
     let heard = format!("00-{TRACE}-{}-01", hex(&served.id));
     server.line(SOON, |line| line.contains(&heard)).unwrap();
-    // The tenant has what its daemon knows.
+    // The tenant's collector gets its daemon's data.
     eventually(SOON, || own.spans().len() == 1).unwrap();
     assert_eq!(own.spans()[0].id, client.id);
 
-    // One without a parent begins a trace, which the server's application sees.
+    // A call without a parent begins a trace, which the server's application sees.
     for host in [&hosts.a, &hosts.b] {
         host.ok("daemon set telemetry.sample_per_million=1000000");
     }
@@ -614,7 +619,7 @@ fn a_call_over_two_daemons_is_one_trace() {
     let heard = format!("00-{}-{}-01", hex(&client.trace), hex(&served.id));
     server.line(SOON, |line| line.contains(&heard)).unwrap();
 
-    // What fails has a span in any case, and a line with its trace.
+    // A failed call always has a span, and a line with its trace.
     for host in [&hosts.a, &hosts.b] {
         host.ok("daemon set telemetry.sample_per_million=0");
     }

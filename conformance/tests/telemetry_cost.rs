@@ -1,19 +1,21 @@
-//! What knowing of calls costs them, in the daemon's instructions: nearly the same on every machine, whatever else it does.
+//! The cost of telemetry in instructions of the daemon: nearly the same on every machine, whatever
+//! else runs on it.
 #![forbid(unsafe_code)]
 
 use tollgate_conformance::callgrind::PerCall;
 
-/// The most for one side of a call: 100 ns at one instruction per cycle of 3.3 GHz, which is slow.
+/// The limit for one side of a call: 100 ns at one instruction per cycle of 3.3 GHz, which is slow.
 const MOST_PER_SIDE: u64 = 330;
 
-/// A collector that nobody listens as, and chance that strikes one call in a million: all metrics are counted, and dice are rolled for each call.
+/// A collector that nobody listens as, and a sampling rate of one in a million: all metrics are
+/// counted, and each call is sampled.
 const KNOWN: &str = "[telemetry]
 endpoint = 'http://127.0.0.1:9'
 interval_s = 3600
 sample_per_million = 1
 ";
 
-/// Nothing is known of calls.
+/// No telemetry.
 const UNKNOWN: &str = "[telemetry]
 durations = false
 kept_spans = 0
@@ -23,8 +25,8 @@ log_failures = false
 #[test]
 fn a_call_that_is_not_sampled_pays_little_for_what_is_known_of_it() {
     let (unknown, known) = (PerCall::of_daemon(UNKNOWN), PerCall::of_daemon(KNOWN));
-    // Which calls are traced is decided in these files, what a call took is noted by that function. All else of the daemon differs from run to
-    // run by more than that, since there may be more turns or fewer.
+    // These files decide about tracing, and that function records a call's duration. The rest of
+    // the daemon differs more than that from run to run, since the number of turns varies.
     let decides = |file: &str| {
         let parts = [
             "telemetry/src/sampling.rs",

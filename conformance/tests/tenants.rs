@@ -1,5 +1,6 @@
-//! Tenants of one daemon: what one has bound is nothing to another's policies; a token is kept from others, and ends when it is rotated;
-//! and with a tenant ends all that it has, and nothing of anybody else's.
+//! Tenants of one daemon: one tenant's bindings don't affect another's policies; a token is secret,
+//! and ends when it is rotated; and with a tenant all its objects end, and nothing of other
+//! tenants.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -79,7 +80,7 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
         depot(&bed, "mine.proto", &["Get"], MINE),
         depot(&bed, "theirs.proto", &["Get", "Other"], THEIRS),
     );
-    // Another tenant's, one of an application that has gone, one that is only prefetched.
+    // Another tenant's, one of an application that has ended, one that is only prefetched.
     let _theirs = serve(&daemon, &zeus, &theirs);
     let dead = serve(&daemon, &acme, &theirs);
     drop(dead);
@@ -102,7 +103,7 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
         (0, ""),
         "{attached}"
     );
-    // What only zeus has is no method of acme's, and the sentence knows of nobody else.
+    // A method that only zeus has isn't acme's, and the message reveals no other tenant.
     let other = daemon.run(&format!(
         "policy attach {policy} {place} --method Other --side server"
     ));
@@ -112,14 +113,15 @@ fn a_policy_is_checked_against_what_live_applications_of_its_tenant_have_bound_o
         "policy p@1 is for depot.S/Get, not for depot.S/Other",
     );
     assert!(!other.err.contains("zeus"), "{other}");
-    // On the other side nobody has bound anything, which is said.
+    // On the other side nobody has bound anything, which the message says.
     let unchecked = daemon.run(&format!("policy attach {policy} {place} --side client"));
     let why = "warning: nothing was checked: no application of tenant acme has bound depot.S on the client side";
     assert!(
         unchecked.code == 0 && unchecked.err.contains(why),
         "{unchecked}"
     );
-    // The provider's for every tenant meets all of them, and whoever administers the daemon is told whose doesn't fit.
+    // The provider's policy for every tenant meets all of them, and the administrator learns which
+    // tenant's doesn't fit.
     let policy = push(&bed, &daemon, "--provider");
     let of_all = daemon.run(&format!(
         "policy attach {policy} --provider --service depot.S --side server"
@@ -174,13 +176,13 @@ fn a_schema_that_comes_later_and_does_not_fit_is_refused_and_shown_until_it_does
           has no field \"s\"; p of tenant acme is attached at server depot.S/*: detach it, or upgrade it to a version that fits"
         ]
     );
-    // Neither another tenant nor an application with a schema that fits is hindered.
+    // Neither another tenant nor an application with a matching schema is affected.
     let _theirs = serve(&daemon, &zeus, &theirs);
     let _mine = serve(&daemon, &acme, &mine);
     daemon.ok("policy detach p --tenant acme");
     assert!(problems(&daemon).is_empty(), "{:?}", problems(&daemon));
     let _fits_now = serve(&daemon, &acme, &theirs);
-    // The provider's isn't named to the tenant's application.
+    // The tenant's application doesn't see the name of the provider's policy.
     let policy = push(&bed, &daemon, "--provider");
     daemon.ok(&format!(
         "policy attach {policy} --provider --service depot.S --side client"
@@ -298,7 +300,7 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     let _serving = serve(&daemon, &token, &proto);
     let socket = daemon.socket().display().to_string();
     let call = |flags: &[&str], input: &str, env: &[(&str, &str)]| {
-        // `env` sets what a program finds.
+        // `env` sets the environment of a program.
         let mut line: Vec<String> = vec![
             "-u".into(),
             "TOLLGATE_TOKEN".into(),
@@ -322,7 +324,7 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     quiet(call(&["--token-file", "-"], &token, &[]));
     quiet(call(&[], "", &[("TOLLGATE_TOKEN", &token)]));
     quiet(call(&[], "", &[("TOLLGATE_TOKEN_FILE", &path)]));
-    // What is typed comes before the environment, and there the token before the file.
+    // Precedence: the argument, then the environment, where the token comes before the file.
     quiet(call(
         &["--token-file", &path],
         "",
@@ -390,7 +392,7 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     assert!(!format!("{:?}", SessionOptions::new(&socket, &token)).contains(&token));
 }
 
-/// Echoes, but not before it may.
+/// Echoes, but only after permission.
 #[derive(Default)]
 struct Held {
     came: AtomicU64,
@@ -452,7 +454,7 @@ fn a_rotated_token_ends_its_sessions_at_once_or_after_the_grace() {
     let (client, bystander) = (open(&daemon, &first), open(&daemon, &other));
     echo(&client).unwrap();
     echo(&bystander).unwrap();
-    // With grace everything goes on, and both tokens open sessions.
+    // With a grace period everything continues, and both tokens open sessions.
     let second = daemon
         .ok("tenant rotate acme --grace 60m")
         .trim()
@@ -460,7 +462,7 @@ fn a_rotated_token_ends_its_sessions_at_once_or_after_the_grace() {
     echo(&client).unwrap();
     let [_old, new] = [&first, &second].map(|token| open(&daemon, token));
     echo(&new).unwrap();
-    // Without, only what was opened with the last one stays.
+    // Without it, only sessions with the newest token stay.
     let third = daemon.ok("tenant rotate acme").trim().to_owned();
     let why = "the token of tenant acme was rotated: open a session with the new one";
     for session in [&client, &new] {
@@ -501,7 +503,7 @@ fn a_rotated_token_ends_its_sessions_at_once_or_after_the_grace() {
     }
 }
 
-/// What the daemon was told before it was killed holds afterwards, with the grace that is left.
+/// Acknowledged changes hold after a kill, with the rest of the grace period.
 #[test]
 fn a_rotation_and_a_removal_survive_a_kill() {
     let bed = Testbed::new();
@@ -569,7 +571,7 @@ fn a_removed_tenant_ends_with_its_sessions_calls_policies_and_attachments() {
             "removed tenant acme: 2 sessions\n  policy acl@1\n  attachment of acme's acl at client hotel.Reservation/*\n  \
              attachment of (provider)'s acl at client hotel.Reservation/* of tenant acme (provider-pre)\n"
         );
-        // Once each: by what the server's end or their own is told first.
+        // Once each, with the message of the server's end or of their own, whichever comes first.
         for call in calls {
             let ended = call.join().unwrap().unwrap_err();
             let either = [Code::UNAUTHENTICATED, Code::UNAVAILABLE];
@@ -600,7 +602,7 @@ fn a_removed_tenant_ends_with_its_sessions_calls_policies_and_attachments() {
         Code::NOT_FOUND,
         "there is no tenant \"acme\"",
     );
-    // One of its name has nothing of it.
+    // A new tenant with its name has none of its objects.
     let again = daemon.tenant("acme");
     drop(open(&daemon, &again));
     assert_eq!(

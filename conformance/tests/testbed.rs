@@ -1,4 +1,4 @@
-//! The testbed keeps its own promises: it sees what children say, and leaves none behind.
+//! The testbed itself: it captures the output of children, and leaves none behind.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,8 @@
-//! `tollgate top`: what it says of real calls, how that looks, and that it gives back the terminal that it has borrowed.
+//! `tollgate top`: its contents during real calls, its appearance, and its restoration of the
+//! terminal.
 //!
-//! `TOLLGATE_SCREENSHOTS=DIRECTORY` keeps a picture of it, through a browser. The README's is one: `service/cli/top.png`.
+//! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves a picture of it, through a browser. The README has one:
+//! `service/cli/top.png`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +20,7 @@ use tollgate_conformance::traffic::Traffic;
 
 const RESERVE: &str = "hotel.Reservation/Reserve";
 
-/// A daemon that serves reservations to all but Ada, and the token of its tenant acme.
+/// A daemon that serves reservations to everyone except Ada, and the token of its tenant acme.
 fn guarded(bed: &Testbed) -> (Daemon, String, Process) {
     let daemon = bed.daemon("a");
     let token = daemon.tenant("acme");
@@ -31,7 +33,7 @@ fn guarded(bed: &Testbed) -> (Daemon, String, Process) {
     (daemon, token, server)
 }
 
-/// A reservation; the status with which it ends.
+/// Makes a reservation; returns its status.
 fn reserve(daemon: &Daemon, token: &str, name: &str) -> i32 {
     let request = json!({"customer_name": name}).to_string();
     daemon.call_hotel(token, "", RESERVE, &request).code
@@ -41,7 +43,7 @@ fn shown(daemon: &Daemon, args: &str) -> Value {
     serde_json::from_str(&daemon.ok(&format!("top --json {args}"))).unwrap()
 }
 
-/// The one row of a table that has these values.
+/// The only row of a table with these values.
 #[track_caller]
 fn row<'v>(shown: &'v Value, table: &str, key: &str, value: &str) -> &'v Value {
     let rows = shown[table].as_array().unwrap();
@@ -60,7 +62,7 @@ fn methods_and_policies_are_counted_as_they_were_called() {
     for _ in 0..3 {
         assert_eq!(reserve(&daemon, &token, "Ada"), 7);
     }
-    // Nobody calls in between.
+    // No calls in between.
     let idle = shown(&daemon, "--interval 100ms");
     let client = row(&idle, "methods", "side", "client");
     assert_eq!(client["method"], RESERVE);
@@ -84,7 +86,7 @@ fn methods_and_policies_are_counted_as_they_were_called() {
         (&json!(1), &json!(1))
     );
 
-    // Somebody does.
+    // Some calls.
     let (is_over, made) = (AtomicBool::new(false), AtomicU64::new(0));
     let busy = std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -96,7 +98,7 @@ fn methods_and_policies_are_counted_as_they_were_called() {
             }
         });
         let begun = eventually(SOON, || made.load(Ordering::Relaxed) > 0);
-        // Nothing panics before the calls have been told to end.
+        // Nothing panics before the calls have been stopped.
         let busy = daemon.run("top --json --interval 3s --sort denials");
         is_over.store(true, Ordering::Relaxed);
         begun.map(|_| busy)
@@ -161,7 +163,7 @@ fn without_a_daemon_it_says_so() {
     }
 }
 
-/// Leaves the alternate screen, which is what it has put its own on.
+/// Leaves the alternate screen, which it has entered for its own.
 const LEAVE: &str = "\u{1b}[?1049l";
 
 fn look(terminal: &Terminal, daemon: &Daemon, every: &str) -> Process {
@@ -191,7 +193,7 @@ fn the_live_view_gives_the_terminal_back() {
     terminal.press("pss");
     shows(&terminal, "p99▼");
 
-    // It outlives its daemon, and goes on with the next.
+    // It outlives its daemon, and continues with the next.
     daemon.process().kill();
     shows(&terminal, "trying again");
     drop(daemon);
@@ -210,7 +212,7 @@ fn the_live_view_gives_the_terminal_back() {
     let left = eventually(SOON, || terminal.said().contains(LEAVE));
     left.unwrap_or_else(|_| panic!("{:?}", terminal.said()));
 
-    // Told by a signal, as by a key.
+    // A signal ends it like a key.
     let terminal = Terminal::new(20, 3);
     let mut top = look(&terminal, &daemon, "200ms");
     shows(&terminal, "METHOD");
@@ -222,7 +224,7 @@ fn the_live_view_gives_the_terminal_back() {
     left.unwrap_or_else(|_| panic!("{:?}", terminal.said()));
 }
 
-/// A screen's columns: the terminal is one less wide before it is painted anew.
+/// A screen's columns: the terminal is one column narrower before it is repainted.
 const COLUMNS: u16 = 101;
 const ROWS: u16 = 16;
 
@@ -237,7 +239,7 @@ fn the_live_view_is_painted_in_colours() {
     let bank = Traffic::start("bank", &daemon, &daemon);
     let terminal = Terminal::new(COLUMNS - 1, ROWS);
     let mut top = look(&terminal, &daemon, "1s");
-    // By CPU, rate, p99, denials.
+    // Sorted by CPU, rate, p99, denials.
     terminal.press("sss");
     let is_over = AtomicBool::new(false);
     let mut screen = Screen::painted(COLUMNS, ROWS, "");
@@ -249,12 +251,13 @@ fn the_live_view_is_painted_in_colours() {
                 }
             }
         });
-        // Nothing panics before the calls have been told to end.
+        // Nothing panics before the calls have been stopped.
         let painted = eventually(2 * SOON, || {
             screen = Screen::painted(COLUMNS, ROWS, &terminal.repainted());
             let lines = screen.lines();
             let line = |words: &str| lines.iter().find(|line| line.contains(words));
-            // Of an interval with calls of both tenants, and with denials, which those of none are below.
+            // An interval with calls of both tenants, and with denials, which sort before calls
+            // without.
             let rows = [
                 "Echo/Echo",
                 "acl@1",

@@ -1,4 +1,4 @@
-//! Methods as tower services: layers in front of them do what they do elsewhere.
+//! Methods as tower services: layers in front of them work as usual.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -11,7 +11,7 @@ use tollgate_conformance::backstage::Backstage;
 use tollgate_conformance::interop::{Ask, SemanticsClient};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
-/// What calls, and what answers.
+/// The client and the server.
 fn served() -> (SemanticsClient, Backstage) {
     let backstage = Backstage::with_semantics();
     let channel = Channel::new(&backstage.session(), "");
@@ -63,14 +63,14 @@ fn layers_do_what_they_do() {
     let (client, _backstage) = served();
     let (begun, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
     executor().block_on(async {
-        // One that takes too long is given up.
+        // A call that takes too long is cancelled.
         let impatient = ServiceBuilder::new()
             .timeout(Duration::from_millis(50))
             .service(client.unary_service());
         let late: Result<_, BoxError> = impatient.oneshot(ask(1, 20_000)).await;
         assert!(late.unwrap_err().is::<tower::timeout::error::Elapsed>());
 
-        // No more than two at once reach the library.
+        // At most two at once reach the library.
         let limited = ServiceBuilder::new()
             .concurrency_limit(2)
             .map_request(|request: Request<Ask>| {

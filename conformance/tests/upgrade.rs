@@ -1,4 +1,4 @@
-//! A daemon is replaced by another process while applications use it, or nothing happens at all.
+//! A daemon is replaced by another process while applications use it, or nothing changes.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ use tollgate_conformance::hotel::reservation_server::ReservationServer;
 use tollgate_conformance::process::{Process, program, signal};
 use tollgate_conformance::testbed::{Daemon, Options, SOON, Testbed, eventually, succeed};
 
-/// A daemon with a server, and an access list that keeps Mallory out.
+/// A daemon with a server, and an access list that blocks Mallory.
 struct Host {
     bed: Testbed,
     daemon: Daemon,
@@ -51,7 +51,7 @@ impl Host {
         Session::open(SessionOptions::new(self.daemon.socket(), &self.token)).unwrap()
     }
 
-    /// What a daemon of the same version is started by.
+    /// The program for a daemon of the same version.
     fn successor(&self) -> PathBuf {
         let program = program("tollgated");
         self.bed.successor("next", &program.display().to_string())
@@ -76,7 +76,7 @@ async fn book(client: &ReservationClient, customer: &str) -> Result<u64, Status>
     Ok(reply.get_ref().view().reservation_id())
 }
 
-/// Books for both until that works for the one, after it may have failed for a while.
+/// Books for both until it succeeds for one, with failures allowed at first.
 fn serves_and_denies(session: &Session, client: &ReservationClient) {
     let began = Instant::now();
     while let Err(status) = block_on(session, book(client, "Ada")) {
@@ -97,7 +97,7 @@ fn another_process_takes_over_with_everything_that_was_stored_and_keeps_mallory_
         let session = host.session();
         let other = host.session();
         std::thread::scope(|scope| {
-            // All the time, one call after the other.
+            // Continuously, one call after the other.
             let mallory = scope.spawn(|| {
                 let client = ReservationClient::new(Channel::new(&other, ""));
                 let (mut denied, begun) = (0, Instant::now());
@@ -152,7 +152,7 @@ fn what_cannot_take_over_changes_nothing() {
             .successor(name, &format!("{false_successor} {name}"))
     };
     let no_program = host.bed.file("data", "no program");
-    // A program, the status it fails with, and what is said of it.
+    // A program, its exit status, and the message.
     let cases = [
         (no_program, 3, "can't be run: Permission denied"),
         (
@@ -210,7 +210,7 @@ fn what_cannot_take_over_changes_nothing() {
     serves_and_denies(&session, &client);
     let before = (host.daemon.pid(), host.sessions());
     for (program, code, sentence) in cases {
-        // Only one of them is to run out of time before it is ready.
+        // Only one of them is to time out before it is ready.
         let times_out = sentence.ends_with("300ms");
         let timeout = if times_out { "300ms" } else { "20s" };
         let line = format!("upgrade --timeout {timeout} --binary {}", program.display());
@@ -263,7 +263,7 @@ fn a_configuration_that_the_next_process_refuses_leaves_the_daemon_as_it_is() {
         assert!(outcome.err.contains(sentence), "{config}: {outcome}");
         assert_eq!(daemon.status()["pid"], pid);
     }
-    // The other one is as it is configured now.
+    // The other one has its current configuration.
     bed.file("a.toml", "spin_us = 33\n");
     let spins = |daemon: &Daemon| daemon.status()["datapath"][0]["spin_us"].clone();
     assert_eq!(spins(&daemon), 20);
@@ -274,7 +274,7 @@ fn a_configuration_that_the_next_process_refuses_leaves_the_daemon_as_it_is() {
 #[test]
 fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
     let host = Host::new(true);
-    // It fails when it is told to.
+    // It fails on request.
     let told = host.bed.path("told");
     let waits = format!("while [ ! -e {} ]; do sleep 0.05; done", told.display());
     let slow = host
@@ -317,11 +317,11 @@ fn while_one_takes_over_nothing_is_changed_and_no_other_does() {
     }
 }
 
-/// As `systemctl reload` does it with the unit that comes with the daemon.
+/// Like `systemctl reload` with the included unit.
 #[test]
 fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
     let bed = Testbed::new();
-    // As in a container of systemd's: a name without a file.
+    // Like in a container of systemd's: a name without a file.
     let supervisor = format!("tollgate-test-{}", std::process::id());
     let address = SocketAddr::from_abstract_name(&supervisor).unwrap();
     let told = UnixDatagram::bind_addr(&address).unwrap();
@@ -372,7 +372,7 @@ fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
         daemon.pid() != first
     });
     replaced.expect("another process serves");
-    // The one that was watched says it: nobody else is heard.
+    // Only the watched process's message counts.
     let serves = format!("MAINPID={}\nREADY=1\nSTATUS=\n", daemon.pid());
     assert_eq!(said, serves);
     assert!(daemon.process().ended(SOON).unwrap().success());
@@ -380,7 +380,7 @@ fn a_signal_upgrades_and_the_supervisor_learns_which_process_to_watch() {
     assert_eq!(hear(), "STOPPING=1\n");
 }
 
-/// The end of a container's first process is the container's.
+/// A container ends with its first process.
 #[test]
 fn the_first_process_of_a_container_stays_for_its_successor() {
     if !rustix::process::geteuid().is_root() {
@@ -401,7 +401,7 @@ fn the_first_process_of_a_container_stays_for_its_successor() {
     let first = std::fs::read_to_string(children).unwrap();
     let first: u32 = first.trim().parse().unwrap();
     let mut daemon = Daemon::ready(container);
-    // Whoever administers it is in the container, too.
+    // Its administrator is in the container, too.
     let administer = |line: &str| -> Value {
         let tollgate = program("tollgate").display().to_string();
         let line = format!("--target {first} --pid {tollgate} --socket {socket} {line} --json");
@@ -413,7 +413,7 @@ fn the_first_process_of_a_container_stays_for_its_successor() {
     assert_eq!(done["from"]["pid"], 1, "{done}");
     assert_ne!(done["to"]["pid"], 1, "{done}");
     assert_eq!(administer("status")["pid"], done["to"]["pid"]);
-    // What the container is told, the daemon is.
+    // A signal to the container reaches the daemon.
     signal(first, Signal::TERM);
     assert!(daemon.process().ended(SOON).is_some());
     assert!(!bed.path("a.sock").exists(), "the successor has cleared up");

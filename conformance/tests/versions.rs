@@ -1,5 +1,5 @@
-//! Versions whose trial ends badly, whose state can't be handed over, that run on several runtimes, that are compiled again: what
-//! an operator sees of it, through real daemons.
+//! Versions whose trial fails, whose state can't be handed over, that run on several runtimes, or
+//! that are compiled again: an operator's view of them, through real daemons.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -57,7 +57,7 @@ fn injecting(percent: u32) -> Vec<u8> {
     format!("{{\"percent\": {percent}, \"status\": 10, \"message\": \"injected\"}}").into_bytes()
 }
 
-/// It decides, it is sound, and it denies more than the version before: that is enough.
+/// It works without faults, and denies more than the previous version: that suffices.
 #[test]
 fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
     let bed = Testbed::new();
@@ -67,7 +67,7 @@ fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
     let place = Place::client("acme", ECHO).granting(&["delay"]);
     admin.install(&place, "f", &fault, &injecting(0));
-    // A tenth more of its calls end badly; five percentage points are let pass.
+    // 10 % more of its calls fail; 5 percentage points are tolerated.
     admin
         .push(&place, "f", &fault, Some(&injecting(10)))
         .unwrap();
@@ -96,7 +96,7 @@ fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
         (&Value::from(1), &Value::Null),
         "{now}"
     );
-    // Two hundred judgements of each are what it takes.
+    // It takes 200 evaluations of each.
     let versions = now["versions"].as_array().unwrap();
     let first = versions.iter().find(|v| v["version"] == 1).unwrap();
     assert!(first["allowed"].as_u64().unwrap() >= 200, "{now}");
@@ -111,7 +111,7 @@ fn a_canary_that_errs_more_often_is_rolled_back_by_itself() {
     }
 }
 
-/// A policy that hands over a word, and takes one over or refuses it.
+/// A policy that hands over a word, and accepts one or refuses it.
 fn stateful(restore: &str) -> Vec<u8> {
     let module = Module {
         manifest: r#""state":{"version":1},"#.to_owned(),
@@ -185,7 +185,8 @@ fn an_upgrade_whose_state_is_refused_leaves_everything_as_it_was() {
     );
 }
 
-/// A provider's policy for every tenant has an instance on each runtime; an operator sees one attachment.
+/// A provider's policy for every tenant has an instance on each runtime; an operator sees one
+/// attachment.
 #[test]
 fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     let bed = Testbed::new();
@@ -194,7 +195,7 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     let mut admin = Admin::connect(&daemon);
     let fault = std::fs::read(policy_file("fault_injection")).unwrap();
     let everywhere = Place::client("*", "*").pre().granting(&["delay"]);
-    // Eight tenants meet both runtimes.
+    // Eight tenants use both runtimes.
     let apps: Vec<App> = (0..8)
         .map(|n| App::new(&daemon, admin.tenant(&format!("tenant-{n}"))))
         .collect();
@@ -219,7 +220,7 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
         "{:?}",
         calls()
     );
-    // A tenant that comes later meets it, too.
+    // A later tenant gets it, too.
     let late = App::new(&daemon, admin.tenant("late"));
     assert!(late.call().contains("injected"));
     daemon.ok("policy detach f --provider");
@@ -228,7 +229,8 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
     assert_ne!(runtimes[0], runtimes[1]);
 }
 
-/// A policy that denies with how many requests it has judged, and hands that over; `refusal`: of what it is given, as `$count`.
+/// A policy that denies with the number of requests that it has evaluated, and hands that over;
+/// `refusal` is its reaction to the given state, as `$count`.
 fn counting(refusal: &str) -> Vec<u8> {
     let module = Module {
         manifest: r#""state":{"version":1},"#.to_owned(),
@@ -249,7 +251,8 @@ fn counting(refusal: &str) -> Vec<u8> {
     module.wasm()
 }
 
-/// Where one runtime has replaced a version already when another finds that it can't, the first goes back, with its state.
+/// If one runtime has replaced a version when another finds that it can't, the first goes back,
+/// with its state.
 #[test]
 fn a_version_is_replaced_with_its_state_on_all_runtimes_or_on_none() {
     let bed = Testbed::new();
@@ -302,8 +305,8 @@ fn workers(daemon: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// A version that has fallen out of all caches is compiled when it is attached, which takes as long as it takes: others change what
-/// they like meanwhile.
+/// A version that is in no cache any more is compiled when it is attached, in its own time: other
+/// changes proceed meanwhile.
 #[test]
 fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
     let bed = Testbed::new();
@@ -316,7 +319,7 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
     admin.tenant("slow");
     let token = admin.tenant("acme");
     let null = std::fs::read(policy_file("null")).unwrap();
-    // It takes a compiler seconds, so that one is met at it.
+    // The compiler needs seconds for it, so that the test can meet it.
     let code = "(local.set 0 (f64.convert_i64_s (i64.trunc_f64_u (local.get 0))))".repeat(150);
     let large = Module {
         methods: r#"{"method":"hotel.Reservation/*"}"#.to_owned(),
@@ -335,7 +338,7 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
     admin.push(&slow, "p", &large.wasm(), None).unwrap();
     daemon.process().signal(Signal::TERM);
     assert!(daemon.process().ended(SOON).is_some());
-    // What isn't attached has to be compiled when it is.
+    // A version that isn't attached must be compiled for its attachment.
     for path in compiled() {
         if !attached.contains(&path) {
             std::fs::remove_file(path).unwrap();
@@ -351,7 +354,7 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
         assert!(found.is_ok(), "a worker compiles");
         let held = workers(pid)[0];
         kill_process(held, Signal::STOP).unwrap();
-        // The worker stands still, so these end only if they don't wait for it.
+        // The worker is stopped, so these end only if they don't wait for it.
         admin.attach(&acme, "null", 1).unwrap();
         admin.detach(&acme, "null").unwrap();
         admin.attach(&acme, "null", 1).unwrap();
@@ -365,7 +368,8 @@ fn nobody_waits_while_another_tenants_policy_is_compiled_again() {
     assert_eq!(found["stable"], 1, "{found}");
 }
 
-/// `RETIRED_VERSIONS` of the daemon: what left its place longer ago is forgotten, so that a busy operator fills no memory.
+/// `RETIRED_VERSIONS` of the daemon: older retired versions are forgotten, so that a busy operator
+/// fills no memory.
 #[test]
 fn of_versions_that_have_left_their_place_the_last_eight_are_reported() {
     const RETIRED: u64 = 8;
@@ -389,7 +393,8 @@ fn of_versions_that_have_left_their_place_the_last_eight_are_reported() {
     );
 }
 
-/// `COMPILED_POLICIES` of the daemon: an older one is loaded from its artifact when it is attached, and nothing is compiled.
+/// `COMPILED_POLICIES` of the daemon: an older version is loaded from its artifact when it is
+/// attached, and nothing is compiled.
 #[test]
 fn the_newest_compiled_policies_are_at_hand_and_older_ones_are_loaded() {
     const AT_HAND: u32 = 64;
@@ -400,7 +405,7 @@ fn the_newest_compiled_policies_are_at_hand_and_older_ones_are_loaded() {
     let place = Place::client("acme", ECHO);
     let name = |number: u32| format!("p{}", number / 8);
     for number in 0..=AT_HAND {
-        // Modules that differ, so that each is compiled; eight versions of each policy.
+        // Different modules, so that each is compiled; eight versions of each policy.
         let module = Module::that(&format!("(local.set $n (i32.const {number}))"));
         let pushed = admin.push(&place, &name(number), &module.wasm(), None);
         assert_eq!(pushed, Ok(1 + number % 8));

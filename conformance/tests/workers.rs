@@ -1,4 +1,4 @@
-//! Handlers that block, on workers: others go on meanwhile, and what holds for handlers holds for them.
+//! Blocking handlers on workers: other calls continue, and all rules for handlers apply.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,18 +14,18 @@ use tollgate::{
 use tollgate_conformance::interop::{Answer, Ask, Semantics, SemanticsClient, SemanticsServer};
 use tollgate_conformance::testbed::{Daemon, SOON, Testbed};
 
-/// Blocks its thread for as long as the gate is shut.
+/// Blocks its thread while the gate is shut.
 #[derive(Clone, Default)]
 struct Blocking {
     gate: Arc<Gate>,
-    /// Handlers that block now, and the most that have at once.
+    /// The number of handlers that block now, and its maximum.
     now: Arc<AtomicUsize>,
     most: Arc<AtomicUsize>,
-    /// Streams that were given up.
+    /// The number of cancelled streams.
     given_up: Arc<AtomicUsize>,
 }
 
-/// Open, until somebody shuts it.
+/// Open until it is shut.
 #[derive(Default)]
 struct Gate {
     shut: Mutex<bool>,
@@ -54,7 +54,7 @@ impl Drop for Shut<'_> {
     }
 }
 
-/// Counts what is dropped before its end.
+/// Counts unfinished drops.
 struct GivenUp(Arc<AtomicUsize>);
 
 impl Drop for GivenUp {
@@ -147,12 +147,12 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
     let session = open(&daemon, &token);
     let client = SemanticsClient::new(Channel::new(&session, ""));
     block_on(&session, async {
-        // The first call binds; and the daemon goes to sleep after it.
+        // The first call binds; the daemon sleeps after it.
         client.unary(ask(0)).await.unwrap();
         std::thread::sleep(Duration::from_millis(200));
         let shut = blocking.gate.shut();
         let mut slow: FuturesUnordered<_> = (0..6).map(|k| client.unary(ask(k))).collect();
-        // Polled once, so that they are before the others.
+        // Polled once, so that they precede the others.
         let first = futures_util::future::poll_immediate(slow.next()).await;
         assert!(first.is_none());
         for _ in 0..50 {
@@ -161,7 +161,8 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
             let name = std::str::from_utf8(answer.view().payload()).unwrap();
             assert!(!name.starts_with("tollgate-worker"), "{name}");
         }
-        // Only now: this thread drives the calls, and a daemon that sleeps isn't woken while it waits here.
+        // Only now: this thread drives the calls, and a sleeping daemon isn't woken while it waits
+        // here.
         wait_for(&blocking.now, 3, "workers take calls");
         assert_eq!(
             blocking.most.load(Ordering::SeqCst),
@@ -180,19 +181,19 @@ fn blocking_handlers_run_on_workers_and_the_others_inline() {
             );
         }
         assert_eq!(blocking.most.load(Ordering::SeqCst), 3, "three at a time");
-        // A panic is its call's.
+        // A panic affects only its call.
         let panics = Ask {
             code: 2,
             ..Ask::default()
         };
         assert_eq!(client.unary(panics).await.unwrap_err().code, Code::INTERNAL);
-        // Streams work there, and are given up there.
+        // Streams work there, and can be cancelled there.
         let asks = stream::iter((0..1000).map(ask));
         let sum = client.collect(asks).await.unwrap();
         assert_eq!(sum.get_ref().view().number(), 499_500);
         assert_eq!(blocking.given_up.load(Ordering::SeqCst), 1, "at its end");
         let mut endless = Request::new(stream::pending::<Ask>());
-        // Long enough for it to reach its handler.
+        // Long enough to reach its handler.
         endless.set_timeout(Duration::from_secs(2));
         let status = client.collect(endless).await.unwrap_err();
         assert_eq!(status.code, Code::DEADLINE_EXCEEDED);

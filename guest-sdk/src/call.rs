@@ -1,4 +1,4 @@
-//! What a policy reads: a call's view.
+//! The view of a call that a policy reads.
 //!
 //! ```text
 //!   0 total length u32 | 4 field count u32
@@ -6,13 +6,14 @@
 //!   then the bytes of strings and bytes fields, and the values of metadata keys, each: len u32 | bytes
 //! ```
 //!
-//! The view comes from the host, which a policy has to trust anyway. One that contradicts itself still ends in a panic, so
-//! that the call fails closed, instead of in a field that looks absent.
+//! The view comes from the host, which a policy must trust anyway. An inconsistent view still
+//! panics, so the call fails closed; it never looks like an absent field.
 
 /// A call, reduced to the fields that the manifest declares.
 ///
-/// Fields are numbered as the manifest lists them, from 0. A getter returns `None` if the field is absent, and panics if
-/// the manifest doesn't declare so many fields. Metadata keys are numbered behind the fields. Which getter fits a field is known from the schema: the view has no types.
+/// Fields are numbered from 0 in the order of the manifest; metadata keys follow the fields. A
+/// getter returns `None` if the field is absent, and panics if the manifest declares fewer fields.
+/// The schema determines the right getter for a field: the view has no types.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     method: u32,
@@ -20,22 +21,22 @@ pub struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// A call by its parts; what tests use.
+    /// A call from its parts, for tests.
     pub fn new(method: u32, view: &'a [u8]) -> Call<'a> {
         Call { method, view }
     }
 
-    /// Which entry of the manifest's `methods` applies.
+    /// The index of the matching entry in the manifest's `methods`.
     pub fn method(&self) -> u32 {
         self.method
     }
 
-    /// How many fields and metadata keys there are.
+    /// The number of fields and metadata keys.
     pub fn field_count(&self) -> u32 {
         word(self.view, 4)
     }
 
-    /// A string or bytes field, as it is. Cheaper than [`Call::text`] if you only compare.
+    /// A string or bytes field, unchecked. Cheaper than [`Call::text`] for comparisons.
     #[inline]
     pub fn bytes(&self, field: u32) -> Option<&'a [u8]> {
         let entry = self.entry(field)?;
@@ -74,7 +75,7 @@ impl<'a> Call<'a> {
         Some(f64::from_bits(self.uint(field)?))
     }
 
-    /// The values of a metadata key: none if it is absent, or the operator withholds it.
+    /// The values of a metadata key; none if it is absent or the operator withholds it.
     #[inline]
     pub fn values(&self, entry: u32) -> Values<'a> {
         match self.entry(entry) {
@@ -107,23 +108,23 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// How many there are.
+    /// The number of values.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// True if there are none.
+    /// True if there are no values.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// The first one.
+    /// The first value.
     #[inline]
     pub fn first(mut self) -> Option<&'a [u8]> {
         self.next()
     }
 
-    /// The first one as text, which it is unless the key ends in `-bin`.
+    /// The first value as text, unless the key ends in `-bin`.
     #[inline]
     pub fn first_text(self) -> Option<&'a str> {
         Some(str::from_utf8(self.first()?).expect("the host checked that the value is ASCII"))

@@ -1,18 +1,21 @@
-//! The configuration before a policy's own parser: what tenants stumble over first gets a sentence of its own.
+//! A check before a policy's own parser of its configuration, with clear messages for common
+//! mistakes.
 
-/// The configuration's bytes, if they can be a JSON object. What else is wrong with it is for the parser to say.
+/// Returns the configuration's bytes if they may be a JSON object. The parser reports other
+/// mistakes.
 ///
-/// Parsers say that a missing configuration ends too early, and read an array as if it were an object without names.
+/// Parsers report that a missing configuration ends too early, and accept an array as an object
+/// without names.
 ///
 /// # Errors
-/// A sentence for whoever pushed the configuration.
+/// A message for the user that pushed the configuration.
 pub fn json_object(config: &[u8]) -> Result<&[u8], String> {
     match config.trim_ascii_start() {
         [] => Err(
             "there is none, and this policy needs one: push it with --config FILE.json".to_owned(),
         ),
         [b'{', ..] => Ok(config),
-        _ => Err("it isn't a JSON object, which would begin with {".to_owned()),
+        _ => Err("it isn't a JSON object; an object begins with {".to_owned()),
     }
 }
 

@@ -1,16 +1,17 @@
-//! What a policy does to a call that it lets pass.
+//! The effects of a policy on a call that it allows.
 
 use std::time::Duration;
 
-/// One thing that is done to a call.
+/// One effect on a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// A field of the message gets another value. By its position in the manifest's `changes` (or `reply_changes`).
+    /// A message field gets a new value. The index is its position in the manifest's `changes` (or
+    /// `reply_changes`).
     Field(u32, NewValue),
-    /// A metadata key gets this one value instead of all that it has, or none. By its position in the manifest's
-    /// `metadata_changes` (or `reply_metadata_changes`).
+    /// A metadata key gets this one value instead of its values, or is removed. The index is its
+    /// position in the manifest's `metadata_changes` (or `reply_metadata_changes`).
     Metadata(u32, Option<Vec<u8>>),
-    /// The call waits so many microseconds.
+    /// The call is delayed by this many microseconds.
     Delay(u32),
     /// The call's priority.
     Priority(u8),
@@ -21,37 +22,37 @@ pub enum Effect {
 /// A field's new value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewValue {
-    /// The field becomes absent, or zero or empty if it can't be.
+    /// The field becomes absent, or zero or empty if it can't be absent.
     Clear,
-    /// A number, bool or enum, as a view has it.
+    /// A number, bool or enum, encoded as in a view.
     Bits(u64),
     /// A string or bytes.
     Bytes(Vec<u8>),
 }
 
-/// What is done to a call: each field, each metadata key and all else at most once.
+/// The effects on a call: at most one per field, per metadata key and per other kind.
 ///
-/// What is said twice is as it was said the second time.
+/// A repeated effect replaces the earlier one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects(Vec<Effect>);
 
 impl Effects {
-    /// The longest delay; a longer one is cut to it.
+    /// The longest delay; longer ones are reduced to it.
     pub const DELAY_MAX: Duration = Duration::from_secs(1);
-    /// The highest priority; a higher one is cut to it.
+    /// The highest priority; higher ones are reduced to it.
     pub const PRIORITY_MAX: u8 = 7;
 
-    /// None yet. Allocates nothing.
+    /// No effects. Allocates nothing.
     pub const fn new() -> Effects {
         Effects(Vec::new())
     }
 
-    /// Empties a field.
+    /// Clears a field.
     pub fn clear(&mut self, field: u32) {
         self.put(Effect::Field(field, NewValue::Clear));
     }
 
-    /// Sets a number (sign-extended if it is signed), a bool, an enum, or a float's bits.
+    /// Sets a number (sign-extended if it is signed), a bool, an enum, or the bits of a float.
     pub fn bits(&mut self, field: u32, value: u64) {
         self.put(Effect::Field(field, NewValue::Bits(value)));
     }
@@ -61,8 +62,8 @@ impl Effects {
         self.put(Effect::Field(field, NewValue::Bytes(value.to_owned())));
     }
 
-    /// Gives a metadata key this one value: printable ASCII, or any bytes if the key ends in `-bin`. All else ends the
-    /// instance.
+    /// Sets a metadata key to this one value: printable ASCII, or any bytes if the key ends in
+    /// `-bin`. Any other value ends the instance.
     pub fn set_metadata(&mut self, key: u32, value: &[u8]) {
         self.put(Effect::Metadata(key, Some(value.to_owned())));
     }
@@ -72,14 +73,14 @@ impl Effects {
         self.put(Effect::Metadata(key, None));
     }
 
-    /// Lets the call wait, at most [`Effects::DELAY_MAX`]. Needs the capability `delay`.
+    /// Delays the call by at most [`Effects::DELAY_MAX`]. Needs the capability `delay`.
     pub fn delay(&mut self, delay: Duration) {
         let us = delay.min(Effects::DELAY_MAX).as_micros();
         self.put(Effect::Delay(us as u32));
     }
 
-    /// Makes the call more or less urgent than the others: 0 is what all calls have, [`Effects::PRIORITY_MAX`] comes first.
-    /// Needs the capability `priority`.
+    /// Sets the call's priority: 0 is the default, [`Effects::PRIORITY_MAX`] goes first. Needs the
+    /// capability `priority`.
     pub fn priority(&mut self, priority: u8) {
         self.put(Effect::Priority(priority.min(Effects::PRIORITY_MAX)));
     }
@@ -89,17 +90,17 @@ impl Effects {
         self.put(Effect::Route(route.clone()));
     }
 
-    /// True if nothing is done.
+    /// True if there are no effects.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All effects.
     pub fn iter(&self) -> std::slice::Iter<'_, Effect> {
         self.0.iter()
     }
 
-    /// Adds what others do.
+    /// Adds further effects.
     pub(crate) fn extend(&mut self, others: Effects) {
         others.0.into_iter().for_each(|effect| self.put(effect));
     }
@@ -113,7 +114,7 @@ impl Effects {
 }
 
 impl Effect {
-    /// Both say the same thing of the call, perhaps with another value.
+    /// True if both have the same target; the values may differ.
     fn is_about(&self, other: &Effect) -> bool {
         match (self, other) {
             (Effect::Field(one, _), Effect::Field(other, _)) => one == other,
@@ -134,13 +135,13 @@ impl Route {
     /// A route with this label.
     ///
     /// # Errors
-    /// A sentence for whoever configured the policy: labels aren't like that.
+    /// A message for the user that configured the policy: the label is invalid.
     pub fn new(label: &str) -> Result<Route, String> {
         let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
         match (1..=64).contains(&label.len()) && label.bytes().all(allowed) {
             true => Ok(Route(label.to_owned())),
             false => Err(format!(
-                "{label:?} is no route; its label is 1 to 64 of a-z 0-9 - _ ."
+                "{label:?} is not a valid route; a label is 1 to 64 of a-z 0-9 - _ ."
             )),
         }
     }
@@ -187,7 +188,11 @@ mod tests {
             assert_eq!(Route::new(label).unwrap().label(), label);
         }
         for label in ["", "A", "a b", "é", &"r".repeat(65)] {
-            assert!(Route::new(label).unwrap_err().contains("is no route"));
+            assert!(
+                Route::new(label)
+                    .unwrap_err()
+                    .contains("is not a valid route")
+            );
         }
     }
 }

@@ -1,11 +1,10 @@
 #![doc = include_str!("../README.md")]
 //! # How this crate is built
-//!
-//! [`policy`] turns an author's functions into a [`Policy`] and types for what they read, [`export!`] turns that into a
-//! module. [`Call`] is a call before it has types, [`Verdict`] what a function answers. `rt.rs` moves bytes between the ABI's buffer and those types, in safe Rust and on any target,
-//! which is how the vectors are checked natively; only `wasm.rs`,
-//! which has the imports and the exports, is about WebAssembly. Absent on purpose:
-//! allocation per allowed call, any dependency.
+//! [`policy`] turns an author's functions into a [`Policy`] with typed views; [`export!`] turns
+//! that into a module. [`Call`] is an untyped call; [`Verdict`] is a function's answer. `rt.rs`
+//! converts between the bytes of the ABI's buffer and these types. It is safe Rust for any target,
+//! so the vectors are tested natively. Only `wasm.rs`, with imports and exports, is specific to
+//! WebAssembly. Absent on purpose: allocations per allowed call, and dependencies.
 #![allow(
     clippy::test_attr_in_doctest,
     reason = "the README's policy is a crate of its own, with tests"
@@ -33,51 +32,51 @@ pub use verdict::{Status, Verdict};
 pub use wasm::log_panics;
 pub use wasm::{Counter, Gauge, Histogram, Level, log, now_ms, random, state};
 
-/// A policy: made from its configuration, then asked about calls.
+/// A policy: created from its configuration, then asked for a verdict on each call.
 ///
-/// A panic anywhere ends the instance: the call that was being judged fails closed, and so does every later one until the
-/// daemon has replaced the instance.
+/// Any panic ends the instance: the call being evaluated fails closed, and so does every later call
+/// until the daemon has replaced the instance.
 pub trait Policy: Sized {
-    /// Reads the configuration (empty if there is none). Called once.
+    /// Parses the configuration (empty if there is none). Called once.
     ///
     /// # Errors
-    /// A sentence for whoever pushed the configuration; the policy isn't put to work then.
+    /// A message for the user that pushed the configuration. The policy is then not used.
     fn configure(config: &[u8]) -> Result<Self, String>;
 
-    /// Judges a request. Must be there if the manifest has the hook `request`.
+    /// Evaluates a request. Required if the manifest has the hook `request`.
     fn request(&mut self, call: &Call<'_>) -> Verdict<'_> {
         let _ = call;
         Verdict::deny(
             Status::INTERNAL,
-            "the policy declares a request hook and has none",
+            "the policy declares a request hook but doesn't implement it",
         )
     }
 
-    /// Judges a reply. Must be there if the manifest has the hook `reply`.
+    /// Evaluates a reply. Required if the manifest has the hook `reply`.
     fn reply(&mut self, call: &Call<'_>) -> Verdict<'_> {
         let _ = call;
         Verdict::deny(
             Status::INTERNAL,
-            "the policy declares a reply hook and has none",
+            "the policy declares a reply hook but doesn't implement it",
         )
     }
 
-    /// Time has passed: the manifest's `tick_ms`.
+    /// Called every `tick_ms` of the manifest.
     fn tick(&mut self) {}
 
-    /// What the next version of the policy needs in order to go on where this one stops.
+    /// The state from which the policy's next version continues.
     fn save(&mut self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Goes on where another instance has stopped; `version` is the one that its manifest declared for its state.
+    /// Continues from another instance's state; `version` is that state's version in its manifest.
     ///
     /// # Errors
-    /// A sentence for the log; the upgrade is refused then.
+    /// A message for the log. The upgrade is then refused.
     fn restore(&mut self, version: u32, state: &[u8]) -> Result<(), String> {
         let _ = state;
         Err(format!(
-            "there is no way to read state of version {version}"
+            "this policy can't restore state of version {version}"
         ))
     }
 }

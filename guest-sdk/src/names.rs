@@ -1,15 +1,16 @@
 //! A set of names for fast membership tests.
 //!
-//! std's `HashSet` hashes with SipHash against attackers who choose the *keys*, and looks into groups of slots that WebAssembly
-//! without SIMD has to take apart. Here the keys come from the policy's own configuration, and a caller who only looks names up
-//! can't lengthen a probe: a hash of one multiplication per eight bytes and a table of tags do, in a third of the instructions.
+//! std's `HashSet` uses SipHash against attackers that choose the *keys*, and searches groups of
+//! slots, which is slow in WebAssembly without SIMD. Here the keys come from the policy's own
+//! configuration, and a caller that only looks up names can't lengthen a probe. So a hash with one
+//! multiplication per 8 bytes and a table of tags suffice, with a third of the instructions.
 //!
 //! ```text
-//!   tags:   | 0 | t | 0 | 0 | t | ...   a power of two, at least four times as many as names; 0: free, and a probe ends there
-//!   places:       index            which name, where there is a tag
+//!   tags:   | 0 | t | 0 | 0 | t | ...   length: a power of two, at least 4 times the names; 0: free, ends a probe
+//!   places:       index            the name's index, for each tag
 //! ```
 
-/// Names (any bytes) that were put in once and are looked up often.
+/// A set of names (any bytes) that is built once and queried often.
 #[derive(Clone, Debug, Default)]
 pub struct NameSet {
     names: Vec<Box<[u8]>>,
@@ -18,34 +19,34 @@ pub struct NameSet {
 }
 
 impl NameSet {
-    /// True if the name is in the set, byte by byte.
+    /// True if the set has exactly this name.
     #[inline]
     pub fn contains(&self, name: &[u8]) -> bool {
         self.look_up(name).is_ok()
     }
 
-    /// How many different names there are.
+    /// The number of different names.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// True if there are none.
+    /// True if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Whether the name is there; if it isn't, the free slot that it belongs in, and its tag.
-    #[inline(always)] // Its caller wants to know one bit of that.
+    /// Whether the name exists; if not, the free slot for it, and its tag.
+    #[inline(always)] // The caller uses only one bit of the result.
     fn look_up(&self, name: &[u8]) -> Result<(), (usize, u16)> {
         let hash = hash(name);
-        // The low bits choose the slot, the high ones are the tag.
+        // The low bits select the slot; the high bits are the tag.
         let tag = (hash >> 48) as u16 | 1;
         let mut slot = hash as usize;
         loop {
             slot &= self.tags.len().wrapping_sub(1);
             let found = match self.tags.get(slot) {
                 Some(&found) if found != 0 => found,
-                // Free, or a set without slots.
+                // A free slot, or a set without slots.
                 _ => return Err((slot, tag)),
             };
             if found == tag && same(&self.names[self.places[slot] as usize], name) {
@@ -77,7 +78,8 @@ impl<T: AsRef<[u8]>> FromIterator<T> for NameSet {
     }
 }
 
-/// Eight bytes at a time: WebAssembly has no `memcmp`, and the one that is linked instead goes byte by byte, at eight times the fuel.
+/// Compares 8 bytes at a time: WebAssembly has no `memcmp`, and the linked one compares single
+/// bytes, for 8 times the fuel.
 #[inline]
 fn same(a: &[u8], b: &[u8]) -> bool {
     let ((a_words, a_rest), (b_words, b_rest)) = (a.as_chunks::<8>(), b.as_chunks::<8>());
@@ -89,7 +91,8 @@ fn same(a: &[u8], b: &[u8]) -> bool {
         && a_rest == b_rest
 }
 
-/// The first and the last eight bytes, which may overlap, and what is between them. Most names have no more than 16: no loop.
+/// Hashes the first and last 8 bytes, which may overlap, and the bytes between them. Most names
+/// have at most 16 bytes, so there is no loop.
 #[inline]
 fn hash(name: &[u8]) -> u64 {
     let length = name.len() as u64;
@@ -115,7 +118,8 @@ fn hash(name: &[u8]) -> u64 {
             mix(length, word)
         }
     };
-    // A product's high bits depend on all of its factor's: the slot comes from the middle, the tag from the top.
+    // The high bits of a product depend on all bits of its factor: the slot comes from the middle,
+    // the tag from the top.
     let product = state.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     product ^ (product >> 32)
 }
@@ -126,7 +130,7 @@ fn mix(state: u64, word: u64) -> u64 {
     product ^ (product >> 32)
 }
 
-/// What doesn't fill a word at the end is left to the caller.
+/// The caller hashes the incomplete word at the end.
 #[inline(never)]
 fn mix_words(state: u64, bytes: &[u8]) -> u64 {
     let words = bytes.as_chunks::<8>().0.iter();
@@ -161,13 +165,13 @@ mod tests {
         }
     }
 
-    /// Sequential names are what a list of customers looks like.
+    /// Sequential names, like a list of customers.
     #[test]
     fn spreads_sequential_names_over_its_slots() {
         for length in [4, 12, 40] {
             let hashes = || (0..1000).map(|i| hash(format!("{i:0length$}").as_bytes()));
             let slots: std::collections::BTreeSet<u64> = hashes().map(|hash| hash % 2048).collect();
-            // Chance would leave 791 of 1000 different.
+            // A random function would give 791 different values of 1000.
             assert!(slots.len() > 700, "{} of length {length}", slots.len());
             let tags: std::collections::BTreeSet<u64> = hashes().map(|hash| hash >> 49).collect();
             assert!(tags.len() > 900, "{} of length {length}", tags.len());

@@ -1,12 +1,13 @@
-//! What the exports do: bytes in the buffer to calls, verdicts to bytes. Used by [`crate::policy`](macro@crate::policy), not by authors.
+//! The exports' work: converts bytes in the buffer to calls, and verdicts to bytes. For
+//! [`crate::policy`](macro@crate::policy), not for authors.
 //!
 //! ```text
 //!   buffer: | entry 0 | entry 1 | ... | views ...      entry, 32 bytes:
 //!             view_off view_len method verdict status msg_off msg_len zero
 //! ```
 //!
-//! Messages and effects are collected in an arena of their own, which lives until the next judgement: the host reads them
-//! after the function has returned.
+//! Messages and effects are collected in a separate arena, which lives until the next evaluation:
+//! the host reads them after the function has returned.
 //!
 //! ```text
 //!   effects: | record 0 | record 1 | ... | their bytes     record, 16 bytes: kind u32 | field u32 | value u64
@@ -18,7 +19,7 @@ use crate::{Call, Effect, Effects, Level, NewValue, Policy, Verdict};
 const ENTRY_BYTES: usize = 32;
 const VERDICT_AT: usize = 12;
 
-/// Bytes of a message that the host reads.
+/// The bytes of a message that the host reads.
 const MESSAGE_BYTES: usize = 1024;
 
 const RECORD_BYTES: usize = 16;
@@ -39,11 +40,11 @@ const ROUTE: u32 = 8;
 #[derive(Debug)]
 pub struct Runtime<P> {
     policy: Option<P>,
-    /// Room for the buffer and for aligning it.
+    /// The allocation, with room for alignment.
     room: Vec<u8>,
-    /// Where in `room` the buffer begins.
+    /// The buffer's offset in `room`.
     begin: usize,
-    /// Messages and effects of one judgement, or saved state.
+    /// Messages and effects of one evaluation, or saved state.
     arena: Vec<u8>,
 }
 
@@ -54,7 +55,7 @@ impl<P> Default for Runtime<P> {
 }
 
 impl<P> Runtime<P> {
-    /// Nothing yet: the host asks for a buffer first, then configures.
+    /// An empty runtime: the host first requests a buffer, then configures.
     pub const fn new() -> Runtime<P> {
         Runtime {
             policy: None,
@@ -69,7 +70,7 @@ impl<P> Runtime<P> {
         &mut self.room[self.begin..]
     }
 
-    /// Messages and effects of the last judgement.
+    /// Messages and effects of the last evaluation.
     pub fn arena(&self) -> &[u8] {
         &self.arena
     }
@@ -78,7 +79,7 @@ impl<P> Runtime<P> {
 impl<P: Policy> Runtime<P> {
     /// `tollgate_buffer`.
     pub fn buffer(&mut self, min_len: u32) -> u32 {
-        // The old one goes first, so that both needn't fit into memory.
+        // The old buffer is freed first, so that both needn't fit into memory.
         self.room = Vec::new();
         self.room = vec![0; min_len as usize + 8];
         self.begin = self.room.as_ptr().align_offset(8);
@@ -116,7 +117,8 @@ impl<P: Policy> Runtime<P> {
         self.judge(count, P::reply)
     }
 
-    /// Generic in the hook, so that it becomes part of the loop: a call through a table costs as much as a small policy.
+    /// Generic over the hook, so that it is inlined into the loop: an indirect call costs as much
+    /// as a small policy.
     #[inline]
     fn judge<H>(&mut self, count: u32, hook: H) -> u32
     where
@@ -180,8 +182,8 @@ impl<P: Policy> Runtime<P> {
     }
 }
 
-/// Writes effects behind what the arena has; answers the length of their records. Places in them count from the arena's
-/// start as yet.
+/// Appends effects to the arena; returns the length of their records. Their offsets still count
+/// from the arena's start.
 #[cold]
 fn append(arena: &mut Vec<u8>, effects: &Effects) -> u32 {
     let begin = arena.len();
@@ -206,14 +208,14 @@ fn append(arena: &mut Vec<u8>, effects: &Effects) -> u32 {
     (end - begin) as u32
 }
 
-/// Puts a value behind what the arena has; answers its place and length.
+/// Appends a value to the arena; returns its offset and length.
 fn keep(arena: &mut Vec<u8>, bytes: &[u8]) -> [u32; 2] {
     let place = arena.len() as u32;
     arena.extend_from_slice(bytes);
     [place, bytes.len() as u32]
 }
 
-/// Turns offsets in the arena into addresses, now that the arena doesn't move any more.
+/// Turns offsets in the arena into addresses, once the arena doesn't move any more.
 #[cold]
 fn place(entries: &mut [u8], arena: &mut [u8]) {
     let base = address(arena);
@@ -234,7 +236,8 @@ fn place(entries: &mut [u8], arena: &mut [u8]) {
     }
 }
 
-/// A field has no value, though it always has one: the operator withholds it. The policy can't judge, and says why.
+/// A field that always has a value has none: the operator withholds it. The policy can't evaluate
+/// the call, and reports the reason.
 #[cold]
 pub fn withheld(field: &str) -> ! {
     panic!("this policy needs the field `{field}`, which it isn't allowed to see")
@@ -246,7 +249,7 @@ fn write_words<const N: usize>(bytes: &mut [u8], words: [u32; N]) {
     }
 }
 
-/// Where bytes are, as the host counts. (Cut on other targets, where nobody uses it as an address.)
+/// The address of bytes in the guest's memory. (Truncated on other targets, where it isn't used.)
 fn address(bytes: &[u8]) -> u32 {
     bytes.as_ptr().addr() as u32
 }

@@ -1,15 +1,16 @@
-//! A bounded table of small records in the shared state: what a limit per customer needs.
+//! A bounded table of small records in the shared state, for example for limits per customer.
 //!
 //! ```text
 //!   key --hash--> set (one entry of the shared state, 8 ways) --hash--> way: hash u64 | record 2 x u64
 //! ```
 //!
-//! All instances of a policy see it, it survives upgrades and reloads, its size doesn't depend on how many keys callers
-//! make up, and no operation looks at more than one set. Two keys share a record when their hashes are equal, or when a set
-//! has no way that may be forgotten: a limit is then stricter than it should be, never laxer.
+//! All instances of a policy see it, and it survives upgrades and reloads. Its size doesn't depend
+//! on the number of keys that callers invent, and each operation accesses one set. Two keys share a
+//! record if their hashes are equal, or if their set has no way that may be evicted: a limit is
+//! then too strict, never too lax.
 //!
-//! Looking and writing are two host calls: two runtimes that do both at once lose one of the updates. Only a provider's
-//! policy lives on several.
+//! Reading and writing are two host calls: if two runtimes do both at once, one update is lost.
+//! Only a provider's policy runs on several runtimes.
 
 use std::ops::RangeInclusive;
 
@@ -18,30 +19,30 @@ use crate::state;
 const WAYS: usize = 8;
 const WAY_BYTES: usize = 24;
 
-/// What a table keeps for a key; `[0, 0]` if it has never met it.
+/// A key's record; `[0, 0]` for a new key.
 pub type Record = [u64; 2];
 
-/// The shared state has no room for the table: other entries of the policy fill it.
+/// The shared state has no room for the table: the policy's other entries fill it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// A table for about so many keys.
+/// A table for about this many keys.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
     sets: u64,
 }
 
 impl Table {
-    /// What a table may be made for: from one set to what takes more than half of the shared state.
+    /// The valid sizes: from one set to more than half of the shared state.
     pub const KEYS: RangeInclusive<u32> = WAYS as u32..=16_384;
 
-    /// What a policy's configuration needn't say.
+    /// The default size.
     pub const DEFAULT_KEYS: u32 = 4096;
 
-    /// Room for `keys` keys, at least.
+    /// A table with room for at least `keys` keys.
     ///
     /// # Errors
-    /// A sentence for whoever configured the policy: `keys` isn't among [`Table::KEYS`].
+    /// A message for the user that configured the policy: `keys` isn't within [`Table::KEYS`].
     pub fn new(keys: u32) -> Result<Table, String> {
         let (least, most) = (Table::KEYS.start(), Table::KEYS.end());
         if !Table::KEYS.contains(&keys) {
@@ -52,13 +53,14 @@ impl Table {
         })
     }
 
-    /// Lets `change` look at a key's record and change it.
+    /// Calls `change` with a key's record and stores the result.
     ///
-    /// `worth` says what would be lost if a record were forgotten: nothing (0), or more. When a set is full, the new key
-    /// takes the place of a record that is worth nothing; if there is none, it shares the one that is worth least.
+    /// `worth` rates the loss of a record: 0 for no loss, or more. In a full set the new key
+    /// replaces a record with worth 0; if there is none, it shares the record with the lowest
+    /// worth.
     ///
     /// # Errors
-    /// [`Full`]; the change is not kept then.
+    /// [`Full`]; the change is then not stored.
     pub fn update<R>(
         &self,
         key: &[u8],
@@ -83,7 +85,7 @@ impl Table {
     }
 }
 
-/// The way for this hash, and the record to begin with.
+/// Chooses the way for this hash. Returns it with the record to start from.
 fn choose(
     bytes: &[u8],
     used: usize,
@@ -113,7 +115,7 @@ fn choose(
     }
 }
 
-/// FNV-1a with a last mix, so that both the set and the tag are spread.
+/// FNV-1a with a final mix, so that both set and tag are well distributed.
 fn hash(key: &[u8]) -> u64 {
     let mut hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -159,7 +161,7 @@ mod tests {
             *expected += 1;
             assert!(add(&table, &key) >= 1);
         }
-        // Eight records hold what 300 updates added: nothing was forgotten.
+        // Eight records hold the sum of 300 updates: none was lost.
         let mut bytes = [0; WAYS * WAY_BYTES];
         assert_eq!(state::get(&[0; 4], &mut bytes), Some(bytes.len()));
         let sum: u64 = bytes

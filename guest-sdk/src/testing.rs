@@ -1,4 +1,4 @@
-//! A desk to test policies on: natively, with `cargo test`, without a daemon.
+//! A test bench for policies: native, with `cargo test`, without a daemon.
 //!
 //! ```
 //! use tollgate_policy::testing::{Answer, Desk, Field, counter, set_now_ms};
@@ -27,9 +27,10 @@
 //! assert_eq!(desk.request("desk.Desk/Ask", &[("name", Field::Text("boss"))]), Answer::Allow);
 //! ```
 //!
-//! The host functions work on one host per thread, which [`Desk::new`] empties: the clock stands until it is set, random
-//! bytes are those of a seed. What a call doesn't mention has the value that protobuf gives it: zero, empty, or absent.
-//! What needs the real sandbox (budgets, memory) is tested with `tollgate policy test`.
+//! The host functions use one host per thread, which [`Desk::new`] resets. The clock stands still
+//! until it is set; random bytes come from a fixed seed. A field that a test doesn't give has
+//! protobuf's default: zero, empty, or absent. Use `tollgate policy test` for tests that need the
+//! real sandbox (budgets, memory).
 
 use std::time::Duration;
 
@@ -56,11 +57,11 @@ pub enum Field<'a> {
     Text(&'a str),
     /// A bytes field.
     Bytes(&'a [u8]),
-    /// The values of a metadata key; none is the same as [`Field::Absent`].
+    /// The values of a metadata key; an empty list is the same as [`Field::Absent`].
     Values(&'a [&'a [u8]]),
 }
 
-/// Writes the view of these fields, as the host would.
+/// Writes the view of these fields, like the host.
 pub fn view(fields: &[Field<'_>]) -> Vec<u8> {
     let mut data_at = 8 + 16 * fields.len();
     let mut data = Vec::new();
@@ -101,13 +102,13 @@ fn append(data: &mut Vec<u8>, at: &mut usize, bytes: &[u8]) -> (usize, u64) {
     (bytes.len(), begin)
 }
 
-/// The values of a metadata key, as a view has them.
+/// The values of a metadata key, encoded as in a view.
 fn list(values: &[&[u8]]) -> Vec<u8> {
     let one = |value: &&[u8]| [&(value.len() as u32).to_le_bytes()[..], value].concat();
     values.iter().flat_map(one).collect()
 }
 
-/// What a field is.
+/// The type of a field.
 #[allow(missing_docs, reason = "the variants are those of `Field`")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -123,22 +124,22 @@ pub enum Kind {
 /// A field that a policy declares.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldInfo {
-    /// As the manifest has it.
+    /// The path, as in the manifest.
     pub path: &'static str,
     /// Its type.
     pub kind: Kind,
-    /// It can be absent.
+    /// Whether the field can be absent.
     pub optional: bool,
 }
 
 /// One direction of a method.
 #[derive(Clone, Copy, Debug)]
 pub struct HookInfo {
-    /// The policy has a function for it.
+    /// Whether the policy has a function for it.
     pub judged: bool,
-    /// What it reads, in the order of the view.
+    /// The fields that it reads, in the order of the view.
     pub reads: &'static [FieldInfo],
-    /// What it may change.
+    /// The fields that it may change.
     pub changes: &'static [FieldInfo],
     /// The metadata keys that it reads, in the order of the view.
     pub metadata: Keys,
@@ -149,9 +150,9 @@ pub struct HookInfo {
 /// Metadata keys that a policy declares.
 #[derive(Clone, Copy, Debug)]
 pub enum Keys {
-    /// These.
+    /// These keys.
     Listed(&'static [&'static str]),
-    /// Those that its configuration lists.
+    /// The keys that the configuration lists.
     Configured,
 }
 
@@ -166,33 +167,33 @@ pub struct MethodInfo {
     pub reply: HookInfo,
 }
 
-/// A policy whose fields are known by name; [`policy`](crate::policy) says so.
+/// A policy whose fields are known by name. [`policy`](crate::policy) implements it.
 pub trait Described {
     /// The manifest's methods.
     const METHODS: &'static [MethodInfo];
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// It passes as it is.
+    /// It passes unchanged.
     Allow,
-    /// It passes with these fields changed, and nothing else done to it.
+    /// It passes with these fields changed, and without other effects.
     Change(Vec<(&'static str, Changed)>),
-    /// It passes, with something done to it.
+    /// It passes with effects.
     Effects(Done),
     /// It ends with this status and message.
     Deny(Status, String),
 }
 
-/// What was done to a call.
+/// The effects on a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Done {
-    /// Fields that were changed.
+    /// The changed fields.
     pub fields: Vec<(&'static str, Changed)>,
-    /// Metadata keys that have this one value now, or none.
+    /// The metadata keys that were set to one value, or removed.
     pub metadata: Vec<(String, Option<Vec<u8>>)>,
-    /// How long it waits.
+    /// The delay.
     pub delay: Duration,
     /// Its priority, if that was set.
     pub priority: Option<u8>,
@@ -200,7 +201,7 @@ pub struct Done {
     pub route: Option<String>,
 }
 
-/// What a field was changed to.
+/// The new value of a field.
 #[allow(missing_docs, reason = "the variants are those of `Field`")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
@@ -220,42 +221,43 @@ impl Answer {
         Answer::Deny(status, message.to_owned())
     }
 
-    /// True unless it was denied.
+    /// True unless the call was denied.
     pub fn passes(&self) -> bool {
         !matches!(self, Answer::Deny(..))
     }
 }
 
-/// A policy with a configuration, on the desk.
+/// A configured policy under test.
 #[derive(Debug)]
 pub struct Desk<P> {
     policy: P,
-    /// What the configuration lists, for policies that leave keys to it: of `metadata`, and of `metadata_changes`.
+    /// The keys that the configuration lists, for policies that leave keys to it: `metadata`, then
+    /// `metadata_changes`.
     keys: [Vec<String>; 2],
 }
 
 impl<P: Policy + Described> Desk<P> {
-    /// Configures the policy, on a host that has just been emptied.
+    /// Configures the policy on a host that is reset first.
     ///
     /// # Errors
-    /// The policy's own sentence about its configuration.
+    /// The policy's own message about its configuration.
     pub fn new(config: &str) -> Result<Desk<P>, String> {
         desk::reset();
         Desk::beside(config)
     }
 
-    /// Configures another instance, on the host as it is: what several runtimes, or two versions, do.
+    /// Configures another instance on the current host, like several runtimes or two versions.
     ///
     /// # Errors
-    /// The policy's own sentence about its configuration.
+    /// The policy's own message about its configuration.
     pub fn beside(config: &str) -> Result<Desk<P>, String> {
         let policy = P::configure(config.as_bytes())?;
         let keys = Default::default();
         Ok(Desk { policy, keys })
     }
 
-    /// Says again what the configuration lists as `metadata` and as `metadata_changes`, for a policy that leaves keys to it:
-    /// the desk doesn't read configurations.
+    /// Repeats the configuration's `metadata` and `metadata_changes`, for a policy that leaves keys
+    /// to it: the test bench doesn't parse configurations.
     #[must_use]
     pub fn with_keys(mut self, metadata: &[&str], changes: &[&str]) -> Desk<P> {
         self.keys =
@@ -268,18 +270,20 @@ impl<P: Policy + Described> Desk<P> {
         &mut self.policy
     }
 
-    /// Asks for a verdict on a request to `service/method`, a full name.
+    /// Requests a verdict on a request to `service/method`, a full name.
     ///
     /// # Panics
-    /// If the policy doesn't judge it, or declares no such field, or one of another type: the test is wrong then.
+    /// If the policy has no hook for the method, or no such field, or one of another type. Then the
+    /// test is wrong.
     pub fn request(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
         self.request_with(method, fields, &[])
     }
 
-    /// Asks for a verdict on a request with metadata: pairs of key and value, of which the policy sees what it declares.
+    /// Requests a verdict on a request with metadata: pairs of key and value. The policy sees only
+    /// declared keys.
     ///
     /// # Panics
-    /// As [`Desk::request`].
+    /// Like [`Desk::request`].
     pub fn request_with(
         &mut self,
         method: &str,
@@ -293,18 +297,18 @@ impl<P: Policy + Described> Desk<P> {
         answer(verdict, &entry.request, changes)
     }
 
-    /// Asks for a verdict on a reply.
+    /// Requests a verdict on a reply.
     ///
     /// # Panics
-    /// As [`Desk::request`].
+    /// Like [`Desk::request`].
     pub fn reply(&mut self, method: &str, fields: &[(&str, Field<'_>)]) -> Answer {
         self.reply_with(method, fields, &[])
     }
 
-    /// Asks for a verdict on a reply with metadata.
+    /// Requests a verdict on a reply with metadata.
     ///
     /// # Panics
-    /// As [`Desk::request`].
+    /// Like [`Desk::request`].
     pub fn reply_with(
         &mut self,
         method: &str,
@@ -319,7 +323,7 @@ impl<P: Policy + Described> Desk<P> {
     }
 }
 
-/// The most exact entry, as the host chooses it.
+/// The most specific entry, chosen like the host does.
 fn find<P: Described>(method: &str) -> (u32, &'static MethodInfo) {
     let wildcard = method
         .split_once('/')
@@ -329,11 +333,11 @@ fn find<P: Described>(method: &str) -> (u32, &'static MethodInfo) {
         let at = P::METHODS.iter().position(|m| m.pattern == *pattern)?;
         Some((at as u32, &P::METHODS[at]))
     });
-    found.unwrap_or_else(|| panic!("the policy doesn't judge {method}"))
+    found.unwrap_or_else(|| panic!("the policy has no hook for {method}"))
 }
 
 impl Keys {
-    /// With what the configuration lists.
+    /// The keys, with those of the configuration.
     fn names<'a>(&self, configured: &'a [String]) -> Vec<&'a str> {
         match self {
             Keys::Listed(keys) => keys.to_vec(),
@@ -349,7 +353,10 @@ fn view_of(
     metadata: &[(&str, &[u8])],
     configured: &[String],
 ) -> Vec<u8> {
-    assert!(hook.judged, "the policy has no such hook for {method}");
+    assert!(
+        hook.judged,
+        "the policy has no hook for this direction of {method}"
+    );
     for (path, _) in given {
         let known = hook.reads.iter().any(|field| field.path == *path);
         assert!(known, "the policy doesn't read `{path}` of {method}");
@@ -461,7 +468,7 @@ fn changed(field: u32, value: &NewValue, hook: &HookInfo) -> (&'static str, Chan
     (path, value)
 }
 
-/// The host functions, natively. They keep to the limits that the daemon has by default.
+/// The host functions, natively. They enforce the daemon's default limits.
 pub(crate) mod desk {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
@@ -493,7 +500,7 @@ pub(crate) mod desk {
         with(|host| *host = Host::default());
     }
 
-    /// Takes the log's lines.
+    /// Takes the lines of the log.
     pub fn log() -> Vec<(Level, String)> {
         with(|host| std::mem::take(&mut host.log))
     }
@@ -508,7 +515,7 @@ pub(crate) mod desk {
         with(|host| host.gauges.get(&id).copied())
     }
 
-    /// What a histogram was given.
+    /// The values that a histogram got.
     pub fn histogram(id: u32) -> Vec<i64> {
         with(|host| host.histograms.get(&id).cloned().unwrap_or_default())
     }
@@ -518,7 +525,7 @@ pub(crate) mod desk {
         with(|host| host.now_ms = now);
     }
 
-    /// How many keys the shared state takes from now on: what a policy does when it is full.
+    /// Limits the number of further keys in the shared state, to test a policy when it is full.
     pub fn set_state_room(keys: usize) {
         with(|host| host.state_room = Some(keys));
     }

@@ -1,4 +1,4 @@
-//! What a policy answers.
+//! A policy's answer.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::{Effects, Route};
 pub struct Status(u32);
 
 impl Status {
-    /// The request itself is wrong.
+    /// The request is invalid.
     pub const INVALID_ARGUMENT: Status = Status(3);
-    /// What was asked for isn't there.
+    /// The requested object doesn't exist.
     pub const NOT_FOUND: Status = Status(5);
     /// The caller may not do this.
     pub const PERMISSION_DENIED: Status = Status(7);
     /// A quota is used up.
     pub const RESOURCE_EXHAUSTED: Status = Status(8);
-    /// The system isn't in the state for this.
+    /// The system's state doesn't allow the call.
     pub const FAILED_PRECONDITION: Status = Status(9);
     /// The policy itself is broken.
     pub const INTERNAL: Status = Status(13);
@@ -41,24 +41,25 @@ impl Status {
     }
 }
 
-/// What becomes of a call.
+/// A policy's decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// It passes.
     Allow,
-    /// It passes, with something done to it. What is done needs its capability: `change`, `delay`, `priority` or `route`.
+    /// It passes with effects. Each effect needs its capability: `change`, `delay`, `priority` or
+    /// `route`.
     Effects(Effects),
-    /// It ends with an error. The caller sees 1,024 bytes of the message at most.
+    /// It ends with an error. The caller sees at most 1,024 bytes of the message.
     Deny(Status, Cow<'a, str>),
 }
 
 impl<'a> Verdict<'a> {
-    /// A denial, with a message that the policy owns or makes up.
+    /// A denial, with a borrowed or an owned message.
     pub fn deny(status: Status, message: impl Into<Cow<'a, str>>) -> Verdict<'a> {
         Verdict::Deny(status, message.into())
     }
 
-    /// The same verdict with these effects, if it allows.
+    /// The same verdict with these effects, if it allows the call.
     #[must_use]
     pub fn with_effects(self, more: Effects) -> Verdict<'a> {
         if more.is_empty() {
@@ -74,7 +75,8 @@ impl<'a> Verdict<'a> {
         }
     }
 
-    /// The call passes after it has waited, a second at most; a denial stays one. Needs the capability `delay`.
+    /// The call passes after a delay of at most 1 s. A denial stays a denial. Needs the capability
+    /// `delay`.
     #[must_use]
     pub fn with_delay(self, delay: Duration) -> Verdict<'a> {
         let mut effects = Effects::new();
@@ -82,8 +84,8 @@ impl<'a> Verdict<'a> {
         self.with_effects(effects)
     }
 
-    /// The call passes with this priority, 0 to 7: 0 is what all calls have, higher is sooner. A denial stays one. Needs the
-    /// capability `priority`.
+    /// The call passes with this priority, 0 to 7: 0 is the default, higher priorities go first. A
+    /// denial stays a denial. Needs the capability `priority`.
     #[must_use]
     pub fn with_priority(self, priority: u8) -> Verdict<'a> {
         let mut effects = Effects::new();
@@ -91,7 +93,8 @@ impl<'a> Verdict<'a> {
         self.with_effects(effects)
     }
 
-    /// The request passes, along this route; a denial stays one. For requests only. Needs the capability `route`.
+    /// The request passes along this route. A denial stays a denial. For requests only. Needs the
+    /// capability `route`.
     #[must_use]
     pub fn with_route(self, route: &Route) -> Verdict<'a> {
         let mut effects = Effects::new();

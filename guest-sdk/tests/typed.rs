@@ -1,4 +1,5 @@
-//! Typed views: what a getter reads is what the host wrote, for every type; what a setter sets is what the host reads.
+//! Typed views: getters of every type read the host's values, and the host reads the values from
+//! setters.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -11,7 +12,7 @@ use tollgate_policy::testing::{
 };
 use tollgate_policy::{Call, Level, Policy, Route, Status, Verdict, policy, state};
 
-/// Reads everything, and changes what it is asked to.
+/// Reads everything, and changes what a test asks for.
 #[derive(Default)]
 struct Reader {
     saw: String,
@@ -218,8 +219,8 @@ fn the_manifest_is_the_modules() {
     );
 }
 
-/// What the host finds in memory after a judgement with changes. (Addresses are cut on this machine: they are compared by
-/// their distance.)
+/// The contents of memory after an evaluation with changes. (Addresses are truncated on this
+/// machine, so the test compares their distances.)
 #[test]
 fn changes_are_written_as_the_abi_says() {
     let view = tollgate_policy::testing::view(&[
@@ -353,7 +354,8 @@ mod metadata {
             priority: Some(4),
             route: Some("canary".to_owned()),
         };
-        // The verdict's own effects come before those of setters; of each kind they are told together.
+        // The verdict's own effects come before those of setters; they are reported together, by
+        // kind.
         assert_eq!(answer, Answer::Effects(expected));
         assert_eq!(desk.policy().saw, "all None None 0");
         let answer = desk.request("desk.Desk/Ask", &name("deny"));
@@ -372,7 +374,7 @@ mod metadata {
     }
 }
 
-/// Keys that the configuration lists have numbers.
+/// Keys that the configuration lists are numbered.
 mod configured {
     use super::*;
 

@@ -1,4 +1,5 @@
-//! The SDK against the ABI's vectors, natively: it reads what the host writes and writes what the host reads.
+//! The SDK against the ABI's vectors, natively: it reads the host's bytes and writes bytes for the
+//! host.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -21,7 +22,7 @@ fn bytes(hex: &Value) -> Vec<u8> {
         .collect()
 }
 
-/// A field as the vectors write it, with `raw` as the home of its bytes.
+/// A field of the vectors; `raw` holds its bytes.
 fn field<'a>(value: &'a Value, raw: &'a mut Vec<u8>) -> Field<'a> {
     let (kind, value) = value.as_object().unwrap().iter().next().unwrap();
     match kind.as_str() {
@@ -41,7 +42,7 @@ fn field<'a>(value: &'a Value, raw: &'a mut Vec<u8>) -> Field<'a> {
     }
 }
 
-/// What lives as long as the test does is simply kept.
+/// Leaked, since it lives as long as the test.
 fn values(list: &Value) -> &'static [&'static [u8]] {
     let one = |hex: &Value| -> &'static [u8] { bytes(hex).leak() };
     let list: Vec<&[u8]> = list.as_array().unwrap().iter().map(one).collect();
@@ -73,7 +74,7 @@ fn check_field(call: &Call<'_>, index: u32, expected: Field<'_>) {
     }
 }
 
-/// Denies every call, and says as a message what it saw: the method and each field's value.
+/// Denies every call; the message reports the method and each field's value.
 struct Witness;
 
 impl Policy for Witness {
@@ -147,7 +148,7 @@ fn word(entry: &[u8], index: usize) -> u32 {
     u32::from_le_bytes(entry[index * 4..][..4].try_into().unwrap())
 }
 
-/// Answers as its configuration says: nothing to allow, or a status' byte and a message.
+/// Answers with its configuration: nothing to allow, or a status byte and a message.
 struct Parrot(Option<(Status, String)>);
 
 impl Policy for Parrot {
@@ -195,7 +196,7 @@ fn verdicts_are_written_as_the_vectors_say() {
             .map(|w| w.as_u64().unwrap() as u32)
             .collect();
         let config = if answer["allow"] == true {
-            // The SDK leaves nothing beside an allow.
+            // The SDK writes nothing else for an allow.
             if words != [1, 0, 0, 0] {
                 continue;
             }
@@ -203,13 +204,13 @@ fn verdicts_are_written_as_the_vectors_say() {
         } else if let Some(deny) = answer["deny"].as_array() {
             let text = deny[1].as_str().unwrap();
             if text.len() != words[3] as usize {
-                continue; // Not UTF-8: no `&str` says that.
+                continue; // Not UTF-8, so it can't be a `&str`.
             }
             let mut config = vec![words[1] as u8];
             config.extend(text.as_bytes());
             config
         } else {
-            continue; // A fault: the SDK has no way to write it.
+            continue; // A fault, which the SDK can't write.
         };
         let entry = judge_empty_view(&mut parrot(&config));
         for (index, expected) in [(3, words[0]), (4, words[1]), (6, words[3])] {

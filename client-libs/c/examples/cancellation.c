@@ -1,4 +1,4 @@
-/* Calls that end early: by their deadline, by their caller; and a handler that notices.
+/* Calls that end early, by deadline or by the caller, and a handler that notices.
  *
  *   cancellation SOCKET TOKEN
  */
@@ -16,7 +16,7 @@ static void nap(long ms)
     nanosleep(&time, NULL);
 }
 
-/* Works until nobody waits for it any more. */
+/* Works until the caller gives up. */
 static void unary(tollgate_call *call, interop_Ask_view ask, void *user)
 {
     (void)ask;
@@ -28,7 +28,7 @@ static void unary(tollgate_call *call, interop_Ask_view ask, void *user)
     fflush(stdout);
 }
 
-/* Sends for ever: until nobody reads. */
+/* Sends until the reader is gone. */
 static void spread(tollgate_call *call, interop_Ask_view ask, void *user)
 {
     interop_Answer_value answer = {0};

@@ -1,4 +1,4 @@
-/* How calls end when they don't end well: codes, sentences, details, when to try again, and a server's trailers.
+/* How calls fail: codes, messages, details, pauses before a retry, and a server's trailers.
  *
  *   errors SOCKET TOKEN
  */
@@ -22,7 +22,7 @@ static void reserve(tollgate_call *call, hotel_ReserveRequest_view booking, void
         tollgate_metadata_free(trailers);
         tollgate_status_free(refusal);
     }
-    /* Others aren't answered at all, for which the library answers INTERNAL. */
+    /* Other requests aren't answered, so the library answers INTERNAL. */
 }
 
 static void tell(const char *who, const tollgate_status *status)

@@ -1,4 +1,4 @@
-/* One thread, two sessions and poll(): a server whose handlers run in the loop, and calls whose completions do.
+/* One thread, two sessions and poll(): the loop runs a server's handlers and the completions of calls.
  *
  *   event_loop SOCKET TOKEN
  */

@@ -1,4 +1,5 @@
-/* What the examples share: sessions from their arguments, a server in a thread of its own, and giving up with a sentence. */
+/* Helpers of the examples: sessions from arguments, a server in its own thread, and exits with a
+ * message. */
 #ifndef EXAMPLE_H
 #define EXAMPLE_H
 
@@ -8,7 +9,7 @@
 
 #include <tollgate.h>
 
-/* Ends the program unless a function answered what it should have. */
+/* Ends the program unless a function returned the expected code. */
 static inline void expect(tollgate_code code, tollgate_code expected, const char *what, const tollgate_status *status)
 {
     if (code != expected) {
@@ -30,7 +31,7 @@ static inline tollgate_session *open_session(int argc, char **argv, tollgate_sta
     return session;
 }
 
-/* Closes a session, all of which must have been given back. */
+/* Closes a session and checks that everything was freed. */
 static inline void close_session(tollgate_session *session, tollgate_status *status)
 {
     expect(tollgate_session_close(session, NULL, status), TOLLGATE_OK, "closing", status);

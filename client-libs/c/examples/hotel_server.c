@@ -5,10 +5,10 @@
 #include "example.h"
 #include "hotel.tollgate_service.h"
 
-/* The most that is answered at once. */
+/* The most hotels in one answer. */
 enum { MOST_HOTELS = 64 };
 
-/* Repeats the hotels that were asked for, with a number of its own. */
+/* Repeats the requested hotels, with a reservation number. */
 static void reserve(tollgate_call *call, hotel_ReserveRequest_view booking, void *user)
 {
     uint64_t *reservations = (uint64_t *)user;
@@ -42,7 +42,8 @@ static int by_key(const void *a, const void *b)
     return order != 0 ? order : (x->key.len > y->key.len) - (x->key.len < y->key.len);
 }
 
-/* As many rooms as the hotel's name has letters. A map's entries are in the order of their keys, each once. */
+/* A hotel has as many rooms as its name has letters. A map's entries are in key order, each key
+ * once. */
 static void check_availability(tollgate_call *call, hotel_AvailabilityRequest_view request, void *user)
 {
     hotel_AvailabilityReply_RoomsLeftEntry_value entries[MOST_HOTELS];

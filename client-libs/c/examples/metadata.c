@@ -1,11 +1,11 @@
-/* What travels beside messages: metadata of a request, of a reply, and trailers behind it.
+/* Metadata of a request and of a reply, and trailers.
  *
  *   metadata SOCKET TOKEN
  */
 #include "example.h"
 #include "hotel.tollgate_service.h"
 
-/* Answers with the user's name from the request's metadata, and says in a trailer how often it was asked. */
+/* Answers with the user's name from the request's metadata, and with a call counter in a trailer. */
 static void echo(tollgate_call *call, hotel_EchoMessage_view request, void *user)
 {
     unsigned *asked = (unsigned *)user;

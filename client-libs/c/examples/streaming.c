@@ -1,4 +1,4 @@
-/* Calls of all four types of interop.Semantics, and the server that answers them, in one program. It is C and C++.
+/* Calls of all four types of interop.Semantics, and their server, in one program. It compiles as C and as C++.
  *
  *   streaming SOCKET TOKEN
  */
@@ -29,7 +29,8 @@ static void collect(tollgate_call *call, void *user)
     interop_Semantics_Collect_reply(call, &sum, NULL, NULL, NULL);
 }
 
-/* One request, any number of responses. Sending waits for a slow reader, and fails once nobody reads any more. */
+/* One request, any number of responses. Sending waits for a slow reader, and fails once the reader
+ * is gone. */
 static void spread(tollgate_call *call, interop_Ask_view ask, void *user)
 {
     interop_Answer_value answer;

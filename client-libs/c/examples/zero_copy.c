@@ -1,4 +1,4 @@
-/* A large value that is made in the send heap and sent from there, twice, and read where it was received.
+/* A large value that is made in the send heap, sent twice without a copy, and read in the receive heap.
  *
  *   zero_copy SOCKET TOKEN
  */
@@ -11,7 +11,7 @@ static void echo(tollgate_call *call, hotel_EchoMessage_view request, void *user
 {
     hotel_EchoMessage_value reply = {0};
     (void)user;
-    /* Copied once, from the receive heap, where the request is, into the send heap. */
+    /* Copied once, from the receive heap into the send heap. */
     reply.payload = hotel_EchoMessage_get_payload(request);
     hotel_Echo_Echo_reply(call, &reply, NULL, NULL, NULL);
 }
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     thread = serve_in_a_thread(server);
     expect(hotel_Echo_client(session, "", &client, status), TOLLGATE_OK, "can't bind", status);
 
-    /* Made where it is sent from: the daemon reads it there. */
+    /* Made in the send heap, where the daemon reads it. */
     expect(tollgate_buffer_new(session, LARGE, &buffer, status), TOLLGATE_OK, "no room", status);
     data = tollgate_buffer_data(buffer);
     for (i = 0; i < LARGE; i++) {

@@ -1,46 +1,55 @@
-/* Tollgate for C: typed calls through the host's daemon, which enforces policies, marshals and transports.
+/* Tollgate for C: typed calls through the host's daemon, which enforces policies, marshals and
+ * transports.
  *
- *   tollgate_session_open ── the daemon's socket, a tenant's token
- *   tollgate_client_new   ── a service of the stubs', and where its servers are
- *   tollgate_unary        ── one request, one reply;  tollgate_call_open: any number of them
- *   tollgate_session_add_service, tollgate_session_serve ── handlers
+ *   tollgate_session_open: the daemon's socket, a tenant's token
+ *   tollgate_client_new: a service of the stubs, and the daemon of its servers
+ *   tollgate_unary: one request, one reply; tollgate_call_open: any number of them
+ *   tollgate_session_add_service, tollgate_session_serve: handlers
  *
- * Beside this header a program uses the stubs that `tollgate gen --lang c` writes: messages in <package>.tollgate.h, and typed
- * functions for services in <package>.tollgate_service.h.
+ * A program uses this header and the stubs that `tollgate gen --lang c` writes: messages in
+ * <package>.tollgate.h, and typed functions for services in <package>.tollgate_service.h.
  *
- * RESULTS. Functions answer with a code: TOLLGATE_OK, one of gRPC's codes, TOLLGATE_WOULD_BLOCK or TOLLGATE_END. Their last parameter is a
- * status or NULL: an object of the caller's that tells more, and is overwritten by each function that it is given to. Handles that
- * functions make are NULL unless they answer TOLLGATE_OK.
+ * RESULTS. Functions return a code: TOLLGATE_OK, one of gRPC's codes, TOLLGATE_WOULD_BLOCK or
+ * TOLLGATE_END. Their last parameter is a status or NULL. A status is an object of the caller that
+ * holds the details; each function that gets it overwrites it. New handles are NULL unless the
+ * function returns TOLLGATE_OK.
  *
- * OWNERSHIP. What a function gives by a pointer to a pointer, and what *_new makes, is the caller's to free with the *_free of its type,
- * which does nothing for NULL. What is returned as `const` belongs to what it was asked of, and lives as long. Handles may be freed after
- * their session was closed. What a function is given it has read when it returns; it keeps no pointer but `user`.
+ * OWNERSHIP. The caller frees every object from a pointer to a pointer or from *_new, with the
+ * *_free of its type, which does nothing for NULL. A `const` result belongs to the object that
+ * returned it and lives as long as that. Handles may be freed after their session was closed. A
+ * function has read its arguments when it returns; it keeps no pointer except `user`.
  *
- * THREADS. The library starts none, but to open a session anew whose daemon has gone (tollgate_session_options.reconnect). A session, a
- * client and a call may be used by several threads at once, a call's sending by one and its receiving by another; statuses, metadata,
- * messages and buffers by one at a time. A program's functions run on the threads that call tollgate_session_serve, tollgate_session_drive
- * or tollgate_session_close. Only writers (tollgate_write_fn) run elsewhere: during the function that was given the message. A writer mustn't
+ * THREADS. The library starts no threads, except one that reopens a session after its daemon has
+ * gone (tollgate_session_options.reconnect). Several threads at once may use a session, a client or
+ * a call, for example one for sending and one for receiving. Statuses, metadata, messages and
+ * buffers are for one thread at a time. Callbacks run on the threads that call
+ * tollgate_session_serve, tollgate_session_drive or tollgate_session_close. Only writers
+ * (tollgate_write_fn) run elsewhere: within the function that got the message. A writer must not
  * call the library.
  *
- * LEAVING a program's function otherwise than by return. A C++ exception ends where it was thrown: its call ends with UNKNOWN and what the
- * exception says, the function that ran the handler goes on, and standard error has a line. That takes a part of the program that was compiled
- * as C++, with exceptions, and with this header (tollgate_cpp.h). In a program without, and out of a writer, an exception ends the process with a
- * message. longjmp, pthread_exit and cancellation of the thread can't be noticed, and mustn't leave these functions: the call would stay
- * unanswered until its deadline, what the library has on the stack would never be given back, and the calls that the thread makes
- * afterwards would have a deadline of another's. A handler that wants to end its thread has tollgate_session_serve return
- * (tollgate_session_stop), and ends it then.
+ * LEAVING A CALLBACK other than by return. A C++ exception ends at the callback: its call ends with
+ * UNKNOWN and the exception's text, the function that ran the handler continues, and standard error
+ * has a line. This requires a part of the program that was compiled as C++, with exceptions, and
+ * with this header (tollgate_cpp.h). Without such a part, and in a writer, an exception ends the
+ * process with a message. longjmp, pthread_exit and cancellation of the thread can't be detected
+ * and must not leave a callback: the call would stay unanswered until its deadline, the library's
+ * objects on the stack would leak, and later calls of the thread would have the wrong deadline. To
+ * end its thread, a handler calls tollgate_session_stop; the thread ends after
+ * tollgate_session_serve has returned.
  *
- * WAITING. Functions wait unless they are told TOLLGATE_NONBLOCK; while they do, they drive the session: look at what the daemon says. While
- * nobody waits, nobody does: what has come waits, too. From an event loop, wait for tollgate_session_fd and call
- * tollgate_session_drive(session, 0, NULL).
+ * WAITING. Functions wait unless TOLLGATE_NONBLOCK is given. While they wait they drive the
+ * session: they process what the daemon sends. While no function waits, nothing is processed. In an
+ * event loop, wait for tollgate_session_fd and call tollgate_session_drive(session, 0, NULL).
  *
- * MISTAKES. NULL for a handle or result, and a struct of nonsensical size, are INVALID_ARGUMENT; what comes too late, or twice, is
- * FAILED_PRECONDITION. Use of a handle after it was freed can't be detected.
+ * MISUSE. NULL for a handle or result, and a struct with an invalid size, are INVALID_ARGUMENT. A
+ * call that is too late or repeated is FAILED_PRECONDITION. Use of a freed handle can't be
+ * detected.
  *
- * LIMITS. Metadata of one message: 8 KiB and 64 pairs; a message: tollgate_session_max_message_bytes, at most 16 MiB; calls under way
- * at once per session: 65,536, of which handlers 4,096; messages of one call that are sent without waiting and aren't out yet: 1; rounds of
- * callbacks in one tollgate_session_drive, when each brings the next: 17, and the descriptor stays readable.
- */
+ * LIMITS. Metadata of one message: 8 KiB and 64 pairs. A message:
+ * tollgate_session_max_message_bytes, at most 16 MiB. Calls in flight per session: 65,536, of which
+ * handlers 4,096. Messages of one call that were sent with TOLLGATE_NONBLOCK and are still queued:
+ * 1. Rounds of callbacks in one tollgate_session_drive, if each round causes the next: 17; the
+ * descriptor then stays readable. */
 #ifndef TOLLGATE_H
 #define TOLLGATE_H
 
@@ -57,7 +66,8 @@ extern "C" {
 #define TOLLGATE_VERSION_MINOR 1
 #define TOLLGATE_VERSION_PATCH 0
 
-/* What the name of the shared library ends in. A program that loads the library itself compares it with TOLLGATE_ABI_VERSION. */
+/* The suffix of the shared library's name. A program that loads the library itself compares it with
+ * tollgate_abi_version. */
 #define TOLLGATE_ABI_VERSION 0
 extern const uint32_t tollgate_abi_version;
 
@@ -67,17 +77,19 @@ const char *tollgate_version_text(void);
 
 /* --- C++ exceptions ------------------------------------------------------------------------------------------- */
 
-/* Runs something of the library's. */
+/* A function of the library that a guard runs. */
 typedef void (*tollgate_run_fn)(void *state);
-/* Calls `run` once with `state`; if that throws, writes what the exception says, at most `room` bytes, and answers 1; otherwise 0. */
+/* Calls `run` once with `state`. If that throws, writes the exception's text, at most `room` bytes,
+ * and returns 1; otherwise returns 0. */
 typedef int32_t (*tollgate_guard_fn)(tollgate_run_fn run, void *state, char *text, size_t room);
-/* Has the program's functions run in a guard, from now on and for good; the first one counts. For tollgate_cpp.h, which does it before main, so
- * that no program need. */
+/* Runs the program's callbacks in a guard, permanently. Only the first call counts. tollgate_cpp.h
+ * does this before main; programs need not. */
 void tollgate_guard_with(tollgate_guard_fn guard);
 
 /* --- Codes and statuses ------------------------------------------------------------------------------------------ */
 
-/* TOLLGATE_OK, which is 0 and from tollgate_block.h, or one of these. Those above 0 are gRPC's; a peer may use others, which are above 16. */
+/* TOLLGATE_OK, which is 0 and comes from tollgate_block.h, or one of these. Codes above 0 are
+ * gRPC's; a peer may use others, above 16. */
 typedef int32_t tollgate_code;
 
 enum {
@@ -97,13 +109,13 @@ enum {
     TOLLGATE_UNAVAILABLE = 14,
     TOLLGATE_DATA_LOSS = 15,
     TOLLGATE_UNAUTHENTICATED = 16,
-    /* It can't be done without waiting, and TOLLGATE_NONBLOCK was asked for. */
+    /* The operation would wait, and TOLLGATE_NONBLOCK was given. */
     TOLLGATE_WOULD_BLOCK = -1,
-    /* There are no further messages: the call ended well, or its requests ended. */
+    /* There are no further messages: the call or its requests ended without an error. */
     TOLLGATE_END = -2
 };
 
-/* Flags of functions that would wait. */
+/* Flags of functions that may wait. */
 enum {
     /* Don't wait. */
     TOLLGATE_NONBLOCK = 1
@@ -112,26 +124,27 @@ enum {
 /* The code's name, such as "NOT_FOUND". */
 const char *tollgate_code_name(tollgate_code code);
 
-/* How something ended: a code, a sentence, and what a server says beside it. */
+/* The result of an operation: a code, a message, details and trailers. */
 typedef struct tollgate_status tollgate_status;
-/* What travels beside a message: pairs of a key and a value. */
+/* Metadata of a message: pairs of a key and a value. */
 typedef struct tollgate_metadata tollgate_metadata;
 
-/* A status that says OK. */
+/* A status with the code OK. */
 tollgate_status *tollgate_status_new(void);
 void tollgate_status_free(tollgate_status *status);
 tollgate_code tollgate_status_code(const tollgate_status *status);
-/* The sentence, maybe empty; a zero byte lies behind it. */
+/* The message, which may be empty; a zero byte follows it. */
 tollgate_str tollgate_status_message(const tollgate_status *status);
-/* The details of the error, a serialized google.rpc.Status by gRPC's convention; empty for none. */
+/* The error's details, a serialized google.rpc.Status by gRPC's convention; empty if there are
+ * none. */
 tollgate_bytes tollgate_status_details(const tollgate_status *status);
-/* After how long it makes sense to try again; -1 if that isn't known. */
+/* The recommended time in milliseconds until a retry; -1 if unknown. */
 int64_t tollgate_status_retry_after_ms(const tollgate_status *status);
-/* What came with the status. Details are among them, as grpc-status-details-bin. */
+/* The trailers that came with the status. They include the details, as grpc-status-details-bin. */
 const tollgate_metadata *tollgate_status_trailers(const tollgate_status *status);
-/* Makes it a status of this code, 0 or more, and sentence (NULL: none), for tollgate_call_finish. */
+/* Sets code, 0 or more, and message (NULL: none), for tollgate_call_finish. */
 tollgate_code tollgate_status_set(tollgate_status *status, tollgate_code code, const char *message);
-/* Adds details. RESOURCE_EXHAUSTED or INVALID_ARGUMENT if they don't fit among the metadata. */
+/* Adds details. RESOURCE_EXHAUSTED or INVALID_ARGUMENT if they don't fit into the metadata. */
 tollgate_code tollgate_status_set_details(tollgate_status *status, const uint8_t *details, size_t len);
 tollgate_code tollgate_status_set_retry_after_ms(tollgate_status *status, uint32_t pause_ms);
 
@@ -139,15 +152,15 @@ tollgate_code tollgate_status_set_retry_after_ms(tollgate_status *status, uint32
 
 tollgate_metadata *tollgate_metadata_new(void);
 void tollgate_metadata_free(tollgate_metadata *metadata);
-/* Takes everything out. */
+/* Removes all pairs. */
 void tollgate_metadata_clear(tollgate_metadata *metadata);
-/* Adds a pair. Keys are of a-z 0-9 - _ . and may repeat; those that begin with grpc- or tollgate- are reserved. Values are printable
- * ASCII; if the key ends in -bin, any bytes. */
+/* Adds a pair. Keys consist of a-z 0-9 - _ . and may repeat; keys that begin with grpc- or
+ * tollgate- are reserved. Values are printable ASCII; if the key ends in -bin, any bytes. */
 tollgate_code tollgate_metadata_add(tollgate_metadata *metadata, const char *key, const uint8_t *value, size_t len,
                                     tollgate_status *status);
-/* How many pairs there are; 0 of NULL. */
+/* The number of pairs; 0 for NULL. */
 size_t tollgate_metadata_count(const tollgate_metadata *metadata);
-/* A pair, in the order in which they were added. */
+/* A pair by index, in the order of addition. */
 tollgate_code tollgate_metadata_get(const tollgate_metadata *metadata, size_t index, tollgate_str *key, tollgate_bytes *value);
 /* The first value of a key; false if there is none. */
 bool tollgate_metadata_find(const tollgate_metadata *metadata, const char *key, tollgate_bytes *value);
@@ -156,41 +169,45 @@ bool tollgate_metadata_find(const tollgate_metadata *metadata, const char *key, 
 
 /* A connection to the daemon. */
 typedef struct tollgate_session tollgate_session;
-/* A service that was bound for calling. */
+/* A service that is bound for calling. */
 typedef struct tollgate_client tollgate_client;
-/* A call of one's own, or one that came in. */
+/* An outgoing or an incoming call. */
 typedef struct tollgate_call tollgate_call;
-/* A message that was received, and is read in place. */
+/* A received message, read in place. */
 typedef struct tollgate_message tollgate_message;
-/* Memory that can be sent from without a copy. */
+/* Memory that is sent without a copy. */
 typedef struct tollgate_buffer tollgate_buffer;
 
 typedef struct tollgate_session_options {
-    /* sizeof(tollgate_session_options). Zero in the other fields is their default. */
+    /* sizeof(tollgate_session_options). Zero in another field means its default. */
     size_t struct_size;
     /* Path of the daemon's socket. */
     const char *socket;
-    /* The tenant's token. NULL or empty: that of the environment, which has it in TOLLGATE_TOKEN, or the path of a file with it in
-     * TOLLGATE_TOKEN_FILE. It is looked for again whenever the session opens itself anew. */
+    /* The tenant's token. NULL or empty: the token in the environment variable TOLLGATE_TOKEN, or
+     * in the file that TOLLGATE_TOKEN_FILE names. It is read again whenever the session reopens. */
     const char *token;
     /* The app's name in the daemon's status. Default: the executable's. */
     const char *app;
-    /* The label under which this session serves: policies can route calls to it. Default: none. */
+    /* The label of this session's servers: policies can route calls to it. Default: none. */
     const char *label;
-    /* Bytes for what is sent, and for what was received and not freed; 1 MiB to 1 GiB. Default: the daemon's. */
+    /* Bytes for outgoing messages, and for received messages that aren't freed; 1 MiB to 1 GiB.
+     * Default: the daemon's. */
     uint64_t send_heap_bytes;
     uint64_t receive_heap_bytes;
-    /* How long a waiting thread spins before it sleeps, in microseconds; -1: not at all. Default: 50. */
+    /* How long a waiting thread spins before it sleeps, in microseconds; -1: it doesn't spin.
+     * Default: 50. */
     int64_t spin_us;
-    /* Whether the session is opened anew, and what it serves is served anew, when its daemon has gone: -1 if not, so that its end is the
-     * session's. What was in flight is UNAVAILABLE either way. Default: it is, by a thread of the library's until it has succeeded. */
+    /* Whether the session reopens, and serves its services again, after the daemon has gone; -1:
+     * the session ends with the daemon. Calls in flight end with UNAVAILABLE either way. Default:
+     * it reopens, on a thread of the library that lives until the session is open again. */
     int64_t reconnect;
-    /* How often a call with one request and one reply that ended UNAVAILABLE is made again, if its method is marked idempotent in the schema
-     * (idempotency_level): after pauses of 50 ms to 1 s, within its deadline. At most 10; -1: never. Default: 2. */
+    /* The number of retries of a call with one request and one reply that ended UNAVAILABLE, if its
+     * method is marked idempotent in the schema (idempotency_level). Pauses are 50 ms to 1 s and
+     * respect the deadline. At most 10; -1: no retries. Default: 2. */
     int64_t retries;
 } tollgate_session_options;
 
-/* Options with nothing but these. */
+/* Options with socket and token; the rest has its defaults. */
 static inline tollgate_session_options tollgate_session_options_of(const char *socket, const char *token)
 {
     tollgate_session_options options;
@@ -201,7 +218,7 @@ static inline tollgate_session_options tollgate_session_options_of(const char *s
     return options;
 }
 
-/* What a program hasn't given back. */
+/* Objects that a program hasn't freed. */
 typedef struct tollgate_leaks {
     /* sizeof(tollgate_leaks). */
     size_t struct_size;
@@ -214,34 +231,37 @@ typedef struct tollgate_leaks {
 
 /* Connects to the daemon. UNAVAILABLE if there is none, UNAUTHENTICATED for an unknown token. */
 tollgate_code tollgate_session_open(const tollgate_session_options *options, tollgate_session **session, tollgate_status *status);
-/* Ends the session: what waits fails with CANCELLED, completions of what was started run now, and everything else is
- * FAILED_PRECONDITION from now on. FAILED_PRECONDITION with a sentence, and with counts in `leaks` (which may be NULL), if something wasn't
- * given back: that can still be read, and has to be freed. */
+/* Ends the session: waiting functions fail with CANCELLED, completions of started calls run now,
+ * and all other use is FAILED_PRECONDITION from now on. Returns FAILED_PRECONDITION with a message,
+ * and counts in `leaks` (which may be NULL), if objects weren't freed: they stay readable and must
+ * still be freed. */
 tollgate_code tollgate_session_close(tollgate_session *session, tollgate_leaks *leaks, tollgate_status *status);
-/* Closes the session if it wasn't, and frees the handle. */
+/* Closes the session unless it is closed, and frees the handle. */
 void tollgate_session_free(tollgate_session *session);
 /* The tenant that the token belongs to. */
 const char *tollgate_session_tenant(const tollgate_session *session);
-/* The session's number in the daemon's status. */
+/* The session's id in the daemon's status. */
 uint64_t tollgate_session_id(const tollgate_session *session);
 /* The longest message that may be sent. */
 size_t tollgate_session_max_message_bytes(const tollgate_session *session);
 
-/* A descriptor that becomes readable when there is something to drive, to be watched by level or by edge; -1 if there can't be one.
- * It is the session's: don't read, write or close it. */
+/* A descriptor that is readable when the session should be driven, for level- or edge-triggered
+ * watching; -1 if there can't be one. The session owns it: don't read, write or close it. */
 int tollgate_session_fd(tollgate_session *session, tollgate_status *status);
-/* Does what there is to do and runs what it brings: completions, readiness, handlers. If there is nothing, waits for something first, at
- * most so long; -1: for ever, 0: not at all. Fails if the session has ended, with why. */
+/* Processes pending work and runs its callbacks: completions, readiness, handlers. If nothing is
+ * pending, waits up to `timeout_ms`; -1: without limit, 0: not at all. If the session has ended,
+ * fails with the reason. */
 tollgate_code tollgate_session_drive(tollgate_session *session, int64_t timeout_ms, tollgate_status *status);
 
 /* --- Messages ---------------------------------------------------------------------------------------------------- */
 
-/* Writes a value, as the stubs' <message>_write does. Called twice, to measure and to write: a value that another thread changes in between
- * is no message any more, for which the daemon may end the session. */
+/* Writes a value, like the stubs' <message>_write. It is called twice, to measure and to write. If
+ * another thread changes the value in between, the message is invalid and the daemon may end the
+ * session. */
 typedef tollgate_error (*tollgate_write_fn)(tollgate_writer *writer, const void *value);
 
-/* A message to be sent: a value and its writer, which writes it where it is sent from; or, without a writer, a block in canonical form
- * and its length. */
+/* An outgoing message: a value and its writer, which writes it into the send heap; or, without a
+ * writer, a block in canonical form and its length. */
 typedef struct tollgate_source {
     tollgate_write_fn write;
     const void *value;
@@ -259,35 +279,37 @@ static inline tollgate_source tollgate_source_of(tollgate_write_fn write, const 
 
 /* The block, for the stubs' <message>_read. */
 tollgate_bytes tollgate_message_block(const tollgate_message *message);
-/* What came beside a reply to tollgate_unary, before and behind it. */
+/* Metadata and trailers of the reply to tollgate_unary. */
 const tollgate_metadata *tollgate_message_metadata(const tollgate_message *message);
 const tollgate_metadata *tollgate_message_trailers(const tollgate_message *message);
-/* Gives the memory back. Views of the message end with it. */
+/* Returns the memory. Views of the message become invalid. */
 void tollgate_message_free(tollgate_message *message);
 
-/* Room in the session's send heap, with whatever was there before. RESOURCE_EXHAUSTED if there is none; it doesn't wait. */
+/* Memory in the session's send heap, with undefined content. RESOURCE_EXHAUSTED if there is none;
+ * it doesn't wait. */
 tollgate_code tollgate_buffer_new(tollgate_session *session, size_t len, tollgate_buffer **buffer, tollgate_status *status);
-/* Where to write; NULL once it is frozen. */
+/* The writable memory; NULL after the freeze. */
 uint8_t *tollgate_buffer_data(tollgate_buffer *buffer);
-/* Ends the writing. The bytes, as the value of a field of any messages of this session, are sent from where they are, if they are at
- * least TOLLGATE_EXTENT_MIN. */
+/* Ends writing. The bytes can be the value of a field in any messages of this session. If they are
+ * at least TOLLGATE_EXTENT_MIN, they are sent without a copy. */
 tollgate_code tollgate_buffer_freeze(tollgate_buffer *buffer, tollgate_bytes *bytes, tollgate_status *status);
-/* The memory goes back when the daemon doesn't read it any more. */
+/* The memory is reused when the daemon has finished reading it. */
 void tollgate_buffer_free(tollgate_buffer *buffer);
 
 /* --- Calling ----------------------------------------------------------------------------------------------------- */
 
 typedef struct tollgate_call_options {
-    /* sizeof(tollgate_call_options). Zero in the other fields is their default. */
+    /* sizeof(tollgate_call_options). Zero in another field means its default. */
     size_t struct_size;
-    /* The call ends with DEADLINE_EXCEEDED after so long, and when the caller of the handler that makes it gives up, on the handler's thread.
-     * Default: only that, and the session's end, bounds it. */
+    /* The call ends with DEADLINE_EXCEEDED after this time in milliseconds. A call that a handler
+     * makes on its thread also ends when the handler's caller gives up. Default: only that, and the
+     * session's end, bounds it. */
     uint64_t timeout_ms;
-    /* What is sent beside the first request. Default: nothing. */
+    /* The metadata of the first request. Default: none. */
     const tollgate_metadata *metadata;
     /* TOLLGATE_NONBLOCK, for tollgate_call_open. */
     uint32_t flags;
-    /* 0. */
+    /* Must be 0. */
     uint32_t reserved;
 } tollgate_call_options;
 
@@ -300,118 +322,136 @@ static inline tollgate_call_options tollgate_call_options_of(void)
     return options;
 }
 
-/* Binds a service for calling. `target` is host:port of the daemon to call through; NULL or empty: a server on this host. Waits, at most
- * 10 s, for the daemon and its peer. INVALID_ARGUMENT for a schema that the daemon doesn't accept, UNAVAILABLE if the peer isn't there,
- * FAILED_PRECONDITION if its schema differs, UNIMPLEMENTED if the server has none of its methods. A method that the server
- * lacks fails its calls with UNIMPLEMENTED. */
+/* Binds a service for calling. `target` is host:port of the servers' daemon; NULL or empty: a
+ * server on this host. Waits for the daemon and its peer, at most 10 s. INVALID_ARGUMENT if the
+ * daemon rejects the schema, UNAVAILABLE if the peer can't be reached, FAILED_PRECONDITION if its
+ * schema differs, UNIMPLEMENTED if the server has none of the methods. If the server lacks a
+ * method, calls of that method fail with UNIMPLEMENTED. */
 tollgate_code tollgate_client_new(tollgate_session *session, const tollgate_service *service, const char *target,
                                   tollgate_client **client, tollgate_status *status);
 void tollgate_client_free(tollgate_client *client);
 
-/* Calls a method, by its index, with one request, and waits for its reply. `options` may be NULL. */
+/* Calls a method, given by index, with one request, and waits for the reply. `options` may be NULL. */
 tollgate_code tollgate_unary(const tollgate_client *client, uint32_t method, const tollgate_source *request,
                              const tollgate_call_options *options, tollgate_message **reply, tollgate_status *status);
 
-/* Told once of each call that was started: the reply, which is the receiver's to free, or NULL and how the call ended. */
+/* Runs once for each started call, with the reply, which the receiver frees, or with NULL and the
+ * call's status. */
 typedef void (*tollgate_done_fn)(void *user, tollgate_code code, tollgate_message *reply, const tollgate_status *status);
 
-/* As tollgate_unary, but doesn't wait: `done` runs when the session is driven, never within this function, and only if this answers
- * TOLLGATE_OK. `call`, unless NULL, gets a handle by which the call can be cancelled; freeing that cancels, too. */
+/* Like tollgate_unary, but doesn't wait: `done` runs when the session is driven, never within this
+ * function, and only if this returns TOLLGATE_OK. `call`, unless NULL, gets a handle for
+ * cancelling; freeing it cancels the call, too. */
 tollgate_code tollgate_unary_start(const tollgate_client *client, uint32_t method, const tollgate_source *request,
                                    const tollgate_call_options *options, tollgate_done_fn done, void *user, tollgate_call **call,
                                    tollgate_status *status);
 
-/* Opens a call with any number of requests and responses: with its first request (NULL: later), which may be the last (or, if NULL and
- * last, there is none). */
+/* Opens a call with any number of requests and responses. `first` is its first request, or NULL if
+ * that comes later. With `is_last`, no further request follows (NULL and last: no request at all). */
 tollgate_code tollgate_call_open(const tollgate_client *client, uint32_t method, const tollgate_source *first, bool is_last,
                                  const tollgate_call_options *options, tollgate_call **call, tollgate_status *status);
-/* Says that no further requests follow. Doesn't wait. */
+/* Ends the requests. Doesn't wait. */
 tollgate_code tollgate_call_half_close(tollgate_call *call, tollgate_status *status);
-/* Gives up a call of one's own: what waits for it answers CANCELLED, and so does the call from now on. From any thread. */
+/* Cancels an outgoing call: functions that wait for it, and later ones, return CANCELLED. Callable
+ * from any thread. */
 tollgate_code tollgate_call_cancel(tollgate_call *call, tollgate_status *status);
 
 /* --- Calls of either side ---------------------------------------------------------------------------------------- */
 
-/* Sends a request, or a response to a call that came in; waits until its reader has room for it. CANCELLED if the call is over; how it
- * ended, tollgate_call_receive says. With TOLLGATE_NONBLOCK: takes a copy if there is no room, and answers TOLLGATE_WOULD_BLOCK while there
- * is such a copy; what keeps that from being sent is told by the next function that is called for this call. */
+/* Sends a request, or a response to an incoming call; waits for room at the reader. CANCELLED if
+ * the call is over; tollgate_call_receive returns how it ended. With TOLLGATE_NONBLOCK: queues a
+ * copy if there is no room, and returns TOLLGATE_WOULD_BLOCK while a copy is queued. If the copy
+ * can't be sent, the next function on this call reports it. */
 tollgate_code tollgate_call_send(tollgate_call *call, const tollgate_source *message, uint32_t flags, tollgate_status *status);
-/* The next message of the other side. TOLLGATE_END after the last; otherwise how the call ended. */
+/* The next message of the other side. TOLLGATE_END after the last; otherwise the code of the call's
+ * end. */
 tollgate_code tollgate_call_receive(tollgate_call *call, uint32_t flags, tollgate_message **message, tollgate_status *status);
-/* What the other side sent beside its messages: of a call of one's own, waits until anything has come. It is the call's. */
+/* The other side's metadata. For an outgoing call, waits until anything has come. The call owns it. */
 tollgate_code tollgate_call_metadata(tollgate_call *call, uint32_t flags, const tollgate_metadata **metadata, tollgate_status *status);
-/* What came behind the responses, once tollgate_call_receive has answered TOLLGATE_END; NULL before. Those of an error are in its status. */
+/* The trailers, once tollgate_call_receive has returned TOLLGATE_END; NULL before. The trailers of
+ * an error are in its status. */
 const tollgate_metadata *tollgate_call_trailers(const tollgate_call *call);
-/* Whether nobody waits for this call any more. A handler that takes long asks now and then; it looks at what the daemon says. */
+/* Whether the caller no longer waits. A handler that runs long calls this from time to time; it
+ * processes what the daemon sends. */
 bool tollgate_call_is_cancelled(tollgate_call *call);
 
 typedef void (*tollgate_ready_fn)(tollgate_call *call, void *user);
 
-/* Has `ready` run, when the session is driven, whenever something that would have blocked is worth another try, or the call is over;
- * possibly also when it isn't, and once to begin with. NULL: nothing any more. */
+/* Runs `ready`, when the session is driven, whenever a function that would have waited is worth
+ * another try, or the call is over. It also runs once at the start, and there may be extra runs.
+ * NULL: stops this. */
 tollgate_code tollgate_call_on_ready(tollgate_call *call, tollgate_ready_fn ready, void *user, tollgate_status *status);
-/* Cancels a call of one's own that hasn't ended, answers INTERNAL to one that came in and wasn't answered, and frees the handle. Does
- * nothing with a call that wasn't kept (tollgate_call_keep). */
+/* Cancels an outgoing call that hasn't ended, answers INTERNAL to an incoming one that wasn't
+ * answered, and frees the handle. Does nothing with an incoming call that wasn't kept
+ * (tollgate_call_keep). */
 void tollgate_call_free(tollgate_call *call);
 
 /* --- Serving ----------------------------------------------------------------------------------------------------- */
 
-/* Handles a call. The call is the library's, and ends with the handler: INTERNAL if it wasn't answered. It may be kept. */
+/* Handles a call. The library owns the call, and ends it with the handler: INTERNAL if it wasn't
+ * answered. It may be kept (tollgate_call_keep). */
 typedef void (*tollgate_handler_fn)(tollgate_call *call, void *user);
 
-/* Serves a service from now on until the session ends: handlers by the methods' indexes, with as many as there are methods; NULL:
- * UNIMPLEMENTED. Waits for the daemon, at most 10 s. */
+/* Serves a service from now on until the session ends. `handlers` has one entry per method, in the
+ * methods' order; NULL: UNIMPLEMENTED. Waits for the daemon, at most 10 s. */
 tollgate_code tollgate_session_add_service(tollgate_session *session, const tollgate_service *service,
                                            const tollgate_handler_fn *handlers, size_t handler_count, void *user,
                                            tollgate_status *status);
-/* Runs handlers on this thread, one at a time, until the session ends, which is an error, or tollgate_session_stop. Several threads may be
- * in it, and run as many handlers at once. */
+/* Runs handlers on this thread, one at a time, until the session ends, which is an error, or until
+ * tollgate_session_stop. Several threads may call it, and run as many handlers at once. */
 tollgate_code tollgate_session_serve(tollgate_session *session, tollgate_status *status);
-/* Has tollgate_session_serve return in the threads that are in it now, when their handlers have. Not from a signal handler. */
+/* Makes tollgate_session_serve return in the threads that are in it now, after their handlers. Not
+ * for signal handlers. */
 void tollgate_session_stop(tollgate_session *session);
 
-/* Stops serving without a call lost: no further calls come, other servers of the same services get them, and those that came are handled,
- * also on this thread, before this answers TOLLGATE_OK. Then tollgate_session_serve does so in all threads, and the session can be closed.
- * What it calls itself goes on; it serves nothing when it is opened anew. Waits at most so long; -1: for ever. DEADLINE_EXCEEDED if calls
- * aren't answered by then: they go on, and it may be called again; with 0, from an event loop, now and then. Neither in a handler, whose
- * call it would wait for, nor in a signal handler. */
+/* Stops serving without losing a call: the daemon sends no further calls, other servers of the same
+ * services get them, and calls in flight are handled, also on this thread, before this returns
+ * TOLLGATE_OK. Then tollgate_session_serve returns in all threads, and the session can be closed.
+ * Outgoing calls continue; a reopened session serves nothing. Waits at most `timeout_ms`; -1:
+ * without limit. DEADLINE_EXCEEDED if calls aren't answered by then: they continue, and this may be
+ * called again; in an event loop, call it with 0 from time to time. Don't call it in a handler,
+ * whose call it would wait for, or in a signal handler. */
 tollgate_code tollgate_session_drain(tollgate_session *session, int64_t timeout_ms, tollgate_status *status);
 
-/* What is said of a session's services by gRPC's health service. */
+/* The health of a session's services, for gRPC's health service. */
 typedef struct tollgate_health tollgate_health;
 
-/* How a service is, by the numbers of grpc.health.v1. */
+/* The health of a service, with the numbers of grpc.health.v1. */
 enum {
     TOLLGATE_HEALTH_UNKNOWN = 0,
     TOLLGATE_HEALTH_SERVING = 1,
     TOLLGATE_HEALTH_NOT_SERVING = 2,
-    /* Nothing is known of it any more. */
+    /* The service isn't known any more. */
     TOLLGATE_HEALTH_SERVICE_UNKNOWN = 3
 };
 
-/* Serves grpc.health.v1.Health besides, until the session ends. The server as a whole, whose name is "", is SERVING. Waits for the daemon, at
- * most 10 s. The handle is what it is told by; freeing it leaves what was said. */
+/* Also serves grpc.health.v1.Health, until the session ends. The server as a whole, whose name is
+ * "", is SERVING. Waits for the daemon, at most 10 s. The handle sets the health; freeing it keeps
+ * what was set. */
 tollgate_code tollgate_health_new(tollgate_session *session, tollgate_health **health, tollgate_status *status);
-/* From now on the service, with its package, is so: one of TOLLGATE_HEALTH_*. From any thread. */
+/* Sets the health of the service, named with its package, to one of TOLLGATE_HEALTH_*. Callable
+ * from any thread. */
 tollgate_code tollgate_health_set(const tollgate_health *health, const char *service, int32_t serving, tollgate_status *status);
-/* Everything is NOT_SERVING, whatever is said later, and watches end when they have said so. tollgate_session_drain does the same. */
+/* Sets everything to NOT_SERVING for good; watches end once they have reported this.
+ * tollgate_session_drain does the same. */
 void tollgate_health_shut_down(const tollgate_health *health);
 void tollgate_health_free(tollgate_health *health);
 
-/* The method's index in its service; -1 of a call of one's own. */
+/* The method's index in its service; -1 for an outgoing call. */
 int32_t tollgate_call_method(const tollgate_call *call);
-/* How long the caller still waits; -1 without a deadline. */
+/* The time in milliseconds until the caller's deadline; -1 without a deadline. */
 int64_t tollgate_call_time_left_ms(const tollgate_call *call);
-/* The call outlives its handler: it is the program's to answer and to free. */
+/* The call outlives its handler: the program must answer and free it. */
 tollgate_code tollgate_call_keep(tollgate_call *call, tollgate_status *status);
-/* Sends metadata (once, before the first response) rather than with the answer. */
+/* Sends metadata (once, before the first response) instead of with the answer. */
 tollgate_code tollgate_call_send_metadata(tollgate_call *call, const tollgate_metadata *metadata, tollgate_status *status);
-/* Answers with the one response of the call, with metadata before it and trailers behind it, each of which may be NULL. Doesn't wait: what
- * has no room in the send heap yet is copied, and sent when the session is driven. */
+/* Answers with the call's one response, with metadata before it and trailers after it; each may be
+ * NULL. Doesn't wait: without room in the send heap, the answer is copied, and sent when the
+ * session is driven. */
 tollgate_code tollgate_call_reply(tollgate_call *call, const tollgate_source *message, const tollgate_metadata *metadata,
                                   const tollgate_metadata *trailers, tollgate_status *status);
-/* Ends the call: well, if `how` is NULL or says OK, after the responses that were sent; otherwise with that. Trailers may be NULL. Doesn't
- * wait. */
+/* Ends the call: without an error if `how` is NULL or OK, after the responses that were sent;
+ * otherwise with `how`. Trailers may be NULL. Doesn't wait. */
 tollgate_code tollgate_call_finish(tollgate_call *call, const tollgate_status *how, const tollgate_metadata *trailers,
                                    tollgate_status *status);
 

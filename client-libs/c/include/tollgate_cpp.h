@@ -1,12 +1,12 @@
-/* What C++ programs have of tollgate.h besides: their handlers and completions may throw.
+/* C++ additions to tollgate.h: handlers and completions may throw.
  *
- * Only a C++ compiler makes something that catches. So this registers such a function with the library, before main, in each part of
- * the program that includes tollgate.h; the first does for all. A part that is unloaded (dlclose) mustn't have been the first.
- */
+ * Only code from a C++ compiler can catch exceptions. So this header registers a catching function
+ * with the library, before main, in each part of the program that includes tollgate.h; the first
+ * registration counts. The first part must not be unloaded (dlclose). */
 #ifndef TOLLGATE_CPP_H
 #define TOLLGATE_CPP_H
 
-/* For the stubs: frees a message also when its handler throws. */
+/* For the stubs: frees a message even if its handler throws. */
 struct tollgate_owned_ {
     tollgate_message *message;
     ~tollgate_owned_() { tollgate_message_free(message); }

@@ -1,4 +1,4 @@
-/* What the two programs of the interoperability tests share: memory that must be there, and bytes that grow. */
+/* Helpers of the two interoperability programs: checked allocation, and a growable buffer. */
 #ifndef INTEROP_H
 #define INTEROP_H
 
@@ -11,7 +11,7 @@
 #include "everything.tollgate_service.h"
 #include "interop.tollgate_service.h"
 
-/* Metadata key of a status' details, which are no trailer. */
+/* The metadata key of a status's details, which aren't a trailer. */
 #define DETAILS_KEY "grpc-status-details-bin"
 
 static inline void *must(void *memory)
@@ -30,7 +30,7 @@ static inline void die(const char *what, const tollgate_status *status)
     exit(1);
 }
 
-/* Bytes that grow. */
+/* A growable buffer. */
 typedef struct growing {
     char *data;
     size_t len;

@@ -1,4 +1,4 @@
-/* Makes the calls of interop.Semantics and everything.Everything that it is told to, and tells what came: a JSON object per line, in and out.
+/* Makes the requested calls of interop.Semantics and everything.Everything, and reports the results: one JSON object per line, in and out.
  *
  *   interop_client SOCKET TOKEN TARGET
  *
@@ -294,7 +294,7 @@ static void write_metadata(growing *to, const tollgate_metadata *metadata)
     append_text(to, "]");
 }
 
-/* A request as a case has it, with what it points to. */
+/* A request of a case, with the memory that it points to. */
 typedef struct request {
     interop_Ask_value ask;
     growing details;
@@ -351,11 +351,11 @@ static void free_request(request *made)
     free(made->echo_as_trailers);
 }
 
-/* A case under way: its call, and what has come. */
+/* A case in progress: its call and the responses so far. */
 typedef struct conversation {
     tollgate_call *call;
     tollgate_status *status;
-    /* What it ended with; TOLLGATE_OK while it goes on. */
+    /* The call's end; TOLLGATE_OK while it is in flight. */
     tollgate_code end;
     growing responses;
     long long count;
@@ -389,7 +389,7 @@ static bool take(conversation *it)
     return true;
 }
 
-/* Takes what has come, and otherwise waits until there is something to take or room to send. */
+/* Takes what has come. If nothing has, waits until there is something to take or room to send. */
 static bool take_or_wait(conversation *it, tollgate_session *session)
 {
     tollgate_message *message;
@@ -410,12 +410,13 @@ static bool take_or_wait(conversation *it, tollgate_session *session)
 
 static void ready(tollgate_call *call, void *user)
 {
-    /* That the session was driven is all that is waited for. */
+    /* The wait is only for the session to be driven. */
     (void)call;
     (void)user;
 }
 
-/* Sends the requests. So that neither side waits for the other for ever, responses are taken while a request can't be sent. */
+/* Sends the requests. Takes responses while a request can't be sent, so that the sides don't
+ * deadlock. */
 static void converse(conversation *it, tollgate_session *session, request *requests, size_t count, bool lockstep)
 {
     long long wanted = 0;
@@ -430,13 +431,13 @@ static void converse(conversation *it, tollgate_session *session, request *reque
             }
         }
         if (code != TOLLGATE_OK && code != TOLLGATE_CANCELLED) {
-            /* It can't be sent, and that is the end. */
+            /* It can't be sent; this ends the call. */
             it->end = code;
             tollgate_call_cancel(it->call, NULL);
             return;
         }
         if (code != TOLLGATE_OK) {
-            /* It is over; how, receiving says. */
+            /* The call is over; receiving returns how it ended. */
             break;
         }
         wanted += requests[i].ask.responses;
@@ -448,7 +449,7 @@ static void converse(conversation *it, tollgate_session *session, request *reque
     }
 }
 
-/* Ends a line with how the call ended, and says it. */
+/* Ends a line with the call's end, and prints it. */
 static void say(growing *line, tollgate_code end, const tollgate_status *status)
 {
     char text[32];
@@ -466,7 +467,7 @@ static void say(growing *line, tollgate_code end, const tollgate_status *status)
     fflush(stdout);
 }
 
-/* Sends a golden vector as it is, and tells the block that came of it. */
+/* Sends a golden vector unchanged, and prints the resulting block. */
 static void swap(const tollgate_client *client, const json *what, tollgate_status *status)
 {
     growing block = decode(&member(what, "block")->text), line = {NULL, 0, 0};

@@ -1,4 +1,4 @@
-/* Serves interop.Semantics and everything.Everything: does what requests say. Handlers wait, so several threads serve.
+/* Serves interop.Semantics and everything.Everything: follows the instructions in requests. Handlers wait, so several threads serve.
  *
  *   interop_server SOCKET TOKEN
  */
@@ -10,7 +10,7 @@
 
 enum { THREADS = 16 };
 
-/* How a handler that can't go on ends: freed without an answer, the call is answered INTERNAL. */
+/* Ends a handler that can't continue: freed without an answer, the call is answered INTERNAL. */
 typedef struct answer {
     interop_Answer_value value;
     uint8_t *payload;
@@ -40,7 +40,7 @@ static answer answer_number(interop_Ask_view ask, uint32_t k)
     return made;
 }
 
-/* The pairs of those of these keys, of which there are `count`. */
+/* The pairs with these keys, of which there are `count`. */
 static tollgate_metadata *picked(interop_Ask_view ask, bool trailers, const tollgate_metadata *from)
 {
     tollgate_metadata *to = tollgate_metadata_new();
@@ -64,7 +64,7 @@ static tollgate_metadata *picked(interop_Ask_view ask, bool trailers, const toll
     return to;
 }
 
-/* Ends the call as the request says, if it says so. */
+/* Ends the call with the request's status, if it has one. */
 static bool failed(tollgate_call *call, interop_Ask_view ask, const tollgate_metadata *from)
 {
     int32_t code = interop_Ask_get_code(ask);
@@ -152,7 +152,7 @@ static void collect(tollgate_call *call, void *user)
     free(payload.data);
 }
 
-/* Sends a request's answers; false if that is the end: nobody wants them any more, or one can't be sent. */
+/* Sends a request's answers; false at the end: the caller is gone, or an answer can't be sent. */
 static bool respond(tollgate_call *call, interop_Ask_view ask)
 {
     tollgate_status *status = tollgate_status_new();
@@ -184,7 +184,7 @@ static void spread(tollgate_call *call, interop_Ask_view ask, void *user)
     tollgate_metadata_free(trailers);
 }
 
-/* Nothing was asked for yet that could say what is to be echoed: all of it is. */
+/* No request has named the keys to echo yet: everything is echoed. */
 static void chat(tollgate_call *call, void *user)
 {
     const tollgate_metadata *from = metadata_of(call);

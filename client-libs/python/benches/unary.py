@@ -16,7 +16,7 @@ import time
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Tuple
 
-# Turns of each, and calls before the first.
+# Rounds of each, and calls before the first.
 ROUNDS = 10
 WARM_UP = 200
 
@@ -54,7 +54,7 @@ def grpc_server(ready: Any) -> None:
 
 
 def started(target: Callable[..., None], *arguments: Any) -> Any:
-    """What a server in a process of its own says when it is ready."""
+    """The first line of a server process, printed when it is ready."""
     ours, theirs = multiprocessing.Pipe()
     multiprocessing.get_context("spawn").Process(target=target, args=(*arguments, theirs), daemon=True).start()
     return ours.recv()

@@ -1,4 +1,5 @@
-"""Calls that are given up, by the caller or by their deadline, and what their handlers see: cancellation.py SOCKET TOKEN"""
+"""Calls that end early, by deadline or by the caller, and the effect on their handlers:
+cancellation.py SOCKET TOKEN"""
 
 import sys
 import threading
@@ -21,7 +22,7 @@ class Slow(SemanticsServicer):
         self.over = threading.Semaphore(0)
 
     def Unary(self, request: AskView, context: tollgate.ServicerContext) -> Answer:
-        # Called on another thread when the call is over, which here is before the handler is.
+        # Runs on another thread when the call is over; here that is before the handler ends.
         context.add_callback(self.over.release)
         while context.is_active():
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""How calls end otherwise than well: errors.py SOCKET TOKEN"""
+"""How calls fail: errors.py SOCKET TOKEN"""
 
 import logging
 import sys
@@ -20,7 +20,8 @@ class Hotel(ReservationServicer):
         if request.room_count == 0:
             context.abort(tollgate.StatusCode.INVALID_ARGUMENT, "room_count is 0; book at least one room")
         if request.room_count > 9:
-            # Details are a serialized google.rpc.Status; gRPC's clients find it where they look for it.
+            # Details are a serialized google.rpc.Status, in the place where gRPC's clients look for
+            # it.
             details = b"\x08\x09\x12\x04full"
             context.abort_with_status(
                 tollgate.Status(tollgate.StatusCode.FAILED_PRECONDITION, "full", (("rooms", "9"),), details)

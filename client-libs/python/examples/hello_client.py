@@ -8,5 +8,5 @@ from stubs.hotel_tollgate import EchoMessage, EchoStub
 with tollgate.channel(*sys.argv[1:]) as channel:
     reply = EchoStub(channel).Echo(EchoMessage(payload=b"world"), timeout=5)
     print(bytes(reply.payload).decode())
-    # What was received is a view into shared memory: let go of it before the channel is closed.
+    # The reply is a view into shared memory: drop it before the channel is closed.
     del reply

@@ -1,4 +1,5 @@
-"""Books a room, asks what is left, and says how long that took: hotel_client.py SOCKET TOKEN [TARGET [CALLS]]"""
+"""Books a room, asks for the rooms that are left, and prints the elapsed time: hotel_client.py
+SOCKET TOKEN [TARGET [CALLS]]"""
 
 import sys
 import time

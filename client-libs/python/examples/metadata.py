@@ -1,4 +1,4 @@
-"""Metadata beside requests and responses, and trailers: metadata.py SOCKET TOKEN"""
+"""Metadata of requests and responses, and trailers: metadata.py SOCKET TOKEN"""
 
 import sys
 

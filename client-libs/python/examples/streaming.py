@@ -1,4 +1,4 @@
-"""Calls of all four types, and what stops a sender whose reader is slow: streaming.py SOCKET TOKEN"""
+"""Calls of all four types, and backpressure from a slow reader: streaming.py SOCKET TOKEN"""
 
 import sys
 import time
@@ -49,7 +49,7 @@ def main() -> None:
 
         call = stub.Chat(endless())
         time.sleep(0.2)
-        # Nobody reads the answers, so the server doesn't read the requests, so they aren't made.
+        # The client reads no answers, so the server stops reading requests, so no more are made.
         print("stopped", made < 1000)
         print("goes on", next(call).number)
         call.cancel()

@@ -1,4 +1,5 @@
-"""A large value that is made where it is sent from, and read where it was received: zero_copy.py SOCKET TOKEN"""
+"""A large value that is made in the send heap and read in the receive heap, without a copy:
+zero_copy.py SOCKET TOKEN"""
 
 import sys
 from typing import cast
@@ -11,7 +12,8 @@ SIZE = 4 << 20
 
 class Echo(EchoServicer):
     def Echo(self, request: EchoMessageView, context: tollgate.ServicerContext) -> EchoMessage:
-        # A memoryview of the shared memory that the daemon delivered; nothing was copied for it.
+        # A memoryview of the shared memory into which the daemon delivered the request; no copy was
+        # made.
         payload = request.payload
         return EchoMessage(payload=bytes([payload[0], payload[-1]]))
 
@@ -27,10 +29,10 @@ def main() -> None:
         buffer = channel.buffer(SIZE)
         buffer.view[:] = bytes(SIZE)
         buffer.view[0], buffer.view[-1] = 1, 2
-        # From here on it can't be changed, and can be sent as often as one likes.
+        # From here on it is read-only and can be sent any number of times.
         picture = buffer.freeze()
         for _ in range(3):
-            # Fields of bytes take memoryviews, too, which their type doesn't say.
+            # Fields of bytes accept memoryviews, too, which their type doesn't say.
             reply = stub.Echo(EchoMessage(payload=cast(bytes, picture)))
             print(list(reply.payload))
         del reply

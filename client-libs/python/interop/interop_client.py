@@ -1,4 +1,4 @@
-"""Calls interop.Semantics and everything.Everything as the cases on standard input say, one JSON object per line, and writes what came of each.
+"""Calls interop.Semantics and everything.Everything with the cases on standard input, one JSON object per line, and writes the result of each.
 
     interop_client.py SOCKET TOKEN TARGET
 """
@@ -32,14 +32,14 @@ def given(metadata: List[List[str]]) -> List[Tuple[str, tollgate.MetadataValue]]
 
 
 def shown(metadata: tollgate.Metadata) -> List[List[str]]:
-    """The same the other way round."""
+    """The inverse."""
     return [
         [key, base64.b64encode(value).decode() if isinstance(value, bytes) else value] for key, value in metadata
     ]
 
 
 class Result:
-    """What came of a case."""
+    """The outcome of a case."""
 
     def __init__(self) -> None:
         self.responses: List[Json] = []
@@ -74,7 +74,8 @@ class Result:
 
 
 class Requests:
-    """The requests of a case; in lockstep, each waits until all that the ones before asked for has come."""
+    """The requests of a case; in lockstep, each waits until all responses to the previous ones have
+    come."""
 
     def __init__(self, asks: List[Ask], lockstep: bool) -> None:
         self._asks = asks
@@ -91,7 +92,7 @@ class Requests:
             yield request
 
     def came(self) -> None:
-        """One more response has come."""
+        """Counts one more response."""
         self._came.release()
 
 
@@ -120,7 +121,7 @@ def one(
 
 
 def swap(stub: EverythingStub, block: str) -> Result:
-    """Sends a golden vector, and takes what comes of it."""
+    """Sends a golden vector, and returns the outcome."""
     result = Result()
     try:
         result.block = stub.Swap(All.from_block(base64.b64decode(block))).to_owned().to_block()
@@ -160,7 +161,7 @@ def run(stub: SemanticsStub, case: Json) -> Result:
     except tollgate.RpcError as error:
         result.failed(error)
     except ValueError as error:
-        # What can't be asked for isn't.
+        # The request could not be made.
         result.code, result.message = tollgate.StatusCode.INVALID_ARGUMENT, str(error)
     return result
 

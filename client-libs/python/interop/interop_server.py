@@ -1,4 +1,4 @@
-"""Serves interop.Semantics and everything.Everything, as conformance/src/interop.rs does: requests say what is to happen.
+"""Serves interop.Semantics and everything.Everything, like conformance/src/interop.rs: requests have the instructions.
 
     interop_server.py SOCKET TOKEN
 
@@ -29,12 +29,12 @@ def answers(ask: Ask) -> Iterator[Answer]:
 
 
 def picked(keys: Sequence[str], context: tollgate.ServicerContext) -> List[Tuple[str, tollgate.MetadataValue]]:
-    """The caller's metadata of these keys, key by key."""
+    """The caller's metadata with these keys, key by key."""
     return [pair for key in keys for pair in context.invocation_metadata() if pair[0] == key]
 
 
 def end(ask: Ask, context: tollgate.ServicerContext) -> None:
-    """Ends the call as the request says, unless well."""
+    """Ends the call with the request's status, unless that is OK."""
     if ask.code != 0:
         code = tollgate.StatusCode(ask.code)
         context.set_trailing_metadata(picked(ask.echo_as_trailers, context))
@@ -48,7 +48,7 @@ def pause(ask: Ask) -> None:
 
 
 class Semantics(SemanticsServicer):
-    """Does what requests say."""
+    """Follows the instructions in requests."""
 
     def Unary(self, request: AskView, context: tollgate.ServicerContext) -> Answer:
         ask: Ask = request.to_owned()
@@ -76,7 +76,7 @@ class Semantics(SemanticsServicer):
         end(ask, context)
 
     def Chat(self, request_iterator: Iterator[AskView], context: tollgate.ServicerContext) -> Iterator[Answer]:
-        # Nothing was asked for yet that could say what is to be echoed: all of it is.
+        # No request has named the keys to echo yet: everything is echoed.
         context.send_initial_metadata(context.invocation_metadata())
         context.set_trailing_metadata(context.invocation_metadata())
         for request in request_iterator:
@@ -87,7 +87,7 @@ class Semantics(SemanticsServicer):
 
     @staticmethod
     def echo(ask: Ask, context: tollgate.ServicerContext) -> None:
-        """Sends back what metadata the request names."""
+        """Returns the metadata that the request names."""
         metadata = picked(ask.echo, context)
         if metadata:
             context.send_initial_metadata(metadata)
@@ -95,7 +95,7 @@ class Semantics(SemanticsServicer):
 
 
 class Everything(EverythingServicer):
-    """Gives back what it gets."""
+    """Echoes."""
 
     def Swap(self, request: AllView, context: tollgate.ServicerContext) -> All:
         everything: All = request.to_owned()

@@ -28,7 +28,7 @@ def program(name: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Test modules import stubs, so they are generated before."""
+    """Test modules import stubs, so they are generated first."""
     directory = pathlib.Path(os.environ["TOLLGATE_STUBS"])
     health = ROOT / "client-libs" / "rust" / "health" / "proto" / "grpc" / "health" / "v1" / "health.proto"
     for proto in (*(PROTOS / f"{name}.proto" for name in ("hotel", "interop", "everything")), health):
@@ -49,7 +49,7 @@ class Daemon:
         self.token = subprocess.run(add, check=True, capture_output=True, text=True).stdout.strip()
 
     def start(self) -> None:
-        # The leash ends it when this process dies, however that is.
+        # The leash ends it when this process dies, for any reason.
         self.process = subprocess.Popen(
             [program("leash"), str(os.getpid()), program("tollgated"), *self.arguments],
             stdout=subprocess.PIPE,
@@ -83,10 +83,10 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[List[Daemon]]:
 
 @pytest.fixture
 def daemon(tmp_path: pathlib.Path) -> Iterator[Daemon]:
-    """A host of one's own, to be killed."""
+    """A host for this test alone, to be killed."""
     daemon = Daemon(tmp_path, "own")
     yield daemon
-    # It may be dead, but then its output is still open.
+    # The process may be dead, but its output is still open.
     daemon.kill()
 
 

@@ -11,7 +11,7 @@ Context = tollgate.ServicerContext
 
 
 class Given(SemanticsServicer):
-    """Each method does what it is given, and is UNIMPLEMENTED otherwise."""
+    """Each method runs the given function, and is UNIMPLEMENTED without one."""
 
     def __init__(
         self,

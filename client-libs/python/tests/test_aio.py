@@ -32,7 +32,7 @@ Context = tollgate.aio.ServicerContext
 
 
 class Servicer(SemanticsAsyncServicer):
-    """What the tests ask for."""
+    """The calls that the tests make."""
 
     def __init__(self) -> None:
         self.over: List[str] = []
@@ -234,7 +234,7 @@ def test_deadlines_pass_to_the_calls_that_a_handler_makes(hosts: Any) -> None:
             self.further = further
 
         async def Unary(self, request: AskView, context: Context) -> Answer:
-            # Tasks of the handler's inherit it, too.
+            # Tasks that the handler starts inherit it, too.
             one, other = await asyncio.gather(self.further.Unary(Ask()), self.further.Unary(Ask(), timeout=1000))
             return Answer(number=max(one.number, other.number))
 
@@ -287,7 +287,7 @@ async def test_callers_give_up_and_handlers_are_cancelled(stub: SemanticsAsyncSt
     servicer.cancelled.clear()
     await wait_for()
     await asyncio.wait_for(servicer.cancelled.wait(), 30)
-    # A stream, while somebody reads it, and while nobody does.
+    # A stream, with and without a waiting reader.
     servicer.cancelled.clear()
     stream = stub.Spread(Ask(responses=2**31, response_bytes=1000))
     assert (await stream.initial_metadata()) == ()
@@ -342,7 +342,7 @@ async def test_a_slow_reader_stops_its_writer_and_nobody_else(stub: SemanticsAsy
         while made != before:
             before = made
             await asyncio.sleep(0.3)
-            # Whoever has a part in it has had its turn.
+            # Every task involved has had its turn.
             for _ in range(50):
                 await stub.Unary(Ask(number=9))
         return before
@@ -427,7 +427,7 @@ def test_a_channel_belongs_to_one_loop(hosts: Any) -> None:
     asyncio.run(call())
 
     async def elsewhere() -> None:
-        with pytest.raises(RuntimeError, match="belongs to the event loop that it was first used on"):
+        with pytest.raises(RuntimeError, match="can be used only on the event loop of its first use"):
             await stub.Unary(Ask())
 
     asyncio.run(elsewhere())
@@ -504,14 +504,14 @@ def test_threads_call_what_a_loop_serves(hosts: Any) -> None:
 
 
 class Unspeakable(Exception):
-    """What it says is one more exception."""
+    """Its text raises one more exception."""
 
     def __str__(self) -> str:
         raise GeneratorExit("from __str__")
 
 
-# What handlers raise, and how their calls end. asyncio's loop has a handler of SIGINT of its own since Python 3.11; before, a KeyboardInterrupt
-# can't be told from Ctrl-C.
+# Exceptions of handlers, and the status of their calls. asyncio's loop has its own SIGINT handler
+# since Python 3.11; before, a KeyboardInterrupt looks like Ctrl-C.
 ANYTHING: List[Tuple[Callable[[], BaseException], StatusCode, str]] = [
     (lambda: SystemExit(3), StatusCode.UNKNOWN, "SystemExit: 3"),
     (lambda: GeneratorExit("enough"), StatusCode.UNKNOWN, "GeneratorExit: enough"),
@@ -524,7 +524,7 @@ if sys.version_info >= (3, 11):
 
 
 class Raising(SemanticsAsyncServicer):
-    """Each method raises what the number of a request names."""
+    """Each method raises the exception that the request's number names."""
 
     async def Unary(self, request: AskView, context: Context) -> Answer:
         number = request.number

@@ -1,4 +1,4 @@
-"""Calls from threads, between two hosts: what is asked for comes, in order and whole, and so do errors."""
+"""Calls from threads, between two hosts: responses and errors come in order and complete."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_errors_carry_all_that_was_said(serve: Serve, channel: tollgate.Channel)
             (1, StatusCode.NOT_FOUND, "no such thing"),
             (2, StatusCode.DATA_LOSS, "lost"),
             (3, StatusCode.UNKNOWN, "Exception calling application: 'never mind'"),
-            (4, StatusCode.UNKNOWN, "Exception calling application: a call that is aborted doesn't end with OK"),
+            (4, StatusCode.UNKNOWN, "Exception calling application: abort needs an error code, not OK"),
             (5, StatusCode.ABORTED, "Exception calling application: 'never mind'"),
         ):
             stream = stub.Spread(Ask(number=n))
@@ -203,13 +203,14 @@ def test_errors_carry_all_that_was_said(serve: Serve, channel: tollgate.Channel)
 
 
 class Unspeakable(Exception):
-    """What it says is one more exception."""
+    """Its text raises one more exception."""
 
     def __str__(self) -> str:
         raise SystemExit("from __str__")
 
 
-# What handlers raise, anew each time, since an exception keeps frames; and what their callers hear.
+# Exceptions of handlers, made anew each time since an exception keeps frames, and the callers'
+# errors.
 ANYTHING: List[Tuple[Callable[[], BaseException], str]] = [
     (lambda: SystemExit(3), "SystemExit: 3"),
     (KeyboardInterrupt, "KeyboardInterrupt"),
@@ -219,7 +220,7 @@ ANYTHING: List[Tuple[Callable[[], BaseException], str]] = [
     (Unspeakable, "Unspeakable"),
     (lambda: StopIteration("no"), "no"),
 ]
-# In a generator it is another exception, and in an iterator it is the end.
+# In a generator it is another exception; in an iterator it is the end.
 STOPS = len(ANYTHING) - 1
 
 
@@ -247,7 +248,7 @@ def test_whatever_a_handler_raises_its_thread_lives(serve: Serve, channel: tollg
         return [unary(request, context) for request in requests][0]
 
     class Iterable:
-        """No generator: those make RuntimeError of StopIteration."""
+        """Not a generator: those turn StopIteration into RuntimeError."""
 
         def __init__(self, number: int, context: Context) -> None:
             self.number, self.context, self.first = number, context, True
@@ -313,7 +314,7 @@ def test_callbacks_of_cancelled_calls_may_raise_anything(serve: Serve, channel: 
     stub = SemanticsStub(channel)
     logging.disable()
     try:
-        # All of them run on one thread, which tells of the ends of calls.
+        # All of them run on one thread, which reports the ends of calls.
         for _ in range(3):
             future = stub.Unary.future(Ask())
             assert began.acquire(timeout=30)
@@ -406,7 +407,7 @@ def test_text_that_is_no_utf8_keeps_its_status(hosts: Any, serve: Serve, channel
     ):
         with pytest.raises(ValueError, match=why):
             stub.Unary(Ask(), metadata=metadata)
-    # What is only shown is escaped; what means something is refused by name.
+    # Text for display is escaped; text with a meaning is refused with its name.
     with tollgate.channel(hosts[0].socket, hosts[0].token, app="app \udc80") as other:
         assert other.tenant == "acme"
     with pytest.raises(ValueError, match="the label has characters that UTF-8 lacks"):
@@ -417,7 +418,7 @@ def test_text_that_is_no_utf8_keeps_its_status(hosts: Any, serve: Serve, channel
 
 
 def shown(error: BaseException) -> str:
-    """All that may be printed of an exception."""
+    """The printable text of an exception."""
     parts = [str(error), repr(error), *traceback.format_exception(type(error), error, error.__traceback__)]
     return "\n".join(parts + [repr(argument) for argument in error.args])
 
@@ -468,7 +469,7 @@ def test_a_value_that_cannot_be_sent_is_named(hosts: Any, serve: Serve, channel:
     def reads(requests: Iterator[AskView], context: Context) -> Answer:
         return Answer(number=sum(request.number for request in requests))
 
-    # Each method is there: that one isn't could be said before what is wrong with the request.
+    # Each method exists: a missing one could be reported before the mistake in the request.
     serve(add, Given(unary=bad, chat=echo_numbers, collect=reads))
     stub = SemanticsStub(channel)
     with pytest.raises(ValueError, match=r"interop.Ask.number: -1 isn't an unsigned 64-bit number"):
@@ -521,7 +522,7 @@ def test_deadlines_end_calls_on_both_sides(serve: Serve, channel: tollgate.Chann
     serve(add, Given(unary=unary, chat=chat))
     stub = SemanticsStub(channel)
     stub.Unary(Ask())
-    # Without a deadline, the daemons have one of theirs.
+    # Without a deadline, the daemons apply their own.
     assert remaining[0] is None or remaining[0] > 600
     assert over.acquire(timeout=30)
     never = threading.Event()
@@ -570,7 +571,7 @@ def test_deadlines_pass_to_the_calls_that_a_handler_makes(hosts: Any, serve: Ser
             for answer in (stub.Unary(Ask(), timeout=seconds), stub.Collect(iter([Ask()]), timeout=seconds)):
                 assert 0 < answer.number <= seconds * 1000
             assert 0 < stub.Unary(Ask(delay_ms=1000), timeout=seconds).number <= seconds * 1000
-        # Without one the nested call has its own, or the daemon's for all.
+        # Without one, the nested call has its own or the daemon's default.
         assert 300_000 < stub.Unary(Ask(delay_ms=1000)).number <= 1_000_000
         assert stub.Unary(Ask()).number > 200_000
         del answer
@@ -613,7 +614,7 @@ def test_callers_give_up_and_handlers_hear_of_it(serve: Serve, channel: tollgate
         next(call)
     assert caught.value.code() is StatusCode.CANCELLED and call.code() is StatusCode.CANCELLED
     assert over.acquire(timeout=30)
-    # By dropping it.
+    # By dropping the call.
     call = stub.Chat(iter([Ask()]))
     assert next(call).number == 0 and began.acquire(timeout=30)
     del call
@@ -655,7 +656,7 @@ def test_a_slow_reader_stops_its_writer_and_nobody_else(serve: Serve, channel: t
         while made != before:
             before = made
             time.sleep(1)
-            # Whoever has a part in it has had its turn.
+            # Every thread involved has had its turn.
             for n in range(50):
                 assert stub.Unary(Ask(number=n)).number == n
         return before
@@ -734,7 +735,7 @@ def test_calls_of_methods_that_are_marked_are_made_again(hosts: Any, serve: Serv
                 return -len(asked)
             return len(asked)
 
-    # Below zero: it failed.
+    # A negative value: the call failed.
     assert [attempts("CheckAvailability", retries) for retries in (2, 1, 0)] == [3, -2, -1]
     assert attempts("Reserve", 2) == -1
 
@@ -753,7 +754,7 @@ def test_threads_share_a_channel(serve: Serve, channel: tollgate.Channel) -> Non
 
     def unary(request: AskView, context: Context) -> Answer:
         if request.number >= 1000:
-            # As many handlers at once as there are workers.
+            # As many handlers run at once as there are workers.
             together.wait(30)
         return Answer(number=request.number)
 
@@ -792,7 +793,7 @@ def test_a_server_that_stops_finishes_what_it_has_begun(hosts: Any, serve: Serve
     assert began.wait(30)
     stopped = server.stop(grace=30)
     assert server.wait_for_termination(timeout=0.1)
-    # Those that come before the daemon has heard of it are answered.
+    # Calls that come before the daemon knows about the end are answered.
     until = time.monotonic() + 30
     with pytest.raises(tollgate.RpcError) as caught:
         while time.monotonic() < until:
@@ -824,7 +825,7 @@ def test_other_servers_take_over_from_one_that_stops(serve: Serve, channel: toll
         except BaseException as error:
             failures.append(error)
 
-    # More callers than threads of a server's, so that calls wait for one.
+    # There are more callers than server threads, so calls wait for a thread.
     server = serve(add, Given(unary=unary), max_workers=2)
     threads = [threading.Thread(target=call) for _ in range(6)]
     for thread in threads:

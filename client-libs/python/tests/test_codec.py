@@ -1,4 +1,4 @@
-"""The compiled encoder and decoder agree with the Python code beside the stubs, which is the reference."""
+"""The compiled encoder and decoder agree with the reference, the Python code next to the stubs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = 300
 
 
 def value_of(field: reference.Field, kind: reference.Kind, chance: random.Random, depth: int) -> Any:
-    """A value of a kind, extreme ones often."""
+    """A value of a kind, often an extreme one."""
     if kind is reference.MESSAGE:
         assert field.type is not None
         return message_of(field.type(), chance, depth + 1)
@@ -59,18 +59,18 @@ def message_of(of: Any, chance: random.Random, depth: int = 0) -> Any:
 
 
 def messages() -> List[Any]:
-    """Classes of the file that has everything."""
+    """Classes of the file with every feature."""
     classes = [getattr(everything, name) for name in dir(everything)]
     return [of for of in classes if isinstance(of, type) and issubclass(of, reference.Message)]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality, that of floats to the bit."""
+    """Equality, bitwise for floats."""
     return repr(plain(one)) == repr(plain(other))
 
 
 def plain(value: Any) -> Any:
-    """What can be compared by its text."""
+    """A text for comparison."""
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, list):
@@ -110,7 +110,7 @@ def check_reading(of: Any, block: bytes) -> None:
     owned = _core.to_owned(view)
     assert same(owned, view._to_owned())
     assert same(owned, of.from_block(block))
-    # What isn't bytes is read by the Python code.
+    # The Python code reads anything that isn't bytes.
     other = of.view(bytearray(block))
     assert _core.to_owned(other) is None
     for field in of._LAYOUT.fields:
@@ -126,7 +126,7 @@ def test_nonsense_is_read_alike() -> None:
                 at = chance.randrange(len(block))
                 block[at : at + 4] = chance.choice([b"\xff\xff\xff\xff", chance.randbytes(4), b"\0\0\0\x08"])
             if chance.random() < 0.3:
-                # Cut off.
+                # Truncated.
                 del block[chance.randrange(len(block)) :]
             view = of.view(bytes(block))
             for index, field in enumerate(of._LAYOUT.fields):
@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_alike() -> None:
                     try:
                         outcomes.append(write())
                     except reference.BlockError as error:
-                        # What follows is Python's own words, or Rust's.
+                        # The rest of the text is Python's own, or Rust's.
                         outcomes.append(str(error).split(": ")[0])
                         refused += 1
                 assert outcomes[0] == outcomes[1], (of, field.name, value)

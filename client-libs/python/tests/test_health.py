@@ -1,4 +1,4 @@
-"""gRPC's health service, of servers of both kinds."""
+"""gRPC's health service, on servers of both kinds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_who_asks_and_who_watches_hears_how_services_are(hosts: Any, channel: to
     assert next(watch).status == health.SERVING
     with pytest.raises(ValueError, match="9 is not a valid ServingStatus"):
         servicer.set(ROOMS, 9)
-    # A server that stops says so; and a watch doesn't keep it from ending.
+    # A stopping server reports it, and a watch doesn't delay its end.
     assert server.stop(grace=30).wait(20)
     assert next(watch).status == health.NOT_SERVING
     assert next(watch, None) is None

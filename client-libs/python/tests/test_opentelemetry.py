@@ -59,7 +59,7 @@ def instrumented(hosts: List[Daemon]) -> Iterator[None]:
 
 
 def spans_of(daemon: Daemon, trace_id: str, side: str) -> List[Tuple[str, str]]:
-    """What a daemon has of a trace: spans with their parents."""
+    """A daemon's spans of a trace, with their parents."""
     run = [program("tollgate"), "--socket", daemon.socket, "trace", trace_id, "--json"]
     shown = subprocess.run(run, capture_output=True, text=True)
     if shown.returncode != 0:
@@ -77,7 +77,7 @@ def ids(span: ReadableSpan) -> Tuple[str, str]:
 
 
 def check_chain(hosts: List[Daemon], heard: Optional[str]) -> None:
-    """All spans between an application's and what was heard in the end."""
+    """All spans between the application's and the last server's."""
     spans = {span.name: span for span in exported.get_finished_spans()}
     assert set(spans) == {"guest", "handler"}
     own = spans["guest"].get_span_context()
@@ -88,19 +88,19 @@ def check_chain(hosts: List[Daemon], heard: Optional[str]) -> None:
     for parents, children in zip(chain, chain[1:]):
         assert len(parents) == len(children) == 1, chain
         assert children[0][1] == parents[0][0], chain
-    # The SDK says of its ids that they are random, which is another flag.
+    # The SDK marks its ids as random, which is a further flag.
     assert heard is not None and int(heard[-2:], 16) & 1
     assert heard[:-2] == f"00-{trace_id}-{chain[-1][0][0]}-"
 
 
 def guest(flags: int, state: Optional[TraceState] = None, trace_id: str = TRACE) -> context.Context:
-    """Where a span of somebody's is current."""
+    """A context in which a foreign span is current."""
     span = SpanContext(int(trace_id, 16), int(SPAN, 16), False, TraceFlags(flags), state)
     return trace.set_span_in_context(NonRecordingSpan(span), context.Context())
 
 
 def current() -> Optional[str]:
-    """The current span, as it would be written."""
+    """The current span, written as `traceparent`."""
     span = trace.get_current_span().get_span_context()
     if not span.is_valid:
         return None
@@ -108,12 +108,12 @@ def current() -> Optional[str]:
 
 
 def came(to: Any) -> Dict[str, Any]:
-    """What came beside a request."""
+    """The metadata of a request."""
     return dict(to.invocation_metadata())
 
 
 class Attached:
-    """Has a context be the current one."""
+    """Makes a context current."""
 
     def __init__(self, to: context.Context) -> None:
         self.to = to
@@ -176,7 +176,7 @@ def test_the_same_on_an_event_loop(hosts: Any) -> None:
         async with tollgate.aio.channel(b.socket, b.token, a.listen) as back:
             relay = Relay(SemanticsAsyncStub(back))
             add(relay, server)
-            # What is current where servers are started is nothing to handlers.
+            # The context in which servers are started doesn't affect handlers.
             with tracer.start_as_current_span("start"):
                 await last.start()
                 await server.start()
@@ -188,7 +188,7 @@ def test_the_same_on_an_event_loop(hosts: Any) -> None:
                 check_chain(hosts, heard)
                 await stub.Unary(Ask(number=1))
                 assert relay.seen == [(None, None)]
-                # Calls that go on at once are each in their own trace.
+                # Concurrent calls are each in their own trace.
                 relay.seen.clear()
                 calls = []
                 for number in range(1, 21):
@@ -292,20 +292,20 @@ def test_what_is_passed_on_and_what_is_not(hosts: Any, serve: Any, channel: toll
         seen.clear()
         return first
 
-    # Without a span there is nothing to say.
+    # Without a span nothing is sent.
     assert heard() == ({}, None, None)
     assert heard(("user", "Ada")) == ({"user": "Ada"}, None, None)
     own = f"00-{TRACE}-{SPAN}-00"
     with Attached(guest(0, TraceState([("vendor", "1")]))):
-        # What isn't sampled is passed on as such, and nobody records it.
+        # A context that isn't sampled is passed on as such, and nothing records it.
         assert heard(("user", "Ada")) == ({"user": "Ada", "traceparent": own, "tracestate": "vendor=1"}, own, None)
         assert not spans_of(hosts[0], TRACE, "client") and not exported.get_finished_spans()
-        # What the caller says himself stays, and is read as strictly as by daemons.
+        # The caller's own metadata stays, and is parsed as strictly as by daemons.
         other = own.replace(TRACE, STREAMED)
         assert heard(("traceparent", other)) == ({"traceparent": other}, other, None)
         for nonsense in ("0-1-1-1", "nonsense", own.replace(SPAN, "0" * 16), own.upper()):
             assert heard(("traceparent", nonsense)) == ({"traceparent": nonsense}, None, None)
-        # No call fails for want of room: all pairs are taken, or all but one.
+        # No call fails for lack of room: all pairs are taken, or all but one.
         taken = tuple((f"key-{n}", "x") for n in range(64))
         assert heard(*taken) == (dict(taken), None, None)
         assert heard(*taken[1:]) == ({**dict(taken[1:]), "traceparent": own}, own, None)
@@ -313,7 +313,7 @@ def test_what_is_passed_on_and_what_is_not(hosts: Any, serve: Any, channel: toll
             stub.Unary(Ask(), metadata=(7,))  # type: ignore[arg-type]
     with Attached(baggage.set_baggage("guest", "Ada", guest(0))):
         assert heard() == ({"traceparent": own, "baggage": "guest=Ada"}, own, "Ada")
-    # What a handler leaves behind on its thread isn't the next one's.
+    # A handler's remains on its thread don't reach the next handler.
     tollgate.opentelemetry.uninstrument()
     with Attached(guest(0)):
         assert heard() == ({}, None, None)
@@ -323,5 +323,5 @@ def test_it_says_what_it_wants() -> None:
     script = "import sys; sys.modules['opentelemetry'] = None; import tollgate.aio; import tollgate.opentelemetry"
     child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert child.returncode == 1
-    assert child.stderr.splitlines()[-1].startswith("ImportError: tollgate.opentelemetry wants the package opentelemetry-api (")
+    assert child.stderr.splitlines()[-1].startswith("ImportError: tollgate.opentelemetry needs the package opentelemetry-api (")
     assert child.stderr.endswith("): pip install 'tollgate[opentelemetry]'\n")

@@ -1,4 +1,4 @@
-"""What happens to processes: signals, forks, daemons that aren't there or die."""
+"""Processes: signals, forks, and daemons that are missing or die."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITS = """
 import signal, sys, threading
 import tollgate
 from stubs.interop_tollgate import Ask, SemanticsStub
-# As at a terminal, even if what started this ignores it.
+# As at a terminal, even if the parent ignores the signal.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 channel = tollgate.channel(*sys.argv[2:])
 stub = SemanticsStub(channel)
@@ -79,7 +79,7 @@ def test_ctrl_c_ends_a_wait(hosts: Any, serve: Serve, what: str) -> None:
 
 
 def environment() -> Any:
-    """Children find what this process has found."""
+    """Children import from the same paths as this process."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
 
@@ -97,7 +97,7 @@ def test_a_signal_handler_that_returns_ends_no_wait(serve: Serve, channel: tollg
     seen = []
 
     def handler(number: int, frame: Any) -> None:
-        # Calls are made from here, too, while another waits.
+        # Calls are made from here while another thread waits.
         seen.append(stub.Unary(Ask(number=5)).number)
         go_on.set()
 
@@ -132,7 +132,7 @@ def test_a_fork_is_told_and_harms_nobody(hosts: Any, serve: Serve, channel: toll
             ):
                 with pytest.raises(RuntimeError, match="this process was forked from the one that opened"):
                     use()
-            # What is dropped here isn't given back in the parent's name.
+            # A drop in the child must not return the parent's memory.
             del reply, call, buffer
             with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as own:
                 assert SemanticsStub(own).Unary(Ask(number=3)).number == 3
@@ -147,7 +147,7 @@ def test_a_fork_is_told_and_harms_nobody(hosts: Any, serve: Serve, channel: toll
 
 
 def fork_quietly() -> int:
-    """Newer versions warn of forks of processes with threads, which is what is tested."""
+    """Newer versions warn about forks of processes with threads, which this tests."""
     import warnings
 
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from conftest import LIBRARY, program
 STUBS = pathlib.Path(os.environ["TOLLGATE_STUBS"])
 EXAMPLES = LIBRARY / "examples"
 
-# What the examples that are one program print.
+# The output of the examples that are one program.
 PRINTED = {
     "streaming": [
         "collected 10",
@@ -41,7 +41,7 @@ PRINTED = {
         "the handler saw that the caller gave up: StatusCode.CANCELLED",
     ],
 }
-# What clients print with their servers; figures aside.
+# The output of clients with their servers, except numbers.
 ANSWERED = {
     "hello": ["hello, world"],
     "hotel": ["reservation 1", "reservation 2", "2 calls in # s", "ritz: 4 rooms left"],
@@ -49,13 +49,13 @@ ANSWERED = {
 
 
 def environment(*paths: pathlib.Path) -> Dict[str, str]:
-    """Children find this process's packages, and the stubs."""
+    """Children import this process's packages, and the stubs."""
     found = [str(path) for path in paths] + [path for path in sys.path if path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(found)}
 
 
 def run(script: pathlib.Path, *arguments: str) -> List[str]:
-    """What a program prints that ends well, and warns of nothing."""
+    """The output of a program that succeeds and prints no warnings."""
     command = [sys.executable, "-W", "error", str(script), *arguments]
     child = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment())
     assert (child.returncode, child.stderr) == (0, ""), child.stdout
@@ -69,7 +69,7 @@ def served(hosts: Any) -> Iterator[Any]:
 
     def start(script: pathlib.Path) -> None:
         command = [sys.executable, "-W", "error", str(script), hosts[1].socket, hosts[1].token]
-        # The leash ends it when this process dies, however that is.
+        # The leash ends it when this process dies, for any reason.
         leashed = [program("leash"), str(os.getpid()), *command]
         child = subprocess.Popen(leashed, stdout=subprocess.PIPE, text=True, env=environment())
         children.append(child)
@@ -106,7 +106,7 @@ def snippets(language: str) -> List[str]:
 
 
 def test_the_readme(hosts: Any, tmp_path: pathlib.Path) -> None:
-    """Its proto, server and client are written to files as it says, and do what it says."""
+    """Its proto, server and client are written to files and run as it describes."""
     (tmp_path / "greeter.proto").write_text(snippets("proto")[0])
     generate = next(line for block in snippets("sh") for line in block.splitlines() if "tollgate gen" in line)
     subprocess.run([program("tollgate"), *generate.split()[1:]], cwd=tmp_path, check=True)

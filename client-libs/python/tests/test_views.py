@@ -32,7 +32,7 @@ def test_bytes_are_memoryviews_that_keep_their_block(serve: Serve, channel: toll
         assert channel._session.held == 1
         owned: Answer = reply.to_owned()
         del reply, held
-        # The slice of a slice is enough, while others come and go.
+        # The slice of a slice keeps the memory, while others come and go.
         for _ in range(50):
             stub.Unary(Ask(payload=b"y" * size))
         assert channel._session.held == 1
@@ -96,9 +96,9 @@ def test_a_value_is_made_where_it_is_sent_from(hosts: Any, serve: Serve, channel
     with pytest.raises(BufferError, match="frozen already"):
         buffer.freeze()
     for _ in range(100):
-        # More than the heap has room for, if it were copied.
+        # More than the heap could hold as copies.
         assert stub.Unary(Ask(payload=cast(bytes, shared))).payload == b"abc"
-    # A part of it is copied, and so is what another session's heap has.
+    # A part of it is copied, and so is a value in another session's heap.
     assert stub.Unary(Ask(payload=cast(bytes, shared[-5000:]))).payload == b"abc"
     with tollgate.channel(hosts[0].socket, hosts[0].token, hosts[1].listen) as elsewhere:
         assert SemanticsStub(elsewhere).Unary(Ask(payload=cast(bytes, shared))).payload == b"abc"

@@ -1,4 +1,4 @@
-//! Calls that are given up, by their deadline or by the caller, and what their handlers see.
+//! Calls that end early, by deadline or by the caller, and the effect on their handlers.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +11,7 @@ use tollgate_examples::interop::semantics_client::SemanticsClient;
 use tollgate_examples::interop::semantics_server::{Semantics, SemanticsServer};
 use tollgate_examples::interop::{Answer, Ask};
 
-/// Says that it was dropped: what a handler holds is, when its call is given up.
+/// Reports its own drop. A handler's values are dropped when its call is cancelled.
 struct Told(Sender<&'static str>, &'static str);
 
 impl Drop for Told {
@@ -76,7 +76,7 @@ fn main() -> Result<(), Status> {
                 break;
             }
         }
-        // Dropping the answers, as any call's future, gives the call up.
+        // Dropping the answers cancels the call. The same holds for the future of any call.
         drop(answers);
         Ok::<_, Status>(())
     })?;

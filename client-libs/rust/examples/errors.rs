@@ -1,4 +1,4 @@
-//! How calls end otherwise than well.
+//! How calls fail.
 
 #![forbid(unsafe_code)]
 
@@ -20,7 +20,8 @@ impl Reservation for Hotel {
             }
             1..10 => Ok(Response::new(ReserveReply::default())),
             _ => {
-                // Details are a serialized google.rpc.Status; gRPC's clients find it where they look for it.
+                // Details are a serialized google.rpc.Status, in the place where gRPC's clients
+                // look for it.
                 let details = b"\x08\x09\x12\x04full";
                 let mut full =
                     Status::new(Code::FAILED_PRECONDITION, "full").with_details(details)?;

@@ -1,4 +1,4 @@
-//! The smallest server: answers each call of hotel.Echo with what it got.
+//! The smallest server: it echoes each call of hotel.Echo.
 
 #![forbid(unsafe_code)]
 

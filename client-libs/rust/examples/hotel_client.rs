@@ -1,4 +1,4 @@
-//! Books a room, asks what is left, and says how long that took.
+//! Books a room, asks for the rooms that are left, and prints the elapsed time.
 
 #![forbid(unsafe_code)]
 

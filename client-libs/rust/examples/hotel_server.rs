@@ -1,4 +1,5 @@
-//! A hotel that books everything: reservations get numbers, and each hotel has rooms left as long as its name.
+//! A hotel that accepts every booking. Reservations are numbered; a hotel has as many rooms left as
+//! its name has letters.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Metadata beside requests and responses, and trailers.
+//! Metadata of requests and responses, and trailers.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Calls with any number of requests and responses, and what stops a sender whose reader is slow.
+//! Calls with any number of requests and responses, and backpressure from a slow reader.
 
 #![forbid(unsafe_code)]
 
@@ -84,13 +84,13 @@ async fn call(client: &SemanticsClient) -> Result<(), Status> {
     let count = Arc::clone(&made);
     let endless = stream::repeat_with(move || ask(count.fetch_add(1, Ordering::Relaxed) + 1));
     let mut answers = client.chat(endless).await?.into_inner();
-    // On another thread than those that carry the messages.
+    // On a thread that doesn't carry the messages.
     std::thread::sleep(Duration::from_millis(200));
-    // Nobody reads the answers, so the server doesn't read the requests, so they aren't made.
+    // The client reads no answers, so the server stops reading requests, so no more are made.
     println!("stopped {}", made.load(Ordering::Relaxed) < 1000);
     let first = answers.message().await?;
     println!("goes on {:?}", first.map(|answer| answer.view().number()));
-    // Dropping the answers gives the call up.
+    // Dropping the answers cancels the call.
     Ok(())
 }
 
@@ -100,7 +100,7 @@ fn main() -> Result<(), Status> {
     let server = Server::new(&serving).add_service(SemanticsServer::new(Numbers));
     block_on(&serving, server.bind())?;
     let client = SemanticsClient::new(Channel::new(&session, ""));
-    // Any executor does: the sessions are driven by threads of their own.
+    // Any executor works: the sessions are driven by their own threads.
     let executor = tokio::runtime::Builder::new_current_thread().build();
     let executor = executor.map_err(|error| Status::unavailable(error.to_string()))?;
     executor.block_on(call(&client))

@@ -1,4 +1,4 @@
-//! A large value that is made where it is sent from, and read where it was received.
+//! A large value that is made in the send heap and read in the receive heap, without a copy.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ struct Ends;
 
 impl Echo for Ends {
     async fn echo(&self, request: Request<Received<EchoMessage>>) -> Reply<EchoMessage> {
-        // The shared memory that the daemon delivered; nothing was copied for it.
+        // The shared memory into which the daemon delivered the request; no copy was made.
         let payload = request.get_ref().view().payload();
         let ends: Vec<u8> = payload
             .first()
@@ -36,7 +36,7 @@ fn main() -> Result<(), Status> {
     let mut picture = session.buffer(SIZE)?;
     picture.fill(0);
     (picture[0], picture[SIZE - 1]) = (1, 2);
-    // From here on it can't be changed, and can be sent as often as one likes.
+    // From here on it is read-only and can be sent any number of times.
     let picture = picture.freeze();
     for _ in 0..3 {
         let request = EchoMessage {

@@ -1,4 +1,4 @@
-//! The calling side: channels, and what generated clients are made of.
+//! The calling side: channels, and the base of generated clients.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -12,7 +12,7 @@ use tollgate_core::{Code, Opening, ServiceInfo, Session, Status, StreamReceiver,
 
 use crate::{MetadataMap, Received, Reply, Request, Response, Streaming};
 
-/// Where calls go: a session, and the daemon that serves.
+/// The destination of calls: a session, and the daemon that serves.
 #[derive(Clone)]
 pub struct Channel {
     session: Session,
@@ -20,11 +20,12 @@ pub struct Channel {
     interceptor: Option<Arc<Interceptor>>,
 }
 
-/// What sees the metadata of each call before it is sent.
+/// A function that sees the metadata of each call before it is sent.
 type Interceptor = dyn Fn(&mut MetadataMap) -> Result<(), Status> + Send + Sync;
 
 impl Channel {
-    /// Calls go to servers of `target`, a daemon's `host:port`, or of this host's daemon if it is empty.
+    /// Calls go to servers of `target`, a daemon's `host:port`. An empty `target` is this host's
+    /// daemon.
     pub fn new(session: &Session, target: &str) -> Channel {
         Channel {
             session: session.clone(),
@@ -33,8 +34,9 @@ impl Channel {
         }
     }
 
-    /// The same, whose calls have this put into their metadata, behind what earlier interceptors put there. It runs where a call is polled
-    /// first, so it finds what is current there: a span, say. A call that it has an error for ends with that, and isn't sent.
+    /// A channel whose calls also run this interceptor on their metadata, after earlier
+    /// interceptors. It runs at the first poll of a call, so it sees what is current there, such as
+    /// a span. If it returns an error, the call ends with that and isn't sent.
     pub fn with_interceptor(
         self,
         interceptor: impl Fn(&mut MetadataMap) -> Result<(), Status> + Send + Sync + 'static,
@@ -72,7 +74,7 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// What generated clients call through: a channel and one service's binding.
+/// The base of generated clients: a channel and one service's binding.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
@@ -94,7 +96,7 @@ impl Client {
     /// Calls the method with this index in [`ServiceInfo::methods`].
     ///
     /// # Errors
-    /// What binding or the call ended with.
+    /// The status of a failed binding or call.
     pub async fn unary<E: Encode, R: Message>(
         &self,
         method: usize,
@@ -117,10 +119,10 @@ impl Client {
         Ok(response)
     }
 
-    /// As [`unary`](Self::unary), of a method that takes a stream of requests.
+    /// Like [`unary`](Self::unary), for a method that takes a stream of requests.
     ///
     /// # Errors
-    /// As there.
+    /// Like there.
     pub async fn client_streaming<E: Encode + Send + Sync + 'static, R: Message>(
         &self,
         method: usize,
@@ -142,10 +144,10 @@ impl Client {
         Ok(response)
     }
 
-    /// As [`unary`](Self::unary), of a method that answers with a stream.
+    /// Like [`unary`](Self::unary), for a method that answers with a stream.
     ///
     /// # Errors
-    /// As there, if that is known before the responses begin; otherwise the stream tells.
+    /// Like there, if the call fails before the responses begin; later errors come from the stream.
     pub async fn server_streaming<E: Encode, R: Message>(
         &self,
         method: usize,
@@ -165,10 +167,11 @@ impl Client {
         begun(responses).await
     }
 
-    /// As [`server_streaming`](Self::server_streaming), of a method that takes a stream of requests, too.
+    /// Like [`server_streaming`](Self::server_streaming), for a method that also takes a stream of
+    /// requests.
     ///
     /// # Errors
-    /// As there.
+    /// Like there.
     pub async fn streaming<E: Encode + Send + Sync + 'static, R: Message>(
         &self,
         method: usize,
@@ -178,7 +181,7 @@ impl Client {
         begun(responses).await
     }
 
-    /// Opens a stream, with its first request if there is one already, and has the others sent.
+    /// Opens a stream, with the first request if it is ready, and sends the others as they come.
     async fn open_with<E: Encode + Send + Sync + 'static>(
         &self,
         method: usize,
@@ -205,7 +208,7 @@ impl Client {
         Ok(responses)
     }
 
-    /// Before anything is waited for: by then something else may be current.
+    /// Runs the interceptor before the first wait: later, another context may be current.
     fn intercepted<T>(&self, mut request: Request<T>) -> Result<Request<T>, Status> {
         if let Some(interceptor) = &self.channel.interceptor {
             interceptor(request.metadata_mut())?;
@@ -235,7 +238,7 @@ impl Client {
     /// Binds the service now rather than with the first call.
     ///
     /// # Errors
-    /// As of [`Session::bind_client`]; the next call tries again.
+    /// Like [`Session::bind_client`]; the next call tries again.
     pub async fn bind(&self) -> Result<&[Option<u32>], Status> {
         let binding = self
             .channel
@@ -265,7 +268,7 @@ async fn begun<R: Message>(mut responses: StreamReceiver) -> Reply<Streaming<R>>
     Ok(response)
 }
 
-/// Sends what a program's stream brings, until it ends or the call does.
+/// Sends the messages of a stream until the stream or the call ends.
 async fn send_all<E: Encode>(
     mut sender: StreamSender,
     mut requests: Pin<Box<impl Stream<Item = E>>>,
@@ -280,7 +283,8 @@ async fn send_all<E: Encode>(
         match next.await {
             Some(Some(message)) => {
                 if sender.send(&message).await.is_err() {
-                    // Over, or a message that can't be sent: dropped unfinished, the sender cancels the call.
+                    // The call is over, or a message can't be sent. The sender is dropped
+                    // unfinished, which cancels the call.
                     return;
                 }
             }

@@ -1,20 +1,21 @@
-//! Details of errors: `google.rpc.Status`, with messages of any type in it.
+//! Details of errors: `google.rpc.Status`, with messages of any type.
 //!
 //! ```text
 //!   google.rpc.Status ── code = 1, message = 2, details = 3: google.protobuf.Any, repeated
 //!                                               └── type_url = 1, value = 2: a message in protobuf's encoding
 //! ```
 //!
-//! What is in an `Any` is the program's to encode and to read, by prost or whatever it has: these types come from gRPC's world, and
-//! their peers may be there. Absent: the messages of `google/rpc/error_details.proto`.
+//! The program encodes and decodes the content of an `Any`, with prost or another library: these
+//! types are gRPC's, and peers may use gRPC. Absent: the messages of
+//! `google/rpc/error_details.proto`.
 
 use tollgate_core::Status;
 use tollgate_core::metadata::MetadataError;
 
-/// What type names have in front in an `Any`.
+/// The prefix of type names in an `Any`.
 const PREFIX: &str = "type.googleapis.com/";
 
-// Tags: a field's number and how it is written.
+// Tags: a field's number and its wire type.
 const CODE: u64 = 1 << 3;
 const MESSAGE: u64 = 2 << 3 | BYTES;
 const DETAIL: u64 = 3 << 3 | BYTES;
@@ -25,7 +26,7 @@ const BYTES: u64 = 2;
 /// A message of any type: `google.protobuf.Any`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Detail {
-    /// What ends with the message's full name, behind a slash.
+    /// The message's full name, after a slash and a prefix.
     pub type_url: String,
     /// The message in protobuf's encoding.
     pub value: Vec<u8>,
@@ -46,7 +47,7 @@ impl Detail {
     }
 }
 
-/// What came as details isn't a `google.rpc.Status`.
+/// The error of details that aren't a `google.rpc.Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DetailsError;
 
@@ -60,16 +61,16 @@ impl std::error::Error for DetailsError {}
 
 /// Details of a [`Status`] by their types.
 pub trait StatusExt: Sized {
-    /// The same with these details, beside its code and message as gRPC has it.
+    /// This status with these details; code and message are repeated in them, as gRPC does.
     ///
     /// # Errors
-    /// They don't fit among the metadata, which is at most 8 KiB.
+    /// The details don't fit into the metadata, which is at most 8 KiB.
     fn with_error_details(self, details: &[Detail]) -> Result<Self, MetadataError>;
 
     /// The details; none if the server gave none.
     ///
     /// # Errors
-    /// What the server gave can't be read.
+    /// The server's details can't be parsed.
     fn error_details(&self) -> Result<Vec<Detail>, DetailsError>;
 }
 
@@ -77,7 +78,7 @@ impl StatusExt for Status {
     fn with_error_details(self, details: &[Detail]) -> Result<Status, MetadataError> {
         let mut rich = Vec::new();
         put_varint(&mut rich, CODE);
-        // An int32 is written with all of its 64 bits if it is negative, and no code is.
+        // A negative int32 would be written with 64 bits; codes aren't negative.
         put_varint(&mut rich, self.code.0.into());
         put_bytes(&mut rich, MESSAGE, self.message.as_bytes());
         for detail in details {
@@ -133,7 +134,7 @@ fn put_bytes(to: &mut Vec<u8>, tag: u64, bytes: &[u8]) {
     }
 }
 
-/// The fields of a message in protobuf's encoding: tags, and the bytes of those that have some.
+/// The fields of a message in protobuf's encoding: tags, and the bytes of length-delimited fields.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -167,7 +168,7 @@ impl<'a> Fields<'a> {
                 self.take(len)?
             }
             5 => self.take(4)?,
-            // Groups, which no such message has.
+            // Groups, which these messages don't have.
             _ => return Err(DetailsError),
         };
         Ok((tag, value))

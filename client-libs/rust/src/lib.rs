@@ -1,8 +1,9 @@
 //! Tollgate for Rust: typed calls through the host's daemon, which enforces policies, marshals and transports.
 //!
-//! A [`Session`] is the connection to the daemon; a [`Channel`] adds where calls go; generated clients call through a
-//! channel, and generated servers are added to a [`Server`]. Messages are ordinary structs on their way out, and on their
-//! way in [`Received`]: views into shared memory. How calls end otherwise is a [`Status`] with gRPC's codes.
+//! A [`Session`] is the connection to the daemon. A [`Channel`] adds the destination of calls.
+//! Generated clients call through a channel; generated servers are added to a [`Server`]. Outgoing
+//! messages are ordinary structs; incoming ones are [`Received`], views into shared memory. A
+//! failed call ends with a [`Status`] that has gRPC's codes.
 //!
 //! Stubs come from `tollgate_gen` in a build script, and [`include_proto!`] puts them into a module.
 //!
@@ -25,14 +26,16 @@
 //! # Ok::<(), tollgate::Status>(())
 //! ```
 //!
-//! Futures are woken by the session's own thread, whatever executor polls them; [`block_on`] instead drives the session on
-//! the calling thread, with the fewest wake-ups. Who has several sessions drives all of them on one thread: [`Sessions`].
-//! Methods of one request are services of tower's, too: `client.reserve_service()` is a [`UnaryService`], in front of which layers go.
+//! The session's own thread wakes futures, whichever executor polls them. [`block_on`] instead
+//! drives the session on the calling thread, with the fewest wake-ups. [`Sessions`] drives several
+//! sessions on one thread. Methods with one request are also tower services:
+//! `client.reserve_service()` is a [`UnaryService`], and layers go in front of it.
 //!
 //! # Servers
 //!
-//! A trait per service; its methods may be `async fn`. Handlers run on the thread that drives the session, and mustn't block it; those that
-//! compute or block run on [`Workers`], per service or per method. [`Server::serve_with_shutdown`] ends without a call lost.
+//! Each service has a trait; its methods may be `async fn`. Handlers run on the thread that drives
+//! the session and must not block it. Handlers that compute or block run on [`Workers`], per
+//! service or per method. [`Server::serve_with_shutdown`] ends without losing a call.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -46,27 +49,29 @@
 //!
 //! impl Echo for Thorough {
 //!     async fn echo(&self, request: Request<Received<EchoMessage>>) -> Reply<EchoMessage> {
-//!         std::thread::sleep(std::time::Duration::from_millis(5)); // It is a worker that sleeps.
+//!         std::thread::sleep(std::time::Duration::from_millis(5)); // Only a worker sleeps.
 //!         Ok(Response::new(request.get_ref().to_owned()))
 //!     }
 //! }
 //!
 //! let workers = Workers::start(2)?;
 //! let server = Server::new(&session).add_service(workers.serve(EchoServer::new(Thorough)));
-//! block_on(&session, server.bind())?; // Or `serve`, which goes on until the session ends.
+//! block_on(&session, server.bind())?; // Or `serve`, which serves until the session ends.
 //! # let echo = EchoClient::new(tollgate::Channel::new(&client, ""));
 //! # block_on(&client, echo.echo(EchoMessage::default()))?;
 //! # Ok::<(), tollgate::Status>(())
 //! ```
 //!
-//! A handler that panics ends its call with INTERNAL, and nothing else; so do a waker and a destructor that panic on the library's threads end
-//! alone. That takes `panic = "unwind"`, cargo's default: in a program that is built with `panic = "abort"`, a panic ends the process, as everywhere, and
-//! its callers get UNAVAILABLE.
+//! A panic in a handler ends its call with INTERNAL and has no other effect. A panic in a waker or
+//! a destructor on the library's threads has no further effect either. This requires `panic =
+//! "unwind"`, cargo's default: with `panic = "abort"` a panic ends the process, and its callers get
+//! UNAVAILABLE.
 //!
 //! # Streams
 //!
-//! Methods with any number of requests take a [`Stream`] of them, or of requests' [`Request`]; those with any number of responses answer
-//! with [`Streaming`]. Who doesn't read stops who sends to it, and nobody else.
+//! Methods with any number of requests take a [`Stream`] of them, or a [`Request`] with such a
+//! stream; methods with any number of responses return [`Streaming`]. Backpressure from a slow
+//! reader stops its sender and nobody else.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, interop};
@@ -93,9 +98,11 @@
 //!
 //! # Metadata
 //!
-//! Beside its message, a [`Request`] or [`Response`] carries a [`MetadataMap`]; behind it a response has trailers. What goes beside every call
-//! of a channel, an interceptor puts there: [`Channel::with_interceptor`]. Applications' own spans become parents so, and handlers' calls part of the
-//! trace of the call that they answer, by the crate `tollgate-opentelemetry`.
+//! A [`Request`] or [`Response`] carries a [`MetadataMap`] with its message; a response may have
+//! trailers after it. An interceptor adds metadata to every call of a channel:
+//! [`Channel::with_interceptor`]. The crate `tollgate-opentelemetry` uses this to make an
+//! application's spans the parents of its calls, and a handler's calls part of the trace of its own
+//! call.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -106,7 +113,7 @@
 //! # let client = ReservationClient::new(Channel::new(&session, ""));
 //! let mut request = Request::new(ReserveRequest { room_count: 1, ..Default::default() });
 //! request.metadata_mut().insert("purpose", "holiday")?;
-//! request.metadata_mut().insert_bin("trace-bin", &[0x00, 0xff])?; // Bytes go by keys that end so.
+//! request.metadata_mut().insert_bin("trace-bin", &[0x00, 0xff])?; // Keys that end in -bin take bytes.
 //! let reply = block_on(&session, client.reserve(request))?;
 //! assert_eq!(reply.metadata().get("desk"), Some("front"));
 //! assert!(reply.trailers().is_empty());
@@ -134,12 +141,12 @@
 //! assert!(status.details().is_empty()); // A serialized google.rpc.Status, if the server gave one.
 //! ```
 //!
-//! Details are messages of any type, as gRPC has them, in protobuf's encoding:
+//! Details are messages of any type in protobuf's encoding, like gRPC's:
 //!
 //! ```
 //! use tollgate::{Code, Detail, Status, StatusExt};
 //!
-//! let field = b"\x0a\x0c\x0a\x0aroom_count"; // A google.rpc.BadRequest about it, as prost would have written it.
+//! let field = b"\x0a\x0c\x0a\x0aroom_count"; // A google.rpc.BadRequest, encoded as by prost.
 //! let status = Status::new(Code::INVALID_ARGUMENT, "book a room")
 //!     .with_error_details(&[Detail::new("google.rpc.BadRequest", *field)])?;
 //! let [detail] = &status.error_details()?[..] else { panic!() };
@@ -147,9 +154,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Deadlines, and giving up
+//! # Deadlines and cancellation
 //!
-//! Dropping a call's future cancels it, and its handler's is dropped. The calls that a handler makes have its deadline, if their own is later.
+//! Dropping a call's future cancels the call and drops its handler's future. A handler's deadline
+//! also bounds the calls that the handler makes.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -166,8 +174,9 @@
 //!
 //! # Large values
 //!
-//! One that is sent more than once, or is made where it is sent from, needn't be copied: [`Session::buffer`]. What came is read where it is,
-//! and kept as long as its [`Received`] is; [`Session::held`] tells what a program has.
+//! A value that is sent more than once, or is made in shared memory, needs no copy:
+//! [`Session::buffer`]. Received values are read in place and occupy memory until their
+//! [`Received`] is dropped; [`Session::held`] reports what a program holds.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -176,17 +185,17 @@
 //! # let session = backstage.session();
 //! let mut picture = session.buffer(1 << 20)?;
 //! picture.fill(7);
-//! let message = EchoMessage { payload: picture.freeze().into() }; // Sent as often as one likes, without a copy.
+//! let message = EchoMessage { payload: picture.freeze().into() }; // Can be sent any number of times without a copy.
 //! assert_eq!(session.held().buffer_bytes, 1 << 20);
 //! # drop(message);
 //! # Ok::<(), tollgate::Status>(())
 //! ```
 //!
-//! # When the daemon goes
+//! # When the daemon ends
 //!
-//! A session opens itself anew, with what was bound and served ([`SessionOptions::reconnect`]); calls that were under way end with UNAVAILABLE.
-//! Calls that ended so are made again where the schema marks their method idempotent ([`SessionOptions::retries`]), and only there: no
-//! other handler runs twice.
+//! A session reopens itself and repeats its bindings ([`SessionOptions::reconnect`]). Calls in
+//! flight end with UNAVAILABLE. Such a call is retried only if the schema marks its method
+//! idempotent ([`SessionOptions::retries`]); no other handler runs twice.
 //!
 //! # Without generated code
 //!

@@ -1,4 +1,4 @@
-//! Metadata: what travels beside a message, by the names that tonic's users know.
+//! Metadata: key-value pairs that accompany a message, with an API modelled on tonic's.
 //!
 //! ```text
 //! request.metadata_mut().insert("user", "Ada")?;            // printable ASCII
@@ -6,9 +6,10 @@
 //! for tag in reply.metadata().get_all("tag") { ... }
 //! ```
 //!
-//! Keys are of `a-z 0-9 - _ .`, may repeat, and keep their order; those that begin with `grpc-` or `tollgate-` are reserved.
-//! All of one message's is at most 8 KiB and 64 pairs. What breaks that is refused where it is inserted: so unlike in tonic,
-//! inserting can fail, and its error becomes INVALID_ARGUMENT where a [`Status`](crate::Status) is wanted.
+//! Keys consist of `a-z 0-9 - _ .`, may repeat, and keep their order. Keys that begin with `grpc-`
+//! or `tollgate-` are reserved. The metadata of one message is at most 8 KiB and 64 pairs. An
+//! insertion beyond these limits fails, unlike in tonic; its error becomes INVALID_ARGUMENT where a
+//! [`Status`](crate::Status) is wanted.
 
 use std::fmt;
 
@@ -26,53 +27,53 @@ impl MetadataMap {
         MetadataMap::default()
     }
 
-    /// Gives a key this value, and no other.
+    /// Sets the only value of a key.
     ///
     /// # Errors
-    /// If key or value aren't allowed, or there is no room; then nothing has changed.
+    /// If key or value are invalid, or there is no room; then nothing has changed.
     pub fn insert(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
         self.pairs.set(key, [value.as_bytes()])
     }
 
-    /// As [`insert`](Self::insert), any bytes, for a key that ends in `-bin`.
+    /// Like [`insert`](Self::insert) with any bytes, for a key that ends in `-bin`.
     ///
     /// # Errors
-    /// As there.
+    /// Like there.
     pub fn insert_bin(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         self.pairs.set(key, [value])
     }
 
-    /// Adds a value to those that a key has.
+    /// Adds a value to a key's values.
     ///
     /// # Errors
-    /// As of [`insert`](Self::insert).
+    /// Like [`insert`](Self::insert).
     pub fn append(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
         self.pairs.push(key, value.as_bytes())
     }
 
-    /// As [`append`](Self::append), any bytes, for a key that ends in `-bin`.
+    /// Like [`append`](Self::append) with any bytes, for a key that ends in `-bin`.
     ///
     /// # Errors
-    /// As of [`insert`](Self::insert).
+    /// Like [`insert`](Self::insert).
     pub fn append_bin(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         self.pairs.push(key, value)
     }
 
-    /// The first value of a key; `None` for one that ends in `-bin`.
+    /// The first value of a key; `None` if the key ends in `-bin`.
     pub fn get(&self, key: &str) -> Option<&str> {
         self.get_all(key).next()
     }
 
-    /// The first value of a key as bytes, whatever the key.
+    /// The first value of any key as bytes.
     pub fn get_bin(&self, key: &str) -> Option<&[u8]> {
         self.pairs.view().get(key)
     }
 
-    /// All values of a key, in order; none for one that ends in `-bin`.
+    /// All values of a key, in order; none if the key ends in `-bin`.
     pub fn get_all<'m>(&'m self, key: &str) -> impl Iterator<Item = &'m str> {
         let binary = is_binary(key);
         let values = self.pairs.view().get_all(key);
-        // What isn't binary is ASCII.
+        // Values of other keys are ASCII.
         values.filter_map(move |value| std::str::from_utf8(value).ok().filter(|_| !binary))
     }
 
@@ -86,12 +87,12 @@ impl MetadataMap {
         self.get_bin(key).is_some()
     }
 
-    /// Takes a key's values out. Whether there were any.
+    /// Removes a key's values. False if there were none.
     pub fn remove(&mut self, key: &str) -> bool {
         self.pairs.remove(key) > 0
     }
 
-    /// Takes everything out.
+    /// Removes everything.
     pub fn clear(&mut self) {
         *self = MetadataMap::new();
     }
@@ -101,22 +102,22 @@ impl MetadataMap {
         self.pairs.view().iter()
     }
 
-    /// How many pairs there are.
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         self.pairs.view().len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }
 
-    /// As [`Session::call_raw`](crate::Session::call_raw) takes it.
+    /// The form that [`Session::call_raw`](crate::Session::call_raw) takes.
     pub fn into_buf(self) -> MetadataBuf {
         self.pairs
     }
 
-    /// As it is sent, to be looked at without generated code.
+    /// The form in which it is sent, for use without generated code.
     pub fn as_buf(&self) -> &MetadataBuf {
         &self.pairs
     }
@@ -148,7 +149,7 @@ mod tests {
         map.insert_bin("key-bin", &[0, 255]).unwrap();
         assert_eq!(map.get_all("tag").collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!((map.get("tag"), map.len()), (Some("a"), 3));
-        assert_eq!(map.get("key-bin"), None, "it may be no text");
+        assert_eq!(map.get("key-bin"), None, "its values may not be text");
         assert_eq!(map.get_bin("key-bin"), Some(&[0, 255][..]));
         map.insert("tag", "c").unwrap();
         assert_eq!(map.get_all("tag").collect::<Vec<_>>(), ["c"]);
@@ -177,7 +178,7 @@ mod tests {
             (
                 "grpc-timeout",
                 "1S",
-                "the metadata key \"grpc-timeout\" is reserved, as all that begin with grpc- or tollgate-",
+                "the metadata key \"grpc-timeout\" is reserved, like all that begin with grpc- or tollgate-",
             ),
         ] {
             let status = crate::Status::from(map.insert(key, value).unwrap_err());

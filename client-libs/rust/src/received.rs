@@ -1,4 +1,4 @@
-//! A message that was received, read where the daemon put it.
+//! A received message, read in the place where the daemon put it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,10 +6,10 @@ use std::marker::PhantomData;
 use tollgate_core::ReceivedBlock;
 use tollgate_core::codec::{Message, Place};
 
-/// A received message in shared memory. Reading it copies nothing; dropping it gives the memory back.
+/// A received message in shared memory. Reading it copies nothing; dropping it returns the memory.
 ///
-/// Keep it no longer than needed: what isn't dropped isn't free for further messages. To keep the content, take
-/// [`Received::to_owned`].
+/// Keep it no longer than needed: its memory isn't available for further messages until it is
+/// dropped. To keep the content, take [`Received::to_owned`].
 pub struct Received<M> {
     block: ReceivedBlock,
     message: PhantomData<fn() -> M>,

@@ -1,4 +1,4 @@
-//! What a call carries besides its message.
+//! Requests and responses: messages with their metadata and timeouts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tollgate_core::codec::{Encode, Message};
 
 use crate::MetadataMap;
 
-/// How a call ends: with a response or a status.
+/// The result of a call: a response or a status.
 pub type Reply<T> = Result<Response<T>, Status>;
 
 /// A message on its way to a server.
@@ -30,22 +30,22 @@ impl<T> Request<T> {
         }
     }
 
-    /// Ends the call with DEADLINE_EXCEEDED if it takes longer than this from its first poll on.
+    /// Ends the call with DEADLINE_EXCEEDED after this time, counted from its first poll.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = Some(timeout);
     }
 
-    /// The timeout. At a server: what was left of it when the request arrived.
+    /// The timeout. At a server: the time that was left when the request arrived.
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// What is sent beside the message. At a server: what came beside it.
+    /// The metadata. At a client it is sent with the message; at a server it came with it.
     pub fn metadata(&self) -> &MetadataMap {
         &self.metadata
     }
 
-    /// What is sent beside the message, to be changed.
+    /// The metadata, mutable.
     pub fn metadata_mut(&mut self) -> &mut MetadataMap {
         &mut self.metadata
     }
@@ -55,7 +55,7 @@ impl<T> Request<T> {
         &self.message
     }
 
-    /// The message, to be changed.
+    /// The message, mutable.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.message
     }
@@ -65,14 +65,14 @@ impl<T> Request<T> {
         self.message
     }
 
-    /// The message and what goes beside it.
+    /// The metadata and the message.
     pub fn into_parts(self) -> (MetadataMap, T) {
         (self.metadata, self.message)
     }
 }
 
-/// What a generated client's method takes: the message, a [`Request`] with it, or either with the message in an
-/// [`Arc`], so that one that is sent often isn't copied.
+/// The argument of a generated client's method: the message, or a [`Request`] with it. Either may
+/// have the message in an [`Arc`], which avoids copies of a message that is sent often.
 pub trait IntoRequest<M> {
     /// The message, possibly in an `Arc`.
     type Message: Encode;
@@ -113,9 +113,10 @@ impl<M: Message> IntoRequest<M> for Request<Arc<M>> {
     }
 }
 
-/// What a generated client's method with a stream of requests takes: a [`Stream`] of messages, or a [`Request`] with one.
+/// The argument of a generated client's method with a stream of requests: a [`Stream`] of messages,
+/// or a [`Request`] with one.
 ///
-/// The stream is polled on the thread that drives the session, so it mustn't block.
+/// The stream is polled on the thread that drives the session, so it must not block.
 pub trait IntoStreamingRequest<M> {
     /// The stream.
     type Stream: Stream<Item = M> + Send + 'static;
@@ -158,23 +159,23 @@ impl<T> Response<T> {
         }
     }
 
-    /// What is sent beside the message. At a client: what came beside it.
+    /// The metadata. At a server it is sent before the message; at a client it came with it.
     pub fn metadata(&self) -> &MetadataMap {
         &self.metadata
     }
 
-    /// What is sent beside the message, to be changed.
+    /// The metadata, mutable.
     pub fn metadata_mut(&mut self) -> &mut MetadataMap {
         &mut self.metadata
     }
 
-    /// What is sent behind the message or the stream, when the call ends. At a client: what came behind the message; of a stream see
-    /// [`Streaming::trailers`](crate::Streaming::trailers).
+    /// The trailers: metadata that is sent after the message or the stream, when the call ends. A
+    /// client finds those of a stream with [`Streaming::trailers`](crate::Streaming::trailers).
     pub fn trailers(&self) -> &MetadataMap {
         &self.trailers
     }
 
-    /// What is sent behind the message or the stream, to be changed. A reply with trailers takes two steps.
+    /// The trailers, mutable. A reply with trailers is sent in two steps.
     pub fn trailers_mut(&mut self) -> &mut MetadataMap {
         &mut self.trailers
     }
@@ -184,7 +185,7 @@ impl<T> Response<T> {
         &self.message
     }
 
-    /// The message, to be changed.
+    /// The message, mutable.
     pub fn get_mut(&mut self) -> &mut T {
         &mut self.message
     }
@@ -194,7 +195,7 @@ impl<T> Response<T> {
         self.message
     }
 
-    /// The message and what came, or goes, beside it.
+    /// The metadata and the message.
     pub fn into_parts(self) -> (MetadataMap, T) {
         (self.metadata, self.message)
     }

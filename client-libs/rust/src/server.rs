@@ -1,4 +1,4 @@
-//! The serving side: servers, and what generated dispatchers are made of.
+//! The serving side: servers, and the base of generated dispatchers.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -43,7 +43,7 @@ impl Server {
     /// Binds the services. They are served until the session ends.
     ///
     /// # Errors
-    /// As of [`Session::bind_server`]; services added before the one that failed are served.
+    /// Like [`Session::bind_server`]; services added before the one that failed are served.
     pub async fn bind(self) -> Result<(), Status> {
         for bind in self.binds {
             bind.await?;
@@ -54,7 +54,7 @@ impl Server {
     /// Binds the services and serves them until the session ends, which is always an error.
     ///
     /// # Errors
-    /// As of [`Server::bind`]; then, why the session ended.
+    /// Like [`Server::bind`]; otherwise the reason for the session's end.
     pub async fn serve(self) -> Result<(), Status> {
         let session = self.session.clone();
         self.bind().await?;
@@ -63,11 +63,13 @@ impl Server {
 }
 
 impl Server {
-    /// Serves until `signal` is ready, and then drains: no further calls come, and those that came are answered before this is ready.
-    /// Other servers of the same services take over without a call lost.
+    /// Serves until `signal` is ready, then drains: the daemon sends no further calls, and the
+    /// calls in flight are answered before this future is ready. Other servers of the same services
+    /// take over without losing a call.
     ///
     /// # Errors
-    /// As of [`Server::bind`] and [`Session::drain`]; why the session ended, if that was before the signal.
+    /// Like [`Server::bind`] and [`Session::drain`]; the reason for the session's end, if it ends
+    /// before the signal.
     pub async fn serve_with_shutdown(self, signal: impl Future<Output = ()>) -> Result<(), Status> {
         let session = self.session.clone();
         self.bind().await?;
@@ -83,7 +85,7 @@ impl Server {
     }
 }
 
-/// Takes an incoming call apart. For generated code.
+/// Splits an incoming call into request and responder. For generated code.
 pub fn accept<M: Message>(call: Incoming) -> (Request<Received<M>>, Responder) {
     let time_left = call.time_left();
     let mut block = call.request;
@@ -92,7 +94,7 @@ pub fn accept<M: Message>(call: Incoming) -> (Request<Received<M>>, Responder) {
     (request, call.responder)
 }
 
-/// As [`accept`], of a method that takes a stream. For generated code.
+/// Like [`accept`], for a method that takes a stream. For generated code.
 pub fn accept_stream<M: Message>(call: Incoming) -> (Request<Streaming<M>>, Responder) {
     let time_left = call.time_left();
     let (mut requests, responder) = call.into_stream();
@@ -127,8 +129,9 @@ pub async fn respond<M: Message>(mut responder: Responder, reply: Reply<M>) {
     }
 }
 
-/// As [`respond`], of a method that answers with a stream. An `Err` of it with [`Code::OK`](crate::Code::OK) ends it well, and its metadata
-/// are the trailers. For generated code.
+/// Like [`respond`], for a method that answers with a stream. An `Err` with
+/// [`Code::OK`](crate::Code::OK) from the stream ends it without an error; its metadata are the
+/// trailers. For generated code.
 pub async fn respond_stream<M: Message>(
     mut responder: Responder,
     reply: Reply<impl Stream<Item = Result<M, Status>> + Send + 'static>,
@@ -139,7 +142,7 @@ pub async fn respond_stream<M: Message>(
     };
     let trailers = std::mem::take(response.trailers_mut());
     let (metadata, responses) = response.into_parts();
-    // The caller's future is ready when the responses have begun, though none may come for long.
+    // The caller's future is ready when the responses begin, though the first may come much later.
     if let Err(status) = responder.send_metadata(metadata.as_buf()).await {
         return responder.fail(&status);
     }

@@ -1,4 +1,4 @@
-//! Messages that come one after the other: a client's responses, or a server's requests.
+//! Streams of messages: a client's responses, or a server's requests.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -12,7 +12,8 @@ use tollgate_core::{ReceivedBlock, Requests, Status, StreamReceiver};
 
 use crate::{MetadataMap, Received};
 
-/// A stream of received messages, each a view into shared memory. Dropping a client's before its end cancels the call.
+/// A stream of received messages, each a view into shared memory. Dropping a client's stream before
+/// its end cancels the call.
 ///
 /// ```no_run
 /// # async fn example<M: tollgate::codec::Message + std::fmt::Debug>(mut responses: tollgate::Streaming<M>) -> Result<(), tollgate::Status> {
@@ -50,12 +51,14 @@ impl<M: Message> Streaming<M> {
     /// The next message, or `None` after the last.
     ///
     /// # Errors
-    /// Of responses, how the call ended if not well; of requests, CANCELLED if nobody waits for the answer any more.
+    /// For responses, the call's status if it failed; for requests, CANCELLED if the caller no
+    /// longer waits.
     pub async fn message(&mut self) -> Result<Option<Received<M>>, Status> {
         poll_fn(|cx| self.poll_message(cx)).await
     }
 
-    /// What the server sent when the call had ended well, to be asked after the last message; of requests there is nothing.
+    /// The trailers of a call that ended without an error, after the last message. A stream of
+    /// requests has none.
     pub fn trailers(&self) -> Option<MetadataMap> {
         match &self.source {
             Source::Responses(responses) => Some(responses.trailers()?.clone().into()),

@@ -1,5 +1,5 @@
-//! Methods as tower services, so that what exists as a layer (timeouts, rate and concurrency limits, load shedding, buffers) can be put in
-//! front of them.
+//! Methods as tower services, so that existing layers (timeouts, rate and concurrency limits, load
+//! shedding, buffers) can be put in front of them.
 
 use std::fmt;
 use std::future::Future;
@@ -12,16 +12,17 @@ use tollgate_core::codec::{Encode, Message};
 
 use crate::{Client, Received, Reply, Request, Response, Streaming};
 
-/// How a call of a service ends, once it has been polled to its end.
+/// The result of a service's call.
 pub type ReplyFuture<T> = Pin<Box<dyn Future<Output = Reply<T>> + Send>>;
 
-/// A method with one request of type `Q` and one reply of type `A`. Generated clients make it: `client.reserve_service()`.
+/// A method with one request of type `Q` and one reply of type `A`. Generated clients make it:
+/// `client.reserve_service()`.
 ///
-/// It is always ready: what limits calls is the session's, and answers for it. An error of the service is the call's [`Status`]; a layer that
-/// has errors of its own boxes both.
+/// It is always ready: the session limits calls and answers for those beyond the limits. The
+/// service's error is the call's [`Status`]; a layer with errors of its own boxes both.
 pub struct UnaryService<Q, A>(Method<Q, A>);
 
-/// A method with one request of type `Q` and a stream of responses of type `A`, otherwise as [`UnaryService`].
+/// Like [`UnaryService`], for a method that answers with a stream of responses of type `A`.
 pub struct ServerStreamingService<Q, A>(Method<Q, A>);
 
 struct Method<Q, A> {
@@ -48,7 +49,7 @@ impl<Q, A> UnaryService<Q, A> {
 }
 
 impl<Q, A> ServerStreamingService<Q, A> {
-    /// As [`UnaryService::new`].
+    /// Like [`UnaryService::new`].
     pub fn new(client: &Client, method: usize) -> ServerStreamingService<Q, A> {
         ServerStreamingService(Method::new(client, method))
     }
@@ -92,7 +93,7 @@ where
     }
 }
 
-// Derived, these would ask the same of the messages.
+// A derive would require the same traits of the messages.
 
 impl<Q, A> Clone for Method<Q, A> {
     fn clone(&self) -> Self {

@@ -1,8 +1,9 @@
 //! Blobs: control data too large for a packet (modules, descriptor sets, status), as memfds.
 //!
-//! A descriptor from a stranger could be a pipe that blocks, a file on a dead network drive, or a
-//! memfd that shrinks under a mapping. So [`blob_read`] accepts only what answers F_GET_SEALS (that is
-//! memory, which can't block), reads it by `pread` into a private buffer, and never maps it.
+//! A stranger's descriptor could be a pipe that blocks, a file on an unreachable network drive, or
+//! a memfd that shrinks under a mapping. So [`blob_read`] accepts only descriptors that answer
+//! F_GET_SEALS (such memory can't block), reads them with `pread` into a private buffer, and never
+//! maps them.
 
 use crate::segment::create_memfd;
 use alloc::vec;
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 /// A sealed memfd that holds `bytes`.
 ///
 /// # Errors
-/// What the operating system says: out of memory or descriptors.
+/// The operating system's error: out of memory or descriptors.
 pub fn blob_create(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     let fd = create_memfd("tollgate-blob")?;
     let mut written = 0;
@@ -27,10 +28,10 @@ pub fn blob_create(bytes: &[u8]) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Copies out what a stranger's blob holds, if it is memory and at most `limit_bytes` long.
+/// Copies a stranger's blob, if it is memory and at most `limit_bytes` long.
 ///
 /// # Errors
-/// If it isn't memory, is too long, or became shorter while it was read.
+/// If it isn't memory, is too long, or shrank during the read.
 pub fn blob_read(blob: impl AsFd, limit_bytes: usize) -> Result<Vec<u8>, BlobError> {
     let blob = blob.as_fd();
     rustix::fs::fcntl_get_seals(blob).map_err(|_| BlobError::NotMemory)?;
@@ -44,7 +45,7 @@ pub fn blob_read(blob: impl AsFd, limit_bytes: usize) -> Result<Vec<u8>, BlobErr
     read_exactly(blob, size)
 }
 
-/// Copies `size` bytes out of what was that long a moment ago.
+/// Copies `size` bytes; the blob may have shrunk since its size was read.
 fn read_exactly(blob: BorrowedFd<'_>, size: u64) -> Result<Vec<u8>, BlobError> {
     let mut bytes = vec![0; size as usize];
     let mut read = 0;
@@ -64,26 +65,26 @@ fn read_exactly(blob: BorrowedFd<'_>, size: u64) -> Result<Vec<u8>, BlobError> {
     Ok(bytes)
 }
 
-/// Why a blob wasn't read. The culprit is whoever sent it, but for `System`.
+/// The reason why a blob wasn't read. The sender is at fault, except for `System`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlobError {
-    /// It is a pipe, a socket, a file on a disk: not memory.
+    /// It isn't memory, but a pipe, a socket or a file on a disk.
     NotMemory,
-    /// It is longer than what it is for allows.
+    /// It is longer than its purpose allows.
     TooLarge {
         /// Its length in bytes.
         size_bytes: u64,
         /// The limit in bytes.
         limit_bytes: u64,
     },
-    /// Its owner cut it while it was read.
+    /// Its owner truncated it during the read.
     Shrank {
-        /// Its length in bytes when reading began.
+        /// Its length in bytes at the start of the read.
         size_bytes: u64,
-        /// How much was there.
+        /// The bytes that were read.
         read_bytes: u64,
     },
-    /// The operating system refused.
+    /// The operating system's error.
     System(Errno),
 }
 

@@ -1,4 +1,4 @@
-//! Which blocks of a heap are free: a binary buddy allocator over offsets, in private memory.
+//! The free blocks of a heap: a binary buddy allocator over offsets, in private memory.
 //!
 //! ```text
 //!   order  0: 64 B   1: 128 B   2: 256 B   ...   24: 1 GiB
@@ -9,13 +9,13 @@
 //! Free blocks are in one doubly linked list per order, linked through a table with a row per 64-byte
 //! unit ([`Rows`]). The table's pages are touched only where blocks begin, so a large idle heap costs little.
 //!
-//! Freed small blocks go to a *quick* list of their order first (at most [`QUICK_BLOCKS`], up to
-//! [`QUICK_BLOCK_BYTES`] each), uncoalesced: the next call wants that size again, and splitting a
-//! 64 MiB block twenty times per call would cost more than the rest of the call. When nothing fits,
-//! the quick lists are coalesced and the search repeated.
+//! Freed small blocks first go to a *quick* list of their order (at most [`QUICK_BLOCKS`], up to
+//! [`QUICK_BLOCK_BYTES`] each), uncoalesced: the next call needs the same size, and splitting a 64
+//! MiB block twenty times per call would cost more than the rest of the call. If nothing fits, the
+//! quick lists are coalesced and the search is repeated.
 //!
-//! Invariants: a row's state says what begins at its unit, and only the row of a block's first unit
-//! says anything; blocks that aren't free never overlap; nothing that is freed was free.
+//! Invariants: a row's state describes the block that begins at its unit, and only the row of a
+//! block's first unit is used; allocated blocks never overlap; a freed block was allocated.
 
 use crate::limits::{MIN_BLOCK_BYTES, QUICK_BLOCK_BYTES, QUICK_BLOCKS};
 use crate::segment::{Row, Table};
@@ -23,9 +23,9 @@ use core::fmt;
 use core::ops::{Index, IndexMut};
 use rustix::io::Errno;
 
-/// The allocator: offsets only, it never sees the heap's memory.
+/// The allocator. It works on offsets only and never sees the heap's memory.
 pub(crate) struct BuddyAllocator {
-    /// Per unit: what begins there (see [`state`]), and its neighbours in the list it is in.
+    /// Per unit: the block that begins there (see [`state`]), and its neighbours in its list.
     rows: Rows,
     free_heads: [u32; ORDERS],
     quick_heads: [u32; ORDERS],
@@ -40,13 +40,13 @@ const ORDERS: usize = 25;
 const NONE: u32 = u32::MAX;
 const QUICK_ORDERS: usize = (QUICK_BLOCK_BYTES / MIN_BLOCK_BYTES).ilog2() as usize + 1;
 
-/// The columns of a row. The links mean something only while the block is in a list; quick lists have
-/// no PREVIOUS.
+/// The columns of a row. The links are valid only while the block is in a list; quick lists have no
+/// PREVIOUS.
 const STATE: usize = 0;
 const NEXT: usize = 1;
 const PREVIOUS: usize = 2;
 
-/// What begins at a unit: nothing (0), or one of these plus the block's order.
+/// The block that begins at a unit: none (0), or one of these plus the block's order.
 mod state {
     pub(super) const FREE: u32 = 0x20;
     pub(super) const QUICK: u32 = 0x40;
@@ -66,7 +66,7 @@ impl BuddyAllocator {
     /// An allocator for a heap of `bytes`, a power of two from 64 to 1 GiB.
     ///
     /// # Panics
-    /// If `bytes` is anything else: sizes are checked where a session is opened.
+    /// If `bytes` is invalid: sizes are checked when a session is opened.
     ///
     /// # Errors
     /// If the operating system has no memory or mappings left.
@@ -90,7 +90,8 @@ impl BuddyAllocator {
         Ok(allocator)
     }
 
-    /// The offset of a block of at least `len` bytes that is now being filled, or `None` if none is free.
+    /// Returns the offset of a block of at least `len` bytes, which is now being filled, or `None`
+    /// if none is free.
     #[inline]
     pub(crate) fn alloc(&mut self, len: usize) -> Option<u64> {
         let order = order_of(len);
@@ -106,10 +107,10 @@ impl BuddyAllocator {
         Some(offset_of(unit))
     }
 
-    /// The block being filled at `offset` is handed over to the other side.
+    /// Hands the block being filled at `offset` over to the other side.
     ///
     /// # Panics
-    /// If none is being filled there: that would be this process's own mistake.
+    /// If no such block is being filled: a bug of this process.
     #[inline]
     pub(crate) fn hand_over(&mut self, offset: u64) {
         let unit = self
@@ -121,7 +122,7 @@ impl BuddyAllocator {
     /// Frees a block that was handed over.
     ///
     /// # Errors
-    /// If there is none at `offset`, which is what a hostile peer or a double release looks like.
+    /// If there is none at `offset`: the peer is hostile, or released a block twice.
     #[inline]
     pub(crate) fn free(&mut self, offset: u64) -> Result<(), FreeError> {
         let unit = self
@@ -137,13 +138,13 @@ impl BuddyAllocator {
         Ok(())
     }
 
-    /// Bytes in blocks that aren't free, rounded up as allocated.
+    /// The bytes of allocated blocks, in allocated sizes.
     #[inline]
     pub(crate) fn in_use(&self) -> u64 {
         self.in_use
     }
 
-    /// The unit at `offset` if a block in this state begins there.
+    /// The unit at `offset`, if a block in this state begins there.
     #[inline]
     fn unit_in(&self, offset: u64, wanted: u32) -> Option<u32> {
         let unit = offset / MIN_BLOCK_BYTES as u64;
@@ -171,8 +172,8 @@ impl BuddyAllocator {
         self.quick_counts[order] += 1;
     }
 
-    /// Takes a block of `order` from the free lists, splitting larger ones, and coalescing the quick
-    /// lists if that is what it takes.
+    /// Takes a block of `order` from the free lists; splits larger ones, and coalesces the quick
+    /// lists if needed.
     fn take(&mut self, order: usize) -> Option<u32> {
         if let Some(unit) = self.split_down_to(order) {
             return Some(unit);
@@ -196,7 +197,7 @@ impl BuddyAllocator {
         Some(unit)
     }
 
-    /// Frees a block, merged with its buddy as long as that is free, too.
+    /// Frees a block and merges it with its buddy while that is free, too.
     fn coalesce(&mut self, mut unit: u32, mut order: usize) {
         self.rows[unit][STATE] = 0;
         while order < self.top {
@@ -237,18 +238,20 @@ impl BuddyAllocator {
 
 /// A row per unit.
 ///
-/// Rows of units that are a multiple of 64 are kept by themselves, and of them those of multiples of 64 again, coarser ones in front:
+/// Rows of units that are multiples of 64 are stored separately, and among them those of multiples
+/// of 64² again, coarser ones first:
 ///
 /// ```text
 ///   multiples of 64³ │ of 64² │ of 64 │ all others, each at its number
 /// ```
 ///
-/// A block of 64 bytes in a heap of 64 MiB splits twenty blocks, whose buddies begin at all powers of two. In a table by number their rows
-/// were in twelve pages, which every session had on both sides; here they are in three.
+/// A block of 64 bytes in a heap of 64 MiB splits twenty blocks, whose buddies begin at all powers
+/// of two. In a table ordered by number their rows were in twelve pages, for every session on both
+/// sides; here they are in three.
 struct Rows {
     table: Table,
     units: usize,
-    /// Where the rows of multiples of 64 to the power of the index begin.
+    /// The index of the first row of multiples of 64 to the power of the level.
     begins: [usize; LEVELS as usize],
 }
 
@@ -270,14 +273,14 @@ impl Rows {
         })
     }
 
-    /// Where the row of a unit of the heap is.
+    /// The index of a unit's row.
     #[inline]
     fn place(&self, unit: u32) -> usize {
         let level = (unit.trailing_zeros() / LEVEL_BITS).min(LEVELS - 1);
         self.begins[level as usize] + (unit >> (level * LEVEL_BITS)) as usize
     }
 
-    /// The row of a unit that may not be one of the heap's.
+    /// The row of a unit that may be outside the heap.
     #[inline]
     fn get(&self, unit: u64) -> Option<&Row> {
         let unit = u32::try_from(unit).ok()?;
@@ -302,7 +305,7 @@ impl IndexMut<u32> for Rows {
     }
 }
 
-/// The smallest order whose blocks hold `len` bytes; past the largest for lengths that none holds.
+/// The smallest order whose blocks hold `len` bytes; past the largest if none does.
 #[inline]
 fn order_of(len: usize) -> usize {
     let units = len.div_ceil(MIN_BLOCK_BYTES).max(1);

@@ -1,13 +1,13 @@
 //! The control socket: packets of protobuf messages with file descriptors, over SOCK_SEQPACKET.
 //!
 //! A packet is one encoded [`Request`](crate::messages::Request) or
-//! [`Response`](crate::messages::Response), at most 64 KiB, with at most 8 descriptors. What is
-//! larger travels as a [blob](crate::blob).
+//! [`Response`](crate::messages::Response), at most 64 KiB, with at most 8 descriptors. Larger data
+//! is sent as a [blob](crate::blob).
 //!
 //! Invariants: nothing here blocks (a full or empty socket is `AGAIN`), except that
-//! [`connect`](ControlSocket::connect) waits for a backlog with room; every descriptor that arrives is
-//! close-on-exec and owned by what `recv` returns, or closed: a packet with more than eight is refused
-//! whole.
+//! [`connect`](ControlSocket::connect) waits for room in the backlog. Every descriptor that arrives
+//! is close-on-exec, and is owned by the result of `recv` or closed: a packet with more than eight
+//! is refused whole.
 
 use crate::limits::{MAX_PACKET_BYTES, MAX_PACKET_FDS};
 use alloc::string::String;
@@ -24,20 +24,21 @@ use rustix::net::{
     sockopt,
 };
 
-/// How many connections may wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Bytes of ancillary data that [`MAX_PACKET_FDS`] descriptors take.
+/// The bytes of ancillary data for [`MAX_PACKET_FDS`] descriptors.
 const ANCILLARY_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_PACKET_FDS));
 
-/// Where apps and operators connect to.
+/// The socket for applications and operators.
 #[derive(Debug)]
 pub struct ControlListener {
     fd: OwnedFd,
 }
 
 impl ControlListener {
-    /// Listens at a path. A socket of this user's that nobody listens on any more is replaced; whatever else is there stays.
+    /// Listens at a path. Replaces a socket of this user without a listener; refuses any other
+    /// existing file.
     ///
     /// # Errors
     /// See [`ListenError`].
@@ -45,11 +46,11 @@ impl ControlListener {
         ControlListener::bind_after(path, || Ok(()))
     }
 
-    /// As [`bind`](ControlListener::bind). `prepare` is called once the file is there, and nobody can connect before it has returned: it says
-    /// who may.
+    /// Like [`bind`](ControlListener::bind). `prepare` is called once the file exists and sets its
+    /// permissions; nobody can connect before it has returned.
     ///
     /// # Errors
-    /// See [`ListenError`]; what `prepare` says, and then the file is gone again.
+    /// See [`ListenError`]; or the error of `prepare`, and then the file is removed again.
     pub fn bind_after<E: From<ListenError>>(
         path: &str,
         prepare: impl FnOnce() -> Result<(), E>,
@@ -85,17 +86,19 @@ impl ControlListener {
     /// The next connection.
     ///
     /// # Errors
-    /// `AGAIN` if there is none; `MFILE` and the like if this process can't have more descriptors.
+    /// `AGAIN` if there is none; `MFILE` and the like if this process has reached its limit of
+    /// descriptors.
     pub fn accept(&self) -> Result<ControlSocket, Errno> {
         let fd = rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         Ok(ControlSocket { fd })
     }
 }
 
-/// Whether what is at a path may be replaced: a socket of this user's whose listener is gone.
+/// Whether the file at a path may be replaced: a socket of this user without a listener.
 fn check_stale(path: &str, address: &SocketAddrUnix) -> Result<(), ListenError> {
     let there = rustix::fs::lstat(path)?;
-    // A connection to any file that isn't a socket is refused, as one to a socket without a listener is.
+    // Connecting to a file that isn't a socket fails like connecting to a socket without a
+    // listener.
     if FileType::from_raw_mode(there.st_mode) != FileType::Socket {
         return Err(ListenError::NoSocket);
     }
@@ -109,29 +112,29 @@ fn check_stale(path: &str, address: &SocketAddrUnix) -> Result<(), ListenError> 
     Ok(())
 }
 
-/// Why a connection to a daemon's socket failed, for whoever wanted it.
+/// The message for an application that failed to connect to a daemon's socket.
 pub fn unreachable(path: &dyn fmt::Display, errno: Errno) -> String {
     match errno {
         Errno::ACCESS => alloc::format!(
-            "this user may not connect to {path}: the daemon's socket_mode and socket_group say who may"
+            "this user may not connect to {path}: the daemon's socket_mode and socket_group decide which users may"
         ),
         errno => alloc::format!("no daemon answers at {path}: {errno}"),
     }
 }
 
-/// Why nobody can listen at a path.
+/// The reason why a path can't be listened at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListenError {
-    /// Somebody listens there.
+    /// Another process listens there.
     InUse,
-    /// There is something that isn't a socket.
+    /// The file there isn't a socket.
     NoSocket,
-    /// There is a socket without a listener, of another user.
+    /// There is another user's socket without a listener.
     Foreign {
-        /// Whose.
+        /// The socket's owner.
         uid: u32,
     },
-    /// The system refused.
+    /// The operating system's error.
     System(Errno),
 }
 
@@ -162,7 +165,7 @@ impl fmt::Display for ListenError {
 
 impl core::error::Error for ListenError {}
 
-/// What another process has listened with, and hands over.
+/// Takes over the listening socket of another process.
 impl From<OwnedFd> for ControlListener {
     fn from(fd: OwnedFd) -> ControlListener {
         ControlListener { fd }
@@ -175,22 +178,22 @@ impl AsFd for ControlListener {
     }
 }
 
-/// One connection; the life of a session is the life of this.
+/// One connection. Its lifetime is the session's lifetime.
 #[derive(Debug)]
 pub struct ControlSocket {
     fd: OwnedFd,
 }
 
-/// What one packet held.
+/// The contents of one packet.
 #[derive(Debug)]
 pub struct Packet {
     /// At least 1, at most [`MAX_PACKET_BYTES`].
     pub bytes: Vec<u8>,
-    /// The descriptors that came with it, at most [`MAX_PACKET_FDS`].
+    /// Its descriptors, at most [`MAX_PACKET_FDS`].
     pub fds: Vec<OwnedFd>,
 }
 
-/// Who is at the other end, as the kernel saw it when the connection was made.
+/// The identity of the peer, recorded by the kernel at the time of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process id.
@@ -205,7 +208,7 @@ impl ControlSocket {
     /// Connects to a listener.
     ///
     /// # Errors
-    /// `NOENT` or `CONNREFUSED` if nobody listens there; whatever else the file system says.
+    /// `NOENT` or `CONNREFUSED` if nothing listens there; otherwise the file system's error.
     pub fn connect(path: &str) -> Result<ControlSocket, Errno> {
         let address = SocketAddrUnix::new(path)?;
         let fd = seqpacket(SocketFlags::CLOEXEC)?;
@@ -214,10 +217,10 @@ impl ControlSocket {
         Ok(ControlSocket { fd })
     }
 
-    /// Two connected ends.
+    /// Makes two connected ends.
     ///
     /// # Errors
-    /// If this process can't have more descriptors.
+    /// If this process has reached its limit of descriptors.
     pub fn pair() -> Result<(ControlSocket, ControlSocket), Errno> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (one, other) =
@@ -225,10 +228,10 @@ impl ControlSocket {
         Ok((ControlSocket { fd: one }, ControlSocket { fd: other }))
     }
 
-    /// Sends one packet, whole or not at all.
+    /// Sends one packet, completely or not at all.
     ///
     /// # Errors
-    /// [`ControlError::TooLarge`] before anything is sent; otherwise what the socket says.
+    /// [`ControlError::TooLarge`] before anything is sent; otherwise the socket's error.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ControlError> {
         if bytes.is_empty() || bytes.len() > MAX_PACKET_BYTES || fds.len() > MAX_PACKET_FDS {
             return Err(ControlError::TooLarge {
@@ -246,13 +249,16 @@ impl ControlSocket {
         Ok(())
     }
 
-    /// Receives one packet; `None` once the other end is closed. Nobody else may receive meanwhile.
+    /// Receives one packet; `None` once the other end is closed. Only one thread may receive at a
+    /// time.
     ///
-    /// It is looked at before it is taken, so that sessions, of which there may be thousands, don't each keep a buffer for the longest.
+    /// The packet is measured before it is received, so that thousands of sessions don't each keep
+    /// a buffer for the longest packet.
     ///
     /// # Errors
-    /// `AGAIN` if there is none; [`ControlError::Truncated`] if it was longer than [`MAX_PACKET_BYTES`] or had more
-    /// than [`MAX_PACKET_FDS`] descriptors: it is gone then, its descriptors closed.
+    /// `AGAIN` if there is none; [`ControlError::Truncated`] if it was longer than
+    /// [`MAX_PACKET_BYTES`] or had more than [`MAX_PACKET_FDS`] descriptors: then it is discarded,
+    /// and its descriptors are closed.
     pub fn recv(&self) -> Result<Option<Packet>, ControlError> {
         let look = RecvFlags::PEEK | RecvFlags::TRUNC | RecvFlags::DONTWAIT;
         let (_, len) = rustix::net::recv(&self.fd, &mut [0u8; 0], look)?;
@@ -275,7 +281,7 @@ impl ControlSocket {
         let truncated = received
             .flags
             .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-        // The ancillary buffer's alignment may leave room for one descriptor more.
+        // The alignment of the ancillary buffer may leave room for one more descriptor.
         if truncated || fds.len() > MAX_PACKET_FDS {
             return Err(ControlError::Truncated);
         }
@@ -283,10 +289,10 @@ impl ControlSocket {
         Ok((!bytes.is_empty()).then_some(Packet { bytes, fds }))
     }
 
-    /// Who is at the other end.
+    /// The peer's identity.
     ///
     /// # Errors
-    /// What getsockopt says; nothing that a connected socket causes.
+    /// The error of getsockopt; none occurs for a connected socket.
     pub fn peer(&self) -> Result<PeerCredentials, Errno> {
         let credentials = sockopt::socket_peercred(&self.fd)?;
         Ok(PeerCredentials {
@@ -297,7 +303,7 @@ impl ControlSocket {
     }
 }
 
-/// An end that another process was given.
+/// Takes over an end from another process.
 impl From<OwnedFd> for ControlSocket {
     fn from(fd: OwnedFd) -> ControlSocket {
         ControlSocket { fd }
@@ -320,24 +326,24 @@ fn seqpacket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Why a packet wasn't sent or received.
+/// The reason why a packet wasn't sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControlError {
-    /// What was to be sent is empty or exceeds a packet.
+    /// The outgoing packet is empty or exceeds the limits.
     TooLarge {
-        /// Its bytes.
+        /// Its length.
         bytes: usize,
-        /// Its descriptors.
+        /// Its number of descriptors.
         fds: usize,
     },
     /// The peer's packet exceeded the limits of bytes or descriptors, and was discarded.
     Truncated,
-    /// The socket refused; `AGAIN` means later.
+    /// The socket's error; `AGAIN` means try later.
     System(Errno),
 }
 
 impl ControlError {
-    /// Whether the socket was merely full or empty.
+    /// Whether the socket was only full or empty.
     pub fn is_would_block(&self) -> bool {
         *self == ControlError::System(Errno::AGAIN)
     }

@@ -1,4 +1,4 @@
-//! Descriptors: the 64 bytes that name a call, its block and its outcome on a ring.
+//! Descriptors: 64 bytes on a ring that identify a call, its block and its outcome.
 //!
 //! ```text
 //!  byte  0      1       2         4            8                      16
@@ -30,25 +30,28 @@
 //! | 8 | REQUEST_CREDIT: call len total | REQUEST_CREDIT: call len total |
 //! | 9 | RESPONSE_CREDIT: call len total | RESPONSE_CREDIT: call len total |
 //!
-//! `call` is chosen by whoever issues the call: the app for its own, the daemon for incoming ones.
-//! `offset` lies in the heap of the direction. `deadline` is absolute CLOCK_MONOTONIC nanoseconds,
-//! 0 for none. Every block that the app submits comes back by exactly one RECLAIM whatever became of
-//! the call; every block delivered is RELEASEd exactly once.
+//! The side that issues a call chooses `call`: the app for its own, the daemon for incoming ones.
+//! `offset` is in the heap of the direction. `deadline` is absolute CLOCK_MONOTONIC nanoseconds, 0
+//! for none. Every block that the app submits is returned by exactly one RECLAIM, whatever happens
+//! to the call; every delivered block is RELEASEd exactly once.
 //!
 //! # Streams
 //!
-//! A CALL with flag 1, MORE, is followed by REQUESTs of the same call, up to the first without MORE. A server may answer with
-//! RESPONSEs before its one REPLY or STATUS, which ends the call; a stream that ended well ends with a STATUS of OK.
-//! CALL, REQUEST and RESPONSE may have flag 2, BARE: there is no message, only metadata (RESPONSE's: before the first message), or the
-//! end of the requests. A bare descriptor without metadata has no block. Who reads messages of a stream says with
-//! REQUEST_CREDIT and RESPONSE_CREDIT how many it has consumed: `len` messages, which had charges of `total` together. See
-//! [`stream`](crate::stream) for how much may be on its way. All of this takes [`FEATURE_STREAMS`](crate::messages::FEATURE_STREAMS).
+//! REQUESTs of the same call follow a CALL with flag 1, MORE, up to the first without MORE. A
+//! server may send RESPONSEs before its one REPLY or STATUS, which ends the call; a successful
+//! stream ends with a STATUS of OK. CALL, REQUEST and RESPONSE may have flag 2, BARE: there is no
+//! message, only metadata (RESPONSE's: before the first message), or the end of the requests. A
+//! bare descriptor without metadata has no block. The reader of a stream reports its consumption
+//! with REQUEST_CREDIT and RESPONSE_CREDIT: `len` messages, with charges of `total` together. See
+//! [`stream`](crate::stream) for the flow control. All of this needs
+//! [`FEATURE_STREAMS`](crate::messages::FEATURE_STREAMS).
 //!
 //! # Waiting
 //!
-//! A CALL may say when it was delivered, in CLOCK_MONOTONIC nanoseconds (0: it doesn't). The first answer to it then says for how many
-//! nanoseconds it waited until its handler began, at least 1. `retry` is after how many milliseconds it makes sense to try
-//! again, 0 if that is unknown. Both are zero unless session and daemon offer [`FEATURE_WAITS`](crate::messages::FEATURE_WAITS).
+//! A CALL may have its time of delivery, in CLOCK_MONOTONIC nanoseconds (0: none). The first answer
+//! to it then has the time that it waited until its handler began, in nanoseconds, at least 1.
+//! `retry` is the recommended time until a retry in milliseconds, 0 if unknown. Both are zero
+//! unless session and daemon offer [`FEATURE_WAITS`](crate::messages::FEATURE_WAITS).
 //!
 //! # Extents
 //!
@@ -58,16 +61,17 @@
 //!
 //! # Metadata
 //!
-//! With `metadata` > 0 a block of [`metadata`](crate::metadata) of that many bytes lies at the next multiple of 8: behind the
-//! inline part and its extent table when submitted, behind the image when delivered, behind the text of a STATUS (whose trailers
-//! it is). It belongs to the same heap block, so it
-//! comes and goes with it. The daemon delivers none to a session that didn't ask for it when it was opened, and whether a
-//! daemon takes any its answer said ([`FEATURE_METADATA`](crate::messages::FEATURE_METADATA)).
+//! With `metadata` > 0, a block of [`metadata`](crate::metadata) of that many bytes is at the next
+//! multiple of 8: after the inline part and its extent table in a submission, after the image in a
+//! delivery, and after the text of a STATUS, whose trailers it is. It is part of the same heap
+//! block. The daemon delivers metadata only to a session that asked for it when it was opened, and
+//! its answer says whether it accepts any
+//! ([`FEATURE_METADATA`](crate::messages::FEATURE_METADATA)).
 //!
 //! # Invariant
 //!
 //! Bytes from a ring are [`Alleged`] until checked, and every descriptor has exactly one encoding:
-//! what a kind doesn't use is zero. So a checked value says all there was to say.
+//! unused fields are zero. So a checked value holds all the information.
 
 use crate::limits::{
     ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, MAX_OFFSETS,
@@ -80,7 +84,7 @@ use core::fmt;
 /// A ring entry as bytes.
 pub type Entry = [u8; ENTRY_BYTES];
 
-/// A descriptor as little-endian words: what checking and encoding compute with.
+/// A descriptor as little-endian words, for checking and encoding.
 type Words = [u64; ENTRY_BYTES / 8];
 
 const CALL: u8 = 1;
@@ -108,21 +112,21 @@ pub struct HeapSizes {
     pub receive: u64,
 }
 
-/// A submitted block: its inline part, and how many extents its table names.
+/// A submitted block: its inline part, and the number of extents in its table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRef {
-    /// Where it begins in the send heap; a multiple of 8.
+    /// Its offset in the send heap; a multiple of 8.
     pub offset: u64,
     /// Bytes of the inline part.
     pub len: u32,
-    /// Entries of the extent table behind the inline part.
+    /// The entries of the extent table after the inline part.
     pub extents: u16,
-    /// Bytes of the metadata block behind the extent table; 0 for none.
+    /// The bytes of the metadata block after the extent table; 0 for none.
     pub metadata: u32,
 }
 
 impl BlockRef {
-    /// Where the extent table begins in the heap: behind the inline part, aligned to 8.
+    /// The offset of the extent table in the heap: after the inline part, aligned to 8.
     #[inline]
     pub fn table_offset(&self) -> u64 {
         self.offset + u64::from(self.len).next_multiple_of(8)
@@ -134,19 +138,20 @@ impl BlockRef {
         usize::from(self.extents) * EXTENT_ENTRY_BYTES
     }
 
-    /// Where the metadata block begins in the heap: behind the extent table, whose end is aligned to 8.
+    /// The offset of the metadata block in the heap: after the extent table, whose end is aligned
+    /// to 8.
     #[inline]
     pub fn metadata_offset(&self) -> u64 {
         self.table_offset() + self.table_len() as u64
     }
 
-    /// Whether there is something in the heap: not for a bare descriptor without metadata.
+    /// Whether it occupies the heap: false for a bare descriptor without metadata.
     #[inline]
     pub fn exists(&self, bare: bool) -> bool {
         !bare || self.metadata > 0
     }
 
-    /// What a bare descriptor says of a block: at most where its metadata is.
+    /// The block of a bare descriptor, which can only have metadata.
     #[inline]
     fn bare(self) -> BlockRef {
         BlockRef {
@@ -161,24 +166,24 @@ impl BlockRef {
 /// A delivered block: one contiguous image in the receive heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Image {
-    /// Where it begins in the receive heap; a multiple of 8.
+    /// Its offset in the receive heap; a multiple of 8.
     pub offset: u64,
     /// Bytes of its inline part.
     pub inline_len: u32,
-    /// Bytes of the whole image; equals `inline_len` when no value was an extent.
+    /// The bytes of the whole image; equals `inline_len` if no value was an extent.
     pub total_len: u32,
-    /// Bytes of the metadata block behind the image; 0 for none.
+    /// The bytes of the metadata block after the image; 0 for none.
     pub metadata: u32,
 }
 
 impl Image {
-    /// Bytes of image and metadata together: what the heap holds of it.
+    /// The bytes of image and metadata: its size in the heap.
     #[inline]
     pub fn held_bytes(&self) -> usize {
         held_bytes(self.total_len as usize, self.metadata as usize)
     }
 
-    /// As [`BlockRef::exists`].
+    /// Like [`BlockRef::exists`].
     #[inline]
     pub fn exists(&self, bare: bool) -> bool {
         !bare || self.metadata > 0
@@ -195,7 +200,7 @@ impl Image {
     }
 }
 
-/// What an image of `total` bytes and `metadata` bytes of metadata take in a heap.
+/// The size in a heap of an image of `total` bytes with `metadata` bytes of metadata.
 #[inline]
 pub const fn held_bytes(total: usize, metadata: usize) -> usize {
     if metadata == 0 {
@@ -205,17 +210,17 @@ pub const fn held_bytes(total: usize, metadata: usize) -> usize {
     }
 }
 
-/// What one descriptor brings of its direction of a call.
+/// The part of a call's direction that one descriptor carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Part {
     /// Further requests follow it.
     pub more: bool,
-    /// There is no message in it: metadata at most. Its block is empty, or there is none.
+    /// There is no message, at most metadata. The block is empty or absent.
     pub bare: bool,
 }
 
 impl Part {
-    /// The one message of its direction.
+    /// The only message of its direction.
     pub const ONLY: Part = Part {
         more: false,
         bare: false,
@@ -235,32 +240,32 @@ impl Part {
     }
 }
 
-/// What a status says beyond its code: a text, UTF-8 by agreement and unchecked here, and trailers.
+/// The additions to a status's code: a text, UTF-8 by convention and unchecked here, and trailers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epilogue {
-    /// Where the text begins in the heap of the direction; a multiple of 8.
+    /// The text's offset in the heap of the direction; a multiple of 8.
     pub offset: u64,
     /// Bytes of the text, at most [`MAX_STATUS_TEXT_BYTES`].
     pub text: u32,
-    /// Bytes of the metadata block behind it; 0 for none. There is one or the other.
+    /// The bytes of the metadata block after it; 0 for none. At least one of the two exists.
     pub metadata: u32,
 }
 
 impl Epilogue {
-    /// Where the metadata block begins in the heap.
+    /// The offset of the metadata block in the heap.
     #[inline]
     pub fn metadata_offset(&self) -> u64 {
         self.offset + u64::from(self.text).next_multiple_of(8)
     }
 
-    /// Bytes of both: what the heap holds of it.
+    /// The bytes of both: their size in the heap.
     #[inline]
     pub fn held_bytes(&self) -> usize {
         held_bytes(self.text as usize, self.metadata as usize)
     }
 }
 
-/// One to six offsets of blocks that go back to their owner. Past `count` they are zero.
+/// One to six offsets of blocks that are returned to their owner. Past `count` they are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offsets {
     count: u8,
@@ -302,7 +307,7 @@ impl Offsets {
     }
 }
 
-/// What an app asks of the daemon.
+/// A submission: a message from an app to the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submission {
     /// Issue a call.
@@ -311,7 +316,7 @@ pub enum Submission {
         method: u32,
         /// The app's id for the call.
         call: u64,
-        /// Whether it brings the request, and all of it.
+        /// Whether it carries the request, and all of it.
         part: Part,
         /// The request.
         block: BlockRef,
@@ -322,7 +327,7 @@ pub enum Submission {
     Request {
         /// The app's id for the call.
         call: u64,
-        /// Whether it brings one, and the last.
+        /// Whether it carries a request, and whether that is the last.
         part: Part,
         /// The request.
         block: BlockRef,
@@ -331,25 +336,25 @@ pub enum Submission {
     Response {
         /// The daemon's id for the call.
         call: u64,
-        /// It brings metadata only.
+        /// It carries metadata only.
         bare: bool,
         /// The message.
         block: BlockRef,
-        /// As of a reply.
+        /// Like a reply's.
         waited_ns: u64,
     },
-    /// Requests of an incoming call were consumed.
+    /// The app consumed requests of an incoming call.
     RequestCredit {
         /// The daemon's id for the call.
         call: u64,
-        /// How many.
+        /// The amount.
         credit: Credit,
     },
-    /// Responses to a call of the app's were consumed.
+    /// The app consumed responses to one of its calls.
     ResponseCredit {
         /// The app's id for the call.
         call: u64,
-        /// How many.
+        /// The amount.
         credit: Credit,
     },
     /// Answer an incoming call.
@@ -358,32 +363,32 @@ pub enum Submission {
         call: u64,
         /// The reply.
         block: BlockRef,
-        /// Nanoseconds until its handler began, if the call said when it was delivered; 0 if not.
+        /// Nanoseconds until its handler began, if the call had its time of delivery; otherwise 0.
         waited_ns: u64,
     },
     /// Answer an incoming call with an error, or end its responses.
     Status {
         /// The daemon's id for the call.
         call: u64,
-        /// OK only after responses, if it makes sense.
+        /// OK only for a call that answers with a stream of responses.
         code: Code,
         /// Its text and trailers in the send heap, if it has any.
         epilogue: Option<Epilogue>,
-        /// As of a reply.
+        /// Like a reply's.
         waited_ns: u64,
-        /// When to try again, in milliseconds; 0 if that is unknown.
+        /// The recommended time until a retry, in milliseconds; 0 if unknown.
         retry_after_ms: u32,
     },
-    /// Give up a call that the app issued.
+    /// Cancel a call of the app.
     Cancel {
         /// The app's id for the call.
         call: u64,
     },
-    /// Blocks of the receive heap go back to the daemon.
+    /// Blocks of the receive heap are returned to the daemon.
     Release(Offsets),
 }
 
-/// What the daemon tells an app.
+/// A completion: a message from the daemon to an app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A call came in.
@@ -392,67 +397,68 @@ pub enum Completion {
         method: u32,
         /// The daemon's id for the call.
         call: u64,
-        /// Whether it brings the request, and all of it.
+        /// Whether it carries the request, and all of it.
         part: Part,
         /// The request.
         image: Image,
         /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
         deadline_ns: u64,
-        /// When it was delivered, likewise, if the answer is to say how long it waited; 0 if not.
+        /// The time of delivery, on the same clock, if the answer should report the wait; otherwise
+        /// 0.
         delivered_ns: u64,
     },
     /// A further request of an incoming call.
     Request {
         /// The daemon's id for the call.
         call: u64,
-        /// Whether it brings one, and the last.
+        /// Whether it carries a request, and whether that is the last.
         part: Part,
         /// The request.
         image: Image,
-        /// What consuming it is credited with.
+        /// The credit for consuming it.
         charge: u32,
     },
-    /// One of several messages of the answer to a call of the app's.
+    /// One of several messages of the answer to one of the app's calls.
     Response {
         /// The app's id for the call.
         call: u64,
-        /// It brings metadata only.
+        /// It carries metadata only.
         bare: bool,
         /// The message.
         image: Image,
-        /// What consuming it is credited with.
+        /// The credit for consuming it.
         charge: u32,
     },
-    /// Requests of a call of the app's were consumed.
+    /// Requests of one of the app's calls were consumed.
     RequestCredit {
         /// The app's id for the call.
         call: u64,
-        /// How many.
+        /// The amount.
         credit: Credit,
     },
     /// Responses to an incoming call were consumed.
     ResponseCredit {
         /// The daemon's id for the call.
         call: u64,
-        /// How many.
+        /// The amount.
         credit: Credit,
     },
-    /// A call of the app's succeeded.
+    /// One of the app's calls succeeded.
     Reply {
         /// The app's id for the call.
         call: u64,
         /// The reply.
         image: Image,
     },
-    /// A call of the app's failed, or its responses have ended.
+    /// One of the app's calls failed, or its responses have ended.
     Status {
         /// The app's id for the call.
         call: u64,
-        /// How.
+        /// The status code.
         code: Code,
         /// Its text and trailers in the receive heap, if it has any.
         epilogue: Option<Epilogue>,
-        /// When to try again, in milliseconds; 0 if that is unknown.
+        /// The recommended time until a retry, in milliseconds; 0 if unknown.
         retry_after_ms: u32,
     },
     /// An incoming call was cancelled or expired; its handler may stop.
@@ -460,11 +466,11 @@ pub enum Completion {
         /// The daemon's id for the call.
         call: u64,
     },
-    /// Blocks of the send heap go back to the app.
+    /// Blocks of the send heap are returned to the app.
     Reclaim(Offsets),
 }
 
-/// A descriptor that a peer wrote: copied out, not believed.
+/// A descriptor from a peer: copied out, not checked.
 #[derive(Clone, Copy)]
 pub struct Alleged(Words);
 
@@ -483,7 +489,7 @@ impl Alleged {
     /// Checks it as a submission.
     ///
     /// # Errors
-    /// Says which field is wrong, with its value and the bound it broke.
+    /// The wrong field, with its value and the violated bound.
     #[inline]
     pub fn submission(&self, heaps: &HeapSizes) -> Result<Submission, DescriptorError> {
         let call = self.u64_at(8);
@@ -540,7 +546,7 @@ impl Alleged {
     /// Checks it as a completion.
     ///
     /// # Errors
-    /// Says which field is wrong, with its value and the bound it broke.
+    /// The wrong field, with its value and the violated bound.
     #[inline]
     pub fn completion(&self, heaps: &HeapSizes) -> Result<Completion, DescriptorError> {
         let call = self.u64_at(8);
@@ -696,7 +702,7 @@ impl Alleged {
         Ok(offsets)
     }
 
-    /// Refuses an entry that isn't the one encoding of what was read from it.
+    /// Refuses an entry that isn't the only encoding of the values read from it.
     #[inline]
     fn same_as(&self, canonical: Words) -> Result<(), DescriptorError> {
         for (at, (seen, want)) in self.0.iter().zip(canonical).enumerate() {
@@ -730,7 +736,7 @@ impl Alleged {
 }
 
 impl Submission {
-    /// Its one encoding.
+    /// Its only encoding.
     #[inline]
     pub fn encode(&self) -> Entry {
         to_bytes(self.words())
@@ -807,7 +813,7 @@ impl Submission {
 }
 
 impl Completion {
-    /// Its one encoding.
+    /// Its only encoding.
     #[inline]
     pub fn encode(&self) -> Entry {
         to_bytes(self.words())
@@ -881,7 +887,7 @@ impl Completion {
     }
 }
 
-/// The fields of every kind but the last, before they are bytes.
+/// The fields of every kind except the last, before encoding.
 #[derive(Default)]
 struct Fields {
     kind: u8,
@@ -892,11 +898,11 @@ struct Fields {
     offset: u64,
     len: u32,
     status: u32,
-    /// Deadline, or how long it waited.
+    /// The deadline, or the time that it waited.
     moment_ns: u64,
     total: u32,
     metadata: u32,
-    /// When it was delivered, when to try again, or what it is charged with.
+    /// The time of delivery, the time until a retry, or the charge.
     last: u64,
 }
 
@@ -995,7 +1001,7 @@ fn to_bytes(words: Words) -> Entry {
 /// A heap range that holds one large value of a submitted block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it begins in the send heap; any alignment.
+    /// Its offset in the send heap; any alignment.
     pub offset: u64,
     /// Its length in bytes.
     pub len: u32,
@@ -1063,7 +1069,7 @@ fn check_bounds(offset: u64, len: u64, heap_len: u64) -> Result<(), DescriptorEr
     }
 }
 
-/// Why an alleged descriptor isn't one. The culprit is always the peer that wrote it.
+/// The reason why an alleged descriptor is invalid. The peer that wrote it is always at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DescriptorError {
     /// The kind isn't one of this direction's.
@@ -1073,7 +1079,7 @@ pub enum DescriptorError {
     },
     /// A byte that this kind doesn't use isn't zero.
     NotZero {
-        /// The byte's place in the descriptor (or extent table entry).
+        /// The byte's position in the descriptor (or extent table entry).
         at: usize,
     },
     /// An offset isn't a multiple of 8.
@@ -1083,7 +1089,7 @@ pub enum DescriptorError {
     },
     /// A range leaves the heap.
     OutOfHeap {
-        /// Where the range begins.
+        /// The range's offset.
         offset: u64,
         /// Its length in bytes.
         len: u64,
@@ -1099,15 +1105,15 @@ pub enum DescriptorError {
     },
     /// A block names more than [`MAX_EXTENTS`] extents.
     TooManyExtents {
-        /// How many it names.
+        /// Its number.
         extents: u16,
     },
     /// A RELEASE or RECLAIM has no offset, or more than [`MAX_OFFSETS`].
     BadCount {
-        /// How many it claims.
+        /// The claimed number.
         count: u8,
     },
-    /// An image is said to be shorter than its inline part.
+    /// The image is shorter than its inline part.
     TotalBelowInline {
         /// Bytes of the inline part.
         inline_len: u32,

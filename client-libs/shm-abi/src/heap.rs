@@ -1,4 +1,4 @@
-//! Heaps: who owns which block, and what each side may do with its bytes.
+//! Heaps: the ownership of blocks, and each side's access to their bytes.
 //!
 //! ```text
 //!               writes (HeapWriter)      reads
@@ -6,8 +6,8 @@
 //! receive heap  daemon                   app: DeliveredHeap      (writer trusted: slices)
 //! ```
 //!
-//! The life of a block, the same in both directions. Only the writer allocates; its bookkeeping is in
-//! private memory, so the other side can't corrupt it:
+//! The life of a block, the same in both directions. Only the writer allocates; its bookkeeping is
+//! in private memory, so the other side can't corrupt it:
 //!
 //! ```text
 //!           alloc               commit (its descriptor is pushed)
@@ -17,14 +17,15 @@
 //! ```
 //!
 //! Invariants:
-//! - [`Block`]s of one heap never overlap, and a block is exclusively its holder's until `commit` or
-//!   `discard` consumes it: so it can be a `&mut [u8]` straight into the segment.
-//! - Offsets in `free` come from the other side: one that isn't with it is [`Misbehaved`].
+//! - [`Block`]s of one heap never overlap, and a block belongs exclusively to its holder until
+//!   `commit` or `discard` consumes it: so it can be a `&mut [u8]` straight into the segment.
+//! - Offsets in `free` come from the other side: an offset that it doesn't hold is [`Misbehaved`].
 //! - The daemon never forms a reference into a send heap: [`Span`]s only copy.
 //! - Allocation sizes are powers of two from 64 bytes; alloc and free don't allocate memory.
-//! - A receive heap can be *followed* by another, because a daemon that takes a session over can't write the one that is there (its
-//!   seal says so): the next one's offsets begin where the last one's end. What lies in the earlier ones stays as it is; nothing is
-//!   allocated there any more, so it isn't asked what is freed there.
+//! - A receive heap can be *followed* by another, because a daemon that takes a session over can't
+//!   write the existing one (its seal forbids it): the next heap's offsets begin at the end of the
+//!   last one. Blocks in the earlier heaps stay; the new daemon allocates nothing there, so it
+//!   ignores frees there.
 //!
 //! Absent: growth. A heap has one size for its life.
 #![allow(unsafe_code)]
@@ -44,22 +45,22 @@ use rustix::fd::OwnedFd;
 #[derive(Debug)]
 pub struct HeapWriter {
     mapping: Arc<Mapping>,
-    /// Its first byte's offset; not 0 if it follows others.
+    /// The offset of its first byte; not 0 if it follows others.
     base: u64,
-    /// Counts from 0.
+    /// Its offsets count from 0.
     blocks: BuddyAllocator,
-    /// References that came back with blocks, for the next ones: counting them anew would cost two
-    /// locked instructions per block, more than allocating it.
+    /// References that came back with blocks, reused for the next ones: counting them again would
+    /// cost two locked instructions per block, more than the allocation.
     spare: Vec<Arc<Mapping>>,
 }
 
 impl HeapWriter {
-    /// A writable mapping whose other side, if any, only reads.
+    /// Wraps a writable mapping. The other side, if any, only reads.
     pub(crate) fn new(mapping: Arc<Mapping>) -> Result<HeapWriter, SegmentError> {
         HeapWriter::behind(0, mapping)
     }
 
-    /// As [`new`](Self::new), behind heaps that end there.
+    /// Like [`new`](Self::new), after heaps that end at `base`.
     pub(crate) fn behind(base: u64, mapping: Arc<Mapping>) -> Result<HeapWriter, SegmentError> {
         let name = "heap's block table";
         let blocks =
@@ -77,9 +78,9 @@ impl HeapWriter {
         })
     }
 
-    /// A heap in ordinary memory with both its readers. Only for this crate's tests, which run under
-    /// Miri: with writer and readers in one address space, the honesty that the readers' documents ask
-    /// of the other side is all that keeps their slices apart.
+    /// A heap in ordinary memory with both its readers. Only for this crate's tests, which run
+    /// under Miri: with writer and readers in one address space, only the honesty that the readers
+    /// require of the other side keeps their slices apart.
     #[cfg(test)]
     fn private(bytes: usize) -> (HeapWriter, SendHeapReader, DeliveredHeap) {
         let mapping = Arc::new(Mapping::private(
@@ -98,8 +99,8 @@ impl HeapWriter {
         )
     }
 
-    /// A block of `len` bytes (0 included: every message has a block), or `None` while the heap has no
-    /// room. Its bytes are whatever was there before.
+    /// Allocates a block of `len` bytes (0 is allowed: every message has a block), or returns
+    /// `None` if there is no room. Its content is undefined.
     #[inline]
     pub fn alloc(&mut self, len: usize) -> Option<Block> {
         let offset = self.blocks.alloc(len)?;
@@ -116,11 +117,11 @@ impl HeapWriter {
         })
     }
 
-    /// Ends the filling of a block, just before its descriptor is pushed; its bytes belong to the other
-    /// side until [`free`](HeapWriter::free). Returns its offset.
+    /// Ends the filling of a block, just before its descriptor is pushed. Its bytes belong to the
+    /// other side until [`free`](HeapWriter::free). Returns its offset.
     ///
     /// # Panics
-    /// If the block is another heap's.
+    /// If the block belongs to another heap.
     #[inline]
     pub fn commit(&mut self, block: Block) -> u64 {
         assert!(
@@ -134,10 +135,10 @@ impl HeapWriter {
         block.offset
     }
 
-    /// Gives back a block that was never committed.
+    /// Frees a block that was never committed.
     ///
     /// # Panics
-    /// If the block is another heap's.
+    /// If the block belongs to another heap.
     #[inline]
     pub fn discard(&mut self, block: Block) {
         let offset = self.commit(block);
@@ -145,10 +146,10 @@ impl HeapWriter {
             .expect("a block that was just handed over can be freed");
     }
 
-    /// The other side gives a committed block back.
+    /// Frees a committed block that the other side returned.
     ///
     /// # Errors
-    /// If it doesn't hold a block at `offset`. In an earlier heap there is nothing to give back.
+    /// If the other side doesn't hold a block at `offset`. Frees in earlier heaps are ignored.
     #[inline]
     pub fn free(&mut self, offset: u64) -> Result<(), Misbehaved> {
         let Some(here) = offset.checked_sub(self.base) else {
@@ -159,7 +160,7 @@ impl HeapWriter {
             .map_err(|FreeError { .. }| Misbehaved::NotHeld { offset })
     }
 
-    /// Bytes in blocks that aren't free, rounded up as allocated.
+    /// The bytes of allocated blocks, in allocated sizes.
     #[inline]
     pub fn in_use(&self) -> u64 {
         self.blocks.in_use()
@@ -172,10 +173,10 @@ impl HeapWriter {
     }
 }
 
-/// A block being filled: exclusively its holder's, usable from any thread.
+/// A block being filled: it belongs exclusively to its holder, and may be used from any thread.
 ///
-/// Pass it to [`HeapWriter::commit`] or [`HeapWriter::discard`]; merely dropping it keeps its bytes
-/// allocated until the session ends.
+/// Pass it to [`HeapWriter::commit`] or [`HeapWriter::discard`]; a dropped block stays allocated
+/// until the session ends.
 #[must_use = "a block that is dropped stays allocated until the session ends"]
 pub struct Block {
     start: NonNull<u8>,
@@ -190,7 +191,7 @@ unsafe impl Send for Block {}
 unsafe impl Sync for Block {}
 
 impl Block {
-    /// Where it begins in the heap; a multiple of 64.
+    /// Its offset in the heap; a multiple of 64.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
@@ -226,8 +227,8 @@ impl fmt::Debug for Block {
     }
 }
 
-/// The daemon's view of a send heap. The app may write anywhere in it at any time, so there are copies
-/// and spans, never references.
+/// The daemon's view of a send heap. The app may write anywhere in it at any time, so there are
+/// only copies and spans, never references.
 #[derive(Clone, Debug)]
 pub struct SendHeapReader {
     mapping: Arc<Mapping>,
@@ -238,7 +239,7 @@ impl SendHeapReader {
         SendHeapReader { mapping }
     }
 
-    /// Copies `bytes.len()` bytes from `offset` out, once: what is checked afterwards is the copy.
+    /// Copies `bytes.len()` bytes from `offset`, once: later checks apply to the copy.
     ///
     /// # Errors
     /// If the range leaves the heap.
@@ -273,8 +274,8 @@ impl SendHeapReader {
     }
 }
 
-/// A checked range of a send heap: keeps the memory mapped, even after the session has ended, but not
-/// its content unchanged. Cloning is one reference count.
+/// A checked range of a send heap. It keeps the memory mapped, even after the session has ended,
+/// but doesn't keep its content unchanged. Cloning adds one reference count.
 #[derive(Clone)]
 pub struct Span {
     mapping: Arc<Mapping>,
@@ -295,13 +296,13 @@ impl Span {
         self.len == 0
     }
 
-    /// Where it begins in its heap.
+    /// Its offset in its heap.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset as u64
     }
 
-    /// Copies its first `bytes.len()` bytes out, once. `None`, and nothing copied, if it is shorter.
+    /// Copies its first `bytes.len()` bytes, once. `None`, and nothing is copied, if it is shorter.
     #[inline]
     pub fn copy_to(&self, bytes: &mut [u8]) -> Option<()> {
         if bytes.len() > self.len {
@@ -310,7 +311,7 @@ impl Span {
         self.mapping.read(self.offset, bytes)
     }
 
-    /// As [`copy_to`](Self::copy_to), of the bytes from `at` on.
+    /// Like [`copy_to`](Self::copy_to), for the bytes from `at` on.
     #[inline]
     pub fn copy_from(&self, at: usize, bytes: &mut [u8]) -> Option<()> {
         let rest = self.len.checked_sub(at)?;
@@ -320,8 +321,8 @@ impl Span {
         self.mapping.read(self.offset + at, bytes)
     }
 
-    /// The address of its byte `at` and how many bytes follow, for system calls that read. `at` past
-    /// the end yields none.
+    /// The address of its byte `at` and the number of bytes from there, for system calls that read.
+    /// 0 bytes if `at` is past the end.
     pub(crate) fn raw_from(&self, at: usize) -> (*const u8, usize) {
         let at = at.min(self.len);
         let rest = self.len - at;
@@ -333,9 +334,9 @@ impl Span {
     }
 }
 
-/// The memory of a whole heap, for hardware that reads or writes it by address: an RDMA device that sends spans from it, or
-/// receives into blocks of it. Whoever holds one keeps the memory mapped. It offers addresses, and no way to use them: that is
-/// argued where a device is told.
+/// The memory of a whole heap, for hardware that accesses it by address: an RDMA device that sends
+/// spans from it, or receives into its blocks. A region keeps the memory mapped. It offers
+/// addresses, but no access: the safety argument is where a device gets them.
 #[derive(Clone)]
 pub struct Region {
     mapping: Arc<Mapping>,
@@ -356,14 +357,14 @@ impl Region {
         self.mapping.len()
     }
 
-    /// Whether this process may write it: a receive heap, which only blocks give leave to.
+    /// Whether this process may write it: true for a receive heap, but only blocks permit it.
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.mapping.is_writable()
     }
 
-    /// How many heaps, blocks, spans and regions of this process point into it, this one included. Once these are the caller's own
-    /// regions only, there will never be more.
+    /// The number of heaps, blocks, spans and regions of this process that point into it, including
+    /// this one. Once only the caller's own regions remain, the number never grows again.
     #[inline]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.mapping)
@@ -395,7 +396,7 @@ impl HeapWriter {
 }
 
 impl Span {
-    /// The memory that it lies in, at [`offset`](Self::offset).
+    /// The memory that contains it, at [`offset`](Self::offset).
     #[inline]
     pub fn region(&self) -> Region {
         Region {
@@ -413,7 +414,7 @@ impl Span {
 }
 
 impl Block {
-    /// The memory that it lies in, and where in that it begins.
+    /// The memory that contains it, and its offset there.
     #[inline]
     pub fn region(&self) -> (Region, usize) {
         let region = Region {
@@ -449,7 +450,8 @@ impl DeliveredHeap {
         }
     }
 
-    /// Another one follows it: a memfd of the daemon's, so many bytes long. What lies in the earlier ones can still be claimed.
+    /// Adds the next heap: a memfd from the daemon with this length. Blocks in the earlier heaps
+    /// can still be claimed.
     ///
     /// # Errors
     /// If it isn't sealed or as long as announced, or mapping fails.
@@ -463,12 +465,13 @@ impl DeliveredHeap {
         Ok(())
     }
 
-    /// Lets the earlier ones go: nothing of them is to be claimed any more. What was claimed keeps its own mapped.
+    /// Releases the earlier heaps: nothing in them will be claimed any more. Claimed blocks keep
+    /// their heap mapped.
     pub fn forget_earlier(&mut self) {
         self.before = Vec::new();
     }
 
-    /// Whether there are earlier ones.
+    /// Whether there are earlier heaps.
     pub fn has_earlier(&self) -> bool {
         !self.before.is_empty()
     }
@@ -524,7 +527,7 @@ unsafe impl Send for Delivered {}
 unsafe impl Sync for Delivered {}
 
 impl Delivered {
-    /// Where it lies in the receive heap.
+    /// Its offset in the receive heap.
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset

@@ -1,12 +1,11 @@
-//! Sending straight from where the bytes are: private buffers and spans of shared heaps, in one
-//! `sendmsg`.
+//! Sends bytes from their place: private buffers and spans of shared heaps, in one `sendmsg`.
 //!
 //! A span's bytes go from the app's pages to the socket without a copy and without a Rust reference
-//! to them ever existing: which is why this file calls `libc` (rustix's safe `sendmsg` takes slices).
-//! The kernel reads memory that the app may be changing; what leaves is some mixture of what was
-//! there, so only spans whose content nobody judged may travel this way (P2).
+//! to them: therefore this file calls `libc` (rustix's safe `sendmsg` takes slices). The kernel
+//! reads memory that the app may be changing, and sends some mixture of its contents. So only spans
+//! whose content was not checked may be sent this way (P2).
 //!
-//! Beside that, what the kernel knows of a TCP connection, which rustix doesn't ask it.
+//! It also reads the kernel's statistics of a TCP connection, which rustix doesn't offer.
 #![allow(unsafe_code)]
 
 use crate::heap::Span;
@@ -15,26 +14,26 @@ use core::ptr;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
-/// One stretch of what is to be sent.
+/// One piece of the bytes to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Part<'a> {
     /// Bytes that only this process writes.
     Private(&'a [u8]),
-    /// What follows byte `at` of a span; nothing, if `at` is past its end.
+    /// The bytes of a span from `at` on; none if `at` is past its end.
     Shared {
         /// The span.
         span: &'a Span,
-        /// How much of it was sent before, in bytes.
+        /// The bytes of it that were sent before.
         at: usize,
     },
 }
 
-/// Sends the parts in order on a stream socket, as much as it takes, without blocking and without
-/// raising SIGPIPE. Returns how many bytes it took, which may end inside a part; parts past the first
-/// [`MAX_PARTS`] aren't looked at.
+/// Sends the parts in order on a stream socket, as much as it accepts, without blocking and without
+/// raising SIGPIPE. Returns the number of accepted bytes, which may end inside a part; parts past
+/// the first [`MAX_PARTS`] are ignored.
 ///
 /// # Errors
-/// `AGAIN` if the socket takes nothing now; whatever else the socket says.
+/// `AGAIN` if the socket accepts nothing now; otherwise the socket's error.
 pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>]) -> Result<usize, Errno> {
     let mut vectors = [libc::iovec {
         iov_base: ptr::null_mut(),
@@ -65,17 +64,19 @@ pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>]) -> Result<usize, Errno>
     usize::try_from(sent).map_err(|_| last_errno())
 }
 
-/// How many segments of a TCP connection were sent again since it was opened, as the kernel counts them (`tcpi_total_retrans`).
+/// The number of TCP segments that were retransmitted since the connection was opened
+/// (`tcpi_total_retrans`).
 ///
 /// # Errors
-/// `OPNOTSUPP` or `NOPROTOOPT` if it isn't one over TCP.
+/// `OPNOTSUPP` or `NOPROTOOPT` if it isn't a TCP connection.
 pub fn retransmits(socket: impl AsFd) -> Result<u32, Errno> {
     // SAFETY: tcp_info is a plain C struct of integers, for which all zeroes is a value.
     let mut info: libc::tcp_info = unsafe { core::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel writes at most `len` bytes, which is the size of `info`, and
-    // then what it wrote into `len`; both outlive the call. Every pattern of bits is a value of such a struct.
+    // SAFETY: the descriptor is open while `socket` is borrowed. The kernel writes at most `len`
+    // bytes, which is the size of `info`, and then the written length into `len`; both outlive the
+    // call. Every bit pattern is a value of such a struct.
     let told = unsafe {
         let (info, len) = (ptr::from_mut(&mut info).cast(), &raw mut len);
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, info, len)

@@ -1,5 +1,5 @@
-//! What a Tollgate daemon and an application share: segments, rings, descriptors, heaps, wake-ups
-//! and control messages, offered as safe primitives.
+//! The shared interface of a Tollgate daemon and an application: segments, rings, descriptors,
+//! heaps, wake-ups and control messages, offered as safe primitives.
 //!
 //! ```text
 //!                    rings memfd (both write)
@@ -12,23 +12,24 @@
 //!         ◀══════════ control socket, SEQPACKET, fds ══════▶
 //! ```
 //!
-//! Invariants that every other crate builds on:
+//! Invariants for all other crates:
 //!
-//! - **P1**: nothing that a peer wrote is followed before it was copied out and checked, and each
+//! - **P1**: data that a peer wrote is used only after it was copied out and checked, and each
 //!   shared word is read once. No Rust reference ever points into memory that an untrusted peer can
-//!   write; such memory is reached by copies and atomics only.
-//! - The daemon never blocks on anything that an application holds: it writes only to an eventfd that
-//!   the application can't reach, and never reads the one that it can.
-//! - Pushing, popping, allocating and freeing never allocate.
+//!   write; such memory is accessed by copies and atomics only.
+//! - The daemon never blocks on anything that an application holds: it writes only to an eventfd
+//!   that the application can't reach, and never reads the one that it can.
+//! - Pushing, popping, allocating and freeing never allocate memory.
 //!
-//! `unsafe` lives in four files, each for one reason: `segment` (mappings, copies, tables), `sync` (the
-//! words and entries of a ring), `heap` (slices of blocks that one side owns), `io` (a `sendmsg`
-//! whose parts lie in shared memory, and what the kernel counts of a connection). All other crates of the service forbid it.
+//! `unsafe` is in four files, each for one reason: `segment` (mappings, copies, tables), `sync`
+//! (the words and entries of a ring), `heap` (slices of blocks that one side owns), `io` (a
+//! `sendmsg` with parts in shared memory, and the kernel's statistics of a connection). All other
+//! crates of the service forbid it.
 //!
 //! Deliberately absent: growth of heaps, more than one producer or consumer per ring, and any
 //! message format (blocks are bytes here; see the schema crate).
 //!
-//! # Checking it
+//! # Tests
 //!
 //! ```text
 //! cargo test -p tollgate-shm-abi
@@ -36,9 +37,9 @@
 //! cargo +nightly miri test -p tollgate-shm-abi --lib -- ring:: heap:: buddy::
 //! ```
 //!
-//! The second model-checks the ring's orderings and its sleep/wake protocol: the same code as in
-//! production over loom's atomics. The third runs ring and heaps over ordinary memory, because Miri
-//! can't map files.
+//! The second command model-checks the ring's orderings and its sleep/wake protocol: the same code
+//! as in production over loom's atomics. The third runs ring and heaps over ordinary memory,
+//! because Miri can't map files.
 
 #![no_std]
 #![deny(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Every bound of this crate, with its sum.
+//! Every limit of this crate, with their sum.
 //!
-//! One session with default sizes costs, once all its pages have been touched: two rings of
-//! 64 KiB, two heaps of 64 MiB, and 12 bytes of allocator state per 64-byte block of each heap that
-//! this process writes (12 MiB). Pages are touched lazily, so an idle session costs a few of them.
+//! A session with default sizes costs, once all its pages have been touched: two rings of 64 KiB,
+//! two heaps of 64 MiB, and 12 bytes of allocator state per 64-byte block of each heap that this
+//! process writes (12 MiB). Pages are touched lazily, so an idle session costs a few of them.
 
 /// The unit in which segments are laid out, in bytes.
 pub const PAGE: usize = 4096;
@@ -10,7 +10,7 @@ pub const PAGE: usize = 4096;
 /// The size of a descriptor and thus of a ring entry, in bytes.
 pub const ENTRY_BYTES: usize = 64;
 
-/// Entries of a ring when nobody asks otherwise.
+/// The default entries of a ring.
 pub const DEFAULT_RING_CAPACITY: u32 = 1024;
 
 /// The smallest ring, in entries.
@@ -19,7 +19,7 @@ pub const MIN_RING_CAPACITY: u32 = 2;
 /// The largest ring, in entries: 4 MiB of them.
 pub const MAX_RING_CAPACITY: u32 = 65_536;
 
-/// Bytes of a heap when nobody asks otherwise.
+/// The default size of a heap in bytes.
 pub const DEFAULT_HEAP_BYTES: u64 = 64 << 20;
 
 /// The smallest heap, in bytes.
@@ -31,19 +31,21 @@ pub const MAX_HEAP_BYTES: u64 = 1 << 30;
 /// The smallest block a heap hands out, in bytes: one cache line, so that two blocks never share one.
 pub const MIN_BLOCK_BYTES: usize = 64;
 
-/// Freed blocks of one size that the allocator keeps aside uncoalesced, because the next call wants
-/// the same size again.
+/// The freed blocks of one size that the allocator keeps uncoalesced, because the next call needs
+/// the same size.
 pub const QUICK_BLOCKS: u32 = 16;
 
-/// Where the last of a session's receive heaps ends at most: each upgrade of the daemon adds one behind the others. Sessions that would
-/// get past it (at 64 MiB, after a thousand upgrades) aren't handed over, and their applications connect again.
+/// The maximum end of a session's last receive heap: each upgrade of the daemon adds a heap after
+/// the others. Sessions beyond it (at 64 MiB, after a thousand upgrades) aren't handed over, and
+/// their applications connect again.
 pub const MAX_RECEIVE_OFFSETS: u64 = 64 << 30;
 
-/// The largest block size, in bytes, that is kept aside: bounds what lies uncoalesced to 2 MiB.
+/// The largest block size, in bytes, that is kept uncoalesced: bounds the uncoalesced memory to 2
+/// MiB.
 pub const QUICK_BLOCK_BYTES: usize = 64 << 10;
 
-/// References to its memory that a heap keeps for the next blocks: how many calls are usually being
-/// written at once. Further ones are counted anew.
+/// The references to its memory that a heap keeps for the next blocks: the usual number of calls
+/// being written at once. Further ones are counted individually.
 pub const SPARE_REFERENCES: usize = 64;
 
 /// The longest message, in bytes, extents included.
@@ -52,10 +54,10 @@ pub const MAX_MESSAGE_BYTES: u32 = 16 << 20;
 /// The most extents that one block may name.
 pub const MAX_EXTENTS: u16 = 64;
 
-/// Writers put a string or bytes value of at least this many bytes into an extent of its own.
+/// Writers put a string or bytes value of at least this many bytes into its own extent.
 pub const EXTENT_MIN_BYTES: usize = 4096;
 
-/// The longest text of a status, in bytes. Writers cut theirs to it.
+/// The longest text of a status, in bytes. Writers truncate theirs to it.
 pub const MAX_STATUS_TEXT_BYTES: u32 = 4096;
 
 /// The longest metadata block, in bytes: all pairs of one request or reply.
@@ -67,17 +69,17 @@ pub const MAX_METADATA_PAIRS: u16 = 64;
 /// The longest metadata key, in bytes.
 pub const MAX_METADATA_KEY_BYTES: usize = 128;
 
-/// Messages of one direction of a stream that may be on their way: sent and not consumed.
+/// The messages in flight in one direction of a stream: sent and not consumed.
 pub const STREAM_WINDOW_MESSAGES: u32 = 64;
 
-/// Bytes of such messages: 256 KiB, or one message however large. So a reader that reads nothing holds at most that much of its
-/// receive heap per stream.
+/// The bytes of such messages: 256 KiB, or one message of any size. So a reader that doesn't read
+/// holds at most that much of its receive heap per stream.
 pub const STREAM_WINDOW_BYTES: u32 = 256 << 10;
 
 /// The longest label of servers, in bytes.
 pub const MAX_LABEL_BYTES: usize = 64;
 
-/// The most offsets that one RELEASE or RECLAIM carries: what fits behind a descriptor's first 16 bytes.
+/// The most offsets in one RELEASE or RECLAIM: they must fit after a descriptor's first 16 bytes.
 pub const MAX_OFFSETS: usize = 6;
 
 /// The largest packet on the control socket, in bytes.
@@ -86,5 +88,6 @@ pub const MAX_PACKET_BYTES: usize = 64 << 10;
 /// The most file descriptors that one packet carries; a packet with more is refused.
 pub const MAX_PACKET_FDS: usize = 8;
 
-/// The most parts that one [`send_parts`](crate::io::send_parts) hands to the kernel; further ones wait for the next.
+/// The most parts that one [`send_parts`](crate::io::send_parts) passes to the kernel; further ones
+/// need another call.
 pub const MAX_PARTS: usize = 128;

@@ -1,9 +1,9 @@
-//! What travels on the control socket: protobuf messages, derived, so that libraries and daemons of
-//! different ages understand each other and hostile bytes are errors.
+//! The messages on the control socket: derived protobuf messages, so that libraries and daemons of
+//! different versions understand each other and hostile bytes are errors.
 //!
 //! Every packet from an app or operator is a [`Request`], every answer a [`Response`] with its id.
 //! Session requests (open, bind) are authorised by a tenant's token; the others by the peer's user
-//! id. Descriptors beside a message are named in its comment, in order.
+//! id. A message's comment lists its descriptors, in order.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -16,57 +16,59 @@ pub const SIDE_SERVER: i32 = 1;
 /// Either side; only in [`PolicySelection`].
 pub const SIDE_ANY: i32 = -1;
 
-/// The tenant's part of a chain, in `party` fields: what requests without such a field mean.
+/// The tenant's part of a chain, in `party` fields: the default of requests without such a field.
 pub const PARTY_TENANT: i32 = 0;
 /// The provider's part before the tenant's.
 pub const PARTY_PROVIDER_PRE: i32 = 1;
 /// The provider's part after the tenant's.
 pub const PARTY_PROVIDER_POST: i32 = 2;
-/// Either part of the provider's; only in [`PolicySelection`].
+/// Either of the provider's parts; only in [`PolicySelection`].
 pub const PARTY_PROVIDER: i32 = 3;
 
-/// The version decides, in `mode` fields.
+/// The version enforces its decisions, in `mode` fields.
 pub const MODE_ENFORCE: i32 = 0;
-/// The version is asked, and decides nothing.
+/// The version evaluates calls without enforcing its decisions.
 pub const MODE_SHADOW: i32 = 1;
-/// The version decides `percent` of the calls.
+/// The version enforces its decisions for `percent` of the calls.
 pub const MODE_CANARY: i32 = 2;
 
-/// What [`PolicyStep`] does: the version on trial decides from now on.
+/// A step of [`PolicyStep`]: the version on trial takes over.
 pub const STEP_PROMOTE: i32 = 1;
-/// The trial ends, or what decided before decides again.
+/// The trial ends, or the previous version takes over again.
 pub const STEP_ROLLBACK: i32 = 2;
 /// A quarantine ends, or a policy that stays closed after a fault gets a fresh instance.
 pub const STEP_RELEASE: i32 = 3;
 
-/// After a fault: refuse calls until a fresh instance is there, in `on_fault` fields.
+/// After a fault: refuse calls until there is a fresh instance, in `on_fault` fields.
 pub const ON_FAULT_RELOAD: i32 = 0;
 /// After a fault: refuse calls until an operator acts.
 pub const ON_FAULT_CLOSED: i32 = 1;
-/// After a fault: let calls pass until a fresh instance is there.
+/// After a fault: let calls pass until there is a fresh instance.
 pub const ON_FAULT_OPEN: i32 = 2;
 
 /// Calls may carry metadata, in `features` fields.
 pub const FEATURE_METADATA: u32 = 1;
-/// Deliveries may ask how long a call waited, which its answer says then, and a status may say when to try again, in `features` fields.
+/// Deliveries may ask for the time that a call waited, which the answer then has, and a status may
+/// recommend a time until a retry, in `features` fields.
 pub const FEATURE_WAITS: u32 = 2;
 /// Calls may have any number of requests and responses, and statuses trailers, in `features` fields.
 pub const FEATURE_STREAMS: u32 = 4;
-/// The receive heap may be followed by another ([`ReceiveHeap`]), in `features` fields: the session stays when the daemon is upgraded.
+/// Another receive heap may follow ([`ReceiveHeap`]), in `features` fields: the session survives an
+/// upgrade of the daemon.
 pub const FEATURE_HEAPS: u32 = 8;
 
-/// [`PolicyOptions::isolation`]: it runs in the daemon.
+/// [`PolicyOptions::isolation`]: the policy runs in the daemon.
 pub const ISOLATION_NONE: i32 = 0;
-/// [`PolicyOptions::isolation`]: it runs in a process of its tenant's.
+/// [`PolicyOptions::isolation`]: the policy runs in a process of its tenant.
 pub const ISOLATION_PROCESS: i32 = 1;
 
-/// One question to the daemon.
+/// A request to the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Request {
-    /// Chosen by the asker, not 0; the answer repeats it.
+    /// Chosen by the requester, not 0; the answer repeats it.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// What is asked.
+    /// The request's content.
     #[prost(
         oneof = "RequestBody",
         tags = "10, 11, 12, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45"
@@ -74,7 +76,7 @@ pub struct Request {
     pub body: Option<RequestBody>,
 }
 
-/// What a [`Request`] asks.
+/// The content of a [`Request`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum RequestBody {
     /// Open the one session of this connection.
@@ -83,10 +85,10 @@ pub enum RequestBody {
     /// Use or serve a service.
     #[prost(message, tag = "11")]
     Bind(Bind),
-    /// Send this session no further calls; what it has been given, it still answers.
+    /// Send this session no further calls; it still answers those that it has.
     #[prost(message, tag = "12")]
     Drain(Empty),
-    /// Make a tenant.
+    /// Add a tenant.
     #[prost(message, tag = "20")]
     TenantAdd(TenantAdd),
     /// List the tenants.
@@ -107,7 +109,8 @@ pub enum RequestBody {
     /// Report the daemon's state.
     #[prost(message, tag = "26")]
     Status(Empty),
-    /// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state.
+    /// Put a version on trial next to the enforcing one, or directly in its place; it continues
+    /// from that one's state.
     #[prost(message, tag = "27")]
     PolicyUpgrade(PolicyUpgrade),
     /// Promote, roll back or release.
@@ -116,10 +119,10 @@ pub enum RequestBody {
     /// Describe a policy.
     #[prost(message, tag = "29")]
     PolicyShow(PolicyShow),
-    /// Compare what two versions decide about recorded calls.
+    /// Compare the decisions of two versions about recorded calls.
     #[prost(message, tag = "30")]
     PolicyDiff(PolicyDiff),
-    /// Show the audit log's end.
+    /// Show the end of the audit log.
     #[prost(message, tag = "31")]
     AuditShow(AuditShow),
     /// Verify the audit log.
@@ -131,46 +134,47 @@ pub enum RequestBody {
     /// Show the daemon's settings.
     #[prost(message, tag = "34")]
     Settings(Empty),
-    /// Change some of them, all or none.
+    /// Change some settings, all or none.
     #[prost(message, tag = "35")]
     SettingsChange(SettingsChange),
     /// Replace the daemon by another process.
     #[prost(message, tag = "36")]
     Upgrade(Upgrade),
-    /// Have a tenant live on another runtime.
+    /// Move a tenant to another runtime.
     #[prost(message, tag = "37")]
     TenantMove(TenantMove),
-    /// Report what has been counted and measured, as numbers that only grow.
+    /// Report counters and measurements, as numbers that only grow.
     #[prost(message, tag = "38")]
     Metrics(Empty),
-    /// Say what would become of a call.
+    /// Explain the decision about a call.
     #[prost(message, tag = "39")]
     Explain(Explain),
     /// Watch calls as they end.
     #[prost(message, tag = "40")]
     Tap(Tap),
-    /// Show what is kept of a trace.
+    /// Show the stored spans of a trace.
     #[prost(message, tag = "41")]
     TraceShow(TraceShow),
-    /// Let somebody look at the web console; the answer is a report with a link.
+    /// Invite the requester to the web console; the answer is a report with a link.
     #[prost(message, tag = "42")]
     Console(Console),
-    /// Give a tenant another token.
+    /// Give a tenant a new token.
     #[prost(message, tag = "43")]
     TenantRotate(TenantRotate),
-    /// End a tenant with all that it has; the answer is a report.
+    /// Remove a tenant with all its objects; the answer is a report.
     #[prost(message, tag = "44")]
     TenantRemove(TenantRemove),
-    /// Forget versions of a policy; the answer is a report.
+    /// Delete versions of a policy; the answer is a report.
     #[prost(message, tag = "45")]
     PolicyDelete(PolicyDelete),
 }
 
-/// Say which policies would be asked about a call, what they would be shown, and, with a message, what they would answer; the answer is a
-/// report. Descriptors, each if it is announced: blobs with a descriptor set and with the message as JSON.
+/// Explain which policies would evaluate a call, the fields that they would see, and, with a
+/// message, their decisions; the answer is a report. Descriptors, each if it is announced: blobs
+/// with a descriptor set and with the message as JSON.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Explain {
-    /// Whose call.
+    /// The tenant.
     #[prost(string, tag = "1")]
     pub tenant: String,
     /// The service's full name.
@@ -179,31 +183,33 @@ pub struct Explain {
     /// The method's name within the service.
     #[prost(string, tag = "3")]
     pub method: String,
-    /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`]: a call within the host, which is judged on both.
+    /// [`SIDE_CLIENT`], [`SIDE_SERVER`] or [`SIDE_ANY`]: a call within the host, which is evaluated
+    /// on both.
     #[prost(int32, tag = "4")]
     pub side: i32,
-    /// About the reply; otherwise about the request.
+    /// For the reply; otherwise for the request.
     #[prost(bool, tag = "5")]
     pub is_reply: bool,
-    /// With a descriptor set that has the service; without it, the one that the tenant's application has bound.
+    /// Whether a descriptor set with the service is attached; without it, the one that the tenant's
+    /// application has bound is used.
     #[prost(bool, tag = "6")]
     pub has_schema: bool,
-    /// With a message.
+    /// Whether a message is attached.
     #[prost(bool, tag = "7")]
     pub has_message: bool,
-    /// What travels beside the message, as a block of metadata.
+    /// The message's metadata, as a block.
     #[prost(bytes = "vec", tag = "8")]
     pub metadata: Vec<u8>,
 }
 
-/// Watch calls as they end; the answer is a report of those that ended since the last time. Nobody watches any more once this hasn't been
-/// asked for a while.
+/// Watch calls as they end; the answer is a report of the calls that ended since the last request.
+/// The watch ends after some time without such a request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Tap {
-    /// What the answer before said; 0: this is the first time.
+    /// The value from the previous answer; 0 for the first request.
     #[prost(uint64, tag = "1")]
     pub tap: u64,
-    /// Whose calls; empty for everybody's.
+    /// The tenant; empty for all.
     #[prost(string, tag = "2")]
     pub tenant: String,
     /// The service's full name; empty for any.
@@ -212,59 +218,62 @@ pub struct Tap {
     /// The method's name within the service; empty for any.
     #[prost(string, tag = "4")]
     pub method: String,
-    /// Only those that a policy denied.
+    /// Only calls that a policy denied.
     #[prost(bool, tag = "5")]
     pub denied: bool,
-    /// Only those that didn't end with OK.
+    /// Only calls that didn't end with OK.
     #[prost(bool, tag = "6")]
     pub failed: bool,
 }
 
-/// Show the spans that the daemon has kept of a trace; the answer is a report.
+/// Show the stored spans of a trace; the answer is a report.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TraceShow {
     /// The trace, or one of its spans, in hexadecimal; empty: the newest traces.
     #[prost(string, tag = "1")]
     pub id: String,
-    /// How many of the newest.
+    /// The number of the newest traces.
     #[prost(uint32, tag = "2")]
     pub last: u32,
 }
 
-/// Let somebody look at the web console, who is then whoever asks.
+/// Invite the requester to the web console.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Console {
-    /// And change policies there.
+    /// With the right to change policies.
     #[prost(bool, tag = "1")]
     pub is_operator: bool,
 }
 
-/// Have a tenant live on a runtime, with all that it has; the answer is a report.
+/// Move a tenant to a runtime, with all its objects; the answer is a report.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TenantMove {
     /// Its name.
     #[prost(string, tag = "1")]
     pub tenant: String,
-    /// The runtime, from 0 on; none: the one that its name stands for.
+    /// The runtime, from 0 on; none: the one for its name's hash.
     #[prost(uint32, optional, tag = "2")]
     pub runtime: Option<u32>,
 }
 
-/// Replace the daemon by another process, which is started, checks that it can serve, and then takes over; the answer is a report.
+/// Replace the daemon by another process, which is started, checks that it can serve, and then
+/// takes over; the answer is a report.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Upgrade {
-    /// The program, an absolute path; empty: the one that the daemon was started from, as it is there now.
+    /// The program, an absolute path; empty: the path from which the daemon was started, with its
+    /// current content.
     #[prost(string, tag = "1")]
     pub binary: String,
-    /// How long the new process may take until it is ready, in milliseconds; 0 is the daemon's default.
+    /// The time limit until the new process is ready, in milliseconds; 0 is the daemon's default.
     #[prost(uint32, tag = "2")]
     pub timeout_ms: u32,
 }
 
-/// One answer of the daemon.
+/// An answer of the daemon.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Response {
-    /// The request's id; 0 if nobody asked (the session ended, with a [`Failure`] that says why, or has another [`ReceiveHeap`]).
+    /// The request's id; 0 without a request (the session ended, with a [`Failure`] as the reason,
+    /// or has another [`ReceiveHeap`]).
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// The answer.
@@ -272,10 +281,10 @@ pub struct Response {
     pub body: Option<ResponseBody>,
 }
 
-/// What a [`Response`] answers.
+/// The content of a [`Response`].
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum ResponseBody {
-    /// It didn't work.
+    /// The request failed.
     #[prost(message, tag = "2")]
     Failure(Failure),
     /// To `OpenSession`.
@@ -284,7 +293,7 @@ pub enum ResponseBody {
     /// To `Bind`.
     #[prost(message, tag = "11")]
     Bound(Bound),
-    /// To nothing: what the daemon delivers from now on lies there.
+    /// Unrequested: the daemon delivers into this heap from now on.
     #[prost(message, tag = "12")]
     ReceiveHeap(ReceiveHeap),
     /// To `TenantAdd` and `TenantRotate`.
@@ -299,24 +308,25 @@ pub enum ResponseBody {
     /// To `Drain`, `PolicyAttach` and `PolicyDetach`.
     #[prost(message, tag = "23")]
     Done(Done),
-    /// To all other requests of an operator; what they answer grows with every version, and with the number of policies.
+    /// To all other requests of operators, whose answers grow with every version and with the
+    /// number of policies.
     #[prost(message, tag = "26")]
     Report(Report),
 }
 
-/// Nothing to say.
+/// An empty message.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
 
-/// It is done.
+/// The request succeeded.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Done {
-    /// What whoever asked should know all the same: a sentence each.
+    /// Warnings for the requester, one sentence each.
     #[prost(string, repeated, tag = "1")]
     pub warnings: Vec<String>,
 }
 
-/// Why something didn't work.
+/// The reason for a failure.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Failure {
     /// A [`Code`](crate::Code)'s number.
@@ -346,16 +356,17 @@ pub struct OpenSession {
     /// Bytes of the receive heap; 0 for the default.
     #[prost(uint64, tag = "5")]
     pub receive_heap_bytes: u64,
-    /// What the library understands beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`], [`FEATURE_STREAMS`],
-    /// [`FEATURE_HEAPS`]. What it doesn't is left out.
+    /// The library's features beyond the first version: [`FEATURE_METADATA`], [`FEATURE_WAITS`],
+    /// [`FEATURE_STREAMS`], [`FEATURE_HEAPS`]. Features that it doesn't support are omitted.
     #[prost(uint32, tag = "6")]
     pub features: u32,
-    /// Under which its services are served, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _ .`; empty for none.
+    /// The label of its servers, for policies that choose among servers: 1 to 64 of `a-z 0-9 - _
+    /// .`; empty for none.
     #[prost(string, tag = "7")]
     pub label: String,
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for OpenSession {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("OpenSession");
@@ -366,7 +377,7 @@ impl fmt::Debug for OpenSession {
     }
 }
 
-/// The session is there. Descriptors: those of [`SessionFds`](crate::session::SessionFds).
+/// The session is open. Descriptors: those of [`SessionFds`](crate::session::SessionFds).
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SessionOpened {
     /// Its id, for status and logs.
@@ -387,15 +398,15 @@ pub struct SessionOpened {
     /// The longest message in bytes.
     #[prost(uint32, tag = "6")]
     pub max_message_bytes: u32,
-    /// The most calls that may be outstanding at once.
+    /// The most calls in flight at once.
     #[prost(uint32, tag = "7")]
     pub max_outstanding: u32,
-    /// As [`OpenSession::features`], of the daemon: what the library may send.
+    /// Like [`OpenSession::features`], for the daemon: the features that the library may use.
     #[prost(uint32, tag = "8")]
     pub features: u32,
 }
 
-/// A receive heap that begins where the one before ends. Descriptor: its memfd.
+/// A receive heap that begins at the end of the previous one. Descriptor: its memfd.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct ReceiveHeap {
     /// Its length in bytes.
@@ -412,7 +423,7 @@ pub struct Bind {
     /// The service's full name.
     #[prost(string, tag = "2")]
     pub service: String,
-    /// `host:port` of the daemon that serves it; empty for this one. Of no meaning to servers.
+    /// The `host:port` of the server's daemon; empty for this one. Ignored for servers.
     #[prost(string, tag = "3")]
     pub target: String,
 }
@@ -431,15 +442,16 @@ pub struct BoundMethod {
     /// Its name within the service.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// What descriptors call it.
+    /// Its number in descriptors.
     #[prost(uint32, tag = "2")]
     pub handle: u32,
-    /// Why it can't be called although the service was bound: the schemas are incompatible there. Empty: it can.
+    /// The reason why it can't be called although the service was bound: its schemas are
+    /// incompatible. Empty: it can be called.
     #[prost(string, tag = "3")]
     pub refused: String,
 }
 
-/// Make a tenant.
+/// Add a tenant.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TenantAdd {
     /// Its name.
@@ -447,45 +459,46 @@ pub struct TenantAdd {
     pub name: String,
 }
 
-/// The tenant is there, or has another token.
+/// The tenant was added, or has a new token.
 #[derive(Clone, PartialEq, prost::Message)]
 #[prost(skip_debug)]
 pub struct TenantAdded {
-    /// Its token, shown this once.
+    /// Its token, shown only this once.
     #[prost(string, tag = "1")]
     pub token: String,
 }
 
-/// Without the token.
+/// Omits the token.
 impl fmt::Debug for TenantAdded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("TenantAdded(..)")
     }
 }
 
-/// Give a tenant another token; the one before ends, and with it the sessions that were opened with it.
+/// Give a tenant a new token; the old token ends, and with it the sessions that it opened.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TenantRotate {
     /// Its name.
     #[prost(string, tag = "1")]
     pub tenant: String,
-    /// For how long the token before still opens sessions, in milliseconds; 0: not at all.
+    /// How long the old token still opens sessions, in milliseconds; 0: not at all.
     #[prost(uint64, tag = "2")]
     pub grace_ms: u64,
 }
 
-/// End a tenant: its token, sessions, policies and attachments, and what the provider has attached to it.
+/// Remove a tenant: its token, sessions, policies and attachments, and the provider's attachments
+/// to it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TenantRemove {
     /// Its name.
     #[prost(string, tag = "1")]
     pub tenant: String,
-    /// Only say what would end.
+    /// Only report the removal, without doing it.
     #[prost(bool, tag = "2")]
     pub is_question: bool,
 }
 
-/// Forget versions of a policy that no attachment needs.
+/// Delete versions of a policy that no attachment needs.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyDelete {
     /// Its name.
@@ -494,10 +507,10 @@ pub struct PolicyDelete {
     /// One version of it; 0 for all.
     #[prost(uint32, tag = "2")]
     pub version: u32,
-    /// Whose.
+    /// Its tenant.
     #[prost(string, tag = "3")]
     pub tenant: String,
-    /// It is the provider's, and `tenant` means nothing.
+    /// It is the provider's; `tenant` is ignored.
     #[prost(bool, tag = "4")]
     pub provider: bool,
 }
@@ -505,7 +518,7 @@ pub struct PolicyDelete {
 /// List the tenants.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct TenantList {
-    /// The answer may be a report, a list of names: [`Tenants`] don't fit a packet if they are many.
+    /// The answer may be a report, a list of names: many [`Tenants`] don't fit into a packet.
     #[prost(bool, tag = "1")]
     pub in_report: bool,
 }
@@ -522,36 +535,37 @@ pub struct Tenants {
 /// module that has none if `has_description`, with the proof if `has_proof`, and with a descriptor set if `has_schema`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyPush {
-    /// Whose policy.
+    /// The policy's tenant.
     #[prost(string, tag = "1")]
     pub tenant: String,
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// Whether a configuration comes along.
+    /// Whether a configuration is attached.
     #[prost(bool, tag = "3")]
     pub has_config: bool,
-    /// It is the provider's, and `tenant` means nothing.
+    /// It is the provider's; `tenant` is ignored.
     #[prost(bool, tag = "4")]
     pub provider: bool,
-    /// Whether a blob with a [`PolicyProof`] comes along.
+    /// Whether a blob with a [`PolicyProof`] is attached.
     #[prost(bool, tag = "5")]
     pub has_proof: bool,
-    /// Whether a manifest comes along, for a module that was made for another host.
+    /// Whether a manifest is attached, for a module that was made for another host.
     #[prost(bool, tag = "6")]
     pub has_description: bool,
-    /// Whether a schema comes along that the policy has to fit.
+    /// Whether a schema is attached that the policy must fit.
     #[prost(bool, tag = "7")]
     pub has_schema: bool,
 }
 
-/// Who signed a module, if its signature isn't inside it.
+/// The signatures of a module, if they aren't inside it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyProof {
-    /// Of the module's bytes; or, if there is a manifest, of the image that it was in. One of them has to hold.
+    /// Signatures of the module's bytes; or, if there is a manifest, of its image. One of them must
+    /// be valid.
     #[prost(message, repeated, tag = "1")]
     pub signatures: Vec<PolicySignature>,
-    /// The image's manifest; empty: the module wasn't in one.
+    /// The image's manifest; empty: the module was not in an image.
     #[prost(bytes = "vec", tag = "2")]
     pub manifest: Vec<u8>,
     /// The image's layer with the module.
@@ -565,21 +579,21 @@ pub struct PolicySignature {
     /// In base64.
     #[prost(bytes = "vec", tag = "1")]
     pub signature: Vec<u8>,
-    /// What was signed, for an image; for a module its bytes were.
+    /// The signed bytes, for an image; for a module they are its bytes.
     #[prost(bytes = "vec", tag = "2")]
     pub payload: Vec<u8>,
 }
 
-/// The policy is there.
+/// The policy was stored.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyPushed {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// The version it got, from 1.
+    /// Its new version, from 1.
     #[prost(uint32, tag = "2")]
     pub version: u32,
-    /// What whoever pushed it should know: a sentence each.
+    /// Warnings for the requester, one sentence each.
     #[prost(string, repeated, tag = "3")]
     pub warnings: Vec<String>,
 }
@@ -590,10 +604,11 @@ pub struct PolicyAttach {
     /// `name@version`.
     #[prost(string, tag = "1")]
     pub policy: String,
-    /// Whose calls, and whose policy unless it is the provider's, which may say `*` for every tenant's.
+    /// The tenant of the calls, and of the policy unless it is the provider's, which may use `*`
+    /// for every tenant.
     #[prost(string, tag = "2")]
     pub tenant: String,
-    /// The service's full name; `*` for every one, for the provider.
+    /// The service's full name; the provider may use `*` for every service.
     #[prost(string, tag = "3")]
     pub service: String,
     /// The method's name within the service; empty for all.
@@ -608,30 +623,30 @@ pub struct PolicyAttach {
     /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
     #[prost(int32, tag = "7")]
     pub mode: i32,
-    /// Of a canary, 1 to 100.
+    /// The percentage of a canary, 1 to 100.
     #[prost(uint32, tag = "8")]
     pub percent: u32,
-    /// Conditions. None: what is attached there keeps its own, and what isn't gets the defaults.
+    /// The conditions. None: an existing attachment keeps its own, a new one gets the defaults.
     #[prost(message, optional, tag = "9")]
     pub options: Option<PolicyOptions>,
-    /// Whether a schema comes along that the policy has to fit, besides those that are bound.
+    /// Whether a schema is attached that the policy must fit, in addition to the bound ones.
     #[prost(bool, tag = "10")]
     pub has_schema: bool,
 }
 
-/// Under which conditions a policy is attached. What is left out stays as it is, or as it is by default.
+/// The conditions of an attachment. Omitted ones are unchanged or have their defaults.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyOptions {
     /// [`ON_FAULT_RELOAD`], [`ON_FAULT_CLOSED`] or [`ON_FAULT_OPEN`].
     #[prost(int32, optional, tag = "1")]
     pub on_fault: Option<i32>,
-    /// The hooks at which it may be asked.
+    /// The hooks at which it may run.
     #[prost(message, optional, tag = "2")]
     pub hooks: Option<Names>,
-    /// The fields that it may be shown.
+    /// The fields that it may see.
     #[prost(message, optional, tag = "3")]
     pub fields: Option<Names>,
-    /// What it may use beside `log` and `metrics`.
+    /// Its capabilities in addition to `log` and `metrics`.
     #[prost(message, optional, tag = "4")]
     pub capabilities: Option<Names>,
     /// CPU microseconds per call.
@@ -640,13 +655,13 @@ pub struct PolicyOptions {
     /// A new instance for every call.
     #[prost(bool, optional, tag = "6")]
     pub fresh: Option<bool>,
-    /// Views kept for [`PolicyDiff`].
+    /// The number of views kept for [`PolicyDiff`].
     #[prost(uint32, optional, tag = "7")]
     pub record: Option<u32>,
-    /// Percentage points by which a candidate's error rate may be worse.
+    /// The percentage points by which a candidate's error rate may exceed the stable version's.
     #[prost(uint32, optional, tag = "8")]
     pub max_worse: Option<u32>,
-    /// The metadata keys that it may be shown.
+    /// The metadata keys that it may see.
     #[prost(message, optional, tag = "9")]
     pub metadata: Option<Names>,
     /// [`ISOLATION_NONE`] or [`ISOLATION_PROCESS`].
@@ -654,7 +669,7 @@ pub struct PolicyOptions {
     pub isolation: Option<i32>,
 }
 
-/// A list that may be empty, which isn't the same as none.
+/// A list that may be empty, which differs from an absent list.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Names {
     /// Its entries.
@@ -665,10 +680,11 @@ pub struct Names {
 /// Some attachments of a policy.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicySelection {
-    /// Its name, whatever the version.
+    /// Its name, for all versions.
     #[prost(string, tag = "1")]
     pub policy: String,
-    /// Whose calls, and whose policy unless it is the provider's; for the provider, empty for any.
+    /// The tenant of the calls, and of the policy unless it is the provider's; for the provider,
+    /// empty for any.
     #[prost(string, tag = "2")]
     pub tenant: String,
     /// The service's full name; empty for any.
@@ -685,26 +701,27 @@ pub struct PolicySelection {
     pub party: i32,
 }
 
-/// Put a version on trial beside the one that decides, or at once in its place; it goes on from that one's state. Descriptor, if
-/// `has_schema`: a blob with a descriptor set.
+/// Put a version on trial next to the enforcing one, or directly in its place; it continues from
+/// that one's state. Descriptor, if `has_schema`: a blob with a descriptor set.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyUpgrade {
     /// The version.
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// Of which policy, and where.
+    /// The policy and its attachments.
     #[prost(message, optional, tag = "2")]
     pub at: Option<PolicySelection>,
     /// [`MODE_ENFORCE`], [`MODE_SHADOW`] or [`MODE_CANARY`].
     #[prost(int32, tag = "3")]
     pub mode: i32,
-    /// Of a canary, 1 to 100.
+    /// The percentage of a canary, 1 to 100.
     #[prost(uint32, tag = "4")]
     pub percent: u32,
-    /// Of a trial: after this time without a failure the daemon promotes it; none: an operator does.
+    /// For a trial: the daemon promotes it after this time without a failure; none: only an
+    /// operator does.
     #[prost(uint64, optional, tag = "5")]
     pub probation_ms: Option<u64>,
-    /// Whether a schema comes along that the version has to fit, besides those that are bound.
+    /// Whether a schema is attached that the version must fit, in addition to the bound ones.
     #[prost(bool, tag = "6")]
     pub has_schema: bool,
 }
@@ -712,7 +729,7 @@ pub struct PolicyUpgrade {
 /// Promote, roll back or release.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyStep {
-    /// Which policy, and where.
+    /// The policy and its attachments.
     #[prost(message, optional, tag = "1")]
     pub at: Option<PolicySelection>,
     /// [`STEP_PROMOTE`], [`STEP_ROLLBACK`] or [`STEP_RELEASE`].
@@ -729,35 +746,35 @@ pub struct PolicyShow {
     /// One version of it; 0 for the newest.
     #[prost(uint32, tag = "2")]
     pub version: u32,
-    /// Whose.
+    /// Its tenant.
     #[prost(string, tag = "3")]
     pub tenant: String,
-    /// It is the provider's, and `tenant` means nothing.
+    /// It is the provider's; `tenant` is ignored.
     #[prost(bool, tag = "4")]
     pub provider: bool,
 }
 
-/// Compare what two versions decide about recorded calls.
+/// Compare the decisions of two versions about recorded calls.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyDiff {
-    /// Which policy, and where its calls were recorded.
+    /// The policy, and the attachment whose calls were recorded.
     #[prost(message, optional, tag = "1")]
     pub at: Option<PolicySelection>,
-    /// The version that decisions are compared with.
+    /// The reference version.
     #[prost(uint32, tag = "2")]
     pub before: u32,
-    /// The version whose decisions may be others.
+    /// The version to compare.
     #[prost(uint32, tag = "3")]
     pub after: u32,
-    /// The most calls, the newest ones.
+    /// The maximum number of calls, newest first.
     #[prost(uint32, tag = "4")]
     pub last: u32,
 }
 
-/// Show the audit log's end.
+/// Show the end of the audit log.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct AuditShow {
-    /// The most records.
+    /// The maximum number of records.
     #[prost(uint32, tag = "1")]
     pub last: u32,
 }
@@ -770,18 +787,18 @@ pub struct SettingsChange {
     pub changes: Vec<SettingChange>,
 }
 
-/// One of them.
+/// One setting.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct SettingChange {
     /// Its name.
     #[prost(string, tag = "1")]
     pub key: String,
-    /// What it is set to. None: what it was set to is forgotten.
+    /// Its new value. None: remove the override.
     #[prost(string, optional, tag = "2")]
     pub value: Option<String>,
 }
 
-/// What an operator asked for. Descriptor: a blob with JSON.
+/// A report for an operator. Descriptor: a blob with JSON.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Report {}
 

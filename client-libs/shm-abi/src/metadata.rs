@@ -1,4 +1,4 @@
-//! Metadata: the pairs of key and value that travel beside a call's message.
+//! Metadata: the key-value pairs that accompany a call's message.
 //!
 //! ```text
 //!  byte  0         2        4         6           8
@@ -16,14 +16,14 @@
 //! | value | printable ASCII, 0x20 to 0x7e; any bytes if the key ends in `-bin`; may be empty |
 //! | reserved | keys that begin with `grpc-` or `tollgate-`: daemons write them, applications and policies can't |
 //!
-//! These are gRPC's rules, so that metadata crosses to such peers as it is. A map would lose what they
-//! promise about order and repetition, and protobuf would have many encodings of one value.
+//! These are gRPC's rules, so metadata passes to gRPC peers unchanged. A map would lose order and
+//! repetition, and protobuf would have many encodings of one value.
 //!
 //! # Invariant
 //!
-//! [`Metadata`] and [`MetadataBuf`] have been checked: the same pairs in the same order are the same bytes, in
-//! shared memory, in frames and in a policy's view. Whether a key is reserved is another question, which
-//! the receiver of an application's block asks ([`Metadata::check_application`]).
+//! [`Metadata`] and [`MetadataBuf`] have been checked: the same pairs in the same order are the
+//! same bytes, in shared memory, in frames and in a policy's view. The receiver of an application's
+//! block also checks for reserved keys ([`Metadata::check_application`]).
 
 use crate::limits::{MAX_METADATA_BYTES, MAX_METADATA_KEY_BYTES, MAX_METADATA_PAIRS};
 use alloc::borrow::ToOwned;
@@ -31,19 +31,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// Bytes before the first pair.
+/// The bytes before the first pair.
 const HEADER_BYTES: usize = 4;
 
-/// Bytes of a pair before its key.
+/// The bytes of a pair before its key.
 const PAIR_HEADER_BYTES: usize = 4;
 
-/// What keys of values that may be any bytes end with.
+/// The suffix of keys whose values may be any bytes.
 pub const BINARY_SUFFIX: &str = "-bin";
 
-/// What reserved keys begin with.
+/// The prefixes of reserved keys.
 pub const RESERVED_PREFIXES: [&str; 2] = ["grpc-", "tollgate-"];
 
-/// The reserved key that a status' trailers may have: a `google.rpc.Status`, in protobuf, with the details of an error.
+/// The reserved key that a status's trailers may have: a `google.rpc.Status`, in protobuf, with the
+/// details of an error.
 pub const STATUS_DETAILS: &str = "grpc-status-details-bin";
 
 /// Whether a key's values may be any bytes.
@@ -63,7 +64,7 @@ pub fn is_reserved(key: &str) -> bool {
 /// Checks a key, reserved or not.
 ///
 /// # Errors
-/// If it is empty, too long, or has a byte that keys don't have.
+/// If it is empty, too long, or has an invalid byte.
 pub fn check_key(key: &[u8]) -> Result<&str, MetadataError> {
     if key.is_empty() || key.len() > MAX_METADATA_KEY_BYTES {
         return Err(MetadataError::KeyLen { len: key.len() });
@@ -82,7 +83,8 @@ pub fn check_key(key: &[u8]) -> Result<&str, MetadataError> {
 /// Checks a value for its key.
 ///
 /// # Errors
-/// If it isn't printable ASCII although the key doesn't end in `-bin`, or could be in no block.
+/// If it isn't printable ASCII although the key doesn't end in `-bin`, or is too long for any
+/// block.
 pub fn check_value(key: &str, value: &[u8]) -> Result<(), MetadataError> {
     if value.len() > MAX_METADATA_BYTES {
         return Err(MetadataError::TooLong { len: value.len() });
@@ -104,10 +106,10 @@ pub struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Checks a block that anybody may have written; zero bytes are no metadata.
+    /// Checks a block from anyone; zero bytes are no metadata.
     ///
     /// # Errors
-    /// Says what isn't canonical, with its value and the bound it broke.
+    /// The first violation, with its value and the violated bound.
     pub fn check(bytes: &'a [u8]) -> Result<Metadata<'a>, MetadataError> {
         if bytes.is_empty() {
             return Ok(Metadata { bytes });
@@ -136,26 +138,28 @@ impl<'a> Metadata<'a> {
         Ok(Metadata { bytes })
     }
 
-    /// A block that [`check`](Self::check) has accepted before, kept as bytes meanwhile. Other bytes would do no more harm than
-    /// to end an iteration early.
+    /// A block that [`check`](Self::check) accepted earlier and that was kept as bytes. With other
+    /// bytes, iteration would only end early.
     #[inline]
     pub fn of_checked(bytes: &'a [u8]) -> Metadata<'a> {
         debug_assert!(Metadata::check(bytes).is_ok(), "it was checked before");
         Metadata { bytes }
     }
 
-    /// As [`check`](Self::check), of what an application or a policy wrote: it can't have used a reserved key.
+    /// Like [`check`](Self::check), for a block from an application or a policy: reserved keys are
+    /// refused.
     ///
     /// # Errors
-    /// As there, and for the first reserved key.
+    /// Like there, and for the first reserved key.
     pub fn check_application(bytes: &'a [u8]) -> Result<Metadata<'a>, MetadataError> {
         Metadata::check_but(bytes, |_| false)
     }
 
-    /// As [`check_application`](Self::check_application), for the trailers of a status: [`STATUS_DETAILS`] may be among them.
+    /// Like [`check_application`](Self::check_application), for the trailers of a status:
+    /// [`STATUS_DETAILS`] is allowed.
     ///
     /// # Errors
-    /// As there.
+    /// Like there.
     pub fn check_trailers(bytes: &'a [u8]) -> Result<Metadata<'a>, MetadataError> {
         Metadata::check_but(bytes, |key| key == STATUS_DETAILS)
     }
@@ -180,7 +184,7 @@ impl<'a> Metadata<'a> {
         self.bytes
     }
 
-    /// How many pairs there are.
+    /// The number of pairs.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes
@@ -188,7 +192,7 @@ impl<'a> Metadata<'a> {
             .map_or(0, |count| usize::from(u16::from_le_bytes(*count)))
     }
 
-    /// Whether there are none.
+    /// Whether there are no pairs.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -214,7 +218,7 @@ impl<'a> Metadata<'a> {
             .map(|(_, value)| value)
     }
 
-    /// A copy to change.
+    /// A copy that can be changed.
     pub fn to_buf(&self) -> MetadataBuf {
         MetadataBuf {
             bytes: self.bytes.to_vec(),
@@ -262,7 +266,7 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
-/// Cuts the first pair off: key, value, and what is behind them; `None` if it isn't there whole.
+/// Splits off the first pair: key, value, and the rest; `None` if it is incomplete.
 #[inline]
 fn split_pair(bytes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<PAIR_HEADER_BYTES>()?;
@@ -277,7 +281,7 @@ fn u16_pair(&[a, b, c, d]: &[u8; 4]) -> [u16; 2] {
     [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
 }
 
-/// A block of one's own, always checked. Nothing is allocated before the first pair.
+/// An owned block, always valid. Nothing is allocated before the first pair.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct MetadataBuf {
     bytes: Vec<u8>,
@@ -289,19 +293,20 @@ impl MetadataBuf {
         MetadataBuf { bytes: Vec::new() }
     }
 
-    /// Takes a block that anybody may have written; zero bytes are no metadata.
+    /// Takes a block from anyone; zero bytes are no metadata.
     ///
     /// # Errors
-    /// As [`Metadata::check`].
+    /// Like [`Metadata::check`].
     pub fn from_bytes(bytes: Vec<u8>) -> Result<MetadataBuf, MetadataError> {
         Metadata::check(&bytes)?;
         Ok(MetadataBuf { bytes })
     }
 
-    /// Adds a pair behind the others; the key may be there already.
+    /// Appends a pair; the key may exist already.
     ///
     /// # Errors
-    /// If key or value break a rule, the key is reserved, or the block would break a limit; then it is as it was.
+    /// If key or value are invalid, the key is reserved, or the block would exceed a limit; then
+    /// nothing has changed.
     pub fn push(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         if is_reserved(key) {
             return Err(MetadataError::Reserved {
@@ -311,10 +316,10 @@ impl MetadataBuf {
         self.push_any(key, value)
     }
 
-    /// As [`push`](Self::push), also with a reserved key: for daemons.
+    /// Like [`push`](Self::push), but reserved keys are allowed: for daemons.
     ///
     /// # Errors
-    /// If key or value break a rule, or the block would break a limit; then it is as it was.
+    /// If key or value are invalid, or the block would exceed a limit; then nothing has changed.
     pub fn push_any(&mut self, key: &str, value: &[u8]) -> Result<(), MetadataError> {
         check_value(check_key(key.as_bytes())?, value)?;
         let pairs = self.view().len() as u16 + 1;
@@ -338,7 +343,7 @@ impl MetadataBuf {
         Ok(())
     }
 
-    /// Takes all values of a key out, reserved or not, and says how many there were.
+    /// Removes all values of a key, reserved or not, and returns their number.
     pub fn remove(&mut self, key: &str) -> usize {
         let before = self.view().len();
         if self.view().get(key).is_none() {
@@ -347,16 +352,17 @@ impl MetadataBuf {
         let mut kept = MetadataBuf::new();
         for (found, value) in self.view().iter().filter(|(found, _)| *found != key) {
             kept.push_any(found, value)
-                .expect("a part of a checked block breaks no rule");
+                .expect("a part of a checked block is valid");
         }
         *self = kept;
         before - self.view().len()
     }
 
-    /// Replaces all values of a key by others, which lie behind all other pairs; by none: removes it.
+    /// Replaces all values of a key by others, which are appended after all other pairs. No values:
+    /// removes the key.
     ///
     /// # Errors
-    /// As [`push`](Self::push), and then the block is as it was.
+    /// Like [`push`](Self::push); then nothing has changed.
     pub fn set<'v>(
         &mut self,
         key: &str,
@@ -383,7 +389,7 @@ impl MetadataBuf {
         &self.bytes
     }
 
-    /// The block, given away.
+    /// Returns the block by value.
     #[inline]
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -406,40 +412,40 @@ impl fmt::Debug for MetadataBuf {
     }
 }
 
-/// Why bytes aren't metadata, or a pair can't become some. The culprit is whoever wrote them.
+/// The reason why bytes aren't metadata, or a pair is invalid. Their writer is at fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetadataError {
     /// The block exceeds [`MAX_METADATA_BYTES`].
     TooLong {
-        /// Its bytes.
+        /// Its length.
         len: usize,
     },
-    /// There are more than [`MAX_METADATA_PAIRS`], or a block without any.
+    /// There are more than [`MAX_METADATA_PAIRS`], or the block has none.
     PairCount {
-        /// How many.
+        /// Their number.
         pairs: u16,
     },
-    /// The bytes behind the count aren't zero.
+    /// The bytes after the count aren't zero.
     NotZero {
-        /// What they are.
+        /// Their value.
         found: u16,
     },
     /// The block ends before the end of a pair.
     Truncated {
-        /// Which, from 1; 0 for the block's header.
+        /// The pair, from 1; 0 for the block's header.
         pair: u16,
     },
-    /// There are bytes behind the last pair.
+    /// There are bytes after the last pair.
     Trailing {
-        /// How many.
+        /// Their number.
         len: usize,
     },
     /// A key is empty or exceeds [`MAX_METADATA_KEY_BYTES`].
     KeyLen {
-        /// Its bytes.
+        /// Its length in bytes.
         len: usize,
     },
-    /// A key has a byte that keys don't have.
+    /// A key has an invalid byte.
     KeyByte {
         /// The key.
         key: String,
@@ -482,7 +488,7 @@ impl fmt::Display for MetadataError {
                 write!(f, "a metadata block ends within its pair {pair}")
             }
             MetadataError::Trailing { len } => {
-                write!(f, "a metadata block has {len} bytes behind its last pair")
+                write!(f, "a metadata block has {len} bytes after its last pair")
             }
             MetadataError::KeyLen { len } => write!(
                 f,
@@ -499,7 +505,7 @@ impl fmt::Display for MetadataError {
             ),
             MetadataError::Reserved { key } => write!(
                 f,
-                "the metadata key {key:?} is reserved, as all that begin with grpc- or tollgate-"
+                "the metadata key {key:?} is reserved, like all that begin with grpc- or tollgate-"
             ),
         }
     }

@@ -1,5 +1,5 @@
-//! What a peer did that no honest peer does. Each of these ends the session of the one who did it,
-//! and nothing else (P1).
+//! Violations that no honest peer commits. Each ends the session of the peer that committed it, and
+//! nothing else (P1).
 
 use crate::descriptor::DescriptorError;
 use core::fmt;
@@ -7,43 +7,43 @@ use core::fmt;
 /// The peer broke the shared-memory protocol; its session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Misbehaved {
-    /// The peer's ring index moved backwards, or past what the ring's capacity allows.
+    /// The peer's ring index moved backwards, or further than the ring's capacity allows.
     Index {
-        /// The ring's word that the peer wrote.
+        /// The index that the peer wrote.
         word: IndexWord,
-        /// The value read from it.
+        /// The value that was read.
         seen: u32,
-        /// The smallest value that would have been right (free-running, wraps).
+        /// The smallest valid value (free-running, wraps).
         least: u32,
-        /// The largest value that would have been right (free-running, wraps).
+        /// The largest valid value (free-running, wraps).
         most: u32,
     },
-    /// The peer gave back a block that it doesn't hold.
+    /// The peer returned a block that it doesn't hold.
     NotHeld {
-        /// The offset it named.
+        /// Its offset.
         offset: u64,
     },
-    /// A range leaves the heap it is said to be in.
+    /// A range isn't inside its heap.
     OutOfHeap {
-        /// Where the range begins.
+        /// The range's offset.
         offset: u64,
         /// Its length in bytes.
         len: u64,
         /// The heap's length in bytes.
         heap_len: u64,
     },
-    /// More messages of a stream came than their reader has room for.
+    /// More messages of a stream came than the reader's window allows.
     Overrun,
-    /// A ring entry isn't a valid descriptor.
+    /// A ring entry is an invalid descriptor.
     Descriptor(DescriptorError),
 }
 
-/// The shared words of a ring that hold an index.
+/// The shared indices of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IndexWord {
-    /// How many entries were ever produced.
+    /// The number of entries ever produced.
     Producer,
-    /// How many entries were ever consumed.
+    /// The number of entries ever consumed.
     Consumer,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for Misbehaved {
             Misbehaved::NotHeld { offset } => {
                 write!(
                     f,
-                    "the peer gave back a block at offset {offset} that it doesn't hold"
+                    "the peer returned a block at offset {offset} that it doesn't hold"
                 )
             }
             Misbehaved::OutOfHeap {
@@ -88,9 +88,9 @@ impl fmt::Display for Misbehaved {
                 )
             }
             Misbehaved::Overrun => {
-                f.write_str("more messages of a stream came than their reader has room for")
+                f.write_str("more messages of a stream came than the reader's window allows")
             }
-            Misbehaved::Descriptor(error) => write!(f, "the peer's descriptor is wrong: {error}"),
+            Misbehaved::Descriptor(error) => write!(f, "the peer's descriptor is invalid: {error}"),
         }
     }
 }
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn misconduct_is_told_in_a_sentence() {
         let error = Misbehaved::NotHeld { offset: 64 };
-        let text = "the peer gave back a block at offset 64 that it doesn't hold";
+        let text = "the peer returned a block at offset 64 that it doesn't hold";
         assert_eq!(error.to_string(), text);
         let (offset, len, heap_len) = (60, 8, 64);
         let error = Misbehaved::OutOfHeap {
@@ -116,7 +116,7 @@ mod tests {
         let text = "the range of 8 bytes at offset 60 leaves the heap of 64 bytes";
         assert_eq!(error.to_string(), text);
         let error = Misbehaved::from(DescriptorError::BadCount { count: 7 });
-        let text = "the peer's descriptor is wrong: a count of 7 offsets isn't within 1..=6";
+        let text = "the peer's descriptor is invalid: a count of 7 offsets isn't within 1..=6";
         assert_eq!(error.to_string(), text);
     }
 }

@@ -2,22 +2,22 @@
 //! don't trust each other.
 //!
 //! ```text
-//!   +0    producer          u32  how many entries were ever produced (free-running, wraps at 2^32)
-//!   +64   consumer          u32  how many were ever consumed
+//!   +0    producer          u32  number of entries ever produced (free-running, wraps at 2^32)
+//!   +64   consumer          u32  number of entries ever consumed
 //!   +128  consumer_sleeping u32  1 while the consumer sleeps or is about to
-//!   +256  entries           capacity x 64 bytes; entry i of the stream lies in slot i mod capacity
+//!   +256  entries           capacity x 64 bytes; entry i of the stream is in slot i mod capacity
 //! ```
 //! Each word has its own cache line; the rest is zero.
 //!
 //! Invariants:
-//! - Each side keeps its own index privately and only publishes it. The peer's index is loaded once
-//!   per look and checked: `0 <= produced - consumed <= capacity`, and it never moves backwards.
-//!   A violation is [`Misbehaved`] and touches no entry.
-//! - An entry is copied out once; nothing looks at the slot again.
-//! - **No wake-up is lost.** The consumer publishes that it sleeps, fences, and looks once more before
-//!   it sleeps; the producer publishes its entries, fences, and then looks whether the consumer
-//!   sleeps. Whatever the order, one of them sees the other. The flag is only ever swapped, so that its
-//!   history is one line, and a model checker (loom) can follow it.
+//! - Each side keeps its own index privately and only publishes it. It loads and checks the peer's
+//!   index once per poll: `0 <= produced - consumed <= capacity`, and the index never moves
+//!   backwards. A violation is [`Misbehaved`] and touches no entry.
+//! - An entry is copied out once; the slot isn't read again.
+//! - **No wake-up is lost.** The consumer publishes that it sleeps, fences, and polls once more
+//!   before it sleeps; the producer publishes its entries, fences, and then checks whether the
+//!   consumer sleeps. In any order, one of them sees the other. The flag is only swapped, so that
+//!   its history is a single order, which a model checker (loom) can follow.
 //!
 //! ```text
 //!   consumer                        producer
@@ -26,7 +26,7 @@
 //!   producer index moved? stay up   sleeping was 1? set 0, and ring
 //! ```
 //!
-//! Absent: waiting itself (see `wake`), and any notion of what an entry means (see `descriptor`).
+//! Absent: waiting (see `wake`), and the meaning of entries (see `descriptor`).
 
 use crate::descriptor::Entry;
 use crate::misbehaved::{IndexWord, Misbehaved};
@@ -53,18 +53,18 @@ pub fn private_pair(capacity: u32) -> (Producer, Consumer) {
     )
 }
 
-/// The end that puts entries in.
+/// The end that pushes entries.
 pub struct Producer {
     memory: RingMemory,
     capacity: u32,
-    /// Our index: what was ever pushed.
+    /// This end's index: the number of entries ever pushed.
     produced: u32,
-    /// The consumer's index when last looked at.
+    /// The consumer's index when last loaded.
     consumed: u32,
 }
 
 impl Producer {
-    /// The producing end of a ring; begins where the shared index stands (0 in a fresh segment).
+    /// The producing end of a ring; starts at the shared index (0 in a fresh segment).
     pub(crate) fn new(memory: RingMemory, capacity: u32) -> Producer {
         let produced = memory.producer().load(Ordering::Relaxed);
         let consumed = produced;
@@ -76,8 +76,8 @@ impl Producer {
         }
     }
 
-    /// The producing end of a ring that another process had until now: so much was ever pushed, and so much of it was seen
-    /// consumed. `None`: that can't be.
+    /// The producing end of a ring that another process had, with the numbers of entries ever
+    /// pushed and seen consumed. `None` if they are impossible.
     pub(crate) fn resumed(
         memory: RingMemory,
         capacity: u32,
@@ -91,17 +91,17 @@ impl Producer {
         })
     }
 
-    /// What was ever pushed, and what of it was seen consumed.
+    /// The numbers of entries ever pushed and seen consumed.
     pub(crate) fn indices(&self) -> (u32, u32) {
         (self.produced, self.consumed)
     }
 
-    /// Publishes one entry. The consumer isn't woken: ask [`needs_wake`](Producer::needs_wake) after
-    /// the last of a batch.
+    /// Publishes one entry without waking the consumer: check [`needs_wake`](Producer::needs_wake)
+    /// after the last of a batch.
     ///
     /// # Errors
-    /// [`PushError::Full`] if the consumer is `capacity` entries behind; [`PushError::Misbehaved`] if
-    /// its index can't be right.
+    /// [`PushError::Full`] if the consumer is `capacity` entries behind; [`PushError::Misbehaved`]
+    /// if its index is invalid.
     #[inline]
     pub fn push(&mut self, entry: &Entry) -> Result<(), PushError> {
         if self.known_free() == 0 {
@@ -118,28 +118,29 @@ impl Producer {
         Ok(())
     }
 
-    /// How many entries can be pushed now.
+    /// The number of entries that can be pushed now.
     ///
     /// # Errors
-    /// If the consumer's index can't be right.
+    /// If the consumer's index is invalid.
     #[inline]
     pub fn free(&mut self) -> Result<u32, Misbehaved> {
         self.look()?;
         Ok(self.known_free())
     }
 
-    /// Whether the consumer sleeps and must be woken for what was pushed. Answers true once per sleep:
-    /// whoever gets it wakes. Costs a full fence; ask once per batch.
+    /// Whether the consumer sleeps and must be woken for the pushed entries. True once per sleep:
+    /// the caller that gets it wakes the consumer. Costs a full fence; call it once per batch.
     #[inline]
     pub fn needs_wake(&self) -> bool {
-        // Orders the producer index before the look at the flag; pairs with the fence of announce_sleep.
+        // Orders the producer index before the load of the flag; pairs with the fence of
+        // announce_sleep.
         fence(Ordering::SeqCst);
         self.memory.sleeping().load(Ordering::Relaxed) == 1
             && self.memory.sleeping().swap(0, Ordering::Relaxed) == 1
     }
 
-    /// Whether the consumer has said that it sleeps. A hint, for who would rather wait than wake it: only
-    /// [`needs_wake`](Self::needs_wake) says whether to.
+    /// Whether the consumer has announced its sleep. A hint for callers that prefer waiting to
+    /// waking it; only [`needs_wake`](Self::needs_wake) decides.
     #[inline]
     pub fn is_asleep(&self) -> bool {
         self.memory.sleeping().load(Ordering::Relaxed) == 1
@@ -156,11 +157,11 @@ impl Producer {
         self.capacity - self.produced.wrapping_sub(self.consumed)
     }
 
-    /// Loads the consumer's index once and believes it only if it lies between where it was and what
-    /// was produced.
+    /// Loads the consumer's index once and accepts it only between its last value and the number of
+    /// produced entries.
     #[inline]
     fn look(&mut self) -> Result<(), Misbehaved> {
-        // Acquire: slots given back may be overwritten only after the consumer has read them.
+        // Acquire: returned slots may be overwritten only after the consumer has read them.
         let seen = self.memory.consumer().load(Ordering::Acquire);
         if self.produced.wrapping_sub(seen) > self.produced.wrapping_sub(self.consumed) {
             let (least, most) = (self.consumed, self.produced);
@@ -176,20 +177,20 @@ impl Producer {
     }
 }
 
-/// The end that takes entries out.
+/// The end that pops entries.
 pub struct Consumer {
     memory: RingMemory,
     capacity: u32,
-    /// Our index: what was ever popped.
+    /// This end's index: the number of entries ever popped.
     consumed: u32,
-    /// What of it the producer was told.
+    /// The number of popped entries that was published to the producer.
     published: u32,
-    /// The producer's index when last looked at.
+    /// The producer's index when last loaded.
     produced: u32,
 }
 
 impl Consumer {
-    /// The consuming end of a ring; begins where the shared index stands (0 in a fresh segment).
+    /// The consuming end of a ring; starts at the shared index (0 in a fresh segment).
     pub(crate) fn new(memory: RingMemory, capacity: u32) -> Consumer {
         let consumed = memory.consumer().load(Ordering::Relaxed);
         Consumer {
@@ -201,7 +202,8 @@ impl Consumer {
         }
     }
 
-    /// The consuming end of a ring that another process had until now: so much was ever popped, and the producer was told.
+    /// The consuming end of a ring that another process had, with the number of entries ever
+    /// popped, which was published.
     pub(crate) fn resumed(memory: RingMemory, capacity: u32, consumed: u32) -> Consumer {
         Consumer {
             memory,
@@ -212,17 +214,18 @@ impl Consumer {
         }
     }
 
-    /// What was ever popped; the producer is told.
+    /// Publishes and returns the number of entries ever popped.
     pub(crate) fn settle(&mut self) -> u32 {
         self.flush();
         self.consumed
     }
 
-    /// Takes the next entry, if there is one. Slots go back to the producer in batches of a quarter of
-    /// the ring, and whenever the ring is found empty; [`flush`](Consumer::flush) gives them back at once.
+    /// Pops the next entry, if there is one. Slots are returned to the producer in batches of a
+    /// quarter of the ring, and whenever the ring is empty; [`flush`](Consumer::flush) returns them
+    /// at once.
     ///
     /// # Errors
-    /// If the producer's index can't be right. Nothing was read then.
+    /// If the producer's index is invalid. Then nothing was read.
     #[inline]
     pub fn pop(&mut self) -> Result<Option<Entry>, Misbehaved> {
         if self.consumed == self.produced {
@@ -243,7 +246,7 @@ impl Consumer {
     /// Whether the ring seems empty: one load, for spinning.
     ///
     /// # Errors
-    /// If the producer's index can't be right.
+    /// If the producer's index is invalid.
     #[inline]
     pub fn is_empty(&mut self) -> Result<bool, Misbehaved> {
         if self.consumed == self.produced {
@@ -252,11 +255,12 @@ impl Consumer {
         Ok(self.consumed == self.produced)
     }
 
-    /// Gives all slots that were read back to the producer.
+    /// Returns all slots that were read to the producer.
     #[inline]
     pub fn flush(&mut self) {
         if self.published != self.consumed {
-            // Release: our reads of the slots come before the producer's next writes to them.
+            // Release: this end's reads of the slots come before the producer's next writes to
+            // them.
             self.memory
                 .consumer()
                 .store(self.consumed, Ordering::Release);
@@ -264,16 +268,16 @@ impl Consumer {
         }
     }
 
-    /// Says that this side is going to sleep. `true`: the ring is really empty, and whatever comes will
-    /// be followed by a wake. `false`: something came meanwhile, or the producer's index can't be
-    /// right; stay up and [`pop`](Consumer::pop), which tells which.
+    /// Announces that this side is going to sleep. `true`: the ring is really empty, and a wake
+    /// follows the next entry. `false`: an entry came meanwhile, or the producer's index is
+    /// invalid; stay awake and [`pop`](Consumer::pop), which distinguishes the two.
     ///
-    /// After waking, however that came, call [`cancel_sleep`](Consumer::cancel_sleep).
+    /// After waking for any reason, call [`cancel_sleep`](Consumer::cancel_sleep).
     #[inline]
     pub fn announce_sleep(&mut self) -> bool {
         self.flush();
         self.memory.sleeping().swap(1, Ordering::Relaxed);
-        // Orders the flag before the last look; pairs with the fence of needs_wake.
+        // Orders the flag before the last load; pairs with the fence of needs_wake.
         fence(Ordering::SeqCst);
         let empty = matches!(self.is_empty(), Ok(true));
         if !empty {
@@ -282,7 +286,7 @@ impl Consumer {
         empty
     }
 
-    /// Says that this side is awake, so that the producer needn't ring.
+    /// Announces that this side is awake, so that the producer needn't wake it.
     #[inline]
     pub fn cancel_sleep(&mut self) {
         self.memory.sleeping().swap(0, Ordering::Relaxed);
@@ -294,15 +298,16 @@ impl Consumer {
         self.capacity
     }
 
-    /// Loads the producer's index once and believes it only if it lies between where it was and what
-    /// the ring can hold.
+    /// Loads the producer's index once and accepts it only between its last value and the ring's
+    /// capacity.
     #[inline]
     fn look(&mut self) -> Result<(), Misbehaved> {
         // Acquire: the entries up to the index were written before it.
         let seen = self.memory.producer().load(Ordering::Acquire);
         let known = self.produced.wrapping_sub(self.consumed);
         let ahead = seen.wrapping_sub(self.consumed);
-        // The producer may reuse only slots that it was told of, so `published` bounds it, not `consumed`.
+        // The producer may reuse only slots that were published to it, so `published` is the bound,
+        // not `consumed`.
         let unpublished = self.consumed.wrapping_sub(self.published);
         if ahead < known || ahead > self.capacity - unpublished {
             let (least, most) = (self.produced, self.published.wrapping_add(self.capacity));
@@ -318,12 +323,12 @@ impl Consumer {
     }
 }
 
-/// Why an entry wasn't pushed.
+/// The reason why an entry wasn't pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// The consumer is a whole ring behind; try again later, or answer overload.
+    /// The consumer is a whole ring behind; try again later, or report overload.
     Full,
-    /// The consumer's index can't be right; its session ends.
+    /// The consumer's index is invalid; its session ends.
     Misbehaved(Misbehaved),
 }
 

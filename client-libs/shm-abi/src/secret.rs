@@ -1,23 +1,24 @@
-//! Tenants' tokens in text: whoever swaps two arguments has a token where a path or a name is expected, and errors repeat those.
+//! Tenants' tokens in text. If a user swaps two arguments, a token appears where a path or a name
+//! is expected, and errors would repeat it.
 
 use alloc::borrow::Cow;
 use alloc::string::String;
 
-/// What every token begins with; 64 hex digits follow.
+/// The prefix of every token; 64 hex digits follow.
 pub const TOKEN_PREFIX: &str = "tg_";
 
-/// So many hex digits behind the prefix make a token. Shorter ones tell nothing, and longer ones may be a token that was cut.
+/// The number of hex digits that make a token. Fewer reveal nothing; more may be a truncated token.
 const MIN_DIGITS: usize = 8;
 
-/// What stands in a token's place.
+/// The replacement of a token.
 const HIDDEN: &str = "tg_(hidden)";
 
-/// Whether a text has a token in it.
+/// Whether a text contains a token.
 pub fn has_token(text: &str) -> bool {
     find(text).is_some()
 }
 
-/// The text as it may be shown: without the digits of tokens.
+/// The text without the digits of tokens, safe to show.
 pub fn without_tokens(text: &str) -> Cow<'_, str> {
     let Some(mut found) = find(text) else {
         return Cow::Borrowed(text);
@@ -37,7 +38,7 @@ pub fn without_tokens(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Where the first token begins and ends.
+/// The range of the first token.
 fn find(text: &str) -> Option<(usize, usize)> {
     text.match_indices(TOKEN_PREFIX)
         .find_map(|(start, prefix)| {

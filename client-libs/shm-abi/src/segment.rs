@@ -15,10 +15,11 @@
 //!         │ rest zero             │                    │                    │
 //!         └───────────────────────┴────────────────────┴────────────────────┘   R = a ring, in whole pages
 //! ```
-//! The header is for people with debuggers: nobody reads it, sizes travel on the control socket.
+//! The header is for people with debuggers: no code reads it, and sizes are sent on the control
+//! socket.
 //!
 //! Invariants: a mapped memfd can't shrink, so touching its pages can't raise SIGBUS; and a mapping
-//! lives as long as anything that points into it, because all of that holds an `Arc` of it.
+//! lives as long as anything that points into it, because every such object holds an `Arc` of it.
 #![allow(unsafe_code)]
 
 use crate::limits::PAGE;
@@ -32,16 +33,16 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// What the rings segment begins with: "TOLLGATE" in memory order.
+/// The start of the rings segment: "TOLLGATE" in memory order.
 pub const RINGS_MAGIC: u64 = u64::from_le_bytes(*b"TOLLGATE");
 
-/// The version of everything in this crate that lies in shared memory.
+/// The version of this crate's formats in shared memory.
 pub const ABI_VERSION: u32 = 1;
 
 /// The seals of every segment.
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// What a mapping allows this process.
+/// This process's access to a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Loads only.
@@ -50,7 +51,7 @@ pub(crate) enum Access {
     ReadWrite,
 }
 
-/// Where a mapping's bytes come from, and thus how they are given back.
+/// The origin of a mapping's bytes, which determines how they are freed.
 enum Backing {
     /// A mapping: of a sealed memfd, or anonymous.
     Mapped,
@@ -60,8 +61,8 @@ enum Backing {
 
 /// A range of memory that may be shared with another process.
 ///
-/// It offers no references: bytes are copied out by [`read`](Mapping::read), and whoever knows more
-/// about who writes takes [`at`](Mapping::at).
+/// It offers no references: [`read`](Mapping::read) copies bytes out, and callers that know the
+/// writer use [`at`](Mapping::at).
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -77,7 +78,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of a sealed memfd. The caller has checked, or made, its size and seals.
+    /// Maps `len` bytes of a sealed memfd. The caller has checked, or set, its size and seals.
     fn of_memfd(fd: impl AsFd, len: usize, access: Access) -> Result<Mapping, Errno> {
         let protection = match access {
             Access::Read => ProtFlags::READ,
@@ -96,8 +97,8 @@ impl Mapping {
         })
     }
 
-    /// Zeroed memory of this process alone, straight from the kernel: pages cost nothing until touched,
-    /// which an allocator that recycles (and must clear) large blocks can't promise.
+    /// Zeroed memory of this process alone, straight from the kernel: pages cost nothing until
+    /// touched, which an allocator that recycles (and must clear) large blocks can't promise.
     fn anonymous(len: usize) -> Result<Mapping, Errno> {
         if cfg!(miri) {
             return Ok(Mapping::private(len));
@@ -144,7 +145,7 @@ impl Mapping {
         self.access == Access::ReadWrite
     }
 
-    /// The address of byte `offset`, if `len` bytes from there lie inside.
+    /// The address of byte `offset`, if `len` bytes from there are inside.
     #[inline]
     pub(crate) fn at(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
         let end = offset.checked_add(len)?;
@@ -153,10 +154,10 @@ impl Mapping {
         (end <= self.len).then(|| unsafe { self.base.add(offset) })
     }
 
-    /// Copies `bytes.len()` bytes at `offset` out; `None` if they don't lie inside.
+    /// Copies `bytes.len()` bytes at `offset` out; `None` if they aren't inside.
     ///
-    /// Whoever shares the memory may write meanwhile: the copy then holds some mixture of old and new
-    /// bytes, and is what everything after looks at.
+    /// Another process may write meanwhile: the copy then has a mixture of old and new bytes, and
+    /// all later checks use the copy.
     #[inline]
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) -> Option<()> {
         let from = self.at(offset, bytes.len())?;
@@ -166,14 +167,14 @@ impl Mapping {
         // send heaps read-only), which the copy's loads tolerate: they are plain byte moves of which
         // no value is invalid.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
-        // From here on the compiler must assume that the source changed, so it can't go back to it for
-        // bytes that it was asked to copy: what is checked later is the copy (P1).
+        // The compiler must now assume that the source changed, so it can't read the copied bytes
+        // from it again: later checks apply to the copy (P1).
         compiler_fence(Ordering::SeqCst);
         Some(())
     }
 
-    /// Copies `bytes` in at `offset`; `None` if they don't fit inside or the mapping is read-only.
-    /// Only before the mapping is shared: whoever points into it holds an `Arc` of it.
+    /// Copies `bytes` in at `offset`; `None` if they don't fit or the mapping is read-only. Only
+    /// before the mapping is shared: everything that points into it holds an `Arc` of it.
     pub(crate) fn write(&mut self, offset: usize, bytes: &[u8]) -> Option<()> {
         if self.access == Access::Read {
             return None;
@@ -210,8 +211,8 @@ impl fmt::Debug for Mapping {
     }
 }
 
-/// Rows of three integers in private memory, all zero at first, whose pages are
-/// touched only where it is used: bookkeeping as large as a heap may need, as cheap as it does need.
+/// Rows of three integers in private memory, initially zero. Pages are touched only where rows are
+/// used: bookkeeping that may be as large as a heap needs, but costs only what it uses.
 pub(crate) struct Table {
     mapping: Mapping,
     len: usize,
@@ -247,7 +248,7 @@ impl DerefMut for Table {
     }
 }
 
-/// A memfd that the daemon created, on its way to being mapped, sealed and passed on.
+/// A memfd from the daemon, before it is mapped, sealed and passed on.
 pub(crate) struct Segment {
     fd: OwnedFd,
     name: &'static str,
@@ -255,7 +256,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// A new zeroed memfd of `len` bytes that can't change its size.
+    /// A new zeroed memfd of `len` bytes with a fixed size.
     pub(crate) fn create(name: &'static str, len: usize) -> Result<Segment, SegmentError> {
         let failed = |step| move |errno| SegmentError::System { step, name, errno };
         let fd = create_memfd(name).map_err(failed("create"))?;
@@ -264,7 +265,7 @@ impl Segment {
         Ok(Segment { fd, name, len })
     }
 
-    /// A memfd from the daemon. Refuses one that isn't sealed or whose size isn't the announced one:
+    /// A memfd from the daemon. Refuses one that isn't sealed or doesn't have the announced size:
     /// reading it could raise SIGBUS.
     pub(crate) fn adopt(
         name: &'static str,
@@ -289,7 +290,7 @@ impl Segment {
         Ok(Segment { fd, name, len })
     }
 
-    /// Maps it whole.
+    /// Maps the whole segment.
     pub(crate) fn map(&self, access: Access) -> Result<Mapping, SegmentError> {
         Mapping::of_memfd(&self.fd, self.len, access).map_err(|errno| SegmentError::System {
             step: "map",
@@ -298,18 +299,18 @@ impl Segment {
         })
     }
 
-    /// From now on no one can map it writable or write it by its descriptor; mappings that exist stay
+    /// From now on nobody can map it writable or write it by its descriptor; existing mappings stay
     /// writable.
     pub(crate) fn forbid_future_writes(&self) -> Result<(), SegmentError> {
         self.seal(SealFlags::FUTURE_WRITE)
     }
 
-    /// Yields the descriptor.
+    /// Returns the descriptor.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// Closes the set of seals and yields the descriptor.
+    /// Seals the set of seals and returns the descriptor.
     pub(crate) fn finish(self) -> Result<OwnedFd, SegmentError> {
         self.seal(SealFlags::SEAL)?;
         Ok(self.fd)
@@ -324,7 +325,7 @@ impl Segment {
     }
 }
 
-/// A memfd that may be sealed, not executed where the kernel knows how to forbid it (6.3).
+/// A memfd that may be sealed, and not executed if the kernel can forbid it (6.3).
 pub(crate) fn create_memfd(name: &str) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -333,26 +334,26 @@ pub(crate) fn create_memfd(name: &str) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Why a session's segments couldn't be made or taken over.
+/// The reason why a session's segments couldn't be made or taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SegmentError {
-    /// The operating system refused a step.
+    /// The operating system returned an error.
     System {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// To which segment or descriptor.
+        /// The segment or descriptor.
         name: &'static str,
-        /// Its reason.
+        /// The error.
         errno: Errno,
     },
     /// A segment from the daemon could still shrink.
     NotSealed {
-        /// Which one.
+        /// The segment.
         name: &'static str,
     },
-    /// A segment from the daemon isn't as long as announced.
+    /// A segment from the daemon doesn't have the announced length.
     WrongSize {
-        /// Which one.
+        /// The segment.
         name: &'static str,
         /// Its length in bytes.
         found: u64,
@@ -369,19 +370,19 @@ pub enum SegmentError {
         /// The length in bytes.
         bytes: u64,
     },
-    /// The daemon passed another number of descriptors than a session has.
+    /// The daemon passed a wrong number of descriptors.
     WrongFdCount {
-        /// How many came.
+        /// The number that came.
         found: usize,
-        /// How many it has.
+        /// The expected number.
         wanted: usize,
     },
-    /// No further receive heap has room behind those that there are.
+    /// There is no room for a further receive heap.
     TooManyHeaps {
-        /// Where those end.
+        /// The end of the existing ones.
         end: u64,
     },
-    /// A ring can't have come to where it is said to be.
+    /// The indices of a ring are impossible.
     BadIndices,
 }
 
@@ -405,7 +406,7 @@ impl fmt::Display for SegmentError {
             } => {
                 write!(
                     f,
-                    "the session's {name} has {found} bytes where {announced} were announced"
+                    "the session's {name} has {found} bytes, but {announced} were announced"
                 )
             }
             SegmentError::BadRingCapacity { capacity } => write!(
@@ -428,7 +429,7 @@ impl fmt::Display for SegmentError {
             SegmentError::WrongFdCount { found, wanted } => {
                 write!(
                     f,
-                    "a session comes with {wanted} file descriptors, and {found} came"
+                    "a session needs {wanted} file descriptors, but {found} came"
                 )
             }
         }

@@ -1,22 +1,24 @@
-//! A session's shared memory and wake-ups as a whole: made by the daemon, attached by the app.
+//! A session's shared memory and wake-ups: made by the daemon, attached by the app.
 //!
 //! ```text
 //!   daemon: create(shape) ─▶ (DaemonEnd, SessionFds) ── five descriptors, control socket ──▶ AppEnd::attach
 //! ```
-//! The descriptors travel in this order: rings, send heap, receive heap, doorbell (eventfd), wake (epoll).
+//! The descriptors are sent in this order: rings, send heap, receive heap, doorbell (eventfd), wake
+//! (epoll).
 //!
-//! The daemon keeps mappings, the doorbell, the wake's eventfd, and the memfds of rings and send heap unless the session
-//! [stays](DaemonEnd::stays): its part of [`SessionFds`] is
-//! dropped once sent. All of it is freed by dropping the [`DaemonEnd`], whatever the app still holds.
+//! The daemon keeps the mappings, the doorbell, the wake's eventfd, and the memfds of rings and
+//! send heap unless the session [stays](DaemonEnd::stays). It drops its part of [`SessionFds`] once
+//! that is sent. Dropping the [`DaemonEnd`] frees all of it, whatever the app still holds.
 //!
-//! Another process goes on with a session:
+//! Another process takes over a session:
 //!
 //! ```text
 //!   old: DaemonEnd::standing, DaemonEnd::lend ── four descriptors ──▶ new: resume ─▶ (DaemonEnd, the next receive heap) ── to the app
 //! ```
-//! It maps rings and send heap as they are. The receive heap it can't write, by its seal; so it makes another one, whose offsets
-//! begin where that one ends ([`DeliveredHeap::follow`]). What the old process handed over stays where it is until the app
-//! gives it back, and what it hadn't yet is the new one's to place again.
+//! It maps rings and send heap unchanged. It can't write the receive heap, because of its seal, so
+//! it makes another one, whose offsets begin at the end of the old one ([`DeliveredHeap::follow`]).
+//! Blocks that the old process handed over stay until the app returns them; the new process places
+//! undelivered messages again.
 
 use crate::descriptor::HeapSizes;
 use crate::heap::{DeliveredHeap, HeapWriter, SendHeapReader};
@@ -58,8 +60,8 @@ impl Default for SessionShape {
 }
 
 impl SessionShape {
-    /// What an app gets that asks for these heaps: 0 is the default, sizes between powers of two are
-    /// rounded up.
+    /// The shape for an app that requests these heaps: 0 is the default, sizes between powers of
+    /// two are rounded up.
     ///
     /// # Errors
     /// If a heap would be smaller or larger than the limits.
@@ -71,7 +73,7 @@ impl SessionShape {
         })
     }
 
-    /// What checking a descriptor needs to know.
+    /// The heap sizes, for checking descriptors.
     #[inline]
     pub fn heaps(&self) -> HeapSizes {
         HeapSizes {
@@ -95,7 +97,7 @@ impl SessionShape {
         Ok(())
     }
 
-    /// Bytes from one ring's begin to the next: whole pages.
+    /// The bytes from one ring to the next: whole pages.
     fn ring_stride(&self) -> usize {
         ring_bytes(self.ring_capacity).next_multiple_of(PAGE)
     }
@@ -113,12 +115,12 @@ fn heap_bytes(wanted: u64) -> Result<u64, SegmentError> {
     }
 }
 
-/// What the daemon holds of a session.
+/// The daemon's end of a session.
 #[derive(Debug)]
 pub struct DaemonEnd {
-    /// What the app asks.
+    /// The app's submissions.
     pub submissions: Consumer,
-    /// What the app is told.
+    /// The daemon's completions.
     pub completions: Producer,
     /// The app's blocks.
     pub send_heap: SendHeapReader,
@@ -131,38 +133,38 @@ pub struct DaemonEnd {
     lendable: Lendable,
 }
 
-/// What a session is handed over by, beside its wake-ups.
+/// The parts of a session for its handover, in addition to the wake-ups.
 #[derive(Debug)]
 struct Lendable {
     shape: SessionShape,
-    /// Rings and send heap, unless it is never handed over.
+    /// Rings and send heap, unless the session is never handed over.
     segments: Option<[OwnedFd; 2]>,
-    /// Where the receive heap begins.
+    /// The offset of the receive heap.
     base: u64,
 }
 
-/// Where a session stands between two turns of the daemon: with the descriptors of [`DaemonEnd::lend`] all that another process
-/// needs to go on with it.
+/// The state of a session between two turns of the daemon: with the descriptors of
+/// [`DaemonEnd::lend`] it is all that another process needs to continue it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The sizes of its segments.
     pub shape: SessionShape,
-    /// Where the receive heap ends, and the next one begins.
+    /// The end of the receive heap, where the next one begins.
     pub receive_heap_end: u64,
-    /// How many submissions were ever taken.
+    /// The number of submissions ever popped.
     pub taken: u32,
-    /// How many completions were ever put in.
+    /// The number of completions ever pushed.
     pub told: u32,
-    /// How many of those the app was seen to have taken.
+    /// The number of completions that the app was seen to have popped.
     pub heard: u32,
 }
 
-/// What an app holds of its session.
+/// The app's end of a session.
 #[derive(Debug)]
 pub struct AppEnd {
-    /// What to ask the daemon.
+    /// The app's submissions.
     pub submissions: Producer,
-    /// What the daemon says.
+    /// The daemon's completions.
     pub completions: Consumer,
     /// The app's blocks.
     pub send_heap: HeapWriter,
@@ -174,7 +176,7 @@ pub struct AppEnd {
     pub wake: WakeListener,
 }
 
-/// The descriptors that make an [`AppEnd`], on their way through the control socket.
+/// The descriptors of an [`AppEnd`], for the control socket.
 #[derive(Debug)]
 pub struct SessionFds {
     rings: OwnedFd,
@@ -185,7 +187,7 @@ pub struct SessionFds {
 }
 
 impl SessionFds {
-    /// All five, in the order in which they travel.
+    /// All five, in the order of sending.
     pub fn as_array(&self) -> [BorrowedFd<'_>; 5] {
         [
             &self.rings,
@@ -197,10 +199,10 @@ impl SessionFds {
         .map(|fd| fd.as_fd())
     }
 
-    /// The five that came with a packet.
+    /// The five descriptors of a packet.
     ///
     /// # Errors
-    /// If it had another number of them.
+    /// If their number is wrong.
     pub fn from_packet(fds: Vec<OwnedFd>) -> Result<SessionFds, SegmentError> {
         let [rings, send_heap, receive_heap, doorbell, wake] = as_many(fds)?;
         Ok(SessionFds {
@@ -254,10 +256,11 @@ pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentEr
     Ok((end, fds))
 }
 
-/// A writable receive heap, and the descriptor that the app maps it by.
+/// A writable receive heap, and its descriptor for the app.
 fn new_receive_heap(bytes: u64) -> Result<(Arc<Mapping>, Segment), SegmentError> {
     let heap = Segment::create(RECEIVE_HEAP, bytes as usize)?;
-    // The order matters: our writable mapping must exist before the seal that forbids further ones.
+    // The order matters: this process's writable mapping must exist before the seal that forbids
+    // further ones.
     let mapping = heap.map(Access::ReadWrite)?;
     heap.forbid_future_writes()?;
     Ok((Arc::new(mapping), heap))
@@ -281,7 +284,7 @@ fn duplicate(name: &'static str, fd: &OwnedFd) -> Result<OwnedFd, SegmentError> 
 }
 
 impl DaemonEnd {
-    /// What checking a descriptor needs to know: the receive heaps count as one.
+    /// The heap sizes, for checking descriptors: the receive heaps count as one.
     pub fn heaps(&self) -> HeapSizes {
         HeapSizes {
             send: self.lendable.shape.send_heap_bytes,
@@ -289,7 +292,7 @@ impl DaemonEnd {
         }
     }
 
-    /// Where it stands. What was taken from the submission ring the app is told by that.
+    /// The session's state. This also publishes the popped submissions to the app.
     pub fn standing(&mut self) -> Standing {
         let (told, heard) = self.completions.indices();
         Standing {
@@ -301,12 +304,13 @@ impl DaemonEnd {
         }
     }
 
-    /// It is never handed over: gives two descriptors back.
+    /// Marks the session as never handed over, and closes two descriptors.
     pub fn stays(&mut self) {
         self.lendable.segments = None;
     }
 
-    /// Rings, send heap, doorbell and wake, for the process that goes on with it; `None` if it [stays](Self::stays).
+    /// Rings, send heap, doorbell and wake, for the process that continues it; `None` if it
+    /// [stays](Self::stays).
     pub fn lend(&self) -> Option<[BorrowedFd<'_>; 4]> {
         let [rings, send_heap] = self.lendable.segments.as_ref()?;
         Some([
@@ -318,11 +322,12 @@ impl DaemonEnd {
     }
 }
 
-/// Goes on with a session of another process, whose end does nothing any more. The app is to be sent the second, by which it maps the
-/// receive heap that begins at [`Standing::receive_heap_end`].
+/// Takes over a session from another process, whose end is no longer used. Send the second result
+/// to the app, which maps it as the receive heap that begins at [`Standing::receive_heap_end`].
 ///
 /// # Errors
-/// If that isn't four descriptors of such a session, there is no room for another receive heap, or mapping fails.
+/// If these aren't four descriptors of such a session, there is no room for another receive heap,
+/// or mapping fails.
 pub fn resume(
     standing: &Standing,
     fds: Vec<OwnedFd>,
@@ -356,14 +361,14 @@ pub fn resume(
     Ok((end, receive_heap.finish()?))
 }
 
-/// Whether a receive heap of so many bytes may begin there.
+/// Whether a receive heap of this size may begin there.
 pub fn receive_heap_may_follow(base: u64, bytes: u64) -> bool {
     base.checked_add(bytes)
         .is_some_and(|end| end <= MAX_RECEIVE_OFFSETS)
 }
 
 impl AppEnd {
-    /// Takes over what the daemon sent; the shape is what `SessionOpened` announced.
+    /// Takes over the daemon's descriptors; the shape is the one that `SessionOpened` announced.
     ///
     /// # Errors
     /// If the announced sizes break a limit or aren't those of the segments, or mapping fails.
@@ -389,7 +394,7 @@ impl AppEnd {
     }
 }
 
-/// The submission and the completion ring of a rings segment.
+/// The submission and completion rings of a rings segment.
 fn ring_memories(mapping: Mapping, shape: &SessionShape) -> (RingMemory, RingMemory) {
     let mapping = Arc::new(mapping);
     let ring = |offset| {

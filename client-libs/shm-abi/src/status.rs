@@ -1,11 +1,11 @@
-//! Status codes: gRPC's numbers, everywhere in Tollgate.
+//! Status codes: gRPC's numbers, throughout Tollgate.
 //!
-//! [`Code`] is a newtype over the integer, not an enum, so that a code from a newer peer survives
-//! being passed on.
+//! [`Code`] is a newtype over the integer, not an enum, so that a code from a newer peer is passed
+//! on unchanged.
 
 use core::fmt;
 
-/// How a call ended. Zero is success; the rest are gRPC's codes.
+/// The result of a call. Zero is success; the rest are gRPC's codes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Code(pub u32);
 
@@ -15,10 +15,10 @@ macro_rules! codes {
         impl Code {
             $($(#[$doc])* pub const $name: Code = Code($number);)*
 
-            /// All the codes that have a name, by number.
+            /// All codes with a name, by number.
             pub const ALL: &'static [Code] = &[$(Code::$name),*];
 
-            /// The code's name as gRPC spells it, or `None` for a number that has none.
+            /// The code's name in gRPC's spelling, or `None` for a number without a name.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $($number => Some(stringify!($name)),)*
@@ -32,42 +32,42 @@ macro_rules! codes {
 codes! {
     /// Success.
     OK = 0,
-    /// The caller gave up.
+    /// The caller cancelled the call.
     CANCELLED = 1,
     /// An error without a better code.
     UNKNOWN = 2,
-    /// The caller's argument is wrong whatever the system's state.
+    /// The caller's argument is wrong, independent of the system's state.
     INVALID_ARGUMENT = 3,
-    /// Time ran out before the call ended.
+    /// The deadline passed before the call ended.
     DEADLINE_EXCEEDED = 4,
-    /// What the call names isn't there.
+    /// The requested object doesn't exist.
     NOT_FOUND = 5,
-    /// What the call creates is there already.
+    /// The object to create exists already.
     ALREADY_EXISTS = 6,
-    /// The caller is known and may not do this.
+    /// The caller is authenticated but not authorised.
     PERMISSION_DENIED = 7,
     /// A quota or queue is full.
     RESOURCE_EXHAUSTED = 8,
-    /// The system's state doesn't allow it; retrying alone won't help.
+    /// The system's state doesn't allow the call; a retry alone won't help.
     FAILED_PRECONDITION = 9,
-    /// A conflict ended it; retry from a higher level.
+    /// A conflict ended it; retry at a higher level.
     ABORTED = 10,
-    /// Past the valid range.
+    /// The value is past the valid range.
     OUT_OF_RANGE = 11,
-    /// Nobody implements this method.
+    /// No server implements this method.
     UNIMPLEMENTED = 12,
-    /// An invariant of the serving side broke.
+    /// An invariant of the serving side was violated.
     INTERNAL = 13,
-    /// The peer isn't reachable at the moment; retrying may help.
+    /// The peer is unreachable now; a retry may help.
     UNAVAILABLE = 14,
     /// Data was lost or corrupted beyond recovery.
     DATA_LOSS = 15,
-    /// The caller isn't known.
+    /// The caller isn't authenticated.
     UNAUTHENTICATED = 16,
 }
 
 impl Code {
-    /// The code of this name, as gRPC spells it (`"PERMISSION_DENIED"`).
+    /// The code with this name in gRPC's spelling (`"PERMISSION_DENIED"`).
     pub fn from_name(name: &str) -> Option<Code> {
         Code::ALL
             .iter()

@@ -1,4 +1,4 @@
-//! How much of a stream may be on its way: credit, end to end.
+//! Flow control of streams: credit, end to end.
 //!
 //! ```text
 //!   sender ── message, charge ──▶ daemon ══▶ daemon ── message, charge ──▶ reader
@@ -6,21 +6,22 @@
 //!     ◀─────────────────────── credit: messages, charges ───────────────────────┘
 //! ```
 //!
-//! Each direction of each call is counted by itself, so a reader that reads slowly stops its own sender and nobody else. A
-//! message's *charge* is the size that it has at its sender, whatever becomes of it on its way; it travels with the message, so both
-//! ends count in the same unit though their layouts may differ.
+//! Each direction of each call is counted separately, so a slow reader stops its own sender and
+//! nobody else. A message's *charge* is its size at its sender, whatever happens on the way; it is
+//! sent with the message, so both ends count in the same unit though their layouts may differ.
 //!
-//! The rule: a message may be sent while fewer than [`STREAM_WINDOW_MESSAGES`] are on their way, and their charges either leave room
-//! for it in [`STREAM_WINDOW_BYTES`] or are less than a quarter of that. The reader says what it has consumed once that is a
-//! quarter of either. So what it hasn't said yet never keeps its sender from sending, and it needn't say anything
-//! when it has read everything.
+//! The rule: a message may be sent while fewer than [`STREAM_WINDOW_MESSAGES`] are in flight, and
+//! their charges either leave room for it in [`STREAM_WINDOW_BYTES`] or are less than a quarter of
+//! that. The reader returns credit once it has consumed a quarter of either. So unreturned credit
+//! never blocks a sender, and a reader needn't return the rest after reading everything.
 //!
-//! Sender, both daemons and reader know the rule: a daemon that is sent more than fits ends whoever sent it. What a reader claims
-//! to have consumed beyond what was sent is ignored. The message that a CALL or a REPLY brings isn't counted.
+//! Sender, both daemons and reader apply the rule: a daemon that receives more than fits ends the
+//! sender's session or link. If a reader claims to have consumed more than was sent, the excess is
+//! ignored. The message in a CALL or a REPLY isn't counted.
 
 use crate::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};
 
-/// What a reader has consumed.
+/// A reader's consumption.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Credit {
     /// Messages.
@@ -29,7 +30,7 @@ pub struct Credit {
     pub bytes: u32,
 }
 
-/// What is on its way of one direction of a stream.
+/// The messages in flight in one direction of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     messages: u32,
@@ -37,14 +38,15 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window of which so many messages, of so many bytes by their charges, are on their way. `None`: by the rule there can't be.
+    /// A window with this many messages in flight, with these charges. `None` if the rule makes it
+    /// impossible.
     pub fn with(messages: u32, bytes: u64) -> Option<Window> {
         let most = u64::from(STREAM_WINDOW_BYTES / 4) + u64::from(u32::MAX);
         let may_be = messages <= STREAM_WINDOW_MESSAGES && bytes <= most;
         may_be.then_some(Window { messages, bytes })
     }
 
-    /// How many messages are on their way.
+    /// The number of messages in flight.
     pub fn messages(&self) -> u32 {
         self.messages
     }
@@ -62,7 +64,7 @@ impl Window {
             && (self.bytes < bytes / 4 || self.bytes + u64::from(charge) <= bytes)
     }
 
-    /// Counts a message that is sent. Whether it might be; if not, it isn't counted.
+    /// Counts a sent message. False, and not counted, if it may not be sent.
     #[inline]
     #[must_use]
     pub fn take(&mut self, charge: u32) -> bool {
@@ -74,7 +76,7 @@ impl Window {
         affords
     }
 
-    /// The reader says that it has consumed so much. What of that can be true.
+    /// Processes the reader's credit. Returns the plausible part.
     #[inline]
     pub fn give_back(&mut self, said: Credit) -> Credit {
         let credit = Credit {
@@ -87,12 +89,12 @@ impl Window {
     }
 }
 
-/// What a reader has consumed and not said yet.
+/// A reader's consumption that it hasn't returned as credit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Consumed(Credit);
 
 impl Consumed {
-    /// Counts a message that was consumed. What is to be said now, if anything.
+    /// Counts a consumed message. Returns the credit that is due now, if any.
     #[inline]
     pub fn add(&mut self, charge: u32) -> Option<Credit> {
         self.0.messages += 1;
@@ -125,7 +127,7 @@ mod tests {
 
         let mut window = Window::default();
         assert!(window.take(STREAM_WINDOW_BYTES) && !window.take(1));
-        // However large, one message may go.
+        // One message of any size may be sent.
         let mut window = Window::default();
         assert!(window.take(u32::MAX) && !window.take(1));
         // More than was sent can't be consumed.
@@ -152,7 +154,8 @@ mod tests {
     }
 
     proptest! {
-        /// A reader that consumes all that comes, and says so only when that is due, never leaves its sender waiting.
+        /// A reader that consumes everything, and returns credit only when due, never blocks its
+        /// sender.
         #[test]
         fn who_reads_never_stops_its_sender(charges in prop::collection::vec(0..2 * STREAM_WINDOW_BYTES, 1..500)) {
             let (mut window, mut consumed) = (Window::default(), Consumed::default());

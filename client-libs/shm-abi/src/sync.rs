@@ -1,14 +1,14 @@
 //! The memory of a ring: three shared words and the entries, in one place, so that a model checker
 //! can replace it.
 //!
-//! Normally they lie in a segment and are reached by raw pointers; under `--cfg loom` they are loom's
-//! atomics and cells, which make every interleaving and every missing ordering visible. Either way
-//! the same four accessors serve the one ring implementation.
+//! Normally they are in a segment and are accessed by raw pointers. Under `--cfg loom` they are
+//! loom's atomics and cells, which reveal every interleaving and every missing ordering. Either way
+//! the one ring implementation uses the same four accessors.
 #![allow(unsafe_code)]
 
 pub(crate) use imp::{Ordering, RingMemory, fence};
 
-/// Where the entries of a ring begin, in bytes from the ring's own begin.
+/// The offset of a ring's entries from its start, in bytes.
 pub(crate) const ENTRIES_AT: usize = 256;
 
 #[cfg(not(loom))]
@@ -22,15 +22,15 @@ mod imp {
     use core::sync::atomic::AtomicU32;
     pub(crate) use core::sync::atomic::{Ordering, fence};
 
-    /// Where the words lie. Each has a cache line to itself, so that the sides don't invalidate each
-    /// other's lines but to say something.
+    /// The offsets of the words. Each has its own cache line, so that the sides invalidate each
+    /// other's lines only on purpose.
     const PRODUCER_AT: usize = 0;
     const CONSUMER_AT: usize = 64;
     const SLEEPING_AT: usize = 128;
 
     /// One side's view of a ring in a segment.
     pub(crate) struct RingMemory {
-        /// The ring's begin, 64-byte aligned.
+        /// The ring's start, 64-byte aligned.
         base: NonNull<u8>,
         /// Capacity minus one, for masking free-running indices.
         mask: u32,
@@ -42,8 +42,8 @@ mod imp {
     unsafe impl Send for RingMemory {}
 
     impl RingMemory {
-        /// The ring of `capacity` (a power of two) entries at `offset` of a writable mapping; `None`
-        /// if it doesn't lie inside or isn't aligned to a cache line.
+        /// The ring of `capacity` (a power of two) entries at `offset` of a writable mapping;
+        /// `None` if it isn't inside or isn't aligned to a cache line.
         pub(crate) fn new(
             mapping: &Arc<Mapping>,
             offset: usize,
@@ -83,7 +83,7 @@ mod imp {
             unsafe { AtomicU32::from_ptr(self.base.add(at).cast().as_ptr()) }
         }
 
-        /// The address of the entry that a free-running index names.
+        /// The address of the entry with a free-running index.
         #[inline]
         fn entry(&self, index: u32) -> *mut u64 {
             let slot = (index & self.mask) as usize;
@@ -95,7 +95,7 @@ mod imp {
         }
 
         /// Copies an entry out, each word once. A hostile producer may be writing it: the copy then
-        /// holds a mixture, which is checked like any other.
+        /// has a mixture, which is checked like any other.
         #[inline]
         pub(crate) fn read(&self, index: u32) -> Entry {
             let from = self.entry(index);
@@ -109,8 +109,8 @@ mod imp {
             entry
         }
 
-        /// Copies an entry in. Of an honest pair only the producer gets here, and only for a slot that
-        /// the consumer has given back.
+        /// Copies an entry in. In an honest pair only the producer does this, and only for a slot
+        /// that the consumer has returned.
         #[inline]
         pub(crate) fn write(&self, index: u32, entry: &Entry) {
             let to = self.entry(index).cast::<u8>();
@@ -132,7 +132,7 @@ mod imp {
     use loom::sync::atomic::AtomicU32;
     pub(crate) use loom::sync::atomic::{Ordering, fence};
 
-    /// A ring that loom watches.
+    /// A ring that loom observes.
     pub(crate) struct RingMemory(Arc<Shared>);
 
     struct Shared {

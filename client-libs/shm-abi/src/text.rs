@@ -1,19 +1,20 @@
-//! Text that others chose, as a person may read it.
+//! Makes text from others safe to read.
 //!
-//! A status message, a name or a key may hold what a terminal obeys (ESC), what begins a line of its own in a log (a
-//! newline, U+2028), what shows other text than there is (U+202E turns it round), and what nobody sees (U+200B). All of
-//! it is escaped as Rust escapes it: `\n`, `\u{1b}`. This is the one function that does so, for all programs.
+//! A status message, a name or a key may contain characters that control a terminal (ESC), begin a
+//! new line in a log (a newline, U+2028), display other text than there is (U+202E reverses it), or
+//! are invisible (U+200B). All of them are escaped like in Rust: `\n`, `\u{1b}`. All programs use
+//! this one function.
 //!
 //! | escaped | which |
 //! |---|---|
 //! | control | C0, DEL, C1 |
-//! | ends a line | U+2028, U+2029, and of the controls newline, carriage return, U+0085 |
-//! | turns text round | U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069 |
-//! | has no width | U+00AD, U+034F, U+180B to U+180F, U+200B to U+200D, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F, U+E0100 to U+E01EF |
-//! | is blank | U+115F, U+1160, U+3164, U+FFA0: fillers of Hangul |
+//! | line ending | U+2028, U+2029, and of the controls newline, carriage return, U+0085 |
+//! | bidirectional | U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069 |
+//! | zero width | U+00AD, U+034F, U+180B to U+180F, U+200B to U+200D, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F, U+E0100 to U+E01EF |
+//! | blank | U+115F, U+1160, U+3164, U+FFA0: fillers of Hangul |
 //!
-//! A backslash stays as it is: `\n` may be a newline or those two characters. JSON for programs keeps its values: there the
-//! same characters are written as JSON writes them.
+//! A backslash is unchanged: `\n` may be a newline or those two characters. JSON for programs keeps
+//! its values: there the same characters are written as JSON escapes.
 
 use alloc::borrow::Cow;
 use alloc::format;
@@ -21,19 +22,20 @@ use alloc::string::String;
 use core::fmt::{self, Write as _};
 use core::ops::Range;
 
-/// `text` in one line, with nothing in it that isn't seen.
+/// Escapes `text` to one line without invisible characters.
 pub fn escape(text: &str) -> Cow<'_, str> {
     replace(text, is_obeyed, |c, out| out.extend(c.escape_default()))
 }
 
-/// The same for text of several lines, such as a parser's error with the lines of a file: newlines and tabs stay.
+/// The same for text of several lines, such as a parser's error with the lines of a file: newlines
+/// and tabs are kept.
 pub fn escape_lines(text: &str) -> Cow<'_, str> {
     replace(text, is_obeyed_in_lines, |c, out| {
         out.extend(c.escape_default());
     })
 }
 
-/// JSON that means the same, for programs and for the terminal that it may be shown in: `"\u202e"`.
+/// JSON with the same values, for programs and for a terminal: `"\u202e"`.
 pub fn escape_json(json: &str) -> Cow<'_, str> {
     replace(json, is_obeyed_in_lines, |c, out| {
         for unit in c.encode_utf16(&mut [0; 2]) {
@@ -42,13 +44,14 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     })
 }
 
-/// Where a span of a file begins (line and column, from 1), and its line with a caret below: what a parser's error points at.
+/// The position of a span in a file (line and column, from 1), and its line with a caret below, for
+/// a parser's error.
 pub fn point_at(source: &str, span: Range<usize>) -> (usize, usize, String) {
     let before = source.get(..span.start).unwrap_or(source);
     let begin = before.rfind('\n').map_or(0, |at| at + 1);
     let line = source[begin..].lines().next().unwrap_or_default();
     let (number, indent) = (before.matches('\n').count() + 1, &before[begin..]);
-    // A tab is as wide below as above.
+    // A tab below is as wide as above.
     let space = indent.chars().map(|c| if c == '\t' { c } else { ' ' });
     let space: String = space.collect();
     let marked = source.get(span).unwrap_or_default();
@@ -62,7 +65,7 @@ fn digits(number: usize) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
-/// A sink that escapes what is written through it, as [`escape`] does.
+/// A sink that escapes everything written through it, like [`escape`].
 pub struct Escaping<W>(pub W);
 
 impl<W: fmt::Write> fmt::Write for Escaping<W> {
@@ -143,7 +146,7 @@ mod tests {
             let mut sink = Escaping(String::new());
             assert!(sink.write_str(text).is_ok());
             assert_eq!(sink.0, expected);
-            // What was escaped once isn't escaped again.
+            // Escaped text isn't escaped again.
             assert_eq!(escape(expected), expected);
         }
     }
@@ -158,11 +161,11 @@ mod tests {
         check(0..1, 1, 1, "  |\n1 | a = 1\n  | ^");
         check(7..8, 2, 2, "  |\n2 | \tb = 'é' c\n  | \t^");
         check(16..17, 2, 10, "  |\n2 | \tb = 'é' c\n  | \t        ^");
-        // To the end of the line at most; and the end of the file is a place, too.
+        // Up to the end of the line at most; the end of the file is a valid position.
         check(11..19, 2, 6, "  |\n2 | \tb = 'é' c\n  | \t    ^^^^^");
         check(19..19, 3, 2, "  |\n3 | d\n  |  ^");
         check(900..901, 3, 2, "  |\n3 | d\n  |  ^");
-        // Within a character.
+        // Inside a character.
         let _no_panic = point_at(source, 13..14);
         assert_eq!(point_at("", 0..0), (1, 1, "  |\n1 | \n  | ^".into()));
     }

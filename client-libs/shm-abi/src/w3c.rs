@@ -1,15 +1,17 @@
-//! W3C trace context: what `traceparent` and `tracestate` say, read from strangers and written for others. Daemons and applications find it in a
-//! call's metadata, and have to agree about what is one.
+//! W3C trace context: `traceparent` and `tracestate`, parsed from strangers and written for others.
+//! Daemons and applications find it in a call's metadata, and must agree on its validity.
 //!
 //! ```text
 //!  traceparent   00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 //!                version  trace, 16 bytes          parent, 8 bytes   flags
 //! ```
 //!
-//! Invariant: a [`Context`] has no id that is all zero. A later version is read as far as this one goes, as the recommendation says, and written as
-//! version 0. All of version 0 have one length, so a parent is replaced in place.
+//! Invariant: a [`Context`] has no id that is all zero. A later version is parsed as far as this
+//! one defines it, as the recommendation requires, and written as version 0. All of version 0 have
+//! one length, so a parent is replaced in place.
 //!
-//! Absent on purpose: baggage, which is the applications', and any judgement of what `tracestate` says.
+//! Absent on purpose: baggage, which belongs to applications, and any interpretation of
+//! `tracestate`.
 
 use alloc::string::String;
 use core::fmt;
@@ -17,45 +19,45 @@ use core::fmt;
 /// The metadata key of the parent.
 pub const TRACEPARENT: &str = "traceparent";
 
-/// The metadata key of what vendors add to it.
+/// The metadata key of vendors' additions.
 pub const TRACESTATE: &str = "tracestate";
 
-/// Bytes of a `traceparent` of version 0.
+/// The bytes of a `traceparent` of version 0.
 pub const TRACEPARENT_BYTES: usize = 55;
 
-/// Where the parent's id is in it.
+/// The offset of the parent's id.
 const PARENT_AT: usize = 36;
 
-/// Of the flags: the caller may have recorded it.
+/// The flag for a caller that may have recorded its span.
 const SAMPLED: u8 = 1;
 
-/// Names a trace. Never all zero.
+/// The id of a trace. Never all zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TraceId([u8; 16]);
 
-/// Names a span of a trace. Never all zero.
+/// The id of a span. Never all zero.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SpanId([u8; 8]);
 
 impl TraceId {
-    /// `None`: all zero names nothing.
+    /// `None` if all bytes are zero.
     pub fn new(bytes: [u8; 16]) -> Option<TraceId> {
         (bytes != [0; 16]).then_some(TraceId(bytes))
     }
 
-    /// As it travels.
+    /// The bytes, in the order of sending.
     pub fn bytes(&self) -> &[u8; 16] {
         &self.0
     }
 }
 
 impl SpanId {
-    /// `None`: all zero names nothing.
+    /// `None` if all bytes are zero.
     pub fn new(bytes: [u8; 8]) -> Option<SpanId> {
         (bytes != [0; 8]).then_some(SpanId(bytes))
     }
 
-    /// As it travels.
+    /// The bytes, in the order of sending.
     pub fn bytes(&self) -> &[u8; 8] {
         &self.0
     }
@@ -89,7 +91,7 @@ impl fmt::Debug for SpanId {
     }
 }
 
-/// What a `traceparent` says.
+/// The contents of a `traceparent`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// The trace that a call belongs to.
@@ -101,11 +103,11 @@ pub struct Context {
 }
 
 impl Context {
-    /// Reads what somebody wrote; `None`: it is none.
+    /// Parses a `traceparent`; `None` if it is invalid.
     pub fn parse(text: &[u8]) -> Option<Context> {
         let (version, rest) = text.split_at_checked(2)?;
         let [version] = hex(version)?;
-        // 255 is forbidden. Of version 0 nothing may follow, of later ones only what is set apart.
+        // 255 is forbidden. In version 0 nothing may follow, in later ones only separated fields.
         let fits = match version {
             0 => text.len() == TRACEPARENT_BYTES,
             255 => false,
@@ -122,7 +124,7 @@ impl Context {
         dashes.then_some(context)
     }
 
-    /// As it is written. Not by a formatter, which is called once for each byte.
+    /// The text's bytes. It doesn't use a formatter, which is called once per byte.
     pub fn to_bytes(&self) -> [u8; TRACEPARENT_BYTES] {
         let mut text = *b"00-................................-................-00";
         put_hex(&mut text[3..35], &self.trace.0);
@@ -131,20 +133,20 @@ impl Context {
         text
     }
 
-    /// The same, as text.
+    /// The text.
     pub fn to_text(&self) -> String {
         self.to_bytes().map(char::from).iter().collect()
     }
 }
 
-/// Puts another parent into a `traceparent` that was [parsed](Context::parse).
+/// Replaces the parent in a `traceparent` that was [parsed](Context::parse).
 pub fn replace_parent(text: &mut [u8], parent: SpanId) {
     if let Some(place) = text.get_mut(PARENT_AT..PARENT_AT + 16) {
         put_hex(place, &parent.0);
     }
 }
 
-/// Two digits for each byte.
+/// Writes two digits for each byte.
 fn put_hex(place: &mut [u8], bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for (pair, byte) in place.chunks_exact_mut(2).zip(bytes) {
@@ -155,7 +157,7 @@ fn put_hex(place: &mut [u8], bytes: &[u8]) {
     }
 }
 
-/// Lower case only, as the recommendation has it.
+/// Lower case only, as the recommendation requires.
 fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -218,7 +220,7 @@ mod tests {
         for text in wrong {
             assert_eq!(Context::parse(text.as_bytes()), None, "{text}");
         }
-        // Any bytes: none panics, and what is read can be read again.
+        // Random bytes don't panic, and a parsed context can be parsed again.
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..100_000 {
             let mut text = GOOD.as_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! How a thread waits for another process of this host: look, give the core away, look again; in the end, sleep.
+//! A thread's wait for another process of this host: poll, yield the core, poll again; in the end,
+//! sleep.
 //!
 //! ```text
 //!            nothing there              budget used up
@@ -12,51 +13,58 @@
 //!    └─ tended ───┘
 //! ```
 //!
-//! Yielding hands the core over for the price of a context switch, about 1 us, where a wake-up across cores costs 57: as long as
-//! everybody who shares the core yields, too. To somebody who doesn't (a compiler, a client in a tight loop, or what runs when nobody
-//! else wants to), it gives away a whole slice of the scheduler's, milliseconds. So each yield is timed: one that took long says that
-//! the core is contended, and for a while, longer each time, the waiter doesn't yield. A sleeper is woken promptly even on a busy
-//! core. Better still is to keep the core for a moment, if what is waited for is done on another one; who would do it on this one
-//! can't, and that is found out: pausing that has been in vain more often than not is left alone for a while, longer each time.
+//! Yielding passes the core on for the price of a context switch, about 1 us, where a wake-up
+//! across cores costs 57 us. That holds as long as every thread on the core yields, too. To a
+//! thread that doesn't (a compiler, a client in a tight loop, or an idle-priority task), a yield
+//! gives away a whole time slice of the scheduler, milliseconds. So each yield is timed: a long one
+//! shows that the core is contended, and for a while, longer each time, the waiter doesn't yield. A
+//! sleeper is woken promptly even on a busy core. Better still is to keep the core for a moment, if
+//! the awaited work is done on another core. But a pause blocks work that needs this core. The
+//! waiter detects this: after more failures than successes it stops pausing for a while, longer
+//! each time.
 //!
-//! A budget of about what a wake-up costs is never more than twice as dear as knowing beforehand when something comes (Karlin et al.,
-//! "Competitive randomized algorithms for nonuniform problems"): but where things come just after it, a waiter pays for both.
-//! So it remembers how its waits ended: if less than one in eight was over within the budget, it sleeps at once. A sleep tells as
-//! much about that as looking would have. What it waits for is of two kinds, with a memory each: an [`Answer`](For::Answer) comes after
-//! what somebody else's work takes, [`Anything`](For::Anything) whenever somebody likes.
+//! A budget of about the cost of a wake-up is never more than twice as expensive as an optimal
+//! choice (Karlin et al., "Competitive randomized algorithms for nonuniform problems"). But if
+//! events come just after the budget, a waiter pays for both. So it remembers how its waits ended:
+//! if less than one in eight ended within the budget, it sleeps at once. A sleep reveals as much
+//! about that as polling. There are two kinds of waits, each with its own memory: an
+//! [`Answer`](For::Answer) comes after the duration of another process's work,
+//! [`Anything`](For::Anything) at any time.
 //!
-//! Absent: any knowledge of what is waited for; that is the ring's (`announce_sleep`) and the caller's.
+//! Absent: the awaited condition; that belongs to the ring (`announce_sleep`) and the caller.
 
 use core::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
-/// A yield that takes longer met somebody who doesn't yield: 500 us, well above what a daemon's or library's turn takes.
+/// The duration of a yield that shows a contended core: 500 us, well above a turn of a daemon or a
+/// library.
 const CONTENDED_NS: u64 = 500_000;
 
-/// For how long a contended core isn't yielded to again, and pausing that is in vain isn't tried; doubles each time up to the
-/// second, starts over when it went well for [`WELL`] times as long.
+/// How long a contended core isn't yielded, and useless pausing isn't tried; doubles each time up
+/// to 1 s, and starts over after [`WELL`] times as long without trouble.
 const AVOID_NS: (u64, u64) = (10_000_000, 1_000_000_000);
 
 /// See [`AVOID_NS`].
 const WELL: u64 = 4;
 
-/// How long a contended core is kept at most: 50 us, what a call takes that nobody has to be woken for. With 20 it ended too early
-/// as often as not.
+/// The longest pause on a contended core: 50 us, the duration of a call without a wake-up. With 20
+/// us it ended too early half the time.
 const PAUSE_NS: u64 = 50_000;
 
-/// Pauses between two looks: about a microsecond.
+/// The pause instructions between two polls: about 1 us.
 const PAUSES: u32 = 32;
 
-/// What a wake-up takes at most, usually: so much later a sleeper finds out that something came. 60 us.
+/// The usual maximum delay of a wake-up, after which a sleeper notices an event: 60 us.
 const WAKE_NS: u64 = 60_000;
 
-/// Of so many parts, those of the waits of late that were over within the budget; a wait's weight is an eighth.
+/// The scale of the share of recent waits that ended within the budget; each wait has a weight of
+/// 1/8.
 const ALL: u16 = 256;
 
-/// From here on looking is worth it.
+/// From this share on polling is worthwhile.
 const WORTH: u16 = ALL / 8;
 
-/// From here on pausing is worth it.
+/// From this share on pausing is worthwhile.
 const PAUSE_WORTH: u16 = ALL / 2;
 
 /// CLOCK_MONOTONIC in nanoseconds: the clock of deadlines, the same in all processes of a host.
@@ -66,25 +74,25 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// What to do after having found nothing.
+/// The next step after an unsuccessful poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Some time has passed, perhaps somebody else's: look again.
+    /// Some time has passed, perhaps used by another thread: poll again.
     Look,
-    /// Publish that this side sleeps, look once more, and sleep.
+    /// Announce sleep, poll once more, and sleep.
     Sleep,
 }
 
-/// What a thread waits for.
+/// The kind of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum For {
-    /// Something that was begun comes back.
+    /// The result of something that was begun.
     Answer,
-    /// Nothing is under way: whatever comes next.
+    /// The next event, with nothing in flight.
     Anything,
 }
 
-/// How a thread lets time pass.
+/// The way in which a thread lets time pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pass {
     Yield,
@@ -92,11 +100,11 @@ enum Pass {
     Sleep,
 }
 
-/// Something that is left alone for a while, and for longer if it goes wrong again soon.
+/// A measure that is avoided for a while, and for longer if it fails again soon.
 #[derive(Clone, Copy, Debug, Default)]
 struct Avoid {
     until_ns: u64,
-    /// How long it was avoided the last time; 0: never yet.
+    /// The last duration of avoidance; 0: never avoided.
     for_ns: u64,
 }
 
@@ -116,29 +124,29 @@ impl Avoid {
     }
 }
 
-/// One thread's way of waiting.
+/// One thread's waiting strategy.
 #[derive(Debug)]
 pub struct Patience {
     budget_ns: u64,
-    /// Since when nothing came, and what was waited for then; `None`: something just did.
+    /// The start and kind of the current wait; `None`: an event just came.
     idle: Option<(u64, For)>,
     /// The budget of this wait is used up.
     in_vain: bool,
-    /// By what is waited for: how often it came within the budget.
+    /// Per kind: how often an event came within the budget.
     odds: [u16; 2],
-    /// Yielding, while the core is taken for contended.
+    /// Avoids yielding while the core counts as contended.
     contended: Avoid,
     /// This wait has paused.
     paused: bool,
-    /// By what is waited for: how often it came within a pause.
+    /// Per kind: how often an event came within a pause.
     pause_odds: [u16; 2],
-    /// By what is waited for: pausing, while it is taken for useless.
+    /// Per kind: avoids pausing while it counts as useless.
     useless: [Avoid; 2],
 }
 
 impl Patience {
-    /// Looks for up to `budget` before it sleeps, as long as that is worth it; zero: sleeps at once; [`Duration::MAX`]: looks for ever,
-    /// unless the core is contended.
+    /// Polls for up to `budget` before it sleeps, as long as that is worthwhile. Zero: sleeps at
+    /// once; [`Duration::MAX`]: polls for ever, unless the core is contended.
     pub fn new(budget: Duration) -> Patience {
         Patience {
             budget_ns: u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX),
@@ -152,7 +160,7 @@ impl Patience {
         }
     }
 
-    /// Something came, or the sleep is over.
+    /// Records an event, or the end of a sleep.
     #[inline]
     pub fn reset(&mut self) {
         if let Some((since_ns, what)) = self.idle.take() {
@@ -160,7 +168,7 @@ impl Patience {
         }
     }
 
-    /// Nothing came. Lets some time pass, or says that it is time to sleep.
+    /// Records an unsuccessful poll. Lets some time pass, or tells the caller to sleep.
     pub fn step(&mut self, what: For) -> Step {
         let now = now_ns();
         match self.pass(now, what) {
@@ -201,7 +209,7 @@ impl Patience {
         if core::mem::take(&mut self.paused) {
             self.pause_odds[at] -= self.pause_odds[at] / 8;
             if self.pause_odds[at] < PAUSE_WORTH {
-                // One more try then.
+                // Allow one more try then.
                 self.pause_odds[at] = PAUSE_WORTH;
                 self.useless[at].begin(now_ns);
             }
@@ -209,7 +217,8 @@ impl Patience {
         Pass::Sleep
     }
 
-    /// A wait took so long. Asleep that is when it was noticed: something came up to a wake-up's time before.
+    /// Records the duration of a wait. A sleeper noticed its event up to a wake-up's time after it
+    /// came.
     fn learn(&mut self, what: For, waited_ns: u64) {
         if core::mem::take(&mut self.paused) {
             let odds = &mut self.pause_odds[what as usize];
@@ -271,7 +280,7 @@ mod tests {
         for _ in 0..100 {
             patience.learn(For::Anything, 1_000_000);
         }
-        // Asleep it learns that looking would have done.
+        // While asleep it learns that polling would have sufficed.
         patience.learn(For::Anything, 50_000);
         assert_eq!(in_vain(&mut patience), 2, "one of a hundred may be chance");
         for _ in 0..100 {
@@ -333,7 +342,7 @@ mod tests {
         assert_eq!(avoided(&mut now), 20, "and that was soon again");
     }
 
-    /// A waiter whose core has just been found contended, until long after whatever a test does.
+    /// A waiter whose core was just found contended, for longer than any test runs.
     fn contended(budget: Duration) -> Patience {
         let mut patience = Patience::new(budget);
         patience.contended.until_ns = u64::MAX;
@@ -353,7 +362,7 @@ mod tests {
         }
     }
 
-    /// Whether one wait pauses that is over after `waited_ns`.
+    /// Whether a wait pauses that ends after `waited_ns`.
     fn pauses(patience: &mut Patience, now_ns: u64, what: For, waited_ns: u64) -> bool {
         let pass = patience.pass(now_ns, what);
         if waited_ns >= PAUSE_NS {

@@ -1,4 +1,4 @@
-//! Wake-ups between an app and the daemon, such that neither can block or deafen the daemon.
+//! Wake-ups between an app and the daemon. Neither can block or deafen the daemon.
 //!
 //! ```text
 //!   app                                            daemon
@@ -7,14 +7,14 @@
 //! ```
 //!
 //! Invariants:
-//! - **The daemon never reads or writes the doorbell.** The app shares its open file description and could
-//!   clear O_NONBLOCK at any moment. Edge triggering makes each of the app's writes an event although
-//!   nobody ever resets the counter.
-//! - **The app never gets the wake eventfd.** It gets an epoll descriptor that watches it: pollable,
-//!   nestable in the app's own reactor, and useless for filling or draining the counter. So the
-//!   daemon's write can't block: 2^64 wake-ups don't happen.
+//! - **The daemon never reads or writes the doorbell.** The app shares its open file description
+//!   and could clear O_NONBLOCK at any moment. With edge triggering each of the app's writes is an
+//!   event, although nobody resets the counter.
+//! - **The app never gets the wake eventfd.** It gets an epoll descriptor that watches it:
+//!   pollable, nestable in the app's own reactor, and useless for filling or draining the counter.
+//!   So the daemon's write can't block: 2^64 wake-ups don't happen.
 //!
-//! When to ring is the ring's business ([`Producer::needs_wake`](crate::ring::Producer::needs_wake)).
+//! The ring decides when to wake ([`Producer::needs_wake`](crate::ring::Producer::needs_wake)).
 
 use crate::segment::SegmentError;
 use alloc::sync::Arc;
@@ -25,7 +25,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
-/// The daemon's end of an app's doorbell: only ever watched.
+/// The daemon's end of an app's doorbell: it only watches.
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
@@ -33,7 +33,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// A new doorbell and the descriptor that the app rings it by.
+    /// A new doorbell, and the app's descriptor for it.
     pub(crate) fn create() -> Result<(Doorbell, OwnedFd), SegmentError> {
         let failed = |step| {
             move |errno| SegmentError::System {
@@ -54,7 +54,7 @@ impl Doorbell {
         ))
     }
 
-    /// One that another process watched until now.
+    /// A doorbell that another process watched.
     pub(crate) fn resumed(fd: OwnedFd) -> Doorbell {
         Doorbell {
             fd,
@@ -62,11 +62,11 @@ impl Doorbell {
         }
     }
 
-    /// Has `epoll` report each ring as an event that carries `token`. Ends with the doorbell: dropping
-    /// it removes the watch, which closing alone wouldn't, because the app holds the same description.
+    /// Makes `epoll` report each ring as an event with `token`. Dropping the doorbell removes the
+    /// watch; closing alone wouldn't, because the app holds the same description.
     ///
     /// # Errors
-    /// What epoll_ctl says: out of memory, or too many watches.
+    /// The error of epoll_ctl: out of memory, or too many watches.
     pub fn watch(&mut self, epoll: &Arc<OwnedFd>, token: u64) -> Result<(), Errno> {
         self.unwatch();
         epoll::add(
@@ -110,7 +110,7 @@ impl DoorbellRinger {
         DoorbellRinger { fd }
     }
 
-    /// Tells the daemon to look at the submission ring.
+    /// Makes the daemon poll the submission ring.
     #[inline]
     pub fn ring(&self) {
         raise(&self.fd);
@@ -124,7 +124,7 @@ pub struct Wake {
 }
 
 impl Wake {
-    /// A new wake and the epoll descriptor that the app listens on.
+    /// A new wake, and the app's epoll descriptor for it.
     pub(crate) fn create() -> Result<(Wake, OwnedFd), SegmentError> {
         let failed = |step| {
             move |errno| SegmentError::System {
@@ -146,12 +146,12 @@ impl Wake {
         Ok((Wake { fd }, listener))
     }
 
-    /// One that another process had until now.
+    /// A wake that another process had.
     pub(crate) fn resumed(fd: OwnedFd) -> Wake {
         Wake { fd }
     }
 
-    /// Tells the app to look at the completion ring. Never blocks.
+    /// Makes the app poll the completion ring. Never blocks.
     #[inline]
     pub fn wake(&self) {
         raise(&self.fd);
@@ -164,9 +164,9 @@ impl AsFd for Wake {
     }
 }
 
-/// The app's end of its wake: waits for the daemon, alone or as part of the app's reactor.
+/// The app's end of its wake: waits for the daemon, alone or in the app's reactor.
 ///
-/// As a descriptor it is readable when a wake came since the last [`wait`](WakeListener::wait).
+/// As a descriptor it is readable if a wake came since the last [`wait`](WakeListener::wait).
 #[derive(Debug)]
 pub struct WakeListener {
     epoll: OwnedFd,
@@ -177,13 +177,14 @@ impl WakeListener {
         WakeListener { epoll }
     }
 
-    /// Waits until a wake comes, or the time is up (`None`: for ever; zero: only looks). Says whether one
-    /// came, and forgets it; several count as one. A signal ends the wait like its timeout.
+    /// Waits until a wake comes, or the timeout (`None`: without limit; zero: only polls). Returns
+    /// whether one came, and resets it; several count as one. A signal ends the wait like its
+    /// timeout.
     ///
     /// # Errors
-    /// What epoll_wait says; nothing that an intact descriptor causes.
+    /// The error of epoll_wait; none occurs for an intact descriptor.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Errno> {
-        // A timeout past what the clock can say is for ever.
+        // A timeout beyond the clock's range is unlimited.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut events = [MaybeUninit::<Event>::uninit(); 1];
         match epoll::wait(&self.epoll, &mut events, timeout.as_ref()) {
@@ -203,8 +204,8 @@ impl AsFd for WakeListener {
 /// Adds one to an eventfd.
 #[inline]
 fn raise(fd: &OwnedFd) {
-    // It can only fail with EAGAIN on a full counter. Ours isn't; an app that fills its doorbell's
-    // deafens the daemon to itself alone.
+    // It fails only with EAGAIN on a full counter. The daemon's isn't full; an app that fills its
+    // own doorbell deafens the daemon to itself alone.
     let _full = rustix::io::write(fd, &1u64.to_ne_bytes());
 }
 

@@ -1,7 +1,9 @@
-//! `false-successor WHAT ...`: a process that says that it is ready to take a daemon's place, and then isn't.
+//! `false-successor WHAT ...`: a process that claims to be ready to take a daemon's place, and then
+//! isn't.
 //!
-//! WHAT it does once the store is its own: `ends`, `refuses`, or `waits` for ever; `late-ends`, `late-refuses` and `late-waits` do it once it
-//! has all sessions. `mumbles` says no message in the first place.
+//! WHAT it does once it owns the store: it `ends`, `refuses`, or `waits` for ever. `late-ends`,
+//! `late-refuses` and `late-waits` do so once it has all sessions. `mumbles` sends something that
+//! isn't a message.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -20,14 +20,14 @@ use tollgate_conformance::interop::everything::All;
 use tollgate_conformance::interop::everything::everything_client::EverythingClient;
 use tollgate_conformance::interop::{Answer, Ask, SemanticsClient};
 
-/// What came of a case.
+/// The outcome of a case.
 #[derive(Default)]
 struct Outcome {
     responses: Vec<Value>,
     metadata: MetadataMap,
     trailers: MetadataMap,
     status: Option<Status>,
-    /// Of the reply to Swap.
+    /// The block of the reply to Swap.
     block: Vec<u8>,
 }
 
@@ -143,7 +143,7 @@ async fn called(clients: &Clients, case: &Value, outcome: &mut Outcome) -> Resul
             outcome.block = encode_inline(&reply.get_ref().to_owned()).unwrap_or_default();
         }
         other => {
-            let text = format!("the case has no method that there is: {other:?}");
+            let text = format!("the case's method doesn't exist: {other:?}");
             return Err(Status::new(Code::UNIMPLEMENTED, text));
         }
     }
@@ -215,14 +215,14 @@ impl Outcome {
     }
 }
 
-/// Requests, each of which waits until the answers to those before have come, if they are sent in lockstep.
+/// Requests. In lockstep, each waits for the answers to the previous ones.
 #[derive(Clone)]
 struct Gate(Arc<Mutex<Gated>>);
 
 struct Gated {
     asks: VecDeque<Ask>,
     lockstep: bool,
-    /// Answers that are still to come.
+    /// The number of outstanding answers.
     owed: u32,
     waker: Option<Waker>,
 }
@@ -237,7 +237,7 @@ impl Gate {
         })))
     }
 
-    /// An answer came.
+    /// Records an answer.
     fn open(&self) {
         let mut gated = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         gated.owed = gated.owed.saturating_sub(1);

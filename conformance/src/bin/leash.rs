@@ -1,8 +1,8 @@
 //! `leash PARENT COMMAND ARGS...`: becomes COMMAND, which the kernel will kill when PARENT dies.
 //!
-//! The testbed starts everything through this program, so that a test that is interrupted, or
-//! killed itself, leaves nothing running. The order matters: the death signal is requested first,
-//! and only then is the parent's identity checked; a parent that died in between is noticed.
+//! The testbed starts everything through this program, so that a test that is interrupted or killed
+//! leaves nothing running. The order matters: the death signal is requested first, and only then is
+//! the parent's identity checked; so a parent that died in between is detected.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::CommandExt;

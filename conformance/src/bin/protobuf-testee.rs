@@ -1,11 +1,12 @@
-//! What protobuf's conformance test runner talks to: our `decode` and `encode`, and the JSON mapping, as a subprocess.
+//! The subject of protobuf's conformance test runner: `decode`, `encode` and the JSON mapping, as a
+//! subprocess.
 //!
 //! ```text
 //! protobuf-testee (interpreter | machine-code) INCLUDE EDITIONS
 //! ```
 //!
-//! The runner's protocol is a `u32` length and a `ConformanceRequest`, answered alike, until standard input ends. Every
-//! message takes the way that it takes in the service, through a block:
+//! The runner sends a `u32` length and a `ConformanceRequest`, and gets its answer in the same
+//! form, until standard input ends. Every message goes through a block, like in the service:
 //!
 //! ```text
 //! protobuf ─ decode ─┐                                ┌─ encode ─ protobuf
@@ -13,8 +14,9 @@
 //! JSON ─ write_block ┘                                └─ read_block ─ JSON
 //! ```
 //!
-//! As machine code, each step is done by the interpreter as well, and a difference in verdict, block or bytes is answered
-//! as a runtime error, which fails the test. Text format is skipped: Tollgate doesn't have it.
+//! In machine-code mode the interpreter does each step as well. A difference in verdict, block or
+//! bytes is answered as a runtime error, which fails the test. Text format is skipped: Tollgate
+//! doesn't support it.
 //!
 //! `INCLUDE` holds the suite's `.proto` files; those of the editions come compiled, in the descriptor set `EDITIONS`.
 #![forbid(unsafe_code)]
@@ -31,20 +33,20 @@ use tollgate_schema::limits::MAX_EXTENTS;
 use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::{Layouts, MessageId, Schema};
 
-/// The suite's messages; the runner says which one a request is about.
+/// The suite's messages; the runner names the one that a request is about.
 const PROTO_FILES: [&str; 2] = [
     "google/protobuf/test_messages_proto2.proto",
     "google/protobuf/test_messages_proto3.proto",
 ];
 
-/// Longest request; what is longer isn't from the runner.
+/// The longest request; the runner sends no longer ones.
 const MAX_REQUEST: usize = 64 << 20;
 
 /// Values of `ConformanceRequest.requested_output_format`.
 const PROTOBUF: i32 = 1;
 const JSON: i32 = 2;
 
-/// The value of `ConformanceRequest.test_category` by which the runner has unknown fields of JSON ignored.
+/// The value of `ConformanceRequest.test_category` with which unknown fields of JSON are ignored.
 const IGNORE_UNKNOWN: i32 = 3;
 
 #[derive(Clone, PartialEq, Message)]
@@ -93,7 +95,7 @@ enum Answer {
     SerializeError(String),
 }
 
-/// Everything that a message type needs.
+/// The data for a message type.
 struct Subject {
     layouts: Arc<Layouts>,
     id: MessageId,
@@ -177,7 +179,7 @@ impl Testee {
         })
     }
 
-    /// The answer, or the one that ends the request early.
+    /// The answer; an `Err` ends the request early.
     fn answer(&mut self, request: Request) -> Result<Answer, Answer> {
         if !matches!(request.output, PROTOBUF | JSON) {
             return Err(Answer::Skipped("only protobuf and JSON".to_owned()));
@@ -230,7 +232,7 @@ impl Testee {
 }
 
 impl Subject {
-    /// What both executors answer; a runtime error if they differ.
+    /// The result of both executors; a runtime error if they differ.
     fn both<T: PartialEq>(
         &self,
         step: &str,
@@ -270,7 +272,7 @@ impl Subject {
             .map_err(|e| Answer::ParseError(e.to_string()))
     }
 
-    /// Takes a block through the service: the sender's check and the receiver's. Neither may have a complaint.
+    /// Passes a block through the service: the sender's check and the receiver's. Neither may fail.
     fn deliver(&self, block: Vec<u8>) -> Result<Vec<u8>, Answer> {
         let delivered = self.both("gather and accept", |codec| {
             let explain = |fault| codec.explain(&fault);
@@ -314,7 +316,7 @@ impl Subject {
 
 fn verdict<T>(result: &Result<T, String>) -> String {
     match result {
-        Ok(_) => "accepted, with other bytes or not at all by the other".to_owned(),
+        Ok(_) => "accepted, but with different bytes, or refused by the other".to_owned(),
         Err(sentence) => format!("refused ({sentence})"),
     }
 }

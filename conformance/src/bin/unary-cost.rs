@@ -1,5 +1,6 @@
-//! So many calls with one request of 64 bytes and one reply, for whoever counts instructions: `unary-cost SOCKET TOKEN [TOGETHER] CALLS`, with
-//! a server of hotel.Echo running; so many at a time, otherwise one after the other. The same as `client-libs/c/tests/cost.c`.
+//! Makes calls with one request of 64 bytes and one reply, for counting instructions: `unary-cost
+//! SOCKET TOKEN [TOGETHER] CALLS`, with a running server of hotel.Echo. TOGETHER calls are in
+//! flight at a time, by default one. The same as `client-libs/c/tests/cost.c`.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -20,7 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     };
     let mut options = SessionOptions::new(socket, token);
-    // How often it looks before it sleeps is the machine's.
+    // The number of polls before sleeping depends on the machine.
     options.spin = Duration::ZERO;
     let session = Session::open(options)?;
     let client = EchoClient::new(Channel::new(&session, ""));
@@ -29,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let reply = client.echo(EchoMessage { payload }).await?;
         match reply.get_ref().view().payload().len() {
             64 => Ok(()),
-            _ => Err(Box::<dyn Error>::from("the reply is another one")),
+            _ => Err(Box::<dyn Error>::from("the reply is wrong")),
         }
     };
     for _ in 0..calls.parse::<usize>()? / together {

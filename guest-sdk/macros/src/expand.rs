@@ -1,4 +1,5 @@
-//! From what was written and what the schema says to code: view types, constants, the manifest and the dispatch.
+//! Generates the code from the parsed attributes and the schema: view types, constants, the
+//! manifest and the dispatch.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ struct Hook {
     fields: Fields,
 }
 
-/// The whole expansion. `directory` is where the crate's `Cargo.toml` is.
+/// The whole expansion. `directory` is the directory of the crate's `Cargo.toml`.
 pub(crate) fn policy(
     arguments: TokenStream,
     item: TokenStream,
@@ -41,7 +42,7 @@ pub(crate) fn policy(
     let policy = implementation(&spec, &block, &hooks, &entries);
     let described = described(&block, &hooks, &entries);
     let watched = spec.proto.as_ref().map(|proto| {
-        // So that the policy is built again when its schema changes.
+        // Rebuilds the policy when its schema changes.
         quote! { const _: &str = ::core::include_str!(::core::concat!(::core::env!("CARGO_MANIFEST_DIR"), "/", #proto)); }
     });
     let ty = &block.self_ty;
@@ -59,18 +60,18 @@ pub(crate) fn policy(
 fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
     let here = Span::call_site();
     if spec.name.is_none() {
-        return Err(Error::new(here, "say name = \"...\" in #[policy(..)]"));
+        return Err(Error::new(here, "set name = \"...\" in #[policy(..)]"));
     }
     if hooks.is_empty() {
         return Err(Error::new(
             here,
-            "nothing is judged: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
+            "there is no hook: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
         ));
     }
     if spec.has_stateless_replies() && spec.state_version.is_none() {
         return Err(Error::new(
             here,
-            "stateless_replies is about what is handed over: say state_version = ... in #[policy(..)], too",
+            "stateless_replies needs a state: set state_version = ... in #[policy(..)], too",
         ));
     }
     for (function, argument, said) in [
@@ -82,13 +83,13 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
             (true, false) => {
                 return Err(Error::new(
                     here,
-                    format!("there is `fn {function}`: say {argument} = ... in #[policy(..)]"),
+                    format!("`fn {function}` exists: set {argument} = ... in #[policy(..)]"),
                 ));
             }
             (false, true) => {
                 return Err(Error::new(
                     here,
-                    format!("{argument} is said, and there is no `fn {function}`"),
+                    format!("{argument} is set, but `fn {function}` doesn't exist"),
                 ));
             }
             _ => {}
@@ -102,7 +103,7 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
             return Err(Error::new(
                 written.view.span(),
                 format!(
-                    "fn {} changes fields: let it take &mut of a view type of its own",
+                    "fn {} changes fields: take &mut of its own view type",
                     written.function
                 ),
             ));
@@ -111,7 +112,7 @@ fn check(spec: &Spec, block: &ItemImpl, hooks: &[Hook]) -> Result<()> {
             return Err(Error::new(
                 written.view.span(),
                 format!(
-                    "fn {} reads metadata: let it take a view type of its own",
+                    "fn {} reads metadata: take its own view type",
                     written.function
                 ),
             ));
@@ -150,7 +151,7 @@ fn entries(hooks: &[Hook]) -> Result<Vec<Entry<'_>>> {
             if slot.replace(hook).is_some() {
                 return Err(Error::new(
                     pattern.span(),
-                    format!("two functions judge {}", pattern.value()),
+                    format!("two functions have a hook for {}", pattern.value()),
                 ));
             }
         }
@@ -244,7 +245,7 @@ fn constants(spec: &Spec) -> TokenStream {
     quote! { #(#constants)* }
 }
 
-/// One view type per name; functions may share one if it means the same in both.
+/// One view type per name; functions may share one if its fields are the same in both.
 fn views(hooks: &[Hook]) -> Result<Vec<TokenStream>> {
     let mut made: Vec<(&Ident, &Fields)> = Vec::new();
     let mut views = Vec::new();
@@ -255,7 +256,9 @@ fn views(hooks: &[Hook]) -> Result<Vec<TokenStream>> {
             Some(_) => {
                 return Err(Error::new(
                     name.span(),
-                    format!("`{name}` has other fields in another function; choose another name"),
+                    format!(
+                        "`{name}` has different fields in another function; choose another name"
+                    ),
                 ));
             }
             None => {
@@ -275,7 +278,7 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
         if taken.contains(&base) {
             return Err(Error::new(
                 name.span(),
-                format!("two fields of `{name}` would be read by `{base}()`"),
+                format!("two fields of `{name}` would have the same getter `{base}()`"),
             ));
         }
         getters.push(getter(field, &base, index));
@@ -285,7 +288,9 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
         if taken.contains(&base) {
             return Err(Error::new(
                 name.span(),
-                format!("two fields or metadata keys of `{name}` would be read by `{base}()`"),
+                format!(
+                    "two fields or metadata keys of `{name}` would have the same getter `{base}()`"
+                ),
             ));
         }
         taken.push(base);
@@ -299,7 +304,7 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
     let key_setters = fields.metadata_changes.setters();
     Ok(quote! {
         /// A call, reduced to the fields and metadata keys that the policy declares.
-        #[allow(dead_code, reason = "a policy need not use all that it declares")]
+        #[allow(dead_code, reason = "a policy need not use all declared fields")]
         struct #name<'a> {
             call: ::tollgate_policy::Call<'a>,
             effects: ::tollgate_policy::Effects,
@@ -317,7 +322,7 @@ fn view(name: &Ident, fields: &Fields) -> Result<TokenStream> {
     })
 }
 
-/// `stay.in_date` is read by `stay_in_date()`.
+/// The getter of `stay.in_date` is `stay_in_date()`.
 fn base_name(field: &Field) -> String {
     field.path.replace('.', "_")
 }
@@ -347,7 +352,7 @@ fn getter(field: &Field, base: &str, index: u32) -> TokenStream {
     };
     let mut getter = one_getter(field, base, &ty, &read);
     if field.ty == Type::Text {
-        // Cheaper where it is only compared.
+        // Cheaper for comparisons.
         let bytes = format!("{base}_bytes");
         let read = quote!(self.call.bytes(#index));
         getter.extend(one_getter(field, &bytes, &quote!(&'a [u8]), &read));
@@ -355,13 +360,14 @@ fn getter(field: &Field, base: &str, index: u32) -> TokenStream {
     getter
 }
 
-/// A field that can be absent is an `Option`. Another one always has a value, unless the operator withholds it: then
-/// asking for it ends the policy, so that calls fail closed, and `..._if_granted` answers `None`.
+/// A field that can be absent is an `Option`. Any other field has a value unless the operator
+/// withholds it: then its getter ends the policy, so that calls fail closed, and `..._if_granted`
+/// returns `None`.
 fn one_getter(field: &Field, base: &str, ty: &TokenStream, read: &TokenStream) -> TokenStream {
     let name = method_name(base);
     let path = &field.path;
     if field.optional {
-        let doc = format!("`{path}`, if it is there.");
+        let doc = format!("`{path}`, if it is present.");
         return quote! {
             #[doc = #doc]
             #[inline]
@@ -369,8 +375,8 @@ fn one_getter(field: &Field, base: &str, ty: &TokenStream, read: &TokenStream) -
         };
     }
     let if_granted = format_ident!("{base}_if_granted");
-    let doc = format!("`{path}`. Ends the policy if the operator doesn't let it see that.");
-    let granted_doc = format!("`{path}`, if the operator lets the policy see that.");
+    let doc = format!("`{path}`. Ends the policy if the operator withholds it.");
+    let granted_doc = format!("`{path}`, unless the operator withholds it.");
     quote! {
         #[doc = #doc]
         #[inline]
@@ -402,8 +408,8 @@ fn setter(field: &Field, base: &str, index: u32) -> TokenStream {
         Type::F64 => (quote!(f64), quote!(bits(#index, value.to_bits()))),
         Type::Bool => (quote!(bool), quote!(bits(#index, u64::from(value)))),
     };
-    let set_doc = format!("Changes `{}` if the verdict is to allow.", field.path);
-    let clear_doc = format!("Empties `{}` if the verdict is to allow.", field.path);
+    let set_doc = format!("Sets `{}` if the verdict is to allow.", field.path);
+    let clear_doc = format!("Clears `{}` if the verdict is to allow.", field.path);
     quote! {
         #[doc = #set_doc]
         fn #set(&mut self, value: #ty) { self.effects.#store; }
@@ -489,7 +495,7 @@ fn dispatch(hook: &Hook) -> TokenStream {
     }
 }
 
-/// The table by which `tollgate_policy::testing` knows fields by name.
+/// The table of field names for `tollgate_policy::testing`.
 fn described(block: &ItemImpl, hooks: &[Hook], entries: &[Entry<'_>]) -> TokenStream {
     let ty = &block.self_ty;
     let _ = hooks;

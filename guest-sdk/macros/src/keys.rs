@@ -1,7 +1,7 @@
-//! The metadata keys of a hook: what was written, whether it may be, and the getters and setters that follow.
+//! The metadata keys of a hook: parsing, checks, getters and setters.
 //!
-//! No schema knows them, so all that is checked is what the host checks. `*` stands for the keys that the policy's
-//! configuration lists: those have numbers instead of names.
+//! No schema lists them, so the only checks are the host's. `*` stands for the keys that the
+//! policy's configuration lists: those have numbers instead of names.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
@@ -9,12 +9,12 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Ident, LitStr, Result, Token, parenthesized};
 
-/// Keys of one list.
+/// The maximum number of keys in one list.
 const KEYS_MAX: usize = 16;
-/// Bytes of a key.
+/// The maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 128;
 
-/// A list of keys, or all that the configuration lists.
+/// A list of keys, or all keys that the configuration lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Keys {
     Listed(Vec<String>),
@@ -35,7 +35,7 @@ impl Parse for Keys {
         if content.parse::<Option<Token![*]>>()?.is_some() {
             return match content.is_empty() {
                 true => Ok(Keys::Configured),
-                false => Err(content.error("`*` stands alone")),
+                false => Err(content.error("`*` must be the only entry")),
             };
         }
         let literals = Punctuated::<LitStr, Token![,]>::parse_terminated(&content)?;
@@ -49,12 +49,12 @@ impl Parse for Keys {
     }
 }
 
-/// What the host would refuse.
+/// Rejects a key that the host would reject.
 fn check(key: &str, before: &[String]) -> std::result::Result<(), String> {
     let allowed = |b: u8| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) || !key.bytes().all(allowed) {
         return Err(format!(
-            "{key:?} is no metadata key; a key is 1 to {KEY_BYTES_MAX} of a-z 0-9 - _ ."
+            "{key:?} is not a metadata key; a key is 1 to {KEY_BYTES_MAX} of a-z 0-9 - _ ."
         ));
     }
     if ["grpc-", "tollgate-"]
@@ -62,7 +62,7 @@ fn check(key: &str, before: &[String]) -> std::result::Result<(), String> {
         .any(|own| key.starts_with(own))
     {
         return Err(format!(
-            "{key:?} is the daemon's own, as all keys that begin with grpc- or tollgate-"
+            "{key:?} is reserved for the daemon, like all keys that begin with grpc- or tollgate-"
         ));
     }
     if before.iter().any(|known| known == key) {
@@ -79,7 +79,7 @@ impl Keys {
         matches!(self, Keys::Listed(keys) if keys.is_empty())
     }
 
-    /// As the manifest writes them.
+    /// As in the manifest.
     pub(crate) fn listed(&self) -> Vec<&str> {
         match self {
             Keys::Listed(keys) => keys.iter().map(String::as_str).collect(),
@@ -87,11 +87,11 @@ impl Keys {
         }
     }
 
-    /// What reads them; their entries lie behind those of so many fields.
+    /// The getters; `fields` is the number of fields before the keys.
     pub(crate) fn getters(&self, fields: u32) -> TokenStream {
         let Keys::Listed(keys) = self else {
             return quote! {
-                /// The values of a metadata key, by its place in the configuration's list.
+                /// The values of a metadata key, by its position in the configuration's list.
                 #[inline]
                 fn metadata(&self, key: u32) -> ::tollgate_policy::Values<'a> {
                     self.call.values(#fields + key)
@@ -104,13 +104,15 @@ impl Keys {
             .collect()
     }
 
-    /// What changes them.
+    /// The setters.
     pub(crate) fn setters(&self) -> TokenStream {
         let Keys::Listed(keys) = self else {
             return quote! {
-                /// Gives a metadata key this one value if the verdict is to allow; by its place in the configuration's list.
+                /// Sets a metadata key to this one value if the verdict is to allow; by its
+                /// position in the configuration's list.
                 fn set_metadata(&mut self, key: u32, value: &[u8]) { self.effects.set_metadata(key, value); }
-                /// Removes a metadata key if the verdict is to allow; by its place in the configuration's list.
+                /// Removes a metadata key if the verdict is to allow; by its position in the
+                /// configuration's list.
                 fn remove_metadata(&mut self, key: u32) { self.effects.remove_metadata(key); }
             };
         };
@@ -120,7 +122,7 @@ impl Keys {
             .collect()
     }
 
-    /// The names of the getters, which fields may have taken.
+    /// The names of the getters, which may collide with those of fields.
     pub(crate) fn getter_names(&self) -> Vec<String> {
         match self {
             Keys::Listed(keys) => keys.iter().map(|key| base_name(key)).collect(),
@@ -128,7 +130,7 @@ impl Keys {
         }
     }
 
-    /// As `tollgate_policy::testing` has them.
+    /// As `tollgate_policy::testing` needs them.
     pub(crate) fn described(&self) -> TokenStream {
         match self {
             Keys::Listed(keys) => {
@@ -139,7 +141,7 @@ impl Keys {
     }
 }
 
-/// `x-user` is read by `metadata_x_user()`.
+/// The getter of `x-user` is `metadata_x_user()`.
 fn base_name(key: &str) -> String {
     format!("metadata_{}", key.replace(['-', '.'], "_"))
 }
@@ -155,9 +157,7 @@ fn getter(key: &str, entry: u32) -> TokenStream {
         true => (quote!([u8]), quote!(first)),
         false => (quote!(str), quote!(first_text)),
     };
-    let doc = format!(
-        "The first value of the metadata key `{key}`, if there is one that the policy may see."
-    );
+    let doc = format!("The first value of the metadata key `{key}`, if the policy may see one.");
     let values_doc = format!("All values of the metadata key `{key}` that the policy may see.");
     quote! {
         #[doc = #doc]
@@ -177,7 +177,7 @@ fn setter(key: &str, index: u32) -> TokenStream {
         false => (quote!(str), quote!(value.as_bytes())),
     };
     let set_doc =
-        format!("Gives the metadata key `{key}` this one value if the verdict is to allow.");
+        format!("Sets the metadata key `{key}` to this one value if the verdict is to allow.");
     let remove_doc = format!("Removes the metadata key `{key}` if the verdict is to allow.");
     quote! {
         #[doc = #set_doc]

@@ -1,16 +1,16 @@
-//! `#[policy]`: from an `impl` block and a `.proto` to a module with typed views.
+//! `#[policy]`: turns an `impl` block and a `.proto` into a module with typed views.
 //!
 //! ```text
 //!   #[policy(..)] impl Acl { #[request("hotel.Reservation/Reserve", reads(customer_name))] fn .. }
 //!        |                        |
-//!     spec.rs: what was written   +--> resolve.rs: what the schema says about each field; keys.rs: metadata
+//!     spec.rs: parsed input       +--> resolve.rs: each field in the schema; keys.rs: metadata
 //!        |                                 |
 //!        +---------- expand.rs: view types, manifest, dispatch ----> tollgate_policy::export!
 //! ```
 //!
-//! Everything that the manifest says is written once, beside the code that relies on it, and checked against the schema
-//! while the policy compiles: a wrong name is an error at that name. Absent on purpose: any code that runs in the
-//! policy but getters, setters and one `match`.
+//! Each entry of the manifest is written once, beside the code that needs it, and checked against
+//! the schema while the policy compiles: a wrong name is an error at that name. Absent on purpose:
+//! code that runs in the policy, except getters, setters and one `match`.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ mod tests;
 
 use proc_macro::TokenStream;
 
-/// Makes a policy of an `impl` block. `guest-sdk/README.md` is the tutorial; in short:
+/// Makes a policy from an `impl` block. `guest-sdk/README.md` is the tutorial; in short:
 ///
 /// ```text
 /// #[policy(

@@ -1,4 +1,4 @@
-//! What the schema says about a hook's fields: their types, and whether they can be absent.
+//! Resolves a hook's fields with the schema: their types, and whether they can be absent.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tollgate_schema::{Cardinality, FieldLayout, Kind, MessageLayout, Schema, Ser
 use crate::keys::Keys;
 use crate::spec::{Direction, FieldPath, HookFn, Spec};
 
-/// How Rust sees a field.
+/// The Rust type of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
     Text,
@@ -27,14 +27,14 @@ pub(crate) enum Type {
 /// A field that a hook reads or changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Field {
-    /// As the manifest writes it.
+    /// As in the manifest.
     pub(crate) path: String,
     pub(crate) ty: Type,
-    /// It has presence of its own, or lies in a message, which may be absent.
+    /// It has presence itself, or is in a message, which may be absent.
     pub(crate) optional: bool,
 }
 
-/// The fields and metadata keys of one hook, alike in all of its methods.
+/// The fields and metadata keys of one hook, the same in all of its methods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {
     pub(crate) reads: Vec<Field>,
@@ -49,7 +49,8 @@ pub(crate) struct Proto {
 }
 
 impl Proto {
-    /// Compiles the policy's `.proto`, if it names one. The path is relative to the crate's directory.
+    /// Compiles the policy's `.proto`, if there is one. The path is relative to the crate's
+    /// directory.
     pub(crate) fn compile(spec: &Spec, directory: &Path) -> Result<Option<Proto>> {
         let Some(proto) = &spec.proto else {
             return Ok(None);
@@ -81,7 +82,7 @@ pub(crate) fn fields(proto: Option<&Proto>, hook: &HookFn) -> Result<Fields> {
                 return Err(Error::new(
                     pattern.span(),
                     format!(
-                        "{} and {} have not the same types for the fields of `{}`; give each a function of its own",
+                        "{} and {} have different types for the fields of `{}`; write a function for each",
                         method.value(),
                         pattern.value(),
                         hook.view
@@ -107,7 +108,7 @@ fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<F
             return Err(Error::new(
                 pattern.span(),
                 format!(
-                    "{text:?} is no method; write package.Service/Method, package.Service/* or *"
+                    "{text:?} is not a method; write package.Service/Method, package.Service/* or *"
                 ),
             ));
         }
@@ -117,7 +118,7 @@ fn fields_in(proto: Option<&Proto>, hook: &HookFn, pattern: &LitStr) -> Result<F
         if let Some(field) = named {
             return Err(Error::new(
                 field.span(),
-                "fields need a schema: say proto = \"file.proto\" in #[policy(..)]",
+                "fields need a schema: set proto = \"file.proto\" in #[policy(..)]",
             ));
         }
         return Ok(Fields::default());
@@ -206,7 +207,7 @@ fn resolve(service: &ServiceLayout, root: &MessageLayout, path: &FieldPath) -> R
             }
             (_, false) => {
                 return wrong(format!(
-                    "{}.{name} is not a message, so nothing can be named inside it",
+                    "{}.{name} is not a message, so it has no fields",
                     message.name
                 ));
             }
@@ -237,7 +238,7 @@ fn type_of(field: &FieldLayout) -> Type {
     }
 }
 
-/// `; it has a, b and c`, with the likeliest one named first.
+/// `; it has a, b and c`, with the most similar name as a suggestion.
 fn there_are<'n>(wrong: &str, names: impl Iterator<Item = &'n str>) -> String {
     let names: Vec<&str> = names.collect();
     if names.is_empty() {

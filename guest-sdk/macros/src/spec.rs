@@ -1,4 +1,4 @@
-//! What the author wrote: the arguments of `#[policy]`, and the hooks among the functions of the `impl` block.
+//! The parsed input: the arguments of `#[policy]`, and the hooks in the `impl` block.
 
 use proc_macro2::Span;
 use syn::ext::IdentExt;
@@ -42,7 +42,7 @@ impl Parse for Spec {
         while !input.is_empty() {
             let key: Ident = input.call(Ident::parse_any)?;
             if seen.contains(&key) {
-                return Err(Error::new(key.span(), format!("`{key}` is said twice")));
+                return Err(Error::new(key.span(), format!("`{key}` is set twice")));
             }
             match key.to_string().as_str() {
                 "name" => spec.name = Some(value(input)?),
@@ -60,7 +60,7 @@ impl Parse for Spec {
                     return Err(Error::new(
                         key.span(),
                         format!(
-                            "`{key}` is unknown; there are name, version, proto, includes, counters, gauges, histograms, \
+                            "`{key}` is unknown; the arguments are name, version, proto, includes, counters, gauges, histograms, \
                              capabilities, tick_ms, state_version and stateless_replies"
                         ),
                     ));
@@ -87,7 +87,7 @@ fn list<T: Parse>(input: ParseStream<'_>) -> Result<Vec<T>> {
     Ok(items.into_iter().collect())
 }
 
-/// Where in a call's life a function is asked.
+/// The direction of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Request,
@@ -99,13 +99,13 @@ pub(crate) enum Direction {
 pub(crate) struct FieldPath(Vec<Ident>);
 
 impl FieldPath {
-    /// As the manifest writes it.
+    /// As in the manifest.
     pub(crate) fn text(&self) -> String {
         let names: Vec<String> = self.0.iter().map(|name| name.unraw().to_string()).collect();
         names.join(".")
     }
 
-    /// Where it was written: its last name, which is what points at a wrong one best.
+    /// The span of its last name, which is the best place for an error.
     pub(crate) fn span(&self) -> Span {
         self.0.last().map_or_else(Span::call_site, Ident::span)
     }
@@ -121,7 +121,7 @@ impl Parse for FieldPath {
     }
 }
 
-/// A function that judges.
+/// A function with a hook.
 pub(crate) struct HookFn {
     pub(crate) direction: Direction,
     pub(crate) patterns: Vec<LitStr>,
@@ -132,12 +132,12 @@ pub(crate) struct HookFn {
     pub(crate) function: Ident,
     /// The type of its second parameter, without lifetimes.
     pub(crate) view: Ident,
-    /// It takes `&mut View`.
+    /// Whether it takes `&mut View`.
     pub(crate) by_mut: bool,
 }
 
 impl HookFn {
-    /// It takes the untyped `Call`.
+    /// Whether it takes the untyped `Call`.
     pub(crate) fn is_untyped(&self) -> bool {
         self.view == "Call"
     }
@@ -182,14 +182,14 @@ impl Parse for HookArguments {
         }
         if arguments.patterns.is_empty() {
             return Err(input.error(
-                "say which method: \"package.Service/Method\", \"package.Service/*\" or \"*\"",
+                "name a method: \"package.Service/Method\", \"package.Service/*\" or \"*\"",
             ));
         }
         Ok(arguments)
     }
 }
 
-/// Takes the hooks out of the block: their attributes are removed, the functions stay.
+/// Takes the hooks' attributes out of the block; the functions stay.
 pub(crate) fn hooks(block: &mut ItemImpl) -> Result<Vec<HookFn>> {
     let mut hooks = Vec::new();
     for item in &mut block.items {

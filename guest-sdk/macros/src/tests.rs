@@ -1,5 +1,5 @@
-//! What the macro refuses, and with which sentence; what it writes into the manifest. That its code compiles and works is
-//! shown where it is used: `guest-sdk/tests/typed.rs`.
+//! The macro's errors, with their messages, and the manifests that it writes.
+//! `guest-sdk/tests/typed.rs` tests that its code compiles and works.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -31,20 +31,23 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
     for (attribute, expected) in [
         (
             r#"#[request("*", metadata("X-User"))]"#,
-            "\"X-User\" is no metadata key; a key is 1 to 128 of a-z 0-9 - _ .",
+            "\"X-User\" is not a metadata key; a key is 1 to 128 of a-z 0-9 - _ .",
         ),
         (
             r#"#[request("*", metadata_changes("grpc-timeout"))]"#,
-            "\"grpc-timeout\" is the daemon's own, as all keys that begin with grpc- or tollgate-",
+            "\"grpc-timeout\" is reserved for the daemon, like all keys that begin with grpc- or tollgate-",
         ),
         (
             r#"#[request("*", metadata("a", "b", "a"))]"#,
             "\"a\" is listed twice",
         ),
-        (r#"#[request("*", metadata(*, "a"))]"#, "`*` stands alone"),
+        (
+            r#"#[request("*", metadata(*, "a"))]"#,
+            "`*` must be the only entry",
+        ),
         (
             r#"#[request("*", metadata("a-b", "a.b"))]"#,
-            "two fields or metadata keys of `V` would be read by `metadata_a_b()`",
+            "two fields or metadata keys of `V` would have the same getter `metadata_a_b()`",
         ),
         (
             r#"#[request("hotel.Reservation/Reserve", reads(custmer_name))]"#,
@@ -82,7 +85,7 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
         ),
         (
             r#"#[request("hotel.Reservation/Reserve", reads(coupon.code))]"#,
-            "hotel.ReserveRequest.coupon is not a message, so nothing can be named inside it",
+            "hotel.ReserveRequest.coupon is not a message, so it has no fields",
         ),
         (
             r#"#[request("hotel.Reservation/Reserve", reads(coupon, coupon))]"#,
@@ -94,7 +97,7 @@ fn a_wrong_name_is_an_error_that_names_it_and_what_there_is() {
         ),
         (
             r#"#[request("Reserve")]"#,
-            "\"Reserve\" is no method; write package.Service/Method, package.Service/* or *",
+            "\"Reserve\" is not a method; write package.Service/Method, package.Service/* or *",
         ),
         (
             r#"#[request("hotel.Reservation/Reserve", "hotel.Echo/Echo", reads(customer_name))]"#,
@@ -117,28 +120,28 @@ fn functions_that_do_not_fit_are_refused() {
         (
             quote!(proto = "hotel.proto"),
             "impl P {}",
-            "say name = \"...\" in #[policy(..)]",
+            "set name = \"...\" in #[policy(..)]",
         ),
         (
             all.clone(),
             "impl P {}",
-            "nothing is judged: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
+            "there is no hook: put #[request(\"package.Service/Method\")] or #[reply(..)] on a function",
         ),
         (
             quote!(name = "p", counter(denied)),
             "impl P {}",
-            "`counter` is unknown; there are name, version, proto, includes, counters, gauges, histograms, capabilities, \
+            "`counter` is unknown; the arguments are name, version, proto, includes, counters, gauges, histograms, capabilities, \
              tick_ms, state_version and stateless_replies",
         ),
         (
             quote!(name = "p", name = "q"),
             "impl P {}",
-            "`name` is said twice",
+            "`name` is set twice",
         ),
         (
             quote!(name = "p"),
             &format!("impl P {{ {RESERVE} fn f(&self, v: &V) {{}} }}"),
-            "fields need a schema: say proto = \"file.proto\" in #[policy(..)]",
+            "fields need a schema: set proto = \"file.proto\" in #[policy(..)]",
         ),
         (
             all.clone(),
@@ -148,38 +151,38 @@ fn functions_that_do_not_fit_are_refused() {
         (
             all.clone(),
             &format!("impl P {{ {change} fn f(&mut self, v: &V<'_>) {{}} }}"),
-            "fn f changes fields: let it take &mut of a view type of its own",
+            "fn f changes fields: take &mut of its own view type",
         ),
         (
             all.clone(),
             &format!(
                 "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} {RESERVE} fn g(&mut self, v: &V<'_>) {{}} }}"
             ),
-            "two functions judge hotel.Reservation/Reserve",
+            "two functions have a hook for hotel.Reservation/Reserve",
         ),
         (
             all.clone(),
             &format!(
                 "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} #[reply(\"hotel.Echo/Echo\", reads(payload))] fn g(&mut self, v: &V<'_>) {{}} }}"
             ),
-            "`V` has other fields in another function; choose another name",
+            "`V` has different fields in another function; choose another name",
         ),
         (
             all,
             &format!(
                 "impl P {{ {RESERVE} fn f(&mut self, v: &V<'_>) {{}} fn tick(&mut self) {{}} }}"
             ),
-            "there is `fn tick`: say tick_ms = ... in #[policy(..)]",
+            "`fn tick` exists: set tick_ms = ... in #[policy(..)]",
         ),
         (
             quote!(name = "p", state_version = 2),
             "impl P { #[request(\"*\")] fn f(&mut self, c: &Call<'_>) {} fn save(&mut self) {} }",
-            "state_version is said, and there is no `fn restore`",
+            "state_version is set, but `fn restore` doesn't exist",
         ),
         (
             quote!(name = "p", stateless_replies = true),
             "impl P { #[reply(\"*\")] fn f(&mut self, c: &Call<'_>) {} }",
-            "stateless_replies is about what is handed over: say state_version = ... in #[policy(..)], too",
+            "stateless_replies needs a state: set state_version = ... in #[policy(..)], too",
         ),
     ] {
         assert_eq!(expand(arguments, block).unwrap_err(), expected);

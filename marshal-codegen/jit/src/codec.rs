@@ -1,4 +1,5 @@
-//! What the daemon holds per message type and per projection: it works from the first call on, and faster once compiled.
+//! The daemon's objects per message type and per projection: interpreted at first, faster once
+//! compiled.
 
 use std::sync::{Arc, OnceLock};
 use tollgate_marshal::{Fault, MAX_EXTENTS, Program, ProjectError, Projection, interpreter};
@@ -9,17 +10,17 @@ use crate::machine::{Compiled, CompiledProjection, CompiledWire};
 
 /// `gather`, `accept`, `encode` and `decode` of one message type.
 ///
-/// Shared between threads: one of them may call [`Codec::compile`] while others use it. The results are the same before
-/// and after.
+/// Shared between threads: one of them may call [`Codec::compile`] while others use it. The results
+/// are the same before and after.
 pub struct Codec {
     program: Arc<Program>,
     compiled: OnceLock<Compiled>,
     wire: OnceLock<CompiledWire>,
 }
 
-/// `project` of one list of fields.
+/// `project` for one list of fields.
 ///
-/// As with [`Codec`], compiling changes the speed only.
+/// Like [`Codec`]: compiling changes only the speed.
 pub struct Projector {
     projection: Arc<Projection>,
     compiled: OnceLock<CompiledProjection>,
@@ -31,7 +32,7 @@ impl Codec {
         Codec::of(Program::new(layouts, id))
     }
 
-    /// A codec by a program that may share its steps with others, interpreted for now.
+    /// A codec for a program that may share its steps with others, interpreted for now.
     pub fn of(program: Arc<Program>) -> Codec {
         Codec {
             program,
@@ -45,7 +46,7 @@ impl Codec {
         &self.program
     }
 
-    /// As [`interpreter::gather`].
+    /// Like [`interpreter::gather`].
     #[inline]
     pub fn gather(&self, block: &[u8], lens: &mut [u32; MAX_EXTENTS]) -> Result<usize, Fault> {
         match self.compiled.get() {
@@ -54,7 +55,7 @@ impl Codec {
         }
     }
 
-    /// As [`interpreter::accept`].
+    /// Like [`interpreter::accept`].
     #[inline]
     pub fn accept(&self, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
         match self.compiled.get() {
@@ -63,7 +64,7 @@ impl Codec {
         }
     }
 
-    /// As [`interpreter::encode`].
+    /// Like [`interpreter::encode`].
     #[inline]
     pub fn encode(&self, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         match self.wire.get() {
@@ -72,7 +73,7 @@ impl Codec {
         }
     }
 
-    /// As [`interpreter::decode`].
+    /// Like [`interpreter::decode`].
     #[inline]
     pub fn decode(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         match self.wire.get() {
@@ -81,17 +82,17 @@ impl Codec {
         }
     }
 
-    /// Makes machine code for `gather` and `accept`, unless there is some. Takes hundreds of microseconds: call it off the
-    /// datapath.
+    /// Compiles `gather` and `accept` to machine code, unless they are compiled. Takes hundreds of
+    /// microseconds: call it off the datapath.
     pub fn compile(&self) -> Result<(), CompileError> {
         if self.compiled.get().is_none() {
-            // If another thread was faster, its code stays and ours is freed.
+            // If another thread was faster, its code is kept and this thread's is freed.
             let _ = self.compiled.set(Compiled::new(&self.program)?);
         }
         Ok(())
     }
 
-    /// As [`Codec::compile`], for `encode` and `decode`.
+    /// Like [`Codec::compile`], for `encode` and `decode`.
     pub fn compile_wire(&self) -> Result<(), CompileError> {
         if self.wire.get().is_none() {
             let _ = self.wire.set(CompiledWire::new(&self.program)?);
@@ -104,7 +105,7 @@ impl Codec {
         self.compiled.get().is_some()
     }
 
-    /// One sentence about a fault that this codec found, naming the field.
+    /// A message about a fault that this codec found, with the field's name.
     pub fn explain(&self, fault: &Fault) -> String {
         self.program.explain(fault)
     }
@@ -120,7 +121,8 @@ impl Projector {
         Ok(Projector::of(Projection::new(layouts, id, paths)?))
     }
 
-    /// As [`Projector::new`], for paths of which some aren't granted; see [`Projection::new_granted`].
+    /// Like [`Projector::new`], for paths of which some aren't granted; see
+    /// [`Projection::new_granted`].
     pub fn new_granted(
         layouts: &Layouts,
         id: MessageId,
@@ -129,7 +131,7 @@ impl Projector {
         Ok(Projector::of(Projection::new_granted(layouts, id, paths)?))
     }
 
-    /// Of a projection that has been made.
+    /// A projector for an existing projection.
     pub fn of(projection: Projection) -> Projector {
         Projector {
             projection: Arc::new(projection),
@@ -142,7 +144,7 @@ impl Projector {
         &self.projection
     }
 
-    /// As [`interpreter::project`].
+    /// Like [`interpreter::project`].
     #[inline]
     pub fn project(
         &self,
@@ -156,10 +158,10 @@ impl Projector {
         }
     }
 
-    /// Makes machine code, unless there is some. Call it off the datapath.
+    /// Compiles to machine code, unless it is compiled. Call it off the datapath.
     pub fn compile(&self) -> Result<(), CompileError> {
         if self.compiled.get().is_none() {
-            // If another thread was faster, its code stays and ours is freed.
+            // If another thread was faster, its code is kept and this thread's is freed.
             let _ = self
                 .compiled
                 .set(CompiledProjection::new(&self.projection)?);

@@ -1,14 +1,16 @@
-//! Emits the reading of protobuf bytes into a block: one function per struct type, for messages as encoders write them.
+//! Emits the decoder from protobuf bytes into a block: one function per struct type, for messages
+//! in the usual form of encoders.
 //!
 //! ```text
 //! decode(at, end, out, struct, cursor, context, depth) -> cursor after the struct's parts, or bail, or no room
 //! ```
 //!
-//! `at..end` are the records, `out` is the block's start, `struct` and `cursor` are offsets in it; the fixed part at `struct`
-//! is zero. Fields are expected by number, each once, arrays in one piece and in the form that the schema asks for, and
-//! unknown records only at the end. Whatever is otherwise, and whatever is wrong, **bails**: the interpreter then reads the
-//! message from its beginning, and has the only word on faults. So this code decides nothing; it is a short cut that must
-//! produce the interpreter's very bytes.
+//! `at..end` are the records, `out` is the block's start, `struct` and `cursor` are offsets in it;
+//! the fixed part at `struct` is zero. The decoder expects fields in order of their numbers, each
+//! once, arrays in one piece and in the schema's form, and unknown records only at the end. For any
+//! other message, and for any error, it **bails**: the interpreter then decodes the message from
+//! its beginning, and alone decides about faults. So this code decides nothing; it is a fast path
+//! that must produce exactly the interpreter's bytes.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, Value, types};
@@ -19,10 +21,10 @@ use tollgate_marshal::{MAX_DEPTH, wire};
 use crate::emit::{Emit, Helper};
 use crate::encode::{CHUNK, NO_ROOM, is_inlined, tag_bytes};
 
-/// Number of parameters of a decoder.
+/// The number of parameters of a decoder.
 pub(crate) const PARAMS: usize = 7;
 
-/// What it calls.
+/// The helpers that it calls.
 pub(crate) const HELPERS: &[Helper] = &[
     Helper::IsUtf8,
     Helper::Copy,
@@ -33,17 +35,18 @@ pub(crate) const HELPERS: &[Helper] = &[
     Helper::Unpack,
 ];
 
-/// Answered instead of a cursor when the interpreter has to read the message.
+/// Returned instead of a cursor if the interpreter must decode the message.
 pub(crate) const BAIL: i64 = i64::MIN | 0xfe;
 
-/// Offsets of the context's words; `machine` asserts that they are those.
+/// The offsets of the context's words; `machine` asserts them.
 pub(crate) const CONTEXT_ROOM: u32 = 0;
 pub(crate) const CONTEXT_NUMBER: u32 = 8;
 
-/// Longest fixed part that is zeroed in place, in bytes.
+/// The longest fixed part that is zeroed in place, in bytes.
 const ZEROED_IN_PLACE: u32 = 128;
 
-/// Emits the body of the decoder of one struct type. `function_of` answers the decoder of another, by its index.
+/// Emits the body of the decoder of one struct type. `function_of` returns the decoder of another,
+/// by its index.
 pub(crate) fn emit_decode(
     mut emit: Emit<'_, '_>,
     params: &[Value],
@@ -72,33 +75,33 @@ struct Decoder<'w, 'a, 'f> {
     emit: &'w mut Emit<'a, 'f>,
     program: &'w Program,
     out: Value,
-    /// Bytes that the block may take.
+    /// The bytes that the block may use.
     room: Value,
     context: Value,
     depth: Value,
     function_of: &'w mut dyn FnMut(&mut Emit<'_, '_>, usize) -> FuncRef,
 }
 
-/// How far the reading has come.
+/// The position of the decoder.
 #[derive(Clone, Copy)]
 struct Reading {
-    /// Address of the next record.
+    /// The address of the next record.
     at: Value,
-    /// Offset after the last part.
+    /// The offset after the last part.
     cursor: Value,
 }
 
 /// The struct being read.
 #[derive(Clone, Copy)]
 struct Here {
-    /// Address of its fixed part.
+    /// The address of its fixed part.
     part: Value,
-    /// End of its records.
+    /// The end of its records.
     end: Value,
 }
 
 impl Decoder<'_, '_, '_> {
-    /// Reads all records up to `end`; answers the cursor.
+    /// Decodes all records up to `end`; returns the cursor.
     fn structure(&mut self, index: usize, offset: Value, from: Reading, end: Value) -> Value {
         let program = self.program;
         let of = &program.structs()[index];
@@ -155,7 +158,7 @@ impl Decoder<'_, '_, '_> {
         self.emit.jump(next, &[read.at, read.cursor]);
         self.emit.enter(absent);
         if of.unknown.is_none() && field.value.is_message() {
-            // The value of a map's entry, which is there even if nobody sent it.
+            // The value of a map's entry, which exists even if it was not sent.
             let always = self.emit.constant(1);
             self.bail_if(always);
         }
@@ -167,7 +170,7 @@ impl Decoder<'_, '_, '_> {
         }
     }
 
-    /// Goes on behind the tag if it is next, else to `otherwise`.
+    /// Continues after the tag if it is next, else at `otherwise`.
     fn require_tag(
         &mut self,
         number: u32,
@@ -220,7 +223,7 @@ impl Decoder<'_, '_, '_> {
         self.bail_if(bad);
     }
 
-    /// Says that a field is set. A second member of a oneof bails: the first would have to be taken back.
+    /// Marks a field as set. A second member of a oneof bails: the first would have to be undone.
     fn set(&mut self, here: &Here, field: &WireField) {
         match field.guard {
             Guard::None => {}
@@ -242,7 +245,7 @@ impl Decoder<'_, '_, '_> {
         }
     }
 
-    /// The varint at `at`, and where it ends.
+    /// The varint at `at`, and its end.
     fn varint(&mut self, at: Value, end: Value) -> (Value, Value) {
         let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(2));
         let empty = self.emit.compare(IntCC::Equal, at, end);
@@ -266,7 +269,7 @@ impl Decoder<'_, '_, '_> {
         (state[0], state[1])
     }
 
-    /// The length at `at`: where the payload begins, its length, and its end.
+    /// The length at `at`: the start of the payload, its length, and its end.
     fn payload(&mut self, at: Value, end: Value) -> (Value, Value, Value) {
         let (len, start) = self.varint(at, end);
         let left = self.emit.builder.ins().isub(end, start);
@@ -276,7 +279,7 @@ impl Decoder<'_, '_, '_> {
         (start, len, payload_end)
     }
 
-    /// One scalar, as the block holds it, and where it ends.
+    /// One scalar in the block's form, and its end.
     fn scalar(&mut self, here: &Here, value: &WireValue, at: Value) -> (Value, Value) {
         let fixed = match value {
             WireValue::Fixed32 => 4,
@@ -332,7 +335,7 @@ impl Decoder<'_, '_, '_> {
         self.bail_unless(found);
     }
 
-    /// As [`Varint::to_block`].
+    /// Like [`Varint::to_block`].
     fn block_value(&mut self, varint: Varint, number: Value) -> Value {
         match varint {
             Varint::I32 | Varint::U32 | Varint::Word => number,
@@ -371,7 +374,8 @@ impl Decoder<'_, '_, '_> {
         self.emit.store(narrow, part, offset);
     }
 
-    /// A part of `len` bytes at the next multiple of `align`; answers its offset and its end. What lies before it is zero.
+    /// Adds a part of `len` bytes at the next multiple of `align`; returns its offset and its end.
+    /// The gap before it is zeroed.
     fn part(&mut self, cursor: Value, len: Value, align: i64) -> (Value, Value) {
         let start = if align == 1 {
             cursor
@@ -385,7 +389,7 @@ impl Decoder<'_, '_, '_> {
             .compare(IntCC::UnsignedGreaterThan, end, self.room);
         self.emit.leave_with(past, NO_ROOM);
         if align > 1 {
-            // At most 7 bytes lie between, and at least as many as the part's alignment follow.
+            // The gap has at most 7 bytes, and at least the part's alignment follows it.
             let gap = self.emit.add(self.out, cursor);
             let word = if align == 8 { types::I64 } else { types::I32 };
             let zero = self.emit.builder.ins().iconst(word, 0);
@@ -400,7 +404,7 @@ impl Decoder<'_, '_, '_> {
         self.emit.store(slot, at, offset);
     }
 
-    /// The string or bytes value whose length is next; `slot` is where its slot is, and gets written.
+    /// Decodes the string or bytes value whose length is next, and writes its slot at `slot`.
     fn text(&mut self, here: &Here, at: Value, cursor: Value, utf8: bool, slot: Value) -> Reading {
         let (start, len, after) = self.payload(at, here.end);
         let (some, none, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(1));
@@ -413,7 +417,7 @@ impl Decoder<'_, '_, '_> {
         let (part, end) = self.part(cursor, len, 1);
         self.copy(here, start, part, len);
         if utf8 {
-            // The copy is looked at: it lies behind a fixed part, which has 8 bytes at least.
+            // The check uses the copy: it is after a fixed part, which has at least 8 bytes.
             let text = self.emit.add(self.out, part);
             let good = self.emit.is_utf8(text, len);
             self.bail_unless(good);
@@ -424,8 +428,9 @@ impl Decoder<'_, '_, '_> {
         Reading { at: after, cursor }
     }
 
-    /// Copies a value to the offset `part`. A short one is copied with what follows it in the records, if that is as long: it
-    /// lies behind the cursor, where whatever comes next is written whole.
+    /// Copies a value to the offset `part`. A short value is copied together with the following
+    /// bytes of the records, if there are enough: they land after the cursor, where later parts
+    /// overwrite them.
     fn copy(&mut self, here: &Here, from: Value, part: Value, len: Value) {
         let to = self.emit.add(self.out, part);
         let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(0));
@@ -505,7 +510,7 @@ impl Decoder<'_, '_, '_> {
         }
     }
 
-    /// Reads another struct, in place or by a call; answers the cursor.
+    /// Decodes another struct, in place or by a call; returns the cursor.
     fn callee(&mut self, callee: usize, part: Value, from: Reading, end: Value) -> Value {
         if is_inlined(&self.program.structs()[callee]) {
             return self.structure(callee, part, from, end);
@@ -531,8 +536,8 @@ impl Decoder<'_, '_, '_> {
         cursor
     }
 
-    /// Runs `body` for each consecutive record of the field from `from` on, with the address behind the tag and a value that
-    /// it passes along; answers where the last one ended, and that value.
+    /// Runs `body` for each consecutive record of the field from `from` on, with the address after
+    /// the tag and a value that is passed along; returns the end of the last one, and that value.
     fn each(
         &mut self,
         here: &Here,
@@ -558,7 +563,7 @@ impl Decoder<'_, '_, '_> {
         (state[0], state[1..].to_vec())
     }
 
-    /// How many consecutive records of the field there are.
+    /// The number of consecutive records of the field.
     fn count(&mut self, here: &Here, field: &WireField, from: Value) -> Value {
         let zero = self.emit.constant(0);
         let (_, counted) = self.each(here, field, from, &[zero], |decoder, at, carried| {
@@ -583,7 +588,7 @@ impl Decoder<'_, '_, '_> {
         counted[0]
     }
 
-    /// An array's part: how many bytes, and where; its slot is written.
+    /// Adds an array's part and writes its slot; returns its size and position.
     fn array(
         &mut self,
         here: &Here,
@@ -692,7 +697,7 @@ impl Decoder<'_, '_, '_> {
         Reading { at: after, cursor }
     }
 
-    /// An array of scalars in a record each.
+    /// An array of scalars with one record each.
     fn unpacked(
         &mut self,
         here: &Here,
@@ -722,7 +727,7 @@ impl Decoder<'_, '_, '_> {
         }
     }
 
-    /// What follows the known fields: nothing, or unknown records.
+    /// After the known fields: nothing, or unknown records.
     fn rest(&mut self, index: usize, of: &StructProgram, here: &Here, reading: Reading) -> Value {
         let left = self.emit.builder.ins().isub(here.end, reading.at);
         let Some(slot) = of.unknown else {
@@ -746,8 +751,8 @@ impl Decoder<'_, '_, '_> {
     }
 }
 
-/// The wire type in which a field is expected; `None` if only the interpreter reads it: groups, and arrays and maps of closed
-/// enums, whose undeclared values become unknown fields.
+/// The wire type in which a field is expected; `None` if only the interpreter decodes it: groups,
+/// and arrays and maps of closed enums, whose undeclared values become unknown fields.
 fn expected(field: &WireField) -> Option<WireType> {
     match (&field.value, field.shape) {
         (WireValue::Group { .. }, _)

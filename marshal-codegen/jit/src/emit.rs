@@ -1,4 +1,5 @@
-//! What every emitted function needs: loads, checks that end in a fault, guards, calls of helpers.
+//! Common parts of all emitted functions: loads, checks that end in a fault, guards, calls of
+//! helpers.
 //!
 //! Faults leave through cold blocks, one for each raw fault; see `Fault::to_raw`.
 
@@ -10,7 +11,7 @@ use tollgate_marshal::program::Guard;
 use tollgate_marshal::{Fault, FaultCode};
 use tollgate_schema::MessageId;
 
-/// The field at which a check stands.
+/// The field that a check belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) message: MessageId,
@@ -46,10 +47,10 @@ pub(crate) enum Helper {
     Unpack,
 }
 
-/// How many kinds of [`Helper`] there are.
+/// The number of kinds of [`Helper`].
 pub(crate) const HELPERS: usize = Helper::Unpack as usize + 1;
 
-/// Helpers of `machine`, as seen from the function being emitted: those that it asked for.
+/// The helpers of `machine`, as declared in the function being emitted: those that it requested.
 pub(crate) type Helpers = [Option<FuncRef>; HELPERS];
 
 /// A function under construction.
@@ -58,12 +59,13 @@ pub(crate) struct Emit<'a, 'f> {
     helpers: Helpers,
     /// Returns its parameter.
     fail: Block,
-    /// A cold block for each constant with which the function may leave, so that the way on carries none of them.
+    /// A cold block for each constant exit value of the function, so that the hot path has none of
+    /// them.
     exits: BTreeMap<i64, Block>,
 }
 
 impl<'a, 'f> Emit<'a, 'f> {
-    /// Opens the function; answers its parameters, too.
+    /// Opens the function; also returns its parameters.
     pub(crate) fn open(
         builder: &'a mut FunctionBuilder<'f>,
         helpers: Helpers,
@@ -86,7 +88,7 @@ impl<'a, 'f> Emit<'a, 'f> {
         )
     }
 
-    /// Ends the function: returns `value`, and gives the faults their way out.
+    /// Ends the function: returns `value`, and emits the exits for faults.
     pub(crate) fn close(self, value: Value) {
         self.builder.ins().return_(&[value]);
         for (raw, exit) in self.exits {
@@ -117,7 +119,7 @@ impl<'a, 'f> Emit<'a, 'f> {
         self.builder.ins().uextend(types::I64, narrow)
     }
 
-    /// A slot's or reference word's low and high half.
+    /// The low and high half of a slot or reference word.
     pub(crate) fn halves(&mut self, value: Value) -> (Value, Value) {
         // Narrowing and widening is one move; a mask would be a constant in memory.
         let low = self.builder.ins().ireduce(types::I32, value);
@@ -163,7 +165,7 @@ impl<'a, 'f> Emit<'a, 'f> {
         block
     }
 
-    /// Continues emitting in `block`; answers its parameters.
+    /// Continues emitting in `block`; returns its parameters.
     pub(crate) fn enter(&mut self, block: Block) -> Vec<Value> {
         self.builder.switch_to_block(block);
         self.builder.block_params(block).to_vec()
@@ -244,8 +246,8 @@ impl<'a, 'f> Emit<'a, 'f> {
         self.fail_if(bad, place, FaultCode::NotUtf8);
     }
 
-    /// Whether text that isn't empty, and ends at least 8 bytes behind the start of its buffer, is UTF-8. Up to 16 bytes of
-    /// ASCII are recognized in place.
+    /// Whether text is UTF-8. The text must not be empty, and must end at least 8 bytes after the
+    /// start of its buffer. Up to 16 bytes of ASCII are recognized in place.
     pub(crate) fn is_utf8(&mut self, text: Value, len: Value) -> Value {
         const HIGH: i64 = 0x8080_8080_8080_8080_u64.cast_signed();
         let (small, medium, test) = (self.block(0), self.block(0), self.block(1));
@@ -288,7 +290,7 @@ impl<'a, 'f> Emit<'a, 'f> {
         self.enter(done)[0]
     }
 
-    /// Whether the struct at `at` says that a field is set; `None` if it has no say.
+    /// Whether the struct at `at` has a field set; `None` if it doesn't record that.
     pub(crate) fn is_set(&mut self, guard: Guard, at: Value) -> Option<Value> {
         match guard {
             Guard::None => None,
@@ -308,7 +310,7 @@ impl<'a, 'f> Emit<'a, 'f> {
     }
 }
 
-/// Memory that was checked (so it can't trap), little endian like the host, at any alignment.
+/// Checked memory (so it can't trap), little-endian like the host, at any alignment.
 fn flags() -> MemFlagsData {
     MemFlagsData::new().with_notrap()
 }

@@ -4,10 +4,11 @@
 //! encode(image, image_len, struct, floor, back, depth) -> where its records begin, or a raw fault, or no room
 //! ```
 //!
-//! `struct` is the address of a fixed part that the caller has found to be in bounds; records go before `back` and never
-//! below `floor`. Room is checked once per struct for all that has a fixed length (its **budget**: tags, lengths, single
-//! scalars), and again, with the budget on top, wherever bytes of a variable length have been written. When there is no room
-//! the caller of the root tries again with a longer buffer. Order, checks and faults are the interpreter's.
+//! `struct` is the address of a fixed part that the caller has checked to be in bounds; records are
+//! written before `back` and never below `floor`. Room is checked once per struct for everything of
+//! fixed length (its **budget**: tags, lengths, single scalars), and again, with the budget on top,
+//! wherever bytes of variable length are written. Without room the root's caller tries again with a
+//! longer buffer. Order, checks and faults are the interpreter's.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, Type, Value, types};
@@ -18,23 +19,24 @@ use tollgate_marshal::{FaultCode, MAX_DEPTH};
 use crate::emit::{Emit, Helper, Place};
 use crate::limits::MAX_INLINED_FIELDS;
 
-/// Number of parameters of an encoder.
+/// The number of parameters of an encoder.
 pub(crate) const PARAMS: usize = 6;
 
-/// What it calls.
+/// The helpers that it calls.
 pub(crate) const HELPERS: &[Helper] = &[Helper::Copy, Helper::PutVarint];
 
-/// Answered instead of an address when the buffer is too short. No fault has this code.
+/// Returned instead of an address if the buffer is too short. No fault has this code.
 pub(crate) const NO_ROOM: i64 = i64::MIN | 0xff;
 
-/// Longest tag, and longest length, in bytes.
+/// The longest tag, and the longest length, in bytes.
 const MAX_TAG: i64 = 5;
-/// Longest varint in bytes.
+/// The longest varint in bytes.
 const MAX_VARINT: i64 = 10;
-/// Bytes that are copied at once.
+/// The bytes that are copied at once.
 pub(crate) const CHUNK: i64 = 16;
 
-/// Emits the body of the encoder of one struct type. `function_of` answers the encoder of another, by its index.
+/// Emits the body of the encoder of one struct type. `function_of` returns the encoder of another,
+/// by its index.
 pub(crate) fn emit_encode(
     mut emit: Emit<'_, '_>,
     params: &[Value],
@@ -72,7 +74,8 @@ struct Here<'p> {
     of: &'p StructProgram,
     at: Value,
     depth: Value,
-    /// Where bytes of a variable length must not reach, so that its parts of fixed length have room before them.
+    /// The lower limit for bytes of variable length, which leaves room for its parts of fixed
+    /// length.
     limit: Value,
 }
 
@@ -86,7 +89,7 @@ impl Here<'_> {
 }
 
 impl Encoder<'_, '_, '_> {
-    /// Writes the records of a struct before `back`; answers where they begin.
+    /// Writes the records of a struct before `back`; returns their start.
     fn structure(&mut self, of: &StructProgram, at: Value, mut back: Value, depth: Value) -> Value {
         let limit = self.emit.add_constant(self.floor, budget(of));
         let here = Here {
@@ -107,7 +110,7 @@ impl Encoder<'_, '_, '_> {
 
     /// Leaves unless there is room for the struct's budget before `start`.
     fn require_room(&mut self, start: Value, here: &Here<'_>) {
-        // Signed: addresses are positive, and what is subtracted from one of them is below 2^36.
+        // Signed: addresses are positive, and the subtracted number is below 2^36.
         let short = self.emit.compare(IntCC::SignedLessThan, start, here.limit);
         self.emit.leave_with(short, NO_ROOM);
     }
@@ -155,7 +158,7 @@ impl Encoder<'_, '_, '_> {
         field.guard == Guard::None && here.of.unknown.is_some()
     }
 
-    /// Goes on if `value` isn't 0, else to `done` with nothing written.
+    /// Continues if `value` isn't 0, else at `done` with nothing written.
     fn unless_zero(&mut self, value: Value, back: Value, done: Block) {
         let some = self.emit.block(0);
         self.emit.branch(value, (some, &[]), (done, &[back]));
@@ -212,7 +215,7 @@ impl Encoder<'_, '_, '_> {
         self.len_and_tag(field, len, back)
     }
 
-    /// Copies bytes of the image before `back`, leaving room for the budget.
+    /// Copies bytes of the image before `back` and leaves room for the budget.
     fn copy(
         &mut self,
         off: Value,
@@ -225,8 +228,8 @@ impl Encoder<'_, '_, '_> {
         let start = self.emit.builder.ins().isub(back, len);
         self.require_room(start, here);
         let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(0));
-        // A short value is copied with what lies before it in the image: that is overwritten by what comes before it here.
-        // The budget leaves room for as much.
+        // A short value is copied together with the bytes before it in the image: later records
+        // overwrite those. The budget leaves room for them.
         let fits = self
             .emit
             .builder
@@ -256,7 +259,7 @@ impl Encoder<'_, '_, '_> {
         start
     }
 
-    /// The end of a part, after checking that it lies in the image.
+    /// The end of a part, after checking that it is inside the image.
     fn require_in_image(&mut self, off: Value, len: Value, place: Place) -> Value {
         let end = self.emit.add(off, len);
         let out = self
@@ -296,7 +299,7 @@ impl Encoder<'_, '_, '_> {
     }
 
     fn require_depth(&mut self, here: &Here<'_>, field: &WireField) {
-        // Images that nobody validated may nest without end, whatever their type.
+        // Unvalidated images may nest without limit, whatever their type.
         let deep = self.emit.builder.ins().icmp_imm_u(
             IntCC::UnsignedGreaterThanOrEqual,
             here.depth,
@@ -306,7 +309,7 @@ impl Encoder<'_, '_, '_> {
             .fail_if(deep, here.place(field), FaultCode::TooDeep);
     }
 
-    /// The message whose fixed part lies at offset `off`, as a record.
+    /// Writes the message whose fixed part is at offset `off`, as a record.
     fn message(
         &mut self,
         here: &Here<'_>,
@@ -379,7 +382,7 @@ impl Encoder<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// One record per element, from the last to the first.
+    /// Writes one record per element, from the last to the first.
     fn elements(
         &mut self,
         here: &Here<'_>,
@@ -396,7 +399,8 @@ impl Encoder<'_, '_, '_> {
         let element = self.emit.add_constant(state[0], -size);
         let at = self.emit.add(self.image, element);
         let back = state[1];
-        // The budget holds one tag, length or scalar for the field; each element needs its own.
+        // The budget has room for one tag, length or scalar of the field; each element needs its
+        // own.
         self.require_room(back, here);
         let start = match &field.value {
             WireValue::Bytes { .. } => {
@@ -421,7 +425,7 @@ impl Encoder<'_, '_, '_> {
         start
     }
 
-    /// All elements in one record.
+    /// Writes all elements in one record.
     fn packed(
         &mut self,
         here: &Here<'_>,
@@ -432,7 +436,7 @@ impl Encoder<'_, '_, '_> {
         back: Value,
     ) -> Value {
         if matches!(field.value, WireValue::Fixed32 | WireValue::Fixed64) {
-            // In a block as on the wire.
+            // The block's form is the wire's.
             let start = self.copy(off, bytes, back, here, here.place(field));
             return self.len_and_tag(field, bytes, start);
         }
@@ -458,7 +462,7 @@ impl Encoder<'_, '_, '_> {
         self.len_and_tag(field, len, start)
     }
 
-    /// Loads what a block holds, zero-extended.
+    /// Loads a scalar of a block, zero-extended.
     fn scalar(&mut self, at: Value, offset: u32, value: &WireValue) -> Value {
         match value.scalar_size() {
             1 => {
@@ -486,7 +490,7 @@ impl Encoder<'_, '_, '_> {
         }
     }
 
-    /// As [`Varint::to_wire`].
+    /// Like [`Varint::to_wire`].
     fn wire_number(&mut self, varint: Varint, raw: Value) -> Value {
         match varint {
             Varint::U32 | Varint::Word => raw,
@@ -519,7 +523,7 @@ impl Encoder<'_, '_, '_> {
             let back = self.varint(len, back);
             return self.tag(field.number, WireType::Len, back);
         }
-        // Both are one byte as a rule: one store.
+        // Both are usually one byte: one store.
         let (short, long, done) = (
             self.emit.block(0),
             self.emit.cold_block(),
@@ -543,7 +547,7 @@ impl Encoder<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// Writes a varint before `back`: one byte in place, more by a helper.
+    /// Writes a varint before `back`: one byte in place, longer ones by a helper.
     fn varint(&mut self, number: Value, back: Value) -> Value {
         let (short, long, done) = (self.emit.block(0), self.emit.block(0), self.emit.block(1));
         let fits = self
@@ -580,7 +584,7 @@ impl Encoder<'_, '_, '_> {
         back
     }
 
-    /// Stores the low bytes of `value` before `back`; answers where they begin.
+    /// Stores the low bytes of `value` before `back`; returns their start.
     fn store_before(&mut self, back: Value, of: Type, value: Value) -> Value {
         let start = self.emit.add_constant(back, -i64::from(of.bytes()));
         let narrow = if of == types::I64 {
@@ -593,7 +597,7 @@ impl Encoder<'_, '_, '_> {
     }
 }
 
-/// A tag as it is on the wire, first byte lowest, and its length.
+/// A tag in wire form, first byte lowest, and its length.
 pub(crate) fn tag_bytes(number: u32, wire_type: WireType) -> (u64, usize) {
     let mut tag = u64::from(number) << 3 | wire_type as u64;
     let (mut bytes, mut len) = (0, 0);
@@ -613,7 +617,8 @@ pub(crate) fn is_inlined(of: &StructProgram) -> bool {
     of.wire.len() <= MAX_INLINED_FIELDS && !of.wire.iter().any(|f| f.value.is_message())
 }
 
-/// Bytes that the tags, lengths and single scalars of a struct take at most, and those that a short copy overwrites.
+/// The most bytes for the tags, lengths and single scalars of a struct, and for the bytes that a
+/// short copy overwrites.
 fn budget(of: &StructProgram) -> i64 {
     let of_field = |field: &WireField| match &field.value {
         WireValue::Fixed32 | WireValue::Fixed64 => MAX_TAG + 8,

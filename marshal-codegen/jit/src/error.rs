@@ -1,6 +1,7 @@
-//! Why there is no machine code.
+//! The reasons for missing machine code.
 
-/// Why there is no machine code. Nobody's fault but the schema's size or the host's kind; the interpreter serves on.
+/// The reason for missing machine code: the schema's size or the host's type, not a bug. The
+/// interpreter is used instead.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// Cranelift has no backend for this host, or the host is big endian.
@@ -9,8 +10,8 @@ pub enum CompileError {
         /// What is missing.
         reason: String,
     },
-    /// The program is larger than what is worth compiling.
-    #[error("a program of {steps} steps is not compiled, the limit is {limit}")]
+    /// The program is too large to be worth compiling.
+    #[error("a program of {steps} steps isn't compiled; the limit is {limit}")]
     TooLarge {
         /// Its steps.
         steps: usize,

@@ -1,7 +1,8 @@
-//! What emitted code calls: the things that are better written once in Rust than emitted over and over.
+//! Helpers that emitted code calls: work that is better written once in Rust than emitted many
+//! times.
 //!
-//! They never unwind: nothing in them can panic. Their pointers come from emitted code, which has found them to lie in
-//! buffers that its safe callers borrow.
+//! They never unwind: nothing in them can panic. Their pointers come from emitted code, which has
+//! checked them to be inside buffers that its safe callers borrow.
 
 use std::slice;
 use tollgate_marshal::extents::{Gathered, Placed};
@@ -13,13 +14,13 @@ use tollgate_schema::MessageId;
 use crate::decode::{CONTEXT_NUMBER, CONTEXT_ROOM};
 use crate::emit::{HELPERS, Helper};
 
-/// What helpers work on during one walk.
+/// The state of the helpers during one walk.
 pub(crate) struct Context<'a> {
     pub(crate) program: &'a Program,
     pub(crate) extents: Extents<'a>,
 }
 
-/// What happens to extents.
+/// The treatment of extents.
 pub(crate) enum Extents<'a> {
     Gather(Gathered<'a>),
     Accept {
@@ -29,12 +30,12 @@ pub(crate) enum Extents<'a> {
     },
 }
 
-/// What emitted code and helpers work on while protobuf bytes are read.
+/// The state of emitted code and helpers during decoding.
 #[repr(C)]
 pub(crate) struct DecodeContext<'a> {
-    /// Bytes that the block may take.
+    /// The bytes that the block may use.
     pub(crate) room: u64,
-    /// Where a helper leaves the number of a varint.
+    /// A helper's result: the number of a varint.
     pub(crate) number: u64,
     pub(crate) program: &'a Program,
 }
@@ -98,7 +99,8 @@ unsafe extern "C" fn helper_are_bools(bytes: *const u8, len: u64) -> i64 {
     i64::from(bytes.iter().all(|b| *b <= 1))
 }
 
-/// A value that is an extent: its slot lies at offset `at` and says `slot`. Answers 0 or a fault's code.
+/// A value that is an extent: its slot is at offset `at` and has the value `slot`. Returns 0 or a
+/// fault's code.
 unsafe extern "C" fn helper_extent(
     context: *mut Context<'_>,
     at: u64,
@@ -123,7 +125,7 @@ unsafe extern "C" fn helper_extent(
     done.map_or_else(|code| i64::from(code as u8), |()| 0)
 }
 
-/// Unknown fields of message type `id`. Answers 0 or a fault's code.
+/// Unknown fields of message type `id`. Returns 0 or a fault's code.
 unsafe extern "C" fn helper_unknown(
     context: *mut Context<'_>,
     records: *const u8,
@@ -153,7 +155,7 @@ unsafe extern "C" fn helper_zero(to: *mut u8, len: u64) -> i64 {
     0
 }
 
-/// Writes a varint that ends at `end`; answers where it begins.
+/// Writes a varint that ends at `end`; returns its start.
 unsafe extern "C" fn helper_put_varint(end: *mut u8, mut number: u64) -> *mut u8 {
     let len = (64 - (number | 1).leading_zeros()).div_ceil(7) as usize;
     // SAFETY: the code has found room for the longest varint before `end`.
@@ -167,7 +169,7 @@ unsafe extern "C" fn helper_put_varint(end: *mut u8, mut number: u64) -> *mut u8
     start
 }
 
-/// Reads a varint; answers where it ends, or null if it doesn't.
+/// Reads a varint; returns its end, or null if it is incomplete.
 unsafe extern "C" fn helper_get_varint(
     at: *const u8,
     end: *const u8,
@@ -187,7 +189,7 @@ unsafe extern "C" fn helper_get_varint(
     }
 }
 
-/// Whether no record in `at..end` is a field of struct `index`, and all are whole.
+/// Whether all records in `at..end` are complete and none is a field of struct `index`.
 unsafe extern "C" fn helper_all_unknown(
     context: *const DecodeContext<'_>,
     index: u64,
@@ -202,7 +204,7 @@ unsafe extern "C" fn helper_all_unknown(
     i64::from(of.is_some_and(|of| all_unknown(of, records)))
 }
 
-/// How many varints there are in `at..end`; -1 if they don't end there, or one is too long.
+/// The number of varints in `at..end`; -1 if the last one is incomplete, or one is too long.
 unsafe extern "C" fn helper_count_varints(at: *const u8, end: *const u8) -> i64 {
     // SAFETY: as in `helper_get_varint`.
     let bytes = unsafe { slice::from_raw_parts(at, end.offset_from_unsigned(at)) };

@@ -1,26 +1,27 @@
 //! Machine code for programs.
 //!
-//! `program → Cranelift → gather, accept, project, encode, decode`. What runs is emitted from the very steps that the interpreter of
-//! `tollgate_marshal` executes, and answers the same: value, fault, patched bytes.
+//! `program → Cranelift → gather, accept, project, encode, decode`. The code is emitted from the
+//! same steps that the interpreter of `tollgate_marshal` executes, and has the same results: value,
+//! fault, patched bytes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `on_demand` | asks for machine code when it is first used; the queue of the compile thread |
-//! | `codec` | what the daemon holds: interprets at once, runs machine code as soon as it's compiled |
+//! | `on_demand` | asks for machine code on first use; the queue of the compile thread |
+//! | `codec` | the daemon's objects: they interpret at first, and run machine code once it is compiled |
 //! | `validate` | emits one function per struct type that walks a block; serves `gather` and `accept` |
-//! | `encode`, `decode` | emit one function per struct type that writes, or reads, its protobuf records |
+//! | `encode`, `decode` | emit one function per struct type that encodes, or decodes, its protobuf records |
 //! | `view` | emits one function per projection |
-//! | `emit` | the few things that all of them emit: bounds, faults, guards |
+//! | `emit` | common parts: bounds, faults, guards |
 //! | `unit`, `listing` | code under construction, and as text |
-//! | `machine`, `helpers` | the only files with `unsafe`: code memory and calls into it; what it calls |
+//! | `machine`, `helpers` | the only files with `unsafe`: code memory and calls into it; helpers that it calls |
 //!
-//! Emitting is safe; what is emitted must be trusted. The argument is in two parts: code only ever gets buffers that the
-//! safe callers own, with their lengths, and every access it makes is either inside a struct whose bounds it (or its
-//! caller) has checked, or done by a helper. The tests hold it against the interpreter on valid, corrupt and random
-//! bytes.
+//! Emitting is safe code; the emitted code must be trusted. The argument has two parts: the code
+//! only gets buffers that the safe callers own, with their lengths; and every access is either
+//! inside a struct whose bounds the code (or its caller) has checked, or done by a helper. The
+//! tests compare it with the interpreter on valid, corrupt and random bytes.
 //!
-//! Compiling takes about a millisecond for a small service, so it belongs off the datapath; it can fail (an unknown
-//! host, a program too large), which costs speed only.
+//! Compiling takes about 1 ms for a small service, so it must run off the datapath. If it fails (an
+//! unknown host, a program too large), only speed is lost.
 
 #![deny(unsafe_code)]
 
@@ -29,11 +30,11 @@ mod decode;
 mod emit;
 mod encode;
 mod error;
-#[allow(unsafe_code, reason = "called by what was emitted; argued there")]
+#[allow(unsafe_code, reason = "called by emitted code; argued there")]
 mod helpers;
 pub mod limits;
 pub mod listing;
-#[allow(unsafe_code, reason = "running what was emitted; argued there")]
+#[allow(unsafe_code, reason = "runs emitted code; argued there")]
 mod machine;
 pub mod on_demand;
 mod unit;

@@ -1,15 +1,17 @@
-//! Bounds on what is compiled, and on what waits for it. Past them the interpreter serves on.
+//! Limits of compilation and of its queue. Beyond them the interpreter is used.
 
-/// Most steps of one program, inlined ones counted where they are inlined. About 100 ms of compilation.
+/// The most steps of one program; inlined steps count at each use. About 100 ms of compilation.
 pub const MAX_STEPS: usize = 20_000;
 
-/// A struct with at most this many steps, none of them leading to further structs, is inlined where it is used.
+/// A struct with at most this many steps, none of which leads to further structs, is inlined at
+/// each use.
 pub const MAX_INLINED_STEPS: usize = 6;
 
-/// A struct with at most this many fields, none of them a message, is inlined where it is encoded and decoded.
+/// A struct with at most this many fields, none of which is a message, is inlined where it is
+/// encoded and decoded.
 pub const MAX_INLINED_FIELDS: usize = 6;
 
-/// Address space reserved per step, in bytes; several times what a step's code takes.
+/// The address space reserved per step, in bytes; several times a step's usual code.
 pub(crate) const CODE_BYTES_PER_STEP: usize = 4096;
 
 /// Methods and projections that wait for the compile thread. Further ones are refused, and asked for

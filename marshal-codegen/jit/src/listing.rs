@@ -1,7 +1,7 @@
-//! What would be emitted, as text: for review, and for the golden files that notice when it changes.
+//! Emitted code as text: for review, and for the golden files that reveal changes.
 //!
-//! The code is that of a plain x86-64 host, whatever this host is, and isn't runnable. Calls of helpers and of other functions
-//! appear with the numbers under which they were declared.
+//! The code is for a plain x86-64 host, whatever this host is, and can't be run. Calls of helpers
+//! and of other functions appear with their declared numbers.
 
 use tollgate_marshal::{Program, Projection};
 
@@ -10,7 +10,7 @@ use crate::machine::{DECODE, ENCODE, VIEW, WALK};
 use crate::unit::Unit;
 use crate::{decode, encode, validate, view};
 
-/// One of the things that are compiled.
+/// The kinds of compiled code.
 #[derive(Clone, Copy, Debug)]
 pub enum Code<'a> {
     /// `gather` and `accept` of a message type.
@@ -23,7 +23,7 @@ pub enum Code<'a> {
     Project(&'a Projection),
 }
 
-/// The instructions of the functions that `code` becomes, the root's first.
+/// The instructions of the functions compiled from `code`, the root's first.
 pub fn listing(code: Code<'_>) -> Result<String, CompileError> {
     let mut unit = Unit::for_listing()?;
     match code {

@@ -1,8 +1,9 @@
 //! Code memory, and calls into it. This file and `helpers` hold all `unsafe` of this crate.
 //!
-//! A [`Compiled`] owns its code: writable while it is made, then executable and never written again, freed on drop. Its
-//! entry points are called with buffers borrowed from safe callers, so they can't outlive the call, and its helpers see
-//! those buffers only through the [`Context`] on the caller's stack.
+//! A [`Compiled`] owns its code: writable while it is made, then executable and never written
+//! again, freed on drop. Its entry points are called with buffers borrowed from safe callers, so
+//! the code can't use them after the call; its helpers access those buffers only through the
+//! [`Context`] on the caller's stack.
 //!
 //! The emitted functions never unwind, and neither do the helpers: nothing in them can panic.
 
@@ -57,7 +58,7 @@ type ProjectFn = unsafe extern "C" fn(*const u8, u64, *const u32, u64, *mut u8, 
 /// `gather` and `accept` of one message type as machine code.
 pub struct Compiled {
     program: Arc<Program>,
-    /// Bytes of the root's fixed part.
+    /// The bytes of the root's fixed part.
     root_size: usize,
     walk: WalkFn,
     code: Code,
@@ -66,7 +67,7 @@ pub struct Compiled {
 /// `encode` and `decode` of one message type as machine code.
 pub struct CompiledWire {
     program: Arc<Program>,
-    /// Bytes of the root's fixed part.
+    /// The bytes of the root's fixed part.
     root_size: usize,
     encode: EncodeFn,
     decode: DecodeFn,
@@ -98,7 +99,7 @@ impl Compiled {
         })
     }
 
-    /// As [`tollgate_marshal::interpreter::gather`].
+    /// Like [`tollgate_marshal::interpreter::gather`].
     pub fn gather(&self, block: &[u8], lens: &mut [u32; MAX_EXTENTS]) -> Result<usize, Fault> {
         self.admit(block.len(), block.len())?;
         let mut context = Context {
@@ -117,7 +118,7 @@ impl Compiled {
         }
     }
 
-    /// As [`tollgate_marshal::interpreter::accept`].
+    /// Like [`tollgate_marshal::interpreter::accept`].
     pub fn accept(&self, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
         let len = image.len();
         self.admit(len, inline_len)?;
@@ -142,12 +143,12 @@ impl Compiled {
         Ok(())
     }
 
-    /// Bytes of machine code.
+    /// The bytes of machine code.
     pub fn code_bytes(&self) -> usize {
         self.code.bytes
     }
 
-    /// As [`Program::admit`], without a call where all is well.
+    /// Like [`Program::admit`], without a call if there is no fault.
     #[inline]
     fn admit(&self, image_len: usize, inline_len: usize) -> Result<(), Fault> {
         if image_len <= MAX_MESSAGE && inline_len <= image_len && inline_len >= self.root_size {
@@ -197,7 +198,7 @@ impl CompiledWire {
         })
     }
 
-    /// As [`tollgate_marshal::interpreter::encode`].
+    /// Like [`tollgate_marshal::interpreter::encode`].
     pub fn encode(&self, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
         if image.len() < self.root_size {
             return Err(self.program.fault(FaultCode::Truncated));
@@ -206,7 +207,8 @@ impl CompiledWire {
             out.resize(FIRST_ROOM, 0);
         }
         loop {
-            // Never more room than the longest message, so that what doesn't fit is the interpreter's to judge.
+            // At most the room of the longest message, so that the interpreter decides about longer
+            // ones.
             let skipped = out.len().saturating_sub(MAX_MESSAGE);
             let room = &mut out[skipped..];
             let ends = room.as_mut_ptr_range();
@@ -234,7 +236,7 @@ impl CompiledWire {
         }
     }
 
-    /// As [`tollgate_marshal::interpreter::decode`].
+    /// Like [`tollgate_marshal::interpreter::decode`].
     pub fn decode(&self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
         if self.decode_in_order(bytes, out) {
             return Ok(());
@@ -242,7 +244,7 @@ impl CompiledWire {
         interpreter::decode(&self.program, bytes, out)
     }
 
-    /// Reads a message whose records are in order, and answers whether it was one.
+    /// Decodes a message whose records are in order; returns whether they were.
     fn decode_in_order(&self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         if bytes.len() > MAX_MESSAGE {
             return false;
@@ -289,7 +291,7 @@ impl CompiledWire {
         }
     }
 
-    /// Bytes of machine code.
+    /// The bytes of machine code.
     pub fn code_bytes(&self) -> usize {
         self.code.bytes
     }
@@ -315,7 +317,7 @@ impl CompiledProjection {
         })
     }
 
-    /// As [`tollgate_marshal::interpreter::project`].
+    /// Like [`tollgate_marshal::interpreter::project`].
     pub fn project(
         &self,
         image: &[u8],
@@ -345,16 +347,17 @@ impl CompiledProjection {
         answer(end, || self.projection.fault(FaultCode::Truncated))
     }
 
-    /// Bytes of machine code.
+    /// The bytes of machine code.
     pub fn code_bytes(&self) -> usize {
         self.code.bytes
     }
 }
 
-/// The shortest buffer to encode or decode into, in bytes.
+/// The shortest buffer for encoding or decoding, in bytes.
 const FIRST_ROOM: usize = 1024;
 
-/// What a function returned: a length or a raw fault. The code emits no other negative numbers; `unknown` is for them.
+/// A function's result: a length or a raw fault. The code emits no other negative numbers;
+/// `unknown` is for them.
 #[inline]
 fn answer(returned: i64, unknown: impl FnOnce() -> Fault) -> Result<usize, Fault> {
     match usize::try_from(returned) {
@@ -363,7 +366,7 @@ fn answer(returned: i64, unknown: impl FnOnce() -> Fault) -> Result<usize, Fault
     }
 }
 
-/// Steps of a program, counting inlined structs where they are used, and each member of a oneof.
+/// The steps of a program; inlined structs count at each use, and each member of a oneof counts.
 fn steps_of(program: &Program) -> usize {
     let cost = |op: &Op| match op {
         Op::Case { members, .. } => 1 + members.len() / 16,
@@ -385,9 +388,9 @@ fn steps_of(program: &Program) -> usize {
         .sum()
 }
 
-/// Finished code. Freed on drop; the owner keeps it as long as the entry points that it calls.
+/// Finished code. Freed on drop; the owner keeps it as long as its entry points.
 struct Code {
-    /// Never used but for its addresses; the mutex only makes it shareable.
+    /// Used only for its addresses; the mutex makes it shareable.
     module: Mutex<Option<JITModule>>,
     bytes: usize,
 }

@@ -1,4 +1,5 @@
-//! One region of machine code under construction: declares and defines functions, and brings the helpers in.
+//! A region of machine code under construction: declares and defines functions, and adds the
+//! helpers.
 
 use cranelift_codegen::ir::{AbiParam, FuncRef, Signature, UserFuncName, Value, types};
 use cranelift_codegen::isa::OwnedTargetIsa;
@@ -15,7 +16,7 @@ use crate::error::CompileError;
 use crate::helpers;
 use crate::limits::{CODE_BYTES_PER_STEP, MAX_STEPS};
 
-/// What one kind of function looks like, and what it calls.
+/// The signature of one kind of function, and the helpers that it calls.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) params: usize,
@@ -38,12 +39,12 @@ pub(crate) struct Unit {
     builder: FunctionBuilderContext,
     helpers: [FuncId; HELPERS],
     bytes: usize,
-    /// Instructions as text, if anybody asked.
+    /// The instructions as text, if requested.
     listing: Option<String>,
 }
 
 impl Unit {
-    /// For about this many steps, to be run on this host.
+    /// A unit for about this many steps, to be run on this host.
     pub(crate) fn new(steps: usize) -> Result<Unit, CompileError> {
         if steps > MAX_STEPS {
             return Err(CompileError::TooLarge {
@@ -54,7 +55,7 @@ impl Unit {
         Unit::with_isa(steps, isa()?)
     }
 
-    /// To be read: notes the instructions of what it compiles.
+    /// A unit for reading: it records the instructions.
     pub(crate) fn for_listing() -> Result<Unit, CompileError> {
         let mut unit = Unit::with_isa(MAX_STEPS, plain_isa().map_err(unsupported)?)?;
         unit.listing = Some(String::new());
@@ -104,7 +105,7 @@ impl Unit {
             .map_err(compiler)
     }
 
-    /// Compiles one function, whose body `emit` writes.
+    /// Compiles one function; `emit` writes its body.
     pub(crate) fn function(
         &mut self,
         shape: Shape,
@@ -115,7 +116,8 @@ impl Unit {
         Ok(id)
     }
 
-    /// Compiles a function per struct type that is reached from the root and not inlined; answers the root's.
+    /// Compiles a function per struct type that is reachable from the root and not inlined; returns
+    /// the root's.
     pub(crate) fn structs(
         &mut self,
         program: &Program,
@@ -190,7 +192,7 @@ impl Unit {
         self.listing.unwrap_or_default()
     }
 
-    /// Makes the code executable; answers its module, and its size in bytes.
+    /// Makes the code executable; returns its module, and its size in bytes.
     pub(crate) fn finish(mut self) -> Result<(JITModule, usize), CompileError> {
         self.module.finalize_definitions().map_err(compiler)?;
         Ok((self.module, self.bytes))
@@ -203,7 +205,7 @@ fn compiler(error: ModuleError) -> CompileError {
     }
 }
 
-/// The host's instruction set, found once.
+/// The host's instruction set, detected once.
 fn isa() -> Result<OwnedTargetIsa, CompileError> {
     static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
     let found = ISA.get_or_init(|| {
@@ -219,7 +221,7 @@ fn isa() -> Result<OwnedTargetIsa, CompileError> {
     found.clone().map_err(unsupported)
 }
 
-/// A host with nothing but what all x86-64 have.
+/// A host with only the base features of x86-64.
 fn plain_isa() -> Result<OwnedTargetIsa, String> {
     let builder = cranelift_codegen::isa::lookup_by_name("x86_64").map_err(|e| e.to_string())?;
     builder.finish(flags()?).map_err(|e| e.to_string())
@@ -232,7 +234,7 @@ fn unsupported(reason: String) -> CompileError {
 fn flags() -> Result<settings::Flags, String> {
     let mut flags = settings::builder();
     let chosen = [
-        // "speed" takes a quarter longer to compile and its code runs no faster.
+        // "speed" takes a quarter longer to compile, and its code isn't faster.
         ("opt_level", "none"),
         ("is_pic", "false"),
         ("use_colocated_libcalls", "false"),

@@ -1,15 +1,17 @@
-//! Emits the walk over a block: one function per struct type, called for its root and recursively for its parts.
+//! Emits the walk over a block: one function per struct type, called for the root and recursively
+//! for its parts.
 //!
 //! ```text
 //! walk(base, inline_len, struct, cursor, context, depth) -> cursor after the struct's parts, or a raw fault
 //! ```
 //!
-//! `struct` is the address of a fixed part that the caller has found to be in bounds. The cursor and `inline_len` are
-//! offsets from `base`, at most `MAX_MESSAGE`; so sums of them and of `u32` lengths can't overflow. The order of checks
-//! is the interpreter's, so that both find the same fault first. `gather` and `accept` share the code: the context tells
-//! the helper for extents which one it serves.
+//! `struct` is the address of a fixed part that the caller has checked to be in bounds. The cursor
+//! and `inline_len` are offsets from `base`, at most `MAX_MESSAGE`; so sums of them and of `u32`
+//! lengths can't overflow. The order of checks is the interpreter's, so that both find the same
+//! fault first. `gather` and `accept` share the code: the context tells the helper for extents
+//! which of the two is running.
 //!
-//! Small structs without further structs are inlined where they are used.
+//! Small structs without further structs are inlined at each use.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{FuncRef, InstBuilder, Value, types};
@@ -20,10 +22,10 @@ use tollgate_schema::EXTENT_FLAG;
 use crate::emit::{Emit, Helper, Place};
 use crate::limits::MAX_INLINED_STEPS;
 
-/// Number of parameters of a walk.
+/// The number of parameters of a walk.
 pub(crate) const PARAMS: usize = 6;
 
-/// What it calls.
+/// The helpers that it calls.
 pub(crate) const HELPERS: &[Helper] = &[
     Helper::IsUtf8,
     Helper::AreBools,
@@ -31,7 +33,8 @@ pub(crate) const HELPERS: &[Helper] = &[
     Helper::Unknown,
 ];
 
-/// Emits the body of the walk of one struct type. `function_of` answers the walk of another, by its index.
+/// Emits the body of the walk of one struct type. `function_of` returns the walk of another, by its
+/// index.
 pub(crate) fn emit_walk(
     mut emit: Emit<'_, '_>,
     params: &[Value],
@@ -229,7 +232,7 @@ impl Walk<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// The string or bytes value whose slot lies at `at + slot`; answers the cursor after it.
+    /// The string or bytes value whose slot is at `at + slot`; returns the cursor after it.
     fn bytes(&mut self, at: Value, slot: u32, utf8: bool, cursor: Value, place: Place) -> Value {
         let (some, inline, elsewhere) = (
             self.emit.block(0),
@@ -266,7 +269,7 @@ impl Walk<'_, '_, '_> {
         let end = self.end_of_part(cursor, len, len, place);
         if utf8 {
             let text = self.emit.add(self.base, cursor);
-            // It lies behind a fixed part, which has 8 bytes at least.
+            // It is after a fixed part, which has at least 8 bytes.
             let good = self.emit.is_utf8(text, len);
             let bad = self.emit.is_zero(good);
             self.emit.fail_if(bad, place, FaultCode::NotUtf8);
@@ -275,7 +278,7 @@ impl Walk<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// The unknown fields whose slot lies at `at + slot`; answers the cursor after them.
+    /// The unknown fields whose slot is at `at + slot`; returns the cursor after them.
     fn unknown(&mut self, at: Value, slot: u32, cursor: Value, place: Place) -> Value {
         let (some, done) = (self.emit.cold_block(), self.emit.block(1));
         let value = self.emit.load(types::I64, at, slot);
@@ -310,7 +313,7 @@ impl Walk<'_, '_, '_> {
         end
     }
 
-    /// Where a part of this alignment must start, after checking that `off` says so.
+    /// The start of a part with this alignment, after checking that `off` equals it.
     fn start_of_part(&mut self, off: Value, cursor: Value, align: u32, place: Place) -> Value {
         let start = if align == 1 {
             cursor
@@ -323,8 +326,8 @@ impl Walk<'_, '_, '_> {
         start
     }
 
-    /// The array whose slot lies at `at + slot`, with elements of `(size, align)`: `body` answers the cursor after it
-    /// and after its elements' parts. An empty array has no body.
+    /// The array whose slot is at `at + slot`, with elements of `(size, align)`: `body` returns the
+    /// cursor after it and after its elements' parts. An empty array has no body.
     fn array(
         &mut self,
         at: Value,
@@ -349,7 +352,7 @@ impl Walk<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// Runs `body` for each element's address, passing the cursor along.
+    /// Runs `body` for each element's address and passes the cursor along.
     fn each(
         &mut self,
         array: Array,
@@ -422,11 +425,11 @@ impl Walk<'_, '_, '_> {
         }
     }
 
-    /// Walks another struct, inline or by a call; answers the cursor after its parts.
+    /// Walks another struct, inline or by a call; returns the cursor after its parts.
     fn callee(&mut self, index: usize, at: Value, cursor: Value, depth: Value) -> Value {
         let program = self.program;
         let callee = &program.structs()[index];
-        // An inlined struct leads to no further one, so it has no use for its depth.
+        // An inlined struct has no further ones, so it doesn't need its depth.
         if is_inlined(callee) {
             return self.structure(callee, at, cursor, depth);
         }

@@ -4,8 +4,9 @@
 //! project(image, image_len, extent_offsets, extent_count, view, view_len) -> length of the view, or a raw fault
 //! ```
 //!
-//! The caller has checked that the root's fixed part is inside the image and the view's entries inside `view_len`. All
-//! else is checked here, although the image was validated before: the caller's word isn't what keeps memory safe.
+//! The caller has checked that the root's fixed part is inside the image and the view's entries are
+//! inside `view_len`. Everything else is checked here, although the image was validated before:
+//! memory safety doesn't depend on the caller.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{InstBuilder, Value, types};
@@ -15,10 +16,10 @@ use tollgate_schema::EXTENT_FLAG;
 
 use crate::emit::{Emit, Helper, Place};
 
-/// Number of parameters of a projection.
+/// The number of parameters of a projection.
 pub(crate) const PARAMS: usize = 6;
 
-/// What it calls.
+/// The helpers that it calls.
 pub(crate) const HELPERS: &[Helper] = &[Helper::IsUtf8, Helper::Copy];
 
 /// Emits the body of the function.
@@ -64,7 +65,7 @@ struct View<'w, 'a, 'f> {
 }
 
 impl View<'_, '_, '_> {
-    /// Writes the entry at `entry` and appends the field's bytes at `end`; answers the new end.
+    /// Writes the entry at `entry` and appends the field's bytes at `end`; returns the new end.
     fn field(&mut self, field: &Field, entry: u32, end: Value) -> Value {
         let place = Place {
             message: field.place.0,
@@ -100,7 +101,7 @@ impl View<'_, '_, '_> {
         words[2]
     }
 
-    /// Writes the entry of a field that is never there.
+    /// Writes the entry of a field that is always absent.
     fn absent(&mut self, entry: u32) {
         let zero = self.emit.constant(0);
         self.emit.store(zero, self.view, entry);
@@ -142,7 +143,7 @@ impl View<'_, '_, '_> {
         }
     }
 
-    /// Copies the value whose slot lies at `at + slot` and jumps to `write`.
+    /// Copies the value whose slot is at `at + slot` and jumps to `write`.
     fn bytes(
         &mut self,
         at: Value,

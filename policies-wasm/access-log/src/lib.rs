@@ -1,7 +1,7 @@
-//! Writes a line for some reservations into the policy's log, and counts all of them.
+//! Logs some reservations, and counts all of them.
 //!
-//! The daemon keeps 64 lines between two collections, so a busy service is sampled: of each hundred calls `percent` are
-//! logged, evenly spread.
+//! The daemon keeps 64 lines between two collections, so a busy service is sampled: `percent` of
+//! all calls are logged, evenly spread.
 
 #![forbid(unsafe_code)]
 
@@ -16,11 +16,11 @@ struct Config {
     names: bool,
 }
 
-/// How many calls of a million are logged, and with what.
+/// How many calls of a million are logged, and with which fields.
 pub struct AccessLog {
     per_million: u64,
     names: bool,
-    /// Millionths of a line that are due.
+    /// The accumulated fraction of a line, in millionths.
     due: u64,
 }
 
@@ -51,7 +51,7 @@ impl AccessLog {
     #[request("hotel.Reservation/Reserve", reads(customer_name, stay.in_date, stay.out_date, room_count))]
     fn reserve(&mut self, request: &Reserve<'_>) -> Verdict<'_> {
         REQUESTS.add(1);
-        // What the operator withholds is left out: a log is no reason to refuse a call.
+        // A field that the operator withholds is left out: logging never refuses a call.
         if let Some(rooms) = request.room_count_if_granted() {
             ROOMS.record(rooms.into());
         }

@@ -1,7 +1,8 @@
-//! Sends some requests along another route: those with a certain value of a metadata key, and a share of the others.
+//! Sends some requests along another route: those with certain values of a metadata key, and a
+//! share of the others.
 //!
-//! With a key, the share is one of its values, so that a user stays where they are; calls without it, and all calls if there is no key, are
-//! shared out by their number.
+//! With a key, its values are divided, so that a user's calls stay on one route. Calls without the
+//! key, and all calls if no key is configured, are divided by their number.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +23,7 @@ struct Config {
     seed: u64,
 }
 
-/// The route, and who takes it.
+/// The route, and the rules that select requests for it.
 pub struct CanaryRoute {
     route: Route,
     per_million: u64,
@@ -48,7 +49,7 @@ impl CanaryRoute {
         }
         if config.metadata.len() > 1 {
             let count = config.metadata.len();
-            return Err(format!("metadata lists {count} keys; one at most decides"));
+            return Err(format!("metadata lists {count} keys; at most 1 is allowed"));
         }
         if config.metadata.is_empty() && !config.values.is_empty() {
             return Err("values need a key: set metadata".to_owned());
@@ -77,7 +78,7 @@ impl CanaryRoute {
         Verdict::Allow.with_route(&self.route)
     }
 
-    /// A number below a million, the same for the same value.
+    /// A number below 1,000,000, the same for the same value.
     fn share(&mut self, value: Option<&[u8]>) -> u64 {
         let number = match value {
             Some(value) => value.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -92,7 +93,7 @@ impl CanaryRoute {
     }
 }
 
-/// A number that looks random, of two that don't (splitmix64).
+/// A pseudo-random number from two others (splitmix64).
 fn mix(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
     use tollgate_policy::testing::{Answer, Desk, Done};
 
-    /// Which of these users' calls take the route.
+    /// The routing of these users' calls.
     fn routed(config: &str, users: impl Iterator<Item = Option<String>>) -> Vec<bool> {
         let desk = Desk::<CanaryRoute>::new(config).unwrap();
         let mut desk = desk.with_keys(&["x-user"], &[]);
@@ -156,7 +157,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         for (config, words) in [
-            (r#"{"route": "Canary"}"#, r#""Canary" is no route"#),
+            (r#"{"route": "Canary"}"#, r#""Canary" is not a valid route"#),
             (
                 r#"{"route": "c", "percent": 101}"#,
                 "percent is 101; 0 to 100",

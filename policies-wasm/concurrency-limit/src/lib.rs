@@ -1,8 +1,9 @@
-//! Lets so many calls be under way at once.
+//! Limits the number of concurrent calls.
 //!
-//! A request counts up, its reply counts down. Calls that end without a reply (an error, a cancelled call, a denial by a later
-//! policy) are never seen again, so a call is forgotten after a while. Which call a reply belongs to isn't known: it counts
-//! as the oldest one's, so what is left looks younger than it is and is forgotten later: too strict at worst.
+//! A request counts up, its reply counts down. Calls that end without a reply (an error, a
+//! cancelled call, a denial by a later policy) are not seen again, so a call is forgotten after
+//! some time. The policy can't match a reply to its call, so it counts the oldest call as ended.
+//! The remaining calls then look younger and are forgotten later: the limit is too strict at worst.
 
 #![forbid(unsafe_code)]
 
@@ -11,7 +12,7 @@ use std::collections::VecDeque;
 use serde::Deserialize;
 use tollgate_policy::{Call, Status, Verdict, json_object, now_ms, policy};
 
-/// Calls of one sixteenth of the time to forget are counted together.
+/// Calls within 1/16 of the time to forget are counted together.
 const SLOTS: u64 = 16;
 
 #[derive(Deserialize)]
@@ -21,7 +22,7 @@ struct Config {
     forget_after_ms: u32,
 }
 
-/// What is under way, by when it began, oldest first.
+/// The calls in flight, by start time, oldest first.
 pub struct ConcurrencyLimit {
     calls: u32,
     slot_ms: u64,
@@ -66,7 +67,7 @@ impl ConcurrencyLimit {
             LIMITED.add(1);
             return Verdict::deny(
                 Status::RESOURCE_EXHAUSTED,
-                "too many calls are under way; try again later",
+                "too many calls are in flight; try again later",
             );
         }
         match self.begun.back_mut() {

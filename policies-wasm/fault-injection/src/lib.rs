@@ -1,7 +1,7 @@
-//! Ends some calls with an error and lets others wait, to see what the callers make of it.
+//! Ends some calls with an error and delays others, to test the callers' reaction.
 //!
-//! Which calls is decided by a seed and the call's number, so that a run can be repeated. Errors and delays are drawn
-//! separately; a call that fails doesn't wait.
+//! A seed and the call's number select the calls, so a run can be repeated. Errors and delays are
+//! drawn separately; a call that fails isn't delayed.
 
 #![forbid(unsafe_code)]
 
@@ -27,7 +27,7 @@ struct Config {
     seed: u64,
 }
 
-/// Milliseconds that a policy may let a call wait.
+/// The longest delay in milliseconds.
 const DELAY_MS: u32 = 1000;
 
 fn unavailable() -> u32 {
@@ -38,7 +38,7 @@ fn default_message() -> String {
     "injected fault".to_owned()
 }
 
-/// How many calls of a million fail, and how.
+/// How many calls of a million fail or are delayed, and how.
 pub struct FaultInjection {
     per_million: u64,
     status: Status,
@@ -86,7 +86,7 @@ impl FaultInjection {
             INJECTED.add(1);
             return Verdict::deny(self.status, &self.message);
         }
-        // Another seed, so that delays and errors fall on calls independently.
+        // A different seed makes delays and errors independent.
         if mix(!self.seed, self.calls) % 1_000_000 < self.delayed_per_million {
             DELAYED.add(1);
             return Verdict::Allow.with_delay(self.delay);
@@ -102,7 +102,7 @@ fn per_million(name: &str, percent: f64) -> Result<u64, String> {
     }
 }
 
-/// A number that looks random, of two that don't (splitmix64).
+/// A pseudo-random number from two others (splitmix64).
 fn mix(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -170,7 +170,7 @@ mod tests {
         let delayed = answers
             .iter()
             .filter(|answer| **answer == Answer::Effects(delay.clone()));
-        // 30% of the 70% that pass.
+        // 30 % of the 70 % that pass.
         assert!((170..250).contains(&delayed.count()));
     }
 }

@@ -1,11 +1,11 @@
-//! The whole check of a token: what was presented, what is remembered, the signature, the claims, the time.
+//! The complete check of a token: extraction, cache, signature, claims, time.
 
 use crate::cache::Cache;
 use crate::claims::{Pass, Rules};
 use crate::keys::KeySet;
 use crate::token::{Refusal, Token};
 
-/// What lets a token pass, and the tokens that have.
+/// The rules for tokens, and the cache of accepted ones.
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(crate) keys: KeySet,
@@ -13,7 +13,7 @@ pub(crate) struct Check {
     pub(crate) cache: Cache,
 }
 
-/// How a token passed.
+/// The result for an accepted token.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) pass: Pass,
@@ -22,7 +22,7 @@ pub(crate) struct Passed {
 }
 
 impl Check {
-    /// Checks a token as it is now.
+    /// Checks a token at this time.
     pub(crate) fn check(&mut self, token: &[u8], now_ms: u64) -> Result<Passed, Refusal> {
         if let Some(pass) = self.cache.get(token) {
             pass.check(now_ms)?;
@@ -43,7 +43,8 @@ impl Check {
     }
 }
 
-/// The token in a value of metadata: behind the scheme `Bearer` (RFC 6750, in any case), or bare where that is allowed.
+/// The token in a metadata value: after the scheme `Bearer` (RFC 6750, in any case), or bare where
+/// that is allowed.
 pub(crate) fn presented(value: &[u8], bare: bool) -> Result<&[u8], Refusal> {
     const SCHEME: &[u8] = b"bearer ";
     match value.split_at_checked(SCHEME.len()) {

@@ -1,9 +1,10 @@
-//! What a token says, once its signature is good (RFC 7519), and the rules that it has to meet.
+//! The claims of a verified token (RFC 7519), and the rules for them.
 //!
-//! Only the claims that a rule names are read; the rest is skipped without being built, and without recursion, so that a signer with
-//! strange habits costs time in proportion to the token's length. A claim that matters and comes twice is refused: two readers might
-//! believe different ones. What passes becomes a [`Pass`]: all that later calls with the same token need, which is when it is
-//! valid and what of it is copied.
+//! Only claims that a rule names are parsed. The rest is skipped without allocation or recursion,
+//! so the cost is linear in the token's length for any signer. A relevant claim that occurs twice
+//! is refused: two parsers might use different ones. An accepted token becomes a [`Pass`], which
+//! holds everything that later calls with the same token need: its validity period and the values
+//! to copy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,23 +14,23 @@ use serde::{Deserialize, Deserializer};
 
 use crate::token::{Refusal, Verified};
 
-/// Bytes of a claim that is copied into metadata.
+/// The maximum number of bytes of a claim that is copied into metadata.
 pub(crate) const COPY_BYTES: usize = 1 << 10;
 
-/// A claim's value, as far as a rule can use it.
+/// A claim's value, as far as rules need it.
 #[derive(Clone, Debug, PartialEq)]
 enum Claim {
     Text(String),
     Number(f64, String),
     Bool(bool),
-    /// An array of nothing but strings.
+    /// An array of strings only.
     Texts(Vec<String>),
     /// `null`, an object, any other array.
     Other,
 }
 
 impl Claim {
-    /// A text, or an array of them, as a list.
+    /// A text, or an array of texts, as a list.
     fn texts(&self) -> Option<&[String]> {
         match self {
             Claim::Text(text) => Some(std::slice::from_ref(text)),
@@ -46,7 +47,8 @@ impl Claim {
         }
     }
 
-    /// One line of printable ASCII, as metadata has it. Several texts are separated by spaces, so none may have one.
+    /// One line of printable ASCII, valid as metadata. Several texts are separated by spaces, so
+    /// none may contain one.
     fn line(&self) -> Option<String> {
         let line = match self {
             Claim::Text(text) | Claim::Number(_, text) => text.clone(),
@@ -59,7 +61,7 @@ impl Claim {
         fits.then_some(line)
     }
 
-    /// Whether it is, or holds, one of these.
+    /// Whether it is, or contains, one of these.
     fn is_one_of(&self, accepted: &[String]) -> bool {
         match self {
             Claim::Text(text) | Claim::Number(_, text) => accepted.contains(text),
@@ -70,34 +72,34 @@ impl Claim {
     }
 }
 
-/// What tokens have to say.
+/// The rules for tokens.
 #[derive(Debug)]
 pub(crate) struct Rules {
     pub(crate) issuer: String,
-    /// One of these has to be in `aud`; if there are none, there has to be no `aud`.
+    /// `aud` must contain one of these; if there are none, `aud` must be absent.
     pub(crate) audience: Vec<String>,
-    /// Claims that have to be there, with the values that are accepted; all are if none is listed.
+    /// The required claims, with their accepted values; an empty list accepts any value.
     pub(crate) required: BTreeMap<String, Vec<String>>,
-    /// All of these have to be granted, by this claim.
+    /// All of these must be granted by the scope claim.
     pub(crate) scopes: Vec<String>,
     pub(crate) scope_claim: String,
-    /// Claims that are copied, in the order of [`Pass::copies`].
+    /// The claims to copy, in the order of [`Pass::copies`].
     pub(crate) copied: Vec<String>,
     pub(crate) leeway_ms: u64,
 }
 
-/// A token that meets the rules, whenever its time is.
+/// A token that meets the rules, at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pass {
     begins_ms: u64,
     /// The first moment at which it isn't valid any more.
     ends_ms: u64,
-    /// The values to copy; `None` for a claim that the token doesn't have.
+    /// The values to copy; `None` if the token lacks the claim.
     pub(crate) copies: Vec<Option<String>>,
 }
 
 impl Pass {
-    /// Whether its time is now. The leeway is in it already.
+    /// Checks the validity period, which includes the leeway.
     pub(crate) fn check(&self, now_ms: u64) -> Result<(), Refusal> {
         if now_ms >= self.ends_ms {
             return Err(Refusal::Expired);
@@ -110,7 +112,7 @@ impl Pass {
 }
 
 impl Rules {
-    /// Reads the claims and checks all but the time.
+    /// Parses the claims and checks everything except the time.
     pub(crate) fn check(&self, payload: &Verified) -> Result<Pass, Refusal> {
         let claims = self.read(payload.bytes())?;
         if claims.get("iss") != Some(&Claim::Text(self.issuer.clone())) {
@@ -142,7 +144,8 @@ impl Rules {
         Ok(claims)
     }
 
-    /// RFC 7519, 4.1.3: whoever isn't named in `aud` must refuse, and whoever has no name can't be named.
+    /// RFC 7519, 4.1.3: a recipient that `aud` doesn't name must refuse the token; a recipient
+    /// without a name can't be named.
     fn check_audience(&self, audience: Option<&Claim>) -> Result<(), Refusal> {
         let met = match audience {
             None => self.audience.is_empty(),
@@ -170,10 +173,11 @@ impl Rules {
                 .get(name)
                 .map(|claim| claim.millis().ok_or(Refusal::Malformed))
         };
-        // A token without an end would be valid until its key is gone.
+        // A token without an end would be valid until its key is removed.
         let ends_ms = time("exp").ok_or(Refusal::Claims)??;
         let begins_ms = time("nbf").transpose()?.unwrap_or(0);
-        // A claim that can't be copied as it is refuses the call: without the copy, the server would see an anonymous one.
+        // A claim that can't be copied unchanged refuses the call: without the copy, the server
+        // would see an anonymous caller.
         let copy = |name: &String| match claims.get(name.as_str()) {
             Some(claim) => claim.line().ok_or(Refusal::Claims).map(Some),
             None => Ok(None),
@@ -186,7 +190,7 @@ impl Rules {
     }
 }
 
-/// Reads the claims with these names out of an object.
+/// Parses the claims with these names from an object.
 struct Wanted<'w, 'n>(&'w [&'n str]);
 
 impl<'n, 'de> DeserializeSeed<'de> for Wanted<'_, 'n> {
@@ -275,7 +279,7 @@ impl<'de> Visitor<'de> for ClaimVisitor {
     }
 }
 
-/// An element of an array: a text, or something else, which is skipped without recursion.
+/// An element of an array: a text, or another value, which is skipped without recursion.
 struct Element(Option<String>);
 
 impl<'de> Deserialize<'de> for Element {

@@ -1,8 +1,8 @@
-//! The public keys of a configuration: as JWK sets have them (RFC 7517), or as PEM.
+//! The public keys of a configuration, from JWK sets (RFC 7517) or PEM.
 //!
-//! A key has exactly one algorithm, which follows from what the key is; a token's `alg` can only select among keys, never say what
-//! one is used for. So there is no confusion to be had: no key of `none` or of an HMAC exists. For any token there is at most one
-//! key to try, which bounds what a caller's token can cost.
+//! A key has exactly one algorithm, which follows from its type; a token's `alg` only selects among
+//! keys. So algorithm confusion is impossible: there are no keys for `none` or HMAC. At most one
+//! key is tried per token, which bounds the cost of a caller's token.
 
 use base64::Engine;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
@@ -12,10 +12,10 @@ use serde::de::IgnoredAny;
 
 use crate::rsa;
 
-/// Keys of a configuration.
+/// The maximum number of keys in a configuration.
 const KEYS: usize = 16;
 
-/// How a signature is made.
+/// A signature algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     Es256,
@@ -24,7 +24,7 @@ pub(crate) enum Algorithm {
 }
 
 impl Algorithm {
-    /// By the name of RFC 7518 and RFC 8037, which is case-sensitive.
+    /// The algorithm with this name in RFC 7518 or RFC 8037, which is case-sensitive.
     pub(crate) fn named(name: &str) -> Option<Algorithm> {
         match name {
             "ES256" => Some(Algorithm::Es256),
@@ -43,7 +43,7 @@ impl Algorithm {
     }
 }
 
-/// A key as the configuration has it. Other members of a JWK are nobody's business here, and ignored as the RFC asks.
+/// A key in the configuration. Other members of a JWK are ignored, as the RFC requires.
 #[derive(Deserialize)]
 pub(crate) struct KeyConfig {
     kty: Option<String>,
@@ -56,12 +56,12 @@ pub(crate) struct KeyConfig {
     alg: Option<String>,
     #[serde(rename = "use")]
     purpose: Option<String>,
-    /// The private part, which shouldn't be here.
+    /// The private part, which must be absent.
     d: Option<IgnoredAny>,
     pem: Option<String>,
 }
 
-/// What checks a signature.
+/// The verifier of a signature.
 #[derive(Debug)]
 enum Verifier {
     // Boxed: the three differ much in size.
@@ -70,7 +70,7 @@ enum Verifier {
     Rsa(Box<rsa::PublicKey>),
 }
 
-/// A key that tokens are checked against.
+/// A key for tokens.
 #[derive(Debug)]
 pub(crate) struct Key {
     id: Option<String>,
@@ -86,12 +86,13 @@ impl Key {
         }
     }
 
-    /// Whether it is this message's signature, made with this key.
+    /// Whether this key made the signature of the message.
     pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         match &self.verifier {
             Verifier::P256(key) => p256::ecdsa::Signature::from_slice(signature)
                 .is_ok_and(|signature| key.verify(message, &signature).is_ok()),
-            // Strict: no key or commitment of a small order, under which a signature would fit many messages.
+            // Strict: rejects keys and commitments of small order, under which one signature would
+            // fit many messages.
             Verifier::Ed25519(key) => ed25519_dalek::Signature::from_slice(signature)
                 .is_ok_and(|signature| key.verify_strict(message, &signature).is_ok()),
             Verifier::Rsa(key) => key.verifies(message, signature),
@@ -104,7 +105,7 @@ impl Key {
 pub(crate) struct KeySet(Vec<Key>);
 
 impl KeySet {
-    /// Reads a configuration's keys.
+    /// Parses a configuration's keys.
     pub(crate) fn new(configs: &[KeyConfig]) -> Result<KeySet, String> {
         if !(1..=KEYS).contains(&configs.len()) {
             let count = configs.len();
@@ -120,8 +121,8 @@ impl KeySet {
             if keys.iter().any(rival) {
                 let name = key.algorithm().name();
                 return Err(match &key.id {
-                    Some(id) => format!("two keys for {name} have the kid {id:?}"),
-                    None => format!("two keys for {name} have no kid to tell them apart"),
+                    Some(id) => format!("two keys for {name} have the same kid {id:?}"),
+                    None => format!("two keys for {name} have no kid; give each a kid"),
                 });
             }
             keys.push(key);
@@ -129,7 +130,8 @@ impl KeySet {
         Ok(KeySet(keys))
     }
 
-    /// The key for a token: the one with its id, or else the one without an id; if the token names none, the only one there is.
+    /// The key for a token: the one with its id, or else the one without an id. If the token has no
+    /// id, the only key of the algorithm.
     pub(crate) fn find(&self, algorithm: Algorithm, id: Option<&str>) -> Option<&Key> {
         let mut usable = self.0.iter().filter(|key| key.algorithm() == algorithm);
         match id {
@@ -144,17 +146,17 @@ impl KeySet {
 
 fn key(config: &KeyConfig) -> Result<Key, String> {
     if config.d.is_some() {
-        return Err("it has its private part, `d`; publish nobody's secret here".to_owned());
+        return Err("it has its private part, `d`; remove `d`, which must stay secret".to_owned());
     }
     if config
         .purpose
         .as_deref()
         .is_some_and(|purpose| purpose != "sig")
     {
-        return Err("its `use` isn't \"sig\"; leave it out".to_owned());
+        return Err("its `use` isn't \"sig\"; remove this key".to_owned());
     }
     let verifier = match (&config.pem, config.kty.as_deref()) {
-        (Some(_), Some(_)) => return Err("it has both `pem` and `kty`; one is enough".to_owned()),
+        (Some(_), Some(_)) => return Err("it has both `pem` and `kty`; give only one".to_owned()),
         (Some(pem), None) => of_pem(pem)?,
         (None, Some(kty)) => of_jwk(config, kty)?,
         (None, None) => return Err("it has neither `kty` (a JWK) nor `pem`".to_owned()),
@@ -165,7 +167,9 @@ fn key(config: &KeyConfig) -> Result<Key, String> {
     };
     let name = key.algorithm().name();
     match &config.alg {
-        Some(alg) if alg != name => Err(format!("its `alg` is {alg:?}; such a key is for {name}")),
+        Some(alg) if alg != name => Err(format!(
+            "its `alg` is {alg:?}; a key of this type is for {name}"
+        )),
         _ => Ok(key),
     }
 }
@@ -181,17 +185,19 @@ fn of_jwk(config: &KeyConfig, kty: &str) -> Result<Verifier, String> {
         ("OKP", Some("Ed25519")) => of_ed25519(&exactly_32("x", &config.x)?),
         ("RSA", _) => of_rsa(&number("n", &config.n)?, &number("e", &config.e)?),
         ("EC" | "OKP", Some(curve)) => Err(format!(
-            "its curve is {curve:?}; P-256 and Ed25519 are known"
+            "its curve is {curve:?}; P-256 and Ed25519 are supported"
         )),
         ("EC" | "OKP", None) => Err("it has no `crv`".to_owned()),
         ("oct", _) => Err("it is a shared secret; only public keys are allowed".to_owned()),
-        _ => Err(format!("its `kty` is {kty:?}; EC, OKP and RSA are known")),
+        _ => Err(format!(
+            "its `kty` is {kty:?}; EC, OKP and RSA are supported"
+        )),
     }
 }
 
 fn of_p256(point: &[u8]) -> Result<Verifier, String> {
     let key = p256::ecdsa::VerifyingKey::from_sec1_bytes(point);
-    let key = key.map_err(|_| "it is no point of the curve P-256")?;
+    let key = key.map_err(|_| "it is not a point on the curve P-256")?;
     Ok(Verifier::P256(Box::new(key)))
 }
 
@@ -199,7 +205,7 @@ fn of_ed25519(bytes: &[u8; 32]) -> Result<Verifier, String> {
     let key = ed25519_dalek::VerifyingKey::from_bytes(bytes);
     match key {
         Ok(key) if !key.is_weak() => Ok(Verifier::Ed25519(Box::new(key))),
-        _ => Err("it is no key of Ed25519".to_owned()),
+        _ => Err("it is not a valid Ed25519 key".to_owned()),
     }
 }
 
@@ -222,16 +228,17 @@ fn exactly_32(name: &str, text: &Option<String>) -> Result<[u8; 32], String> {
     exact.map_err(|_| format!("its `{name}` has {len} bytes instead of 32"))
 }
 
-/// The DER before the point of an EC key on P-256: its length, that it is an EC key, the curve's name, and the BIT STRING's head.
+/// The DER before the point of a P-256 key: its length, the type EC, the curve's name, and the BIT
+/// STRING's header.
 const P256_HEAD: [u8; 26] = [
     0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a,
     0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
-/// The DER before the 32 bytes of a key of Ed25519 (RFC 8410).
+/// The DER before the 32 bytes of an Ed25519 key (RFC 8410).
 const ED25519_HEAD: [u8; 12] = [
     0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00,
 ];
-/// The DER that says that an RSA key follows.
+/// The DER that announces an RSA key.
 const RSA_ALGORITHM: [u8; 13] = [
     0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01, 0x05, 0x00,
 ];
@@ -242,12 +249,14 @@ fn of_pem(pem: &str) -> Result<Verifier, String> {
         return of_p256(point);
     }
     if let Some(bytes) = der.strip_prefix(&ED25519_HEAD) {
-        let bytes = bytes.try_into().map_err(|_| "it is no key of Ed25519")?;
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| "it is not a valid Ed25519 key")?;
         return of_ed25519(bytes);
     }
     match rsa_numbers(&der) {
         Some((modulus, exponent)) => of_rsa(modulus, exponent),
-        None => Err("its PEM holds no key of P-256, Ed25519 or RSA".to_owned()),
+        None => Err("its PEM has no P-256, Ed25519 or RSA key".to_owned()),
     }
 }
 
@@ -258,11 +267,11 @@ fn pem_body(pem: &str) -> Result<Vec<u8>, String> {
         .and_then(|rest| rest.strip_suffix("-----END PUBLIC KEY-----"));
     let Some(body) = body else {
         return Err(if pem.contains("PRIVATE KEY") {
-            "its PEM is a private key; `openssl pkey -pubout` writes the public one".to_owned()
+            "its PEM is a private key; `openssl pkey -pubout` extracts the public key".to_owned()
         } else if pem.contains("BEGIN CERTIFICATE") {
-            "its PEM is a certificate; `openssl x509 -pubkey -noout` writes its key".to_owned()
+            "its PEM is a certificate; `openssl x509 -pubkey -noout` extracts its key".to_owned()
         } else {
-            "its PEM isn't one block of BEGIN PUBLIC KEY".to_owned()
+            "its PEM isn't exactly one BEGIN PUBLIC KEY block".to_owned()
         });
     };
     let letters: String = body.split_whitespace().collect();
@@ -270,7 +279,8 @@ fn pem_body(pem: &str) -> Result<Vec<u8>, String> {
     der.map_err(|problem| format!("its PEM isn't base64: {problem}"))
 }
 
-/// `SEQUENCE { SEQUENCE { rsaEncryption, NULL }, BIT STRING { SEQUENCE { modulus, exponent } } }`, and nothing behind it.
+/// `SEQUENCE { SEQUENCE { rsaEncryption, NULL }, BIT STRING { SEQUENCE { modulus, exponent } } }`,
+/// and nothing after it.
 fn rsa_numbers(der: &[u8]) -> Option<(&[u8], &[u8])> {
     const SEQUENCE: u8 = 0x30;
     const BIT_STRING: u8 = 0x03;
@@ -285,7 +295,7 @@ fn rsa_numbers(der: &[u8]) -> Option<(&[u8], &[u8])> {
     (whole && algorithm == RSA_ALGORITHM).then_some((modulus, exponent))
 }
 
-/// One element of DER with this tag: what is in it, and what follows.
+/// One DER element with this tag: its content, and the rest.
 fn element(der: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
     let rest = der.strip_prefix(&[tag])?;
     let (len, rest) = match rest {

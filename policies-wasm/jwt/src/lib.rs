@@ -1,9 +1,11 @@
-//! Lets calls pass that carry a JSON Web Token of a known issuer: signed by one of the configured public keys, in time, for this
-//! audience, with the claims and scopes that are asked for.
+//! Allows only calls with a valid JSON Web Token: signed by one of the configured public keys,
+//! within its validity period, from the right issuer, for this audience, with the required claims
+//! and scopes.
 //!
-//! What a caller sends is hostile until its signature has been checked, and costs at most one check; `token.rs` and `keys.rs`
-//! tell how. Claims can be copied into metadata for the server and for later policies. Whatever a caller put
-//! under those keys is gone then, also if the token has no such claim: they only ever say what the issuer signed.
+//! A caller's token is hostile until its signature has been checked, and costs at most one check;
+//! see `token.rs` and `keys.rs`. Claims can be copied into metadata for the server and for later
+//! policies. The caller's own values under those keys are always removed, even if the token lacks
+//! the claim: the keys only ever hold what the issuer signed.
 
 #![forbid(unsafe_code)]
 
@@ -26,16 +28,16 @@ use serde::Deserialize;
 use token::Refusal;
 use tollgate_policy::{Status, Values, Verdict, json_object, now_ms, policy};
 
-/// Seconds that clocks may differ, at most.
+/// The maximum clock skew in seconds.
 const LEEWAY_S: u32 = 300;
 
-/// Tokens that are remembered, at most: the longest ones would fill half of an instance's memory.
+/// The maximum number of cached tokens: the longest tokens would fill half of an instance's memory.
 const REMEMBERED: u32 = 256;
 
-/// Names in one list of the configuration.
+/// The maximum number of names in one list of the configuration.
 const NAMES: usize = 16;
 
-/// The key under which HTTP and gRPC carry credentials, behind the name of their scheme.
+/// The key in which HTTP and gRPC carry credentials, after the name of their scheme.
 const AUTHORIZATION: &str = "authorization";
 
 #[derive(Deserialize)]
@@ -98,13 +100,13 @@ impl Config {
         match &self.metadata[..] {
             [_] => self.check_changes(),
             keys => Err(format!(
-                "metadata lists {} keys; list the one under which callers send their token, such as \"{AUTHORIZATION}\"",
+                "metadata lists {} keys; list the 1 key in which callers send their token, such as \"{AUTHORIZATION}\"",
                 keys.len()
             )),
         }
     }
 
-    /// Each key of `metadata_changes` is written by one thing.
+    /// Checks that each key of `metadata_changes` has exactly one source.
     fn check_changes(&self) -> Result<(), String> {
         let removed = self.metadata.iter().filter(|_| self.remove_token);
         let written: Vec<&String> = self.copy.values().chain(removed).collect();
@@ -115,7 +117,7 @@ impl Config {
                 ));
             }
             if written.iter().filter(|other| *other == key).count() > 1 {
-                return Err(format!("{key:?} would be written by two things"));
+                return Err(format!("{key:?} would be written twice"));
             }
         }
         match self
@@ -130,7 +132,7 @@ impl Config {
         }
     }
 
-    /// The place of a key in `metadata_changes`.
+    /// The index of a key in `metadata_changes`.
     fn change(&self, key: &str) -> Option<u32> {
         let mut places = self.metadata_changes.iter().zip(0..);
         places
@@ -139,12 +141,12 @@ impl Config {
     }
 }
 
-/// The check, and where claims go.
+/// The check, and the targets of claims.
 pub struct Jwt {
     check: Check,
-    /// A token may stand there by itself, without `Bearer`.
+    /// A token may stand alone, without `Bearer`.
     bare: bool,
-    /// Where each copied claim goes, by its place in `metadata_changes`.
+    /// The target of each copied claim, as its index in `metadata_changes`.
     copies: Vec<u32>,
     /// The token's key, if it is removed.
     removed: Option<u32>,
@@ -219,7 +221,7 @@ impl Jwt {
     fn pass(&mut self, values: Values<'_>) -> Result<Pass, Refusal> {
         let value = values.first().ok_or(Refusal::Missing)?;
         if values.len() > 1 {
-            // Which one the server would take is anybody's guess.
+            // It is unclear which one the server would use.
             return Err(Refusal::Malformed);
         }
         let passed = self
@@ -233,7 +235,8 @@ impl Jwt {
     }
 }
 
-/// What the caller is told: enough to get a better token, and nothing about which key, issuer or claim was asked for.
+/// The caller's error: enough to get a better token, but not which key, issuer or claim was
+/// expected.
 fn denial(refusal: Refusal) -> Verdict<'static> {
     const UNACCEPTABLE: &str = "the token isn't accepted";
     let (counter, message) = match refusal {

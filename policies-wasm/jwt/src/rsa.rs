@@ -1,17 +1,18 @@
 //! RSASSA-PKCS1-v1_5 with SHA-256 (RFC 8017, section 8.2.2): checking only.
 //!
-//! A signature is raised to the public exponent, and what comes out must be, byte for byte, the one encoding of the message's digest.
-//! The encoding is built and compared, never parsed: leniency there is what forgeries against small exponents live on. There is no
-//! secret in any of this, so nothing needs constant time.
+//! A signature is raised to the public exponent. The result must equal, byte for byte, the only
+//! encoding of the message's digest. The encoding is built and compared, never parsed: lenient
+//! parsing enables forgeries against small exponents. No value here is secret, so nothing needs
+//! constant time.
 
 use crypto_bigint::modular::{BoxedMontyForm, BoxedMontyParams};
 use crypto_bigint::{BoxedUint, Odd};
 use sha2::{Digest, Sha256};
 
-/// Bits of a modulus: less is too weak, more too slow for a call.
+/// The size of a modulus in bits: smaller is too weak, larger is too slow for a call.
 const MODULUS_BITS: std::ops::RangeInclusive<u32> = 2048..=4096;
 
-/// What precedes a SHA-256 digest in the encoding: its DER without the digest itself.
+/// The bytes before a SHA-256 digest in the encoding: its DER without the digest.
 const DIGEST_INFO: [u8; 19] = [
     0x30, 0x31, 0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02, 0x01, 0x05,
     0x00, 0x04, 0x20,
@@ -22,14 +23,14 @@ const DIGEST_INFO: [u8; 19] = [
 pub(crate) struct PublicKey {
     modulus: BoxedUint,
     params: BoxedMontyParams,
-    /// Bytes of the modulus, and so of a signature.
+    /// The bytes of the modulus, and of a signature.
     len: usize,
-    /// The exponent is two to this power, plus one.
+    /// The exponent is 2 to this power, plus 1.
     squarings: u32,
 }
 
 impl PublicKey {
-    /// A key by its numbers, big-endian.
+    /// A key from its numbers, big-endian.
     pub(crate) fn new(modulus: &[u8], exponent: &[u8]) -> Result<PublicKey, String> {
         let modulus = BoxedUint::from_be_slice_vartime(trimmed(modulus));
         let bits = modulus.bits_vartime();
@@ -44,7 +45,7 @@ impl PublicKey {
             [3] => 1,
             [17] => 4,
             [1, 0, 1] => 16,
-            _ => return Err("its exponent is none of 3, 17 and 65537".to_owned()),
+            _ => return Err("its exponent isn't 3, 17 or 65537".to_owned()),
         };
         let odd = Option::from(Odd::new(modulus.clone()));
         let odd = odd.ok_or("its modulus is even")?;
@@ -56,7 +57,7 @@ impl PublicKey {
         })
     }
 
-    /// Whether it is this message's signature.
+    /// Whether the signature is this message's.
     pub(crate) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         if signature.len() != self.len {
             return false;
@@ -79,7 +80,7 @@ impl PublicKey {
     }
 }
 
-/// The one encoding of a message: `00 01 ff .. ff 00`, then what its digest is and the digest.
+/// The only encoding of a message: `00 01 ff .. ff 00`, the digest's type, and the digest.
 fn encoding(message: &[u8], len: usize) -> Vec<u8> {
     let digest = Sha256::digest(message);
     let mut encoded = vec![0xff; len];
@@ -91,7 +92,7 @@ fn encoding(message: &[u8], len: usize) -> Vec<u8> {
     encoded
 }
 
-/// A number's bytes without the zeros before it.
+/// A number's bytes without leading zeros.
 fn trimmed(number: &[u8]) -> &[u8] {
     let zeros = number.iter().take_while(|byte| **byte == 0).count();
     &number[zeros..]

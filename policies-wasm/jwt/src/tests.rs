@@ -1,4 +1,4 @@
-//! Tokens against keys and rules: the examples of the RFCs, our own, and everything that isn't a token.
+//! Tokens against keys and rules: the RFCs' examples, our own tokens, and invalid tokens.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,7 +23,7 @@ const RSA_TOKEN: &str = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMD
 const RSA_MODULUS: &str = "ofgWCuLjybRlzo0tZWJjNiuSfb4p4fAkd_wWJcyQoTbji9k0l8W26mPddxHmfHQp-Vaw-4qPCJrcS2mJPMEzP1Pt0Bm4d4QlL-yRT-SFd2lZS-pCgNMsD1W_YpRPEwOWvG6b32690r2jZ47soMZo9wGzjb_7OMg0LOL-bSf63kpaSHSXndS5z5rexMdbBYUsLA9e-KXBdQOS-UTo7WTBEMa2R2CapHg665xsmtdVMTBQY4uDZlxvb3qCo5ZwKh9kG4LT6_I5IhlJH7aGhyxXFvUK-DWNmoudF8NAco9_h9iaGNj8q2ethFkMLs91kzk2PAcDTW9gb54h4FRWyuXpoQ";
 /// RFC 7515, A.3: ES256.
 const P256_TOKEN: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ.DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
-/// RFC 8037, A.4: EdDSA; what it signs is a sentence, no claims.
+/// RFC 8037, A.4: EdDSA; its payload is a sentence, not claims.
 const ED25519_TOKEN: &str = "eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc.hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg";
 
 const PEMS: [&str; 3] = [
@@ -60,7 +60,7 @@ fn rsa_jwk() -> Value {
     json!({ "kty": "RSA", "n": RSA_MODULUS, "e": "AQAB", "kid": "rsa" })
 }
 
-/// A token with this header and payload, signed with the key that the header's `alg` asks for.
+/// A token with this header and payload, signed with the key for the header's `alg`.
 fn signed(header: &str, payload: impl AsRef<[u8]>) -> String {
     let text = format!("{}.{}", encoded(header), encoded(payload));
     let signature = if header.contains("EdDSA") {
@@ -74,7 +74,7 @@ fn signed(header: &str, payload: impl AsRef<[u8]>) -> String {
 
 const ES256: &str = r#"{"alg":"ES256","kid":"ec"}"#;
 
-/// Claims that pass, but for what `changes` says; `null` takes a claim away.
+/// Valid claims, with `changes` applied; `null` removes a claim.
 fn claims(changes: Value) -> String {
     let mut claims = json!({ "iss": "https://issuer", "aud": "hotel", "sub": "ada", "exp": NOW_S + 60, "scope": "read reserve" });
     for (name, value) in changes.as_object().unwrap() {
@@ -87,7 +87,7 @@ fn claims(changes: Value) -> String {
     claims.to_string()
 }
 
-/// A configuration, but for what `changes` says.
+/// A valid configuration, with `changes` applied.
 fn config(changes: Value) -> String {
     let mut config = json!({
         "keys": [p256_jwk(), ed25519_jwk(), rsa_jwk()], "issuer": "https://issuer", "audience": ["hotel", "hotels"],
@@ -132,7 +132,8 @@ fn the_examples_of_the_rfcs_are_signed_by_their_keys() {
         token.verify(&keys).unwrap().bytes(),
         b"Example of Ed25519 signing"
     );
-    // The same as wholes: joe's time was over in 2011, and a sentence is no claims.
+    // The same with the complete check: the first two expired in 2011, and a sentence is not
+    // claims.
     let rules = json!({ "keys": [p256, ed25519, rsa_jwk()], "issuer": "joe", "audience": [] });
     let mut check = check_of(rules);
     for token in [RSA_TOKEN, P256_TOKEN] {
@@ -148,7 +149,7 @@ fn the_examples_of_the_rfcs_are_signed_by_their_keys() {
     );
 }
 
-/// A signature covers each bit before it, and has one form.
+/// A signature covers every bit before it, and has one form.
 #[test]
 fn no_flipped_bit_passes() {
     let mut check = check_of(json!({ "remembered": 0 }));
@@ -205,7 +206,7 @@ fn a_key_has_one_algorithm() {
             "{header}"
         );
     }
-    // Without a signature at all.
+    // Without any signature.
     for header in [r#"{"alg":"none"}"#, ES256] {
         let unsigned = format!("{}.{}.", encoded(header), encoded(claims(json!({}))));
         assert!(
@@ -215,7 +216,7 @@ fn a_key_has_one_algorithm() {
     }
 }
 
-/// The oldest trick: an HMAC whose secret is the text of the public key.
+/// The oldest attack: an HMAC whose secret is the text of the public key.
 #[test]
 fn a_public_key_is_nobodys_secret() {
     let config = config(json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256" }] }));
@@ -244,7 +245,7 @@ fn a_token_finds_its_key() {
         (vec![p256_jwk()], Some("old"), false),
         (vec![without_id(p256_jwk())], Some("any"), true),
         (vec![without_id(p256_jwk())], None, true),
-        // With two, a token has to say which.
+        // With two keys, a token must name one.
         (vec![p256_jwk(), other.clone()], None, false),
         (vec![p256_jwk(), other], Some("other"), true),
         (vec![ed25519_jwk(), p256_jwk()], None, true),
@@ -348,7 +349,7 @@ fn claims_are_what_the_rules_ask_for() {
     }
 }
 
-/// RFC 7519, 4.1.3: a token for somebody is for nobody else.
+/// RFC 7519, 4.1.3: a token for another audience is refused.
 #[test]
 fn without_an_audience_of_ones_own_only_tokens_for_nobody_in_particular_pass() {
     let mut check = check_of(json!({ "audience": [] }));
@@ -361,7 +362,7 @@ fn without_an_audience_of_ones_own_only_tokens_for_nobody_in_particular_pass() {
     assert!(check.check(for_all.as_bytes(), NOW_MS).is_ok());
 }
 
-/// To the millisecond, with and without leeway, remembered or not.
+/// Exact to 1 ms, with and without leeway, cached or not.
 #[test]
 fn a_token_is_valid_from_its_first_moment_to_before_its_last() {
     for (leeway_s, remembered) in [(0, 0), (0, 8), (5, 0), (5, 8)] {
@@ -374,7 +375,7 @@ fn a_token_is_valid_from_its_first_moment_to_before_its_last() {
             (ends - 1, Ok(())),
             (ends, Err(Refusal::Expired)),
             (u64::MAX, Err(Refusal::Expired)),
-            // Clocks go back.
+            // Clocks can go back.
             (begins, Ok(())),
         ] {
             let passed = check.check(token.as_bytes(), now_ms).map(|_| ());
@@ -416,7 +417,7 @@ fn a_claim_that_matters_comes_once() {
     }
 }
 
-/// Nested arrays and objects of a signer with strange habits: skipped, whatever their depth; and the same where they matter.
+/// Deeply nested arrays and objects: skipped at any depth; and the same in a relevant claim.
 #[test]
 fn json_of_any_depth_is_read() {
     let mut check = check_of(
@@ -594,7 +595,7 @@ fn a_token_is_remembered_until_another_takes_its_place() {
     let mut remembered = |token: &str| check.check(token.as_bytes(), NOW_MS).unwrap().remembered;
     let order = [&ada, &ada, &bob, &bob, &ada].map(|token| remembered(token));
     assert_eq!(order, [false, true, false, true, false]);
-    // What doesn't pass takes nobody's place, and a token that looks like one that passed isn't taken for it.
+    // A refused token evicts nothing, and a token that resembles a cached one isn't accepted.
     let mut forged = ada.clone().into_bytes();
     forged[ES256.len() + 20] ^= 1;
     assert!(check.check(&forged, NOW_MS).is_err());
@@ -667,7 +668,7 @@ fn bearer(token: &str) -> String {
     format!("Bearer {token}")
 }
 
-/// The caller is told what to do about it, and not what was looked for.
+/// The caller learns how to fix the error, but not what was expected.
 #[test]
 fn each_refusal_has_its_status_and_counter() {
     let good = signed(ES256, claims(json!({ "scope": "read" })));
@@ -778,7 +779,7 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             json!({ "keys": [p256_jwk(), p256_jwk()] }),
-            "two keys for ES256 have the kid \"ec\"",
+            "two keys for ES256 have the same kid \"ec\"",
         ),
         (
             json!({ "keys": [{}] }),
@@ -786,23 +787,23 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             key(json!({ "pem": "" })),
-            "key 1 (\"ec\"): it has both `pem` and `kty`; one is enough",
+            "key 1 (\"ec\"): it has both `pem` and `kty`; give only one",
         ),
         (
             key(json!({ "d": "AA" })),
-            "key 1 (\"ec\"): it has its private part, `d`; publish nobody's secret here",
+            "key 1 (\"ec\"): it has its private part, `d`; remove `d`, which must stay secret",
         ),
         (
             key(json!({ "use": "enc" })),
-            "key 1 (\"ec\"): its `use` isn't \"sig\"; leave it out",
+            "key 1 (\"ec\"): its `use` isn't \"sig\"; remove this key",
         ),
         (
             key(json!({ "alg": "RS256" })),
-            "key 1 (\"ec\"): its `alg` is \"RS256\"; such a key is for ES256",
+            "key 1 (\"ec\"): its `alg` is \"RS256\"; a key of this type is for ES256",
         ),
         (
             key(json!({ "crv": "P-384" })),
-            "key 1 (\"ec\"): its curve is \"P-384\"; P-256 and Ed25519 are known",
+            "key 1 (\"ec\"): its curve is \"P-384\"; P-256 and Ed25519 are supported",
         ),
         (
             key(json!({ "crv": null })),
@@ -810,7 +811,7 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             key(json!({ "kty": "AKP" })),
-            "key 1 (\"ec\"): its `kty` is \"AKP\"; EC, OKP and RSA are known",
+            "key 1 (\"ec\"): its `kty` is \"AKP\"; EC, OKP and RSA are supported",
         ),
         (
             key(json!({ "x": "AA" })),
@@ -823,11 +824,11 @@ fn configurations_are_refused_with_a_sentence() {
         (key(json!({ "x": null })), "key 1 (\"ec\"): it has no `x`"),
         (
             key(json!({ "x": encoded([0; 32]) })),
-            "key 1 (\"ec\"): it is no point of the curve P-256",
+            "key 1 (\"ec\"): it is not a point on the curve P-256",
         ),
         (
             key(json!({ "kty": "OKP", "crv": "Ed25519", "x": encoded([0; 32]) })),
-            "key 1 (\"ec\"): it is no key of Ed25519",
+            "key 1 (\"ec\"): it is not a valid Ed25519 key",
         ),
         (
             key(json!({ "kty": "RSA", "n": encoded([255; 128]), "e": "AQAB" })),
@@ -843,19 +844,19 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             key(json!({ "kty": "RSA", "n": RSA_MODULUS, "e": "AQ" })),
-            "key 1 (\"ec\"): its exponent is none of 3, 17 and 65537",
+            "key 1 (\"ec\"): its exponent isn't 3, 17 or 65537",
         ),
         (
             pem("-----BEGIN PRIVATE KEY-----"),
-            "key 1: its PEM is a private key; `openssl pkey -pubout` writes the public one",
+            "key 1: its PEM is a private key; `openssl pkey -pubout` extracts the public key",
         ),
         (
             pem("-----BEGIN CERTIFICATE-----"),
-            "key 1: its PEM is a certificate; `openssl x509 -pubkey -noout` writes its key",
+            "key 1: its PEM is a certificate; `openssl x509 -pubkey -noout` extracts its key",
         ),
         (
             pem("AAAA"),
-            "key 1: its PEM isn't one block of BEGIN PUBLIC KEY",
+            "key 1: its PEM isn't exactly one BEGIN PUBLIC KEY block",
         ),
         (
             pem("-----BEGIN PUBLIC KEY-----\nA\n-----END PUBLIC KEY-----"),
@@ -863,15 +864,15 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             pem("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----"),
-            "key 1: its PEM holds no key of P-256, Ed25519 or RSA",
+            "key 1: its PEM has no P-256, Ed25519 or RSA key",
         ),
         (
             json!({ "metadata": [] }),
-            "metadata lists 0 keys; list the one under which callers send their token",
+            "metadata lists 0 keys; list the 1 key in which callers send their token",
         ),
         (
             json!({ "metadata": ["a", "b"] }),
-            "metadata lists 2 keys; list the one",
+            "metadata lists 2 keys; list the 1 key",
         ),
         (
             json!({ "copy": { "sub": "x-sub" } }),
@@ -883,7 +884,7 @@ fn configurations_are_refused_with_a_sentence() {
         ),
         (
             json!({ "copy": { "sub": "x", "name": "x" }, "metadata_changes": ["x"] }),
-            "\"x\" would be written by two things",
+            "\"x\" would be written twice",
         ),
         (
             json!({ "metadata_changes": ["x"] }),
@@ -916,10 +917,10 @@ fn configurations_are_refused_with_a_sentence() {
     };
     let twice = json!({ "keys": [without_id(p256_jwk()), without_id(p256_jwk())] });
     let refused = check_of_config(&config(twice)).unwrap_err();
-    assert_eq!(refused, "two keys for ES256 have no kid to tell them apart");
+    assert_eq!(refused, "two keys for ES256 have no kid; give each a kid");
 }
 
-/// `openssl pkey -pubout` of the keys above.
+/// The output of `openssl pkey -pubout` for the keys above.
 #[test]
 fn keys_are_read_from_pem_too() {
     let keys = PEMS.map(|pem| json!({ "pem": pem }));
@@ -931,7 +932,7 @@ fn keys_are_read_from_pem_too() {
     }
     for pem in PEMS {
         for cut in ["B", "Q", "A", "E"] {
-            // Whatever is behind or missing in the DER: refused, or another key, and no panic.
+            // DER with extra or missing bytes is refused or another key, and doesn't panic.
             let changed = pem.replacen(cut, "z", 1);
             let _ = check_of_config(&config(json!({ "keys": [{ "pem": changed }] })));
         }
@@ -939,14 +940,14 @@ fn keys_are_read_from_pem_too() {
 }
 
 proptest! {
-    /// No bytes of a caller end the policy: they are refused.
+    /// No bytes from a caller end the policy: they are refused.
     #[test]
     fn no_bytes_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let mut check = check_of(json!({}));
         prop_assert!(check.check(&bytes, NOW_MS).is_err());
     }
 
-    /// Nor does anything that is shaped like a token, signed or not.
+    /// No text in the form of a token ends it either, signed or not.
     #[test]
     fn no_shape_panics(header in "\\PC{0,40}", payload in "\\PC{0,80}", signature in proptest::collection::vec(any::<u8>(), 0..80)) {
         let mut check = check_of(json!({}));

@@ -1,16 +1,17 @@
-//! A token (a JWT in the compact form of a JWS, RFC 7515), from a caller's bytes to a payload that somebody has signed.
+//! Parses a token (a JWT in the compact form of a JWS, RFC 7515) and verifies its signature.
 //!
 //! ```text
 //!   eyJhbGciOiJFUzI1NiJ9 . eyJpc3MiOi... . MEUCIQD...
 //!   header                 payload         signature        each base64url, without padding
 //!   \__________________________________/
-//!                 what is signed
+//!                 the signed part
 //! ```
 //!
-//! The bytes are whatever a caller sent. A [`Token`] is that, taken apart and believed in nothing but which key to try; only
-//! [`Token::verify`] makes a [`Verified`], and claims are read from nothing else. Each step is linear in the token's length, and one
-//! signature is checked at most. Absent: JSON serialisations, encryption (JWE), keys inside of tokens (`jwk`, `jku`, `x5c`: they would be
-//! the caller's own), and extensions (`crit`): RFC 7515 asks to refuse what one doesn't understand.
+//! The bytes come from a caller. A [`Token`] is the parsed form; it is trusted only to select the
+//! key. Only [`Token::verify`] makes a [`Verified`], and claims are parsed from nothing else. Each
+//! step is linear in the token's length, and at most one signature is checked. Absent: JSON
+//! serialisations, encryption (JWE), keys inside tokens (`jwk`, `jku`, `x5c`: they would be the
+//! caller's own), and extensions (`crit`): RFC 7515 requires refusing unknown ones.
 
 use std::borrow::Cow;
 
@@ -21,34 +22,35 @@ use serde::{Deserialize, Deserializer};
 
 use crate::keys::{Algorithm, Key, KeySet};
 
-/// Bytes of a token: as much as the metadata of a call.
+/// The maximum size of a token in bytes: that of a call's metadata.
 pub(crate) const TOKEN_BYTES: usize = 8 << 10;
 
-/// Bytes of a header as it is encoded. It is the only part that is parsed before the signature is known to be good.
+/// The maximum size of an encoded header in bytes. The header is the only part that is parsed
+/// before the signature is verified.
 pub(crate) const HEADER_BYTES: usize = 1 << 10;
 
-/// Why a token doesn't let its call pass. Who called is told less than this says.
+/// The reason for refusing a token. The caller learns less than this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// There is no token.
     Missing,
-    /// It is no token, or none of a kind that is known; or there are several.
+    /// It isn't a token, or not of a supported kind; or there are several.
     Malformed,
-    /// None of the keys is for it.
+    /// No key matches it.
     UnknownKey,
-    /// The key says that it was forged.
+    /// The signature is wrong for the key.
     Signature,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// Its time hasn't begun.
+    /// It isn't valid yet.
     TooEarly,
-    /// It is somebody else's, or lacks what is required.
+    /// It is for another audience or from another issuer, or lacks a required claim.
     Claims,
-    /// It is all right, and not for this.
+    /// It is valid, but lacks a required scope.
     Scope,
 }
 
-/// A token that nobody has vouched for yet.
+/// A token whose signature hasn't been verified.
 #[derive(Debug)]
 pub(crate) struct Token<'t> {
     algorithm: Algorithm,
@@ -58,18 +60,18 @@ pub(crate) struct Token<'t> {
     signature: Vec<u8>,
 }
 
-/// The payload of a token whose signature is good.
+/// The payload of a token with a verified signature.
 #[derive(Debug)]
 pub(crate) struct Verified(Vec<u8>);
 
 impl Verified {
-    /// The payload's bytes: claims, if it is the token of a sane signer.
+    /// The payload's bytes: claims, if the signer works correctly.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// The header's members that matter.
+/// The relevant members of the header.
 #[derive(Deserialize)]
 struct Header<'h> {
     #[serde(borrow)]
@@ -80,13 +82,13 @@ struct Header<'h> {
     crit: bool,
 }
 
-/// True for whatever is there, `null` included.
+/// True for any value, even `null`.
 fn there<'de, D: Deserializer<'de>>(deserializer: D) -> Result<bool, D::Error> {
     IgnoredAny::deserialize(deserializer).map(|_| true)
 }
 
 impl<'t> Token<'t> {
-    /// Takes a token apart.
+    /// Splits and parses a token.
     pub(crate) fn parse(bytes: &'t [u8]) -> Result<Token<'t>, Refusal> {
         if bytes.len() > TOKEN_BYTES {
             return Err(Refusal::Malformed);
@@ -114,7 +116,7 @@ impl<'t> Token<'t> {
         })
     }
 
-    /// Checks the signature with the one key that is for it.
+    /// Verifies the signature with the one matching key.
     pub(crate) fn verify(&self, keys: &KeySet) -> Result<Verified, Refusal> {
         let key: &Key = keys
             .find(self.algorithm, self.key_id.as_deref())
@@ -127,7 +129,7 @@ impl<'t> Token<'t> {
 }
 
 fn decoded(part: &[u8]) -> Result<Vec<u8>, Refusal> {
-    // Strict about padding and about bits that are left over: one text per value.
+    // Strict about padding and unused bits: one text per value.
     let bytes = BASE64_URL_SAFE_NO_PAD.decode(part);
     bytes.map_err(|_| Refusal::Malformed)
 }

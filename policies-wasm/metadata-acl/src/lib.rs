@@ -1,7 +1,7 @@
 //! Allows and denies calls by the values of a metadata key.
 //!
-//! A key that the operator withholds looks like one that a call lacks. So `missing` decides about it, and an allow list denies
-//! unless it says otherwise.
+//! A key that the operator withholds looks like a missing key. So `missing` decides about it; with
+//! an allow list the default is to deny.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn default_message() -> String {
     "the call's metadata isn't allowed".to_owned()
 }
 
-/// The lists, and what becomes of calls without the key.
+/// The lists, and the decision for calls without the key.
 pub struct MetadataAcl {
     allow: Option<NameSet>,
     deny: NameSet,
@@ -48,10 +48,10 @@ impl MetadataAcl {
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if config.metadata.len() != 1 {
             let count = config.metadata.len();
-            return Err(format!("metadata lists {count} keys; it is about one"));
+            return Err(format!("metadata lists {count} keys; exactly 1 is needed"));
         }
         if config.allow.is_none() && config.deny.is_empty() {
-            return Err("nothing is decided: set allow, deny or both".to_owned());
+            return Err("there are no rules: set allow, deny or both".to_owned());
         }
         let default = match config.allow {
             Some(_) => Missing::Deny,
@@ -70,7 +70,7 @@ impl MetadataAcl {
         let mut values = call.metadata(0);
         let passes = match values.is_empty() {
             true => self.missing == Missing::Allow,
-            // Every value: a caller who may say what is allowed beside what isn't has said what isn't.
+            // Checks every value: an allowed value must not hide a forbidden one.
             false => values.all(|value| {
                 let allowed = self
                     .allow

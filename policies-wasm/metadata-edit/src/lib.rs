@@ -1,7 +1,8 @@
 //! Sets, removes and copies metadata keys of requests.
 //!
-//! Which keys is configuration, and a policy declares its keys: so the configuration lists them twice, as what is read and
-//! changed, and in the edits. An edit of a key that isn't listed is refused.
+//! A policy declares its keys, and here the configuration selects them. So the configuration names
+//! keys twice: in the lists of read and changed keys, and in the edits. An edit of an unlisted key
+//! is refused.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +26,7 @@ enum EditConfig {
     Remove { remove: String },
 }
 
-/// What is done to each request, with keys by their places in the configuration's lists.
+/// The edits of each request, with keys as indexes into the configuration's lists.
 pub struct MetadataEdit {
     edits: Vec<Edit>,
 }
@@ -42,7 +43,7 @@ impl MetadataEdit {
         let config: Config =
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if config.edits.is_empty() {
-            return Err("nothing is edited: set edits".to_owned());
+            return Err("there are no edits: set edits".to_owned());
         }
         let read = |key: &str| place(&config.metadata, "metadata", key);
         let changed = |key: &str| place(&config.metadata_changes, "metadata_changes", key);
@@ -90,7 +91,7 @@ fn place(keys: &[String], list: &str, key: &str) -> Result<u32, String> {
     Ok(place as u32)
 }
 
-/// A value that a key can have: what the host would end the policy for is refused here.
+/// A valid value of a key: values for which the host would end the policy are refused here.
 fn text(key: &str, value: &str) -> Result<String, String> {
     let printable = value.bytes().all(|byte| matches!(byte, 0x20..=0x7e));
     match printable && !key.ends_with("-bin") {
@@ -105,7 +106,7 @@ fn text(key: &str, value: &str) -> Result<String, String> {
 fn same_kind(from: &str, to: &str, place: u32) -> Result<u32, String> {
     match from.ends_with("-bin") && !to.ends_with("-bin") {
         false => Ok(place),
-        true => Err(format!("{from:?} has bytes, which {to:?} can't have")),
+        true => Err(format!("{from:?} has bytes, but {to:?} takes text")),
     }
 }
 
@@ -175,7 +176,7 @@ mod tests {
             ),
             (
                 r#"{"copy": "c-bin", "to": "a"}"#,
-                r#""c-bin" has bytes, which "a" can't have"#,
+                r#""c-bin" has bytes, but "a" takes text"#,
             ),
         ] {
             let config = format!(
@@ -184,6 +185,6 @@ mod tests {
             let sentence = refused(&config);
             assert!(sentence.contains(words), "{sentence} lacks {words}");
         }
-        assert!(refused(r#"{"metadata_changes": [], "edits": []}"#).contains("nothing is edited"));
+        assert!(refused(r#"{"metadata_changes": [], "edits": []}"#).contains("there are no edits"));
     }
 }

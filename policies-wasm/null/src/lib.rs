@@ -1,4 +1,4 @@
-//! Lets every call pass, and sees nothing of it: what a policy costs before it does anything.
+//! Lets every call pass and reads nothing: it measures the minimum cost of a policy.
 
 #![forbid(unsafe_code)]
 

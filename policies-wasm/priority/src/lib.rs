@@ -1,6 +1,6 @@
-//! Gives calls a priority, by the value of a metadata key or by a field.
+//! Sets the priority of calls, by the value of a metadata key or by a field.
 //!
-//! Only the operator can let it: what is sooner makes others later.
+//! Only the operator can grant this: higher priority for some calls delays others.
 
 #![forbid(unsafe_code)]
 
@@ -43,11 +43,12 @@ impl Priority {
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if config.metadata.len() > 1 {
             let count = config.metadata.len();
-            return Err(format!("metadata lists {count} keys; one at most decides"));
+            return Err(format!("metadata lists {count} keys; at most 1 is allowed"));
         }
         if config.metadata.is_empty() != config.values.is_empty() {
             return Err(
-                "metadata and values go together: the key, and its values' priorities".to_owned(),
+                "metadata and values go together: set the key and its values' priorities"
+                    .to_owned(),
             );
         }
         let all = config.values.iter().chain(&config.customers);
@@ -86,7 +87,7 @@ impl Priority {
         self.decide(values, None)
     }
 
-    /// The metadata's word first, then the customer's name, then the default.
+    /// Precedence: the metadata's value, the customer's name, the default.
     fn decide(&mut self, values: Option<Values<'_>>, by_name: Option<u8>) -> Verdict<'_> {
         let value = values.and_then(Values::first);
         let by_value = value.and_then(|value| self.values.get(value).copied());

@@ -1,6 +1,7 @@
-//! Lets each customer make so many reservations per window of time: an hour, a day.
+//! Limits each customer's reservations per window of time, such as an hour or a day.
 //!
-//! Windows begin at multiples of their length since 1970 (UTC), the same for everybody. Counts lie in the shared state.
+//! Windows begin at multiples of their length since 1970 (UTC), the same for all customers. Counts
+//! are kept in the shared state.
 
 #![forbid(unsafe_code)]
 

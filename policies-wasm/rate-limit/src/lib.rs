@@ -1,7 +1,7 @@
-//! Lets each customer make so many reservations per second, with a burst: a token bucket per name.
+//! Limits each customer's reservations per second, with bursts: a token bucket per name.
 //!
-//! The buckets lie in the shared state, so one limit holds for all of the tenant's applications, and an upgrade or a
-//! reload doesn't fill them.
+//! The buckets are in the shared state, so one limit applies to all of the tenant's applications,
+//! and an upgrade or a reload doesn't refill them.
 
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,8 @@ fn default_keys() -> u32 {
     Table::DEFAULT_KEYS
 }
 
-/// The limit and its buckets. A record is `[thousandths that are missing, when that was so]`: a new one is full.
+/// The limit and its buckets. A record is `[missing thousandths, time of that count]`: a new bucket
+/// is full.
 pub struct RateLimit {
     /// Thousandths of a token per second.
     rate: u64,
@@ -128,7 +129,7 @@ mod tests {
         assert!(!passes(&mut desk, "Ada"));
     }
 
-    /// Over any time, no more than the burst and what the rate gives.
+    /// In any period, at most the burst plus the rate's tokens.
     #[test]
     fn no_second_gets_more_than_it_should() {
         let mut desk = Desk::<RateLimit>::new(r#"{"per_second": 10, "burst": 5}"#).unwrap();

@@ -1,15 +1,16 @@
-//! Keeps what the server needn't know from it: customers' names are masked, coupons removed.
+//! Hides data that the server doesn't need: masks customers' names and removes coupons.
 
 #![forbid(unsafe_code)]
 
 use serde::Deserialize;
 use tollgate_policy::{Verdict, json_object, policy};
 
-/// What is changed, and how.
+/// The changes to requests.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Redact {
-    /// How many characters of the name stay; the others become `*`. Without it names stay as they are.
+    /// The number of characters of the name that stay; the others become `*`. Without it names are
+    /// unchanged.
     keep_of_name: Option<usize>,
     #[serde(default)]
     remove_coupon: bool,
@@ -26,7 +27,9 @@ impl Redact {
         let redact: Redact =
             serde_json::from_slice(json_object(config)?).map_err(|e| e.to_string())?;
         if redact.keep_of_name.is_none() && !redact.remove_coupon {
-            return Err("nothing is redacted: set keep_of_name, remove_coupon or both".to_owned());
+            return Err(
+                "there is nothing to redact: set keep_of_name, remove_coupon or both".to_owned(),
+            );
         }
         Ok(redact)
     }

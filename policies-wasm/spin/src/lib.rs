@@ -1,13 +1,14 @@
-//! An endless loop, for tests and demonstrations of the budget: everything it judges fails closed.
+//! An endless loop, for tests and demonstrations of the budget: every call fails closed.
 //!
-//! With the configuration `calls N` it lets N calls pass first; with `configure` it loops while it is configured. With `work N` it ends:
-//! each call passes after N rounds, so that a budget can be used up to just below its end.
+//! With the configuration `calls N` the first N calls pass; with `configure` it loops during
+//! configuration. With `work N` each call passes after N rounds, so that a test can use up almost
+//! all of a budget.
 
 #![forbid(unsafe_code)]
 
 use tollgate_policy::{Call, Policy, Verdict};
 
-/// How many calls pass before it loops, and what each is kept waiting for.
+/// The number of calls that pass before it loops, and the work per call.
 pub struct Spin {
     calls_left: u64,
     rounds: u64,
@@ -31,7 +32,7 @@ impl Policy for Spin {
                 rounds: 0,
             }),
             _ => Err(format!(
-                "{config:?} is none of \"calls N\", \"work N\" and \"configure\""
+                "{config:?} isn't \"calls N\", \"work N\" or \"configure\""
             )),
         }
     }

@@ -1,6 +1,7 @@
-//! What the ABI's vectors are checked with (`guest-sdk/vectors/README.md`): says what it reads, or answers as it is told.
+//! The subject of the ABI's vectors (`guest-sdk/vectors/README.md`): reports what it reads, or
+//! answers as configured.
 //!
-//! `guest-sdk/c/witness.c` and `guest-sdk/assemblyscript/witness.ts` are the same.
+//! `guest-sdk/c/witness.c` and `guest-sdk/assemblyscript/witness.ts` behave the same.
 
 #![forbid(unsafe_code)]
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use tollgate_policy::{Call, Effects, Policy, Route, Status, Verdict};
 
-/// The lines of the configuration that are left, last first.
+/// The remaining lines of the configuration, last first.
 pub struct Witness {
     says: bool,
     lines: Vec<String>,
@@ -46,8 +47,8 @@ impl Witness {
         }
     }
 
-    /// `d STATUS HEX`, or any of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, `m KEY HEX`, `r KEY`, `w MICROSECONDS`,
-    /// `p PRIORITY`, `l LABEL`, one after the other.
+    /// Parses `d STATUS HEX`, or a sequence of `c FIELD`, `u FIELD NUMBER`, `x FIELD HEX`, `m KEY
+    /// HEX`, `r KEY`, `w MICROSECONDS`, `p PRIORITY`, `l LABEL`.
     fn parrot(&mut self) -> Verdict<'_> {
         let mut effects = Effects::new();
         while let Some(line) = self.lines.pop().filter(|line| !line.is_empty()) {

@@ -1,6 +1,7 @@
-//! The page, as it is in the repository: nothing is built, and nothing is fetched from elsewhere.
+//! The page's files, embedded from the repository: there is no build step, and nothing is fetched
+//! from elsewhere.
 
-/// A file that whoever connects gets.
+/// A file that every client gets.
 pub(crate) struct Asset {
     pub(crate) path: &'static str,
     pub(crate) kind: &'static str,
@@ -22,7 +23,7 @@ macro_rules! asset {
     };
 }
 
-/// All of them.
+/// All files.
 pub(crate) const ASSETS: &[Asset] = &[
     asset!("/", HTML, "index.html"),
     asset!("/console.css", CSS, "console.css"),

@@ -1,26 +1,26 @@
-//! Why somebody isn't let in.
+//! The console's errors: refused invitations and sign-ins.
 
 use crate::limits::{MAX_INVITATIONS, MAX_SESSIONS};
 
-/// Why somebody isn't let in.
+/// The reason for a refused invitation or sign-in.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsoleError {
-    /// Asked for by whoever administers.
+    /// The administrator's request exceeds the limit.
     #[error(
-        "{MAX_INVITATIONS} links to the console wait to be followed, which is the limit: each is good for a minute"
+        "{MAX_INVITATIONS} links to the console are unused, which is the limit: each expires after 60 s"
     )]
     Invitations,
-    /// A good link, and no place.
+    /// The link is valid, but the sessions are at their limit.
     #[error(
-        "{MAX_SESSIONS} people are signed in to the console, which is the limit: one of them has to sign out"
+        "{MAX_SESSIONS} people are signed in to the console, which is the limit: one of them must sign out first"
     )]
     Sessions,
-    /// A stranger, a link that was followed before, or one that is older than a minute.
+    /// The link is unknown, was used before, or has expired.
     #[error(
-        "this link is over: each works once, and for a minute; `tollgate console` prints another"
+        "this link is no longer valid: each works once, within 60 s; `tollgate console` prints another"
     )]
     Uninvited,
-    /// The kernel has none.
-    #[error("there is no randomness for a secret: {0}")]
+    /// The kernel returned an error.
+    #[error("the kernel has no random bytes for a secret: {0}")]
     Random(String),
 }

@@ -1,17 +1,17 @@
-//! HTTP: the page for whoever connects, and the daemon's state for whoever was let in.
+//! HTTP: the page for every client, and the daemon's state for signed-in users.
 //!
 //! ```text
-//!   GET  /, /main.js, …    the page: the same for everybody
+//!   GET  /, /main.js, …    the page, the same for every client
 //!   POST /api/session      Authorization: Invitation SECRET ─▶ {"session", "operator"}
 //!   DELETE /api/session    Authorization: Session SECRET     ─▶ signed out
-//!   GET  /api/state        Authorization: Session SECRET     ─▶ what the source says
-//!   POST /api/act          Authorization: Session SECRET     ─▶ done; an operator's only
+//!   GET  /api/state        Authorization: Session SECRET     ─▶ the source's state
+//!   POST /api/act          Authorization: Session SECRET     ─▶ done; operators only
 //! ```
 //!
-//! `HEAD` is `GET` without the body. A path asked by another method is a 405 that says which are allowed.
+//! `HEAD` is `GET` without the body. A wrong method is a 405 with the allowed ones.
 //!
-//! One request per connection. The header `Authorization` is what no other site's page can have a browser send: that would ask first
-//! (CORS), and no answer permits it.
+//! Each connection serves one request. Another site's page can't make a browser send the header
+//! `Authorization`: the browser would ask for permission first (CORS), and no answer grants it.
 
 use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +39,8 @@ use crate::limits::{
 use crate::sessions::Guest;
 use crate::{Action, Console, ConsoleError, Refusal, Role, Source};
 
-/// What each answer says: nothing comes from elsewhere, nothing is kept, nobody frames it, and a text is no script.
+/// The headers of every answer: nothing is loaded from elsewhere, cached or framed, and text isn't
+/// run as a script.
 const HEADERS: [(&str, &str); 7] = [
     (
         "content-security-policy",
@@ -56,11 +57,11 @@ const HEADERS: [(&str, &str); 7] = [
 
 type Answer = Response<Full<Bytes>>;
 
-/// Why something isn't shown or done.
+/// The status and message of a refused request.
 type Refused = (StatusCode, String);
 
-/// Serves those who were invited, until the last one's session is over. Within a tokio `LocalSet`. From this call on the console is known to
-/// listen.
+/// Serves invited users until the last session ends. Call it within a tokio `LocalSet`. It marks
+/// the console as listening at once.
 pub fn serve<S: Source>(
     console: Rc<Console<S::Who>>,
     listener: TcpListener,
@@ -92,18 +93,18 @@ async fn accept<S: Source>(console: Rc<Console<S::Who>>, listener: TcpListener, 
     }
 }
 
-/// The next connection, when there is a place for it.
+/// The next connection, once there is a place for it.
 async fn next(listener: &TcpListener, places: &Places) -> (TcpStream, Place) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return (stream, places.take().await),
-            // Out of descriptors, say: those that are being answered give theirs back.
+            // For example, no descriptors are left: connections that end release theirs.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }
 }
 
-/// One connection, of so long altogether.
+/// Serves one connection, within its time limit.
 pub(crate) async fn talk<S: Source>(
     (stream, place): (TcpStream, Place),
     console: Rc<Console<S::Who>>,
@@ -140,7 +141,7 @@ async fn answer<S: Source>(
     check_site(request.headers())?;
     let path = request.uri().path().to_owned();
     let method = match request.method() {
-        // hyper leaves the body away.
+        // hyper omits the body.
         &Method::HEAD => Method::GET,
         method => method.clone(),
     };
@@ -170,7 +171,7 @@ async fn answer<S: Source>(
             let guest = guest_of(console, request.headers())?;
             place.deserve();
             if guest.role != Role::Operator {
-                let sentence = "this session only looks: `tollgate console --operator` prints a link for one that acts";
+                let sentence = "this session is read-only: `tollgate console --operator` prints a link for a session that can act";
                 return Err((StatusCode::FORBIDDEN, sentence.to_owned()));
             }
             let action = action_of(request).await?;
@@ -180,7 +181,7 @@ async fn answer<S: Source>(
         }
         (method, path) => {
             if allowed(path).is_none() {
-                return Err((StatusCode::NOT_FOUND, "there is no such page".to_owned()));
+                return Err((StatusCode::NOT_FOUND, "this page doesn't exist".to_owned()));
             }
             match ASSETS.iter().find(|asset| asset.path == path) {
                 Some(asset) if method == Method::GET => {
@@ -188,14 +189,14 @@ async fn answer<S: Source>(
                 }
                 _ => Err((
                     StatusCode::METHOD_NOT_ALLOWED,
-                    "nothing does that here".to_owned(),
+                    "this path doesn't allow the method".to_owned(),
                 )),
             }
         }
     }
 }
 
-/// The methods of a path, as `Allow` lists them; none: it isn't there.
+/// The methods of a path, as listed in `Allow`; `None` if the path doesn't exist.
 fn allowed(path: &str) -> Option<&'static str> {
     match path {
         "/api/session" => Some("POST, DELETE"),
@@ -208,7 +209,7 @@ fn allowed(path: &str) -> Option<&'static str> {
     }
 }
 
-/// A refusal, with the header that RFC 9110 has some of them carry.
+/// An error response, with the header that RFC 9110 requires for its status.
 fn refusal(path: &str, (status, sentence): Refused) -> Answer {
     let mut answer = said(status, sentence);
     let header = match status {
@@ -224,8 +225,9 @@ fn refusal(path: &str, (status, sentence): Refused) -> Answer {
     answer
 }
 
-/// Refuses what is meant for another site: one whose name was made to lead here (DNS rebinding), and another site's pages. An address can't be
-/// made to lead elsewhere; any port is this one's, through `ssh -L`.
+/// Refuses requests for another site, whose name was made to resolve here (DNS rebinding), and
+/// requests from other sites' pages. An address can't be made to resolve elsewhere. Every port is
+/// accepted, because of `ssh -L`.
 fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
     let text = |value: &HeaderValue| value.to_str().unwrap_or_default().to_owned();
     let host = headers.get(HOST).map(text).unwrap_or_default();
@@ -241,11 +243,11 @@ fn check_site(headers: &HeaderMap) -> Result<(), Refused> {
     if is_own && origin.is_none_or(|origin| origin == format!("http://{host}")) {
         return Ok(());
     }
-    let sentence = "this is asked by its address or as localhost, and by no other site's page";
+    let sentence = "the console answers only requests to its address or to localhost, and none from other sites' pages";
     Err((StatusCode::FORBIDDEN, sentence.to_owned()))
 }
 
-/// What whoever asks proves itself with.
+/// The secret that authenticates a request.
 fn secret_of<'h>(headers: &'h HeaderMap, scheme: &str) -> Result<&'h str, Refused> {
     let text = headers.get(AUTHORIZATION);
     let text = text.and_then(|value| value.to_str().ok());
@@ -261,7 +263,8 @@ fn guest_of<W: Clone>(console: &Console<W>, headers: &HeaderMap) -> Result<Guest
 }
 
 fn stranger() -> Refused {
-    let sentence = "you aren't signed in, or no longer: `tollgate console` prints a link";
+    let sentence =
+        "you aren't signed in, or your session has expired: `tollgate console` prints a link";
     (StatusCode::UNAUTHORIZED, sentence.to_owned())
 }
 
@@ -279,18 +282,18 @@ async fn action_of(request: Request<Incoming>) -> Result<Action, Refused> {
     let Ok(body) = tokio::time::timeout(READ_TIMEOUT, body).await else {
         return Err((
             StatusCode::REQUEST_TIMEOUT,
-            "the body takes too long".to_owned(),
+            "the request's body took too long".to_owned(),
         ));
     };
     let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?;
     serde_json::from_slice(&body.to_bytes()).map_err(|error| {
-        let sentence = format!("this is no action: {error}");
+        let sentence = format!("this isn't a valid action: {error}");
         (StatusCode::BAD_REQUEST, sentence)
     })
 }
 
 fn json(value: &serde_json::Value) -> Answer {
-    // Its values stay; a terminal that it is shown in obeys nothing of them.
+    // The values are unchanged; a terminal that shows them interprets none of their characters.
     let text = text::escape_json(&value.to_string()).into_owned();
     typed("application/json", Bytes::from(text))
 }

@@ -1,18 +1,20 @@
-//! The web console: what the daemon does, on a page that it serves itself, for whoever was let in.
+//! The web console: a page, served by the daemon itself, that shows its state to signed-in users.
 //!
 //! ```text
 //!  administrator's socket ─ invite ─▶ link, for a minute, once ─▶ browser: page (assets.rs) ─ POST /api/session ─▶ secret of a session
 //!                                       sessions.rs, secret.rs                              ─ GET /api/state, POST /api/act ─▶ Source: the daemon
 //! ```
 //!
-//! Invariants: whoever only connects learns that there is a console, and nothing of the daemon's: hosts have untrusted tenants with processes of
-//! their own, so loopback protects nothing. It listens from the first invitation until the last session is over, and costs nothing at other times.
-//! Who was let in as a viewer changes nothing.
+//! Invariants: a client that isn't signed in learns only that the console exists. Hosts run
+//! processes of untrusted tenants, so loopback is no protection. The console listens from the first
+//! invitation until the last session ends, and costs nothing at other times. A viewer can't change
+//! anything.
 //!
-//! Absent on purpose: cookies, since browsers send those to every port of a host, also to one that a tenant's process listens on: a session's secret is
-//! in the page's own storage, and goes with requests that it makes itself, so there is nothing that another page could have the browser do (CSRF).
-//! TLS: from elsewhere it is reached through `ssh -L`. Views for single tenants. Connections
-//! of those who weren't let in give way.
+//! Absent on purpose: cookies, because browsers send them to every port of a host, even to one on
+//! which a tenant's process listens. The page keeps the session's secret in its own storage and
+//! adds it to its requests, so another page can't make the browser do anything (CSRF). TLS: remote
+//! access uses `ssh -L`. Views for single tenants. Connections of clients that aren't signed in
+//! give way to others.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -41,61 +43,61 @@ pub use crate::error::ConsoleError;
 pub use crate::http::serve;
 pub use crate::sessions::Role;
 
-/// What the console shows and does.
+/// The source of the console's data and actions.
 pub trait Source: 'static {
-    /// Whom changes are recorded as being from.
+    /// The person recorded as the author of changes.
     type Who: Clone + 'static;
 
-    /// All that is shown, as it is now.
+    /// The complete current state.
     fn state(&self) -> impl Future<Output = Result<Value, Refusal>>;
 
-    /// Changes something, also if nobody waits for the answer any more.
+    /// Changes something, even if the client no longer waits for the answer.
     fn act(&self, who: Self::Who, action: Action) -> impl Future<Output = Result<(), Refusal>>;
 }
 
-/// Why something can't be shown or done: a sentence for whoever looks.
+/// The reason for a failed request: a message for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(pub String);
 
-/// What an operator does to a policy where it is attached.
+/// An operator's action on an attached policy.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct Action {
-    /// What.
+    /// The step.
     pub step: Step,
-    /// The policy's name, whatever the version.
+    /// The policy's name, for all versions.
     pub policy: String,
     /// `tenant`, `provider-pre` or `provider-post`.
     pub party: String,
-    /// Whose calls; none: everybody's, of a provider's policy.
+    /// The tenant whose calls the policy sees; `None`: all tenants, for a provider's policy.
     pub tenant: Option<String>,
-    /// The service's full name; none: any.
+    /// The service's full name; `None`: any service.
     pub service: Option<String>,
-    /// The method's name; none: any.
+    /// The method's name; `None`: any method.
     pub method: Option<String>,
     /// `client` or `server`.
     pub side: String,
 }
 
-/// One step of a policy's life.
+/// A step in a policy's life cycle.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Step {
-    /// The candidate decides from now on.
+    /// The candidate takes over the decisions.
     Promote,
-    /// The trial ends, or what decided before decides again.
+    /// The trial ends, or the previous version decides again.
     Rollback,
-    /// Out of its quarantine.
+    /// Ends the quarantine.
     Release,
-    /// It judges no more.
+    /// The policy no longer evaluates calls.
     Detach,
 }
 
-/// Who may look, and where.
+/// The console's sessions and its address.
 pub struct Console<W> {
     sessions: RefCell<Sessions<W>>,
     listening: Cell<Option<SocketAddr>>,
-    /// Told when somebody was invited or has left.
+    /// Notified after an invitation or the end of a session.
     changed: Notify,
 }
 
@@ -110,15 +112,15 @@ impl<W> Default for Console<W> {
 }
 
 impl<W: Clone> Console<W> {
-    /// Where it listens now; none: nobody was invited or is signed in.
+    /// The current address; `None`: no user is invited or signed in.
     pub fn listening(&self) -> Option<SocketAddr> {
         self.listening.get()
     }
 
-    /// What the link's fragment is to be. Whoever invites first has it served, too.
+    /// Returns the fragment of a link. The first invitation also starts the server.
     ///
     /// # Errors
-    /// Too many wait to be followed.
+    /// Too many links are unused.
     pub fn invite(&self, who: W, role: Role) -> Result<String, ConsoleError> {
         let mut sessions = self.sessions.borrow_mut();
         let secret = sessions.invite(Instant::now(), Guest { who, role })?;

@@ -1,33 +1,35 @@
-//! Every bound of the console, with what it protects.
+//! The console's limits, with the reason for each.
 
 use std::time::Duration;
 
-/// Links that nobody has followed yet. Whoever may ask for one may do more than fill this.
+/// Unused links. A user that may request one could do worse than fill this.
 pub const MAX_INVITATIONS: usize = 16;
 
-/// How long a link can be followed: as long as it takes to copy it from a terminal.
+/// The lifetime of a link: enough to copy it from a terminal.
 pub const INVITATION_LASTS: Duration = Duration::from_secs(60);
 
-/// Who is signed in at once. Each that looks costs the daemon a report a second.
+/// Sessions at once. Each visible page costs the daemon one report per second.
 pub const MAX_SESSIONS: usize = 16;
 
-/// How long somebody stays signed in at most.
+/// The maximum duration of a session.
 pub const SESSION_LASTS: Duration = Duration::from_secs(4 * 3_600);
 
-/// How long somebody stays signed in whose page asks nothing: it is hidden, or closed.
+/// The maximum idle time of a session, in which its page is hidden or closed.
 pub const SESSION_IDLE: Duration = Duration::from_secs(15 * 60);
 
-/// Connections at once, each with one request. One more takes the place of the oldest that hasn't proven that somebody was let in. A browser opens six.
+/// Connections at once, each with one request. A further connection replaces the oldest that isn't
+/// authenticated. A browser opens six.
 pub const MAX_CONNECTIONS: usize = 32;
 
-/// How long the head of a request may take, and then its body.
+/// The time limit for a request's head, and again for its body.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may take altogether: a change of policies may compile one.
+/// The time limit for a whole connection: a policy change may compile a policy.
 pub const CONNECTION_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Bytes of a request's head: hyper's least is 8 KiB.
+/// The size of a request's head in bytes: hyper's minimum is 8 KiB.
 pub const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// Bytes of a request's body: an action names a policy and a place, whose names have some hundred bytes each.
+/// The size of a request's body in bytes: an action names a policy and a place, with some hundred
+/// bytes per name.
 pub const MAX_BODY_BYTES: usize = 8 << 10;

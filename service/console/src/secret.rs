@@ -1,6 +1,6 @@
-//! What proves who somebody is: 256 random bits, as 64 characters of hexadecimal.
+//! The secret that authenticates a user: 256 random bits, as 64 hexadecimal characters.
 //!
-//! It is compared without a hint of how much of it was right, and never printed but by [`Secret::reveal`].
+//! The comparison doesn't reveal how much was right. Only [`Secret::reveal`] prints the secret.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::error::ConsoleError;
 
 const BYTES: usize = 32;
 
-/// Random bits.
+/// The random bits.
 pub(crate) struct Secret([u8; BYTES]);
 
 impl Secret {
@@ -18,7 +18,7 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// The one thing that may be told whoever it belongs to.
+    /// The secret's text, for its owner only.
     pub(crate) fn reveal(&self) -> String {
         let mut text = String::with_capacity(2 * BYTES);
         for byte in self.0 {
@@ -27,7 +27,7 @@ impl Secret {
         text
     }
 
-    /// Whether a stranger's text is this. How long it takes says nothing but whether the length was right.
+    /// Whether a client's text is this secret. The time reveals only whether the length was right.
     pub(crate) fn is(&self, alleged: &str) -> bool {
         let own = self.reveal();
         if own.len() != alleged.len() {

@@ -1,10 +1,10 @@
-//! Who may look: links that can be followed once, and who has followed one. Pure: time is an argument.
+//! Sessions and the links that open them. Pure: time is an argument.
 //!
 //! ```text
 //!   invite ─▶ invitation ── enter, within INVITATION_LASTS, once ──▶ session ── SESSION_LASTS, SESSION_IDLE, leave ──▶ gone
 //! ```
 //!
-//! Absent on purpose: anything on disk. Another process of the daemon knows nobody, so whoever looked signs in anew.
+//! Absent on purpose: storage on disk. A restarted daemon has no sessions, so users sign in again.
 
 use std::time::Instant;
 
@@ -12,16 +12,16 @@ use crate::error::ConsoleError;
 use crate::limits::{INVITATION_LASTS, MAX_INVITATIONS, MAX_SESSIONS, SESSION_IDLE, SESSION_LASTS};
 use crate::secret::Secret;
 
-/// What somebody who was let in may do.
+/// The permissions of a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Look.
+    /// Read-only access.
     Viewer,
-    /// Look, and change policies.
+    /// Read access, and changes of policies.
     Operator,
 }
 
-/// Who was let in, by whose word.
+/// An invited user and its inviter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Guest<W> {
     pub(crate) who: W,
@@ -41,7 +41,7 @@ struct Session<W> {
     idle_ends: Instant,
 }
 
-/// All of them.
+/// All invitations and sessions.
 pub(crate) struct Sessions<W> {
     invitations: Vec<Invitation<W>>,
     sessions: Vec<Session<W>>,
@@ -57,7 +57,7 @@ impl<W> Default for Sessions<W> {
 }
 
 impl<W: Clone> Sessions<W> {
-    /// What whoever is invited proves it with.
+    /// Creates an invitation and returns its secret.
     pub(crate) fn invite(&mut self, now: Instant, guest: Guest<W>) -> Result<String, ConsoleError> {
         self.forget(now);
         if self.invitations.len() >= MAX_INVITATIONS {
@@ -73,7 +73,7 @@ impl<W: Clone> Sessions<W> {
         Ok(text)
     }
 
-    /// Lets in whoever was invited, this once: what it proves that with from now on.
+    /// Exchanges an invitation, once, for a session; returns the session's secret.
     pub(crate) fn enter(
         &mut self,
         now: Instant,
@@ -86,7 +86,7 @@ impl<W: Clone> Sessions<W> {
             found.or(is_it.then_some(k))
         });
         let found = found.ok_or(ConsoleError::Uninvited)?;
-        // Whoever finds no place may try again within the minute.
+        // Without a free session, the link can be used again until it expires.
         if self.sessions.len() >= MAX_SESSIONS {
             return Err(ConsoleError::Sessions);
         }
@@ -101,7 +101,7 @@ impl<W: Clone> Sessions<W> {
         Ok((text, guest))
     }
 
-    /// Whose this is, who isn't idle now.
+    /// The user of a session. This ends the session's idle time.
     pub(crate) fn find(&mut self, now: Instant, alleged: &str) -> Option<Guest<W>> {
         self.forget(now);
         let found = self.sessions.iter_mut().fold(None, |found, session| {
@@ -112,12 +112,12 @@ impl<W: Clone> Sessions<W> {
         Some(found.guest.clone())
     }
 
-    /// Whoever this is leaves.
+    /// Ends a session.
     pub(crate) fn leave(&mut self, alleged: &str) {
         self.sessions.retain(|session| !session.secret.is(alleged));
     }
 
-    /// When the next of them is over; `None`: there is none.
+    /// The next expiry; `None` without invitations and sessions.
     pub(crate) fn next_end(&mut self, now: Instant) -> Option<Instant> {
         self.forget(now);
         let invitations = self.invitations.iter().map(|one| one.ends);
@@ -156,7 +156,7 @@ mod tests {
             sessions.enter(late, &link),
             Err(ConsoleError::Uninvited)
         ));
-        // Neither is the other.
+        // The two secrets aren't interchangeable.
         assert_eq!(sessions.find(late, &link), None);
         assert_eq!(sessions.find(late, &session), Some(guest(7)));
         let link = sessions.invite(now, guest(7)).unwrap();
@@ -206,12 +206,12 @@ mod tests {
         let refused = sessions.invite(now, guest(0)).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "16 links to the console wait to be followed, which is the limit: each is good for a minute"
+            "16 links to the console are unused, which is the limit: each expires after 60 s"
         );
         let refused = sessions.enter(now, &link).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "16 people are signed in to the console, which is the limit: one of them has to sign out"
+            "16 people are signed in to the console, which is the limit: one of them must sign out first"
         );
     }
 }

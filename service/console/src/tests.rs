@@ -1,4 +1,4 @@
-//! The console over real sockets: what each request is answered, and to whom.
+//! The console over real sockets: the answer to each request, by user.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,10 +18,10 @@ use crate::limits::{
 };
 use crate::{Action, Console, Refusal, Role, Source, serve};
 
-/// What a terminal obeys, a second line, and what turns the rest round.
+/// A control character for terminals, a line break, and a character that reverses text.
 const HOSTILE: &str = "a\u{9b}b\nc\u{2028}d\u{202e}e";
 
-/// Shows one value, and remembers who did what.
+/// Shows one value, and records actions with their authors.
 #[derive(Default)]
 struct Shown {
     acts: RefCell<Vec<(u32, Action)>>,
@@ -72,10 +72,10 @@ impl Bed {
         }
     }
 
-    /// What a request as these bytes is answered: its status, and all of the answer.
+    /// The answer to a request of these bytes: its status, and the whole answer.
     async fn raw(&self, request: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.at).await.unwrap();
-        // Who is refused early doesn't read the rest.
+        // The server may refuse early, without reading the rest.
         let _refused = stream.write_all(request.as_bytes()).await;
         let mut answer = Vec::new();
         let _reset = stream.read_to_end(&mut answer).await;
@@ -97,7 +97,7 @@ impl Bed {
         self.raw(&format!("{head}{proof}\r\n{body}")).await
     }
 
-    /// Signs in with a link; the header that proves it.
+    /// Signs in with a link; returns the header that authenticates.
     async fn enter(&self, link: &str) -> String {
         let invitation = format!("Invitation {link}");
         let (status, answer) = self.ask("POST /api/session", &invitation, "").await;
@@ -115,7 +115,7 @@ fn run(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&reactor.unwrap(), test);
 }
 
-/// Somebody may look at the answers in a terminal.
+/// The answers may be shown in a terminal.
 #[test]
 fn what_others_chose_is_escaped_in_every_answer() {
     run(async {
@@ -324,7 +324,7 @@ fn heads_are_only_so_long_and_only_so_slow() {
     });
 }
 
-/// A source that has begun and doesn't come to an end.
+/// A source whose action starts and never finishes.
 #[derive(Default)]
 struct Endless {
     begun: std::cell::Cell<bool>,
@@ -343,11 +343,11 @@ impl Source for Endless {
     }
 }
 
-/// The time is an argument: nobody waits for [`CONNECTION_TIMEOUT`] here.
+/// The time is an argument, so no test waits for [`CONNECTION_TIMEOUT`].
 #[test]
 fn a_connection_ends_whatever_its_answer_waits_for() {
     run(async {
-        // What is asked for in time has all of READ_TIMEOUT, twice.
+        // A request within the limit has the full READ_TIMEOUT twice.
         const { assert!(CONNECTION_TIMEOUT.as_secs() > 2 * READ_TIMEOUT.as_secs()) };
         let most = Duration::from_millis(300);
         let (console, source) = (Rc::new(Console::default()), Rc::new(Endless::default()));
@@ -399,7 +399,7 @@ fn silent_connections_keep_nobody_out() {
         let soon = Duration::from_secs(1);
         let answered = tokio::time::timeout(soon, bed.ask("GET /", "", "")).await;
         assert_eq!(answered.unwrap().0, 200);
-        // The oldest of them had to give way.
+        // The oldest connection had to give way.
         let mut rest = Vec::new();
         let ended = tokio::time::timeout(soon, silent[0].read_to_end(&mut rest)).await;
         assert!(ended.is_ok() && rest.is_empty());

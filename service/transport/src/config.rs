@@ -1,4 +1,4 @@
-//! What a link is told before it starts: who it is, what it shares, what it grants.
+//! The configuration of a link: its identity, its key, and the credit that it grants.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use crate::limits;
 
-/// Which end of the connection this is. The roles differ only in the handshake: who says whom it means to reach, and who proves itself first.
+/// The end of the connection. The roles differ only in the handshake: the initiator states its
+/// target, and the responder proves itself first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This end connected.
@@ -15,16 +16,16 @@ pub enum Role {
     Responder,
 }
 
-/// A key that both daemons were configured with. It never leaves the daemon; only proofs of it do.
+/// A key that both daemons are configured with. It never leaves the daemon; only proofs of it do.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PresharedKey(Vec<u8>);
 
 impl PresharedKey {
-    /// Takes the configured secret as it is (no decoding, no trimming).
+    /// Takes the configured secret unchanged (no decoding, no trimming).
     ///
     /// # Errors
-    /// [`ConfigError::KeyLength`] if it is shorter than [`limits::MIN_KEY`] or longer than [`limits::MAX_KEY`] bytes; [`ConfigError::KeyWeak`] if it
-    /// is among those that are guessed first.
+    /// [`ConfigError::KeyLength`] if it is shorter than [`limits::MIN_KEY`] or longer than
+    /// [`limits::MAX_KEY`] bytes; [`ConfigError::KeyWeak`] if it is easy to guess.
     pub fn new(secret: &[u8]) -> Result<PresharedKey, ConfigError> {
         if !(limits::MIN_KEY..=limits::MAX_KEY).contains(&secret.len()) {
             return Err(ConfigError::KeyLength { len: secret.len() });
@@ -35,7 +36,7 @@ impl PresharedKey {
         }
     }
 
-    /// Whatever it is: for tests, whose keys protect nothing.
+    /// Takes any secret, for tests.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn of_a_test(secret: &[u8]) -> PresharedKey {
         PresharedKey(secret.to_vec())
@@ -46,8 +47,9 @@ impl PresharedKey {
     }
 }
 
-/// Why a key is guessed soon, if it is. A proof can be attacked offline by whoever saw it, so a key has to be random: bytes, or as text hexadecimal
-/// digits or base64. Any other text is a person's, and is guessed.
+/// The reason why a key is easy to guess, if it is. An observer of a proof can attack it offline,
+/// so a key must be random: bytes, or hexadecimal digits or base64 as text. Any other text is made
+/// by a person and can be guessed.
 fn weakness(secret: &[u8]) -> Option<&'static str> {
     if let Some(why) = pattern(secret) {
         return Some(why);
@@ -56,7 +58,7 @@ fn weakness(secret: &[u8]) -> Option<&'static str> {
     if text.contains(|c: char| c.is_control() && !c.is_whitespace()) {
         return None;
     }
-    // As `openssl rand -base64 64` breaks its lines.
+    // `openssl rand -base64 64` adds such line breaks.
     let digits: Vec<u8> = secret
         .iter()
         .copied()
@@ -66,7 +68,7 @@ fn weakness(secret: &[u8]) -> Option<&'static str> {
         Some(decoded) => (decoded, false),
         None => match from_base64(&digits) {
             Some(decoded) => (decoded, true),
-            None => return Some("it is text, and neither hexadecimal digits nor base64"),
+            None => return Some("it is text, but neither hexadecimal digits nor base64"),
         },
     };
     let changes = digits
@@ -76,20 +78,20 @@ fn weakness(secret: &[u8]) -> Option<&'static str> {
         () if decoded.len() < limits::MIN_KEY => {
             Some("as hexadecimal digits or base64 it has too few bytes")
         }
-        () if digits.iter().all(u8::is_ascii_digit) => Some("it is a number"),
-        () if counts_for_long(&digits) => Some("it counts"),
-        // Of random base64 two of three neighbours differ so; of words hardly any.
+        () if digits.iter().all(u8::is_ascii_digit) => Some("it is a decimal number"),
+        () if counts_for_long(&digits) => Some("it contains a sequence of consecutive characters"),
+        // In random base64, 2 of 3 neighbours differ in class; in words hardly any do.
         () if is_base64 && changes.count() * 4 < digits.len() => Some("it consists of words"),
         () => pattern(&decoded),
     }
 }
 
-/// Capital, small letter, or neither.
+/// The class of a character: capital, small letter, or neither.
 fn class(c: u8) -> (bool, bool) {
     (c.is_ascii_uppercase(), c.is_ascii_lowercase())
 }
 
-/// What is wrong with bytes, whatever they mean.
+/// A weakness of the bytes themselves.
 fn pattern(bytes: &[u8]) -> Option<&'static str> {
     let mut seen = [false; 256];
     bytes
@@ -111,7 +113,7 @@ fn step(pair: &[u8]) -> u8 {
     pair[1].wrapping_sub(pair[0])
 }
 
-/// Whether so many characters in a row count up, count down or are the same: `01234567`, `hgfedcba`.
+/// Whether enough consecutive characters count up, count down or are equal: `01234567`, `hgfedcba`.
 fn counts_for_long(text: &[u8]) -> bool {
     const STEPS: usize = 7;
     let steps: Vec<u8> = text.windows(2).map(step).collect();
@@ -130,7 +132,7 @@ fn from_hex(text: &[u8]) -> Option<Vec<u8>> {
     pairs.iter().map(byte).collect()
 }
 
-/// Of either alphabet of RFC 4648, with padding or without.
+/// Decodes either alphabet of RFC 4648, with or without padding.
 fn from_base64(text: &[u8]) -> Option<Vec<u8>> {
     let padding = text.iter().rev().take_while(|c| **c == b'=').count();
     let digits = &text[..text.len() - padding];
@@ -166,28 +168,32 @@ impl fmt::Debug for PresharedKey {
     }
 }
 
-/// What every link of one daemon has in common.
+/// The common configuration of a daemon's links.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
-    /// This daemon's name, told to every peer: 1 to 64 letters, digits, `.`, `_` or `-`.
+    /// This daemon's name, which every peer learns: 1 to 64 letters, digits, `.`, `_` or `-`.
     pub name: String,
-    /// The key that peers must prove. Without one, no peer is accepted or dialled, because anybody who reaches the port could speak for any tenant.
+    /// The key that peers must prove. Without a key no peer is accepted or dialled, because anybody
+    /// with access to the port could speak for any tenant.
     pub key: Option<PresharedKey>,
-    /// Without a key, loopback peers are accepted and dialled all the same: everybody on this host is trusted.
+    /// Accepts and dials loopback peers even without a key: every process on this host is trusted.
     pub unauthenticated_loopback: bool,
-    /// Frames of links with a key go without tags, and messages from where they lie, if the peer wants that, too. For networks that nobody but
-    /// daemons reaches.
+    /// Frames of links with a key carry no tags, and messages are sent from shared memory, if the
+    /// peer is configured the same way. For networks that only daemons can reach.
     pub unprotected: bool,
-    /// Names by which peers may mean this daemon beside `name`: a host, which goes with the port that it listens at, or `host:port`.
+    /// Further names of this daemon for its peers: a host, which is combined with the port of the
+    /// listener, or `host:port`.
     pub names: Arc<[String]>,
-    /// Whether a peer has to mean one of these, or an address: that it has dialled the address at which its connection arrives isn't enough.
+    /// Whether a peer must name one of these, or an address. Otherwise it suffices that the peer
+    /// dialled the address at which its connection arrived.
     pub only_names: bool,
-    /// Tells this daemon from all others, and from itself before a restart: random.
+    /// A random id of this daemon's process, which differs after a restart.
     pub instance: [u8; 16],
-    /// Calls that a peer may have unanswered. More hides longer round trips and holds more memory here.
+    /// The number of unanswered calls that a peer may have. A larger number hides longer round
+    /// trips and uses more memory here.
     pub window_calls: u32,
-    /// Bytes of calls that a peer may have unanswered; at least twice [`limits::MAX_MESSAGE`], else the largest
-    /// message could wait for ever.
+    /// The bytes of unanswered calls that a peer may have; at least twice [`limits::MAX_MESSAGE`],
+    /// otherwise the largest message could wait for ever.
     pub window_bytes: u64,
 }
 
@@ -195,7 +201,7 @@ impl LinkConfig {
     /// The defaults for a daemon of this name, without a key.
     ///
     /// # Panics
-    /// If the kernel has no random bytes, which it always has.
+    /// If the kernel returns no random bytes, which doesn't happen.
     pub fn new(name: impl Into<String>) -> LinkConfig {
         let mut instance = [0; 16];
         getrandom::fill(&mut instance).expect("the kernel has random bytes");
@@ -226,7 +232,7 @@ impl LinkConfig {
     }
 }
 
-/// Whether a peer may have so many calls unanswered, of so many bytes.
+/// Checks a window of unanswered calls and their bytes.
 pub(crate) fn check_window(calls: u32, bytes: u64) -> Result<(), ConfigError> {
     if !(1..=limits::MAX_WINDOW_CALLS).contains(&calls) {
         return Err(ConfigError::WindowCalls { calls });
@@ -237,7 +243,7 @@ pub(crate) fn check_window(calls: u32, bytes: u64) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether a daemon may be called this: names travel into logs and metrics, so they are kept plain.
+/// Whether a daemon may have this name: names appear in logs and metrics, so they are kept plain.
 pub(crate) fn valid_name(name: &str) -> bool {
     (1..=limits::MAX_NAME).contains(&name.len())
         && name
@@ -245,7 +251,8 @@ pub(crate) fn valid_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
 }
 
-/// Whether a host's name is that of this host only. Every host calls itself `localhost` and the like, so a peer that means another one says that, too.
+/// Whether a host name identifies one host. Every host calls itself `localhost` and the like, so a
+/// peer that means another host uses that name, too.
 pub fn names_one_host(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let is_loopback = |name: &str| {
@@ -272,19 +279,19 @@ pub enum ConfigError {
         /// Its length, bytes.
         len: usize,
     },
-    /// A key that is soon guessed.
-    #[error("the pre-shared key is soon guessed: {why}. Make one with `openssl rand -base64 32`")]
+    /// A key that is easy to guess.
+    #[error("the pre-shared key is easy to guess: {why}. Make one with `openssl rand -base64 32`")]
     KeyWeak {
-        /// What is wrong with it; says nothing of what it is.
+        /// The weakness; it doesn't reveal the key.
         why: &'static str,
     },
-    /// A target that no HELLO can state.
+    /// A target that is too long for a HELLO.
     #[error("the target has {len} bytes; the limit is {}", limits::MAX_TARGET)]
     Target {
         /// Its length, bytes.
         len: usize,
     },
-    /// A daemon name that can't be told to peers.
+    /// An invalid daemon name.
     #[error(
         "the daemon name {name:?} must be 1 to {} letters, digits, '.', '_' or '-'",
         limits::MAX_NAME
@@ -311,16 +318,17 @@ pub enum ConfigError {
     },
 }
 
-/// What one link needs beyond its daemon's [`LinkConfig`].
+/// The parameters of one link, in addition to the daemon's [`LinkConfig`].
 #[derive(Clone, Debug)]
 pub struct LinkSetup {
     /// Which end this is.
     pub role: Role,
     /// Whether the peer's address is a loopback address.
     pub loopback: bool,
-    /// Whom the initiator means to reach: `host:port`, as the operator or an application has named it. Of a responder: nothing.
+    /// The initiator's target: `host:port`, as the operator or an application gave it. Empty for a
+    /// responder.
     pub target: String,
-    /// What the initiator has dialled, or where the connection arrived at the responder.
+    /// The address that the initiator dialled, or at which the connection arrived at the responder.
     pub address: SocketAddr,
     /// 32 random bytes, fresh for every link.
     pub nonce: [u8; 32],

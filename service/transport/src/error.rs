@@ -1,6 +1,7 @@
-//! What can go wrong on a link, and whose fault it is.
+//! The errors of a link, and who must act on each.
 //!
-//! [`LinkError`] ends the link; every call on it becomes UNAVAILABLE. [`SendError`] refuses one frame and changes nothing.
+//! [`LinkError`] ends the link; every call on it becomes UNAVAILABLE. [`SendError`] refuses one
+//! frame and changes nothing.
 
 use std::net::SocketAddr;
 
@@ -10,22 +11,22 @@ use tollgate_shm_abi::metadata::MetadataError;
 use crate::frame::Kind;
 use crate::limits;
 
-/// Who has to act on an error.
+/// The party that must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// The other daemon broke the protocol, or somebody who isn't one connected.
+    /// The other daemon broke the protocol, or the peer isn't a daemon.
     Peer,
-    /// The two configurations don't fit together.
+    /// The two configurations don't match.
     Operator,
-    /// The path between, or the peer's end of life: reconnect.
+    /// The network, or the peer has ended: reconnect.
     Network,
-    /// This daemon: it closed the link, or misused this crate.
+    /// This daemon closed the link, or misused this crate.
     Here,
 }
 
-/// Why a link ended.
+/// The reason for a link's end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[allow(missing_docs, reason = "each sentence defines its fields")]
+#[allow(missing_docs, reason = "each message defines its fields")]
 pub enum LinkError {
     #[error("the peer sent a frame of unknown kind {}", kind.0)]
     UnknownKind { kind: Kind },
@@ -33,11 +34,11 @@ pub enum LinkError {
     Unexpected { kind: Kind, state: &'static str },
     #[error("the peer announced {kind} of {len} bytes; the limit is {limit}")]
     TooLong { kind: Kind, len: u32, limit: u32 },
-    #[error("the peer sent {kind} of {len} bytes, which can't hold its fields")]
+    #[error("the peer sent {kind} of {len} bytes, which is too short for its fields")]
     Malformed { kind: Kind, len: u32 },
     #[error("the peer sent {kind} with an illegal value in its field `{field}`")]
     Reserved { kind: Kind, field: &'static str },
-    #[error("the peer sent {kind} with metadata that isn't any: {error}")]
+    #[error("the peer sent {kind} with invalid metadata: {error}")]
     Metadata { kind: Kind, error: MetadataError },
     #[error("the peer sent {kind} with text that isn't UTF-8")]
     NotUtf8 { kind: Kind },
@@ -54,7 +55,7 @@ pub enum LinkError {
     CreditOverflow { calls: u64, bytes: u64 },
     #[error("the peer answered call {call}, but no call was unanswered")]
     Unasked { call: u64 },
-    #[error("the peer is no Tollgate daemon: its HELLO begins with {magic:02x?}")]
+    #[error("the peer isn't a Tollgate daemon: its HELLO begins with {magic:02x?}")]
     Magic { magic: [u8; 8] },
     #[error(
         "the peer speaks versions {lowest} to {highest} of the protocol; this daemon speaks {} on links with a key and {} on others: upgrade the older one",
@@ -77,7 +78,7 @@ pub enum LinkError {
         arrived: std::net::SocketAddr,
     },
     #[error(
-        "a frame isn't what the peer sent, or not in its turn: somebody in between changes, repeats or drops what it sends"
+        "a frame isn't what the peer sent, or is out of order: something between the daemons changes, repeats or drops frames"
     )]
     Forged,
     #[error(
@@ -121,7 +122,7 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// Whom to tell. Events and reconnection follow from it.
+    /// The party to notify. Events and reconnection depend on it.
     pub fn blame(&self) -> Blame {
         use LinkError as E;
         match self {
@@ -160,7 +161,7 @@ impl LinkError {
         }
     }
 
-    /// What to tell the peer in a GOAWAY; `None` if it is gone or has said so itself.
+    /// The reason for the peer in a GOAWAY; `None` if the peer is gone or sent a GOAWAY itself.
     pub(crate) fn reason(&self) -> Option<Reason> {
         match self {
             LinkError::Version { .. } => Some(Reason::VERSION),
@@ -180,35 +181,35 @@ impl LinkError {
     }
 }
 
-/// Why a GOAWAY was sent. A newtype, so that a later version's reasons survive.
+/// The reason of a GOAWAY. A newtype, so that a later version's reasons are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason(pub u32);
 
 impl Reason {
-    /// The daemon is stopping; outstanding calls are still answered.
+    /// The daemon is stopping; calls in flight are still answered.
     pub const SHUTDOWN: Reason = Reason(1);
-    /// The handshake didn't prove who the peer is.
+    /// The handshake failed to authenticate the peer.
     pub const UNAUTHENTICATED: Reason = Reason(2);
-    /// No common version.
+    /// There is no common version.
     pub const VERSION: Reason = Reason(3);
     /// The receiver of the GOAWAY broke the protocol.
     pub const PROTOCOL: Reason = Reason(4);
     /// The receiver of the GOAWAY was too slow.
     pub const TIMEOUT: Reason = Reason(5);
-    /// The receiver of the GOAWAY has as many links as it may.
+    /// The receiver of the GOAWAY has reached its limit of links.
     pub const EXHAUSTED: Reason = Reason(6);
 }
 
-/// Why a frame wasn't queued. Nothing changed; the caller keeps what it passed.
+/// The reason why a frame wasn't queued. Nothing changed; the caller keeps its arguments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// Overload: too much waits to leave. Try again after a flush has made progress.
+    /// Overload: too many bytes are queued. Try again after a flush has made progress.
     #[error(
         "the link has {queued} bytes waiting to leave; the limit is {}",
         limits::TX_SOFT_LIMIT
     )]
     Full {
-        /// Bytes copied and not yet sent.
+        /// Queued bytes that were copied and not yet sent.
         queued: usize,
     },
     /// Overload at the peer: wait for [`Event::Credit`](crate::Event::Credit).
@@ -227,7 +228,7 @@ pub enum SendError {
         /// Its length, bytes.
         len: usize,
     },
-    /// More extents than any message may have.
+    /// The message has more extents than allowed.
     #[error(
         "the message has {extents} extents; the limit is {}",
         limits::MAX_EXTENTS
@@ -239,7 +240,7 @@ pub enum SendError {
     /// A name, id or text out of range: a bug of the caller.
     #[error("{field} is out of range: {value}")]
     Field {
-        /// Which argument.
+        /// The argument's name.
         field: &'static str,
         /// Its value, or its length for texts.
         value: u64,
@@ -247,7 +248,7 @@ pub enum SendError {
     /// The handshake isn't finished.
     #[error("the link isn't ready")]
     NotReady,
-    /// One end has said GOAWAY: no new calls or binds.
+    /// One end has sent GOAWAY: no new calls or binds.
     #[error("the link is going away")]
     GoingAway,
     /// The link has ended.

@@ -1,4 +1,4 @@
-//! The words between a link and its daemon: what a peer can say, and what can be said to it.
+//! The types between a link and its daemon: events from the peer, and messages to it.
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::Metadata;
@@ -7,69 +7,75 @@ use crate::Part;
 use crate::error::Reason;
 use crate::frame::metadata_room;
 
-/// A call's beginning, either direction.
+/// The header of a call, in either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallHead {
-    /// Chosen by the end that calls; unique among its unanswered calls on this link.
+    /// Chosen by the calling end; unique among its unanswered calls on this link.
     pub call: u64,
-    /// A bind id of the end that calls.
+    /// A bind id of the calling end.
     pub bind: u32,
     /// Index of the method in the bound service.
     pub method: u16,
-    /// What remains of the deadline, microseconds; 0: none.
+    /// The remaining time until the deadline in microseconds; 0: none.
     pub deadline_us: u64,
-    /// The body is the request's protobuf encoding, not its image; so will the reply's be. Of a bare call: so
-    /// will every message be.
+    /// The body is the request's protobuf encoding, not its image; the reply will have the same
+    /// form. For a bare call, all messages will have it.
     pub protobuf: bool,
-    /// Further request messages follow. It takes a link that [carries streams](crate::Link::carries_streams).
+    /// Further request messages follow. Needs a link that [carries
+    /// streams](crate::Link::carries_streams).
     pub more: bool,
-    /// There is no message in it, which isn't the same as an empty one. It takes streams, too.
+    /// There is no message, which differs from an empty one. Needs streams, too.
     pub bare: bool,
 }
 
-/// What to say of a stream's message that is neither in its CALL nor in its REPLY.
+/// The header of a stream's message that is in neither a CALL nor a REPLY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamHead {
-    /// There is no message in it: it ends the requests, or brings metadata early.
+    /// There is no message: the frame ends the requests, or carries metadata early.
     pub bare: bool,
-    /// The body is the message's protobuf encoding, as every other of the call. Not if there is none.
+    /// The body is the message's protobuf encoding, like all others of the call. False if there is
+    /// no message.
     pub protobuf: bool,
-    /// Bytes that it takes of the stream's window.
+    /// The bytes of the stream's window that it uses.
     pub charge: u32,
 }
 
-/// What was consumed of a stream's messages in one direction, and is given back. Not nothing.
+/// The consumption of a stream's messages in one direction, which is returned as credit. Never
+/// zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamCredit {
     /// Messages.
     pub messages: u32,
-    /// Bytes that they were charged.
+    /// The bytes charged for them.
     pub bytes: u32,
 }
 
-/// A body, as it arrives.
+/// An arriving body.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body<'a> {
-    /// All of it, in the receive buffer, the caller's to patch until the next call on the link. No promised alignment.
+    /// The whole body, in the receive buffer; the caller may change it until the next call on the
+    /// link. It has no alignment guarantee.
     Whole(&'a mut [u8]),
-    /// Larger than [`limits::SMALL_BODY`](crate::limits::SMALL_BODY): its length in bytes. No further event comes before
-    /// it was read whole ([`Link::fill_body`](crate::Link::fill_body)) or given up ([`Link::skip_body`](crate::Link::skip_body)).
+    /// Larger than [`limits::SMALL_BODY`](crate::limits::SMALL_BODY): its length in bytes. No
+    /// further event comes until it is read completely
+    /// ([`Link::fill_body`](crate::Link::fill_body)) or skipped
+    /// ([`Link::skip_body`](crate::Link::skip_body)).
     Large(usize),
 }
 
-/// A message, as it arrives.
+/// An arriving message.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Came<'a> {
-    /// Bytes of the image's inline part; 0 of protobuf.
+    /// The bytes of the image's inline part; 0 for protobuf.
     pub inline_len: u32,
-    /// What came beside it.
+    /// Its metadata.
     pub metadata: Metadata<'a>,
-    /// Image, or protobuf.
+    /// The image, or protobuf.
     pub body: Body<'a>,
 }
 
 impl Came<'_> {
-    /// What it takes of the credit, if it is a call's.
+    /// The credit that it uses, if it is a call's message.
     pub fn credit_bytes(&self) -> u64 {
         let body = match &self.body {
             Body::Whole(bytes) => bytes.len(),
@@ -79,33 +85,36 @@ impl Came<'_> {
     }
 }
 
-/// What the peer said. Texts borrow from the receive buffer.
+/// A message from the peer. Texts borrow from the receive buffer.
 #[derive(Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each variant's sentence defines its fields")]
+#[allow(missing_docs, reason = "each variant's comment defines its fields")]
 pub enum Event<'a> {
-    /// The handshake is done; the peer calls itself `name` (proved, if there is a key). Calls and binds may be sent.
+    /// The handshake is complete; the peer's name is `name` (proved, if there is a key). Calls and
+    /// binds may be sent.
     Ready { name: &'a str, version: u16 },
-    /// The peer wants to call this service on behalf of this tenant: answer with BOUND or REFUSED. An id that it has used
-    /// before means this service from now on.
+    /// The peer wants to call this service on behalf of this tenant: answer with BOUND or REFUSED.
+    /// A repeated id means this service from now on.
     Bind {
         bind: u32,
         tenant: &'a str,
         service: &'a str,
         schema_hash: [u8; 32],
     },
-    /// The peer will take calls for the bind; `description` is its schema's if that differs, otherwise empty.
+    /// The peer accepts calls for the bind. `description` is its schema if that differs, otherwise
+    /// empty.
     Bound { bind: u32, description: &'a str },
-    /// The peer won't; `description` is its schema's, for comparison, or empty.
+    /// The peer rejects the bind; `description` is its schema, for comparison, or empty.
     Refused {
         bind: u32,
         code: Code,
         sentence: &'a str,
         description: &'a str,
     },
-    /// A call to answer exactly once, by REPLY or STATUS; if that is bare, `came` is empty but for its metadata.
+    /// A call to answer exactly once, by REPLY or STATUS. If it is bare, `came` is empty except for
+    /// its metadata.
     Call { head: CallHead, came: Came<'a> },
-    /// A further message of a call of the peer's, and whether `more` follow. If it is `bare`, there is none, and `came` is empty:
-    /// that isn't the same as an empty message.
+    /// A further message of one of the peer's calls, and whether `more` follow. If it is `bare`,
+    /// there is no message and `came` is empty; this differs from an empty message.
     Request {
         call: u64,
         more: bool,
@@ -114,8 +123,8 @@ pub enum Event<'a> {
         charge: u32,
         came: Came<'a>,
     },
-    /// A message of the reply to a call of this end, which isn't answered yet. If it is `bare`, there is none, and `came` is empty
-    /// but for its metadata.
+    /// A message of the reply to an unanswered call of this end. If it is `bare`, there is no
+    /// message and `came` is empty except for its metadata.
     Response {
         call: u64,
         bare: bool,
@@ -129,7 +138,7 @@ pub enum Event<'a> {
         messages: u32,
         bytes: u32,
     },
-    /// The peer has consumed this much of the reply to a call of its own.
+    /// The peer has consumed this much of the reply to one of its own calls.
     ResponseCredit {
         call: u64,
         messages: u32,
@@ -141,8 +150,9 @@ pub enum Event<'a> {
         protobuf: bool,
         came: Came<'a>,
     },
-    /// A call of this end failed, or its reply ended well without a further message: then the code is OK, which takes a link that
-    /// [carries streams](crate::Link::carries_streams). The metadata are its trailers.
+    /// A call of this end failed, or its reply ended successfully without a further message: then
+    /// the code is OK, which needs a link that [carries streams](crate::Link::carries_streams). The
+    /// metadata are its trailers.
     Status {
         call: u64,
         code: Code,
@@ -150,23 +160,24 @@ pub enum Event<'a> {
         message: &'a str,
         metadata: Metadata<'a>,
     },
-    /// The peer no longer waits for this call of its own; it still gets its one answer.
+    /// The peer no longer waits for this call of its own; the call is still answered once.
     Cancel { call: u64 },
-    /// The peer returned credit: calls that met `NoCredit` may be tried again.
+    /// The peer returned credit: calls that failed with `NoCredit` may be tried again.
     Credit,
-    /// The peer takes no new calls or binds; outstanding calls are still answered.
+    /// The peer takes no new calls or binds; calls in flight are still answered.
     GoAway { reason: Reason, message: &'a str },
 }
 
-/// A message to send: the inline part, then each extent at the next multiple of 8 (the padding is added here). A protobuf
-/// encoding is all inline.
+/// A message to send: the inline part, then each extent at the next multiple of 8 (the padding is
+/// added here). A protobuf encoding is all inline.
 #[derive(Clone, Copy, Debug)]
 pub struct Image<'a> {
     /// The inline part: this daemon's private copy.
     pub inline: &'a [u8],
-    /// The extents in order: shared spans travel without a copy, private bytes (what a policy has read) with one.
+    /// The extents in order: shared spans are sent without a copy, private bytes (which a policy
+    /// has read) with one.
     pub extents: &'a [Part<'a>],
-    /// What goes beside it.
+    /// Its metadata.
     pub metadata: Metadata<'a>,
 }
 
@@ -180,7 +191,7 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The same message with metadata beside it.
+    /// The same message with metadata.
     #[must_use]
     pub fn with_metadata(self, metadata: Metadata<'a>) -> Image<'a> {
         Image { metadata, ..self }
@@ -194,7 +205,7 @@ impl<'a> Image<'a> {
     }
 }
 
-/// What became of the memory of a queued image.
+/// The state of a queued image's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queued {
     /// All of it was copied: the caller may reclaim its memory now. The token won't be reported.
@@ -203,30 +214,31 @@ pub enum Queued {
     Held,
 }
 
-/// Credit that this end may use, or that the peer may.
+/// The credit of this end, or of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credit {
     /// Calls.
     pub calls: u32,
-    /// Bytes of their payloads.
+    /// The bytes of their payloads.
     pub bytes: u64,
 }
 
-/// Bytes of bodies that a link has moved since it was opened, by how. What the kernel copies between a socket and memory isn't
-/// a copy here, in either direction.
+/// The bytes of bodies that a link has moved since it was opened, by method. Copies by the kernel
+/// between a socket and memory don't count, in either direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// To send: copied from private memory behind the frame's header.
+    /// Sent: copied from private memory after the frame's header.
     pub private_copied: u64,
-    /// To send: copied from shared memory, in ranges too small to be worth a piece of their own.
+    /// Sent: copied from shared memory, because the range was too small for its own piece.
     pub shared_copied: u64,
-    /// To send: handed to the kernel, or to a device, where they lie in shared memory.
+    /// Sent: handed to the kernel, or to a device, in shared memory.
     pub shared_in_place: u64,
-    /// Received: copied from a receive buffer into the place of a large body. Those of a whole body are the caller's to count.
+    /// Received: copied from a receive buffer into a large body's buffer. The caller counts copies
+    /// of whole bodies.
     pub body_copied: u64,
-    /// Received: written by the kernel, or by a device, in the place of a large body.
+    /// Received: written by the kernel, or by a device, into a large body's buffer.
     pub body_in_place: u64,
-    /// Received: bodies that were announced, whole ones and large ones.
+    /// Received: announced bodies, whole and large.
     pub received: u64,
 }
 

@@ -32,51 +32,57 @@
 //! | 17 | RESPONSE_CREDIT | | | id | | messages | bytes | |
 //! | 18 | FEATURES | | | | | features | | |
 //!
-//! Blank columns must be zero. *Image* is a message as the receiver's heap will hold it: the inline part of the stated
-//! length, then each extent at the next multiple of 8. *Deadline* is what remains of it in microseconds, 0 for none: the
-//! two hosts share no clock. *Retry* is after how many milliseconds it makes sense to try again, a u32, 0 if that is unknown.
-//! *Code* has gRPC's numbers; *text* is UTF-8. *Charge* and the last two kinds are explained under Streams. Payloads have no
-//! promised alignment.
+//! Blank columns must be zero. *Image* is the message's layout in the receiver's heap: the inline
+//! part of the stated length, then each extent at the next multiple of 8. *Deadline* is the
+//! remaining time in microseconds, 0 for none: the two hosts share no clock. *Retry* is the
+//! recommended time until a retry in milliseconds, a u32, 0 if unknown. *Code* has gRPC's numbers;
+//! *text* is UTF-8. *Charge* and the last two kinds are explained under Streams. Payloads have no
+//! alignment guarantee.
 //!
 //! ```text
 //! HELLO  0 magic "TOLLGATE" | 8 lowest version u16 | 10 highest version u16 | 12 features u32 | 16 nonce [32]
 //!       48 granted bytes u64 | 56 granted calls u32 | 60 authentication u8 (0 none, 1 key) | 61 name length u8 | 62 zero u16
 //!       64 name | with a key: instance [16] | flags u8 (1 unprotected) | address length u8 | target length u16 | address | target
-//!       | whatever later versions append is skipped, but is part of what AUTH proves
+//!       | later versions may append fields, which are skipped, but covered by AUTH
 //! AUTH   HMAC-SHA256(secret, "proof of the initiator" or "proof of the responder")
 //! secret HMAC-SHA256(key, "tollgate link 2" | len u32 | initiator's HELLO payload | len u32 | responder's HELLO payload)
 //! ```
 //!
-//! Links without a key speak version 1, whose HELLO ends with the name. Links with one speak version 2. Its initiator states the *target* that it
-//! means to reach and the *address* that it has dialled, both as text; a responder's are empty. The responder is the first to prove itself. What
-//! follows an end's AUTH goes with tags, unless both HELLOs say *unprotected*:
+//! Links without a key speak version 1, whose HELLO ends with the name. Links with a key speak
+//! version 2. Its initiator states its *target* and the *address* that it dialled, both as text; a
+//! responder's are empty. The responder proves itself first. After its AUTH, an end's frames carry
+//! tags, unless both HELLOs say *unprotected*:
 //!
 //! ```text
-//! header | tag [16] | payload                              a frame as a rule
-//! header | tag [16] | metadata | tag [16] | body           a message of more than 64 KiB beside its metadata; the second tag is the body's
-//! tag    HMAC-SHA256(frames' key, frames before it u64 | what u8 (0 a whole frame, 1 what is before a body, 2 a body) | what it covers), cut
-//!        it covers the header and what is behind itself up to the end, or up to the body
+//! header | tag [16] | payload                              an ordinary frame
+//! header | tag [16] | metadata | tag [16] | body           a message of more than 64 KiB, not counting metadata; the second tag is the body's
+//! tag    HMAC-SHA256(frames' key, frames before it u64 | what u8 (0 a whole frame, 1 the part before a body, 2 a body) | covered bytes), truncated
+//!        it covers the header and the bytes after the tag, up to the end or up to the body
 //! frames' key   HMAC-SHA256(secret, "frames of the initiator" or "frames of the responder")
 //! ```
 //!
-//! The header's length is the payload's in any case; credit counts no tags.
+//! The header's length is the payload's in any case; credit doesn't count tags.
 //!
-//! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call. Every CALL, REPLY and STATUS must carry it,
-//! but for a CALL that REQUESTs follow. Bit 1, TRACE, is reserved for [`TRACE_ROOM`] bytes of W3C trace context
-//! (trace id \[16\], parent id \[8\], flags u8, zero \[7\]) between header and payload. Bit 2, **M**, METADATA: the payload begins
-//! with a block of pairs, see below. Bit 3, **P**, PROTOBUF: the message is its protobuf encoding, and the inline length is zero.
-//! Bit 4, **B**, BARE: there is no message, not even an empty one; the payload is the metadata, if there is M, or empty, the inline
-//! length is zero, and there is no P but of a CALL, where it says which form the call's messages will have.
+//! Flags: bit 0, **E**, END_STREAM: the last message of this direction of the call. Every CALL,
+//! REPLY and STATUS must carry it, except a CALL that REQUESTs follow. Bit 1, TRACE, is reserved
+//! for [`TRACE_ROOM`] bytes of W3C trace context (trace id \[16\], parent id \[8\], flags u8, zero
+//! \[7\]) between header and payload. Bit 2, **M**, METADATA: the payload begins with a block of
+//! pairs, see below. Bit 3, **P**, PROTOBUF: the message is its protobuf encoding, and the inline
+//! length is zero. Bit 4, **B**, BARE: there is no message, not even an empty one; the payload is
+//! the metadata with M, otherwise empty; the inline length is zero. Only a bare CALL may have P,
+//! which then announces the form of the call's messages.
 //!
-//! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code offers [`FEATURES`]. Feature bit
-//! 8 makes *retry* legal, feature bit 9 streams: the kinds 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0; feature bit
-//! 10 the kind 18.
-//! A bit that an end doesn't know means nothing to it, so a link goes by what both offer, and each link by its own: daemons of different
-//! ages meet in any order. What changes on the wire takes a bit of its own, and a version only if no bit can express it.
+//! Bits 1 to 3 become legal when both HELLOs offer the feature bit of the same position; this code
+//! offers [`FEATURES`]. Feature bit 8 makes *retry* legal. Feature bit 9 enables streams: the kinds
+//! 14 to 17, a CALL without E, B, M of a STATUS, and a STATUS of code 0. Feature bit 10 enables the
+//! kind 18. An end ignores unknown feature bits, so each link uses the features that its two ends
+//! offer: daemons of different versions work together in any order. A change of the wire format
+//! needs its own bit, and a new version only if no bit can express it.
 //!
-//! A daemon that is upgraded goes on with its links, and what it offers may be more then: FEATURES replaces what the sender has offered so
-//! far, from that frame on. What both offer stays among it, so that nothing on its way becomes illegal. A daemon that can't say that,
-//! because it knows less, doesn't go on with the link.
+//! An upgraded daemon keeps its links, and may then offer more features: FEATURES replaces the
+//! sender's earlier offer, from that frame on. It must include all features that both ends offered,
+//! so that no frame in flight becomes illegal. A daemon that can't offer them, because it predates
+//! them, drops the link.
 //!
 //! # Metadata
 //!
@@ -84,10 +90,11 @@
 //! length u32 (1 to 8192) | block of that many bytes, canonical: see `tollgate_shm_abi::metadata` | image, protobuf, text or nothing
 //! ```
 //!
-//! All of it is the frame's payload, so it counts as bytes of credit; the message is what remains, at most 16 MiB. A STATUS
-//! carries some, the trailers, if both ends offer streams and metadata; a REQUEST never does. An end that can't send
-//! metadata, because its peer doesn't offer the feature, refuses the call and drops a reply's or a status's: a server may decide
-//! by its request's metadata, but a handler that has run can't be undone.
+//! The whole block is part of the frame's payload, so it counts as bytes of credit; the message is
+//! the rest, at most 16 MiB. A STATUS carries metadata, its trailers, if both ends offer streams
+//! and metadata; a REQUEST never does. If the peer doesn't offer metadata, an end refuses a call
+//! that has some, and drops the metadata of a reply or a status: a server may decide by its
+//! request's metadata, but a handler that has run can't be undone.
 //!
 //! # Streams
 //!
@@ -97,48 +104,53 @@
 //! caller   CALL   REQUEST ...                                        the last with E; RESPONSE_CREDIT in between
 //! server                 RESPONSE ...                STATUS or REPLY              REQUEST_CREDIT in between
 //! ```
+//! The CALL or REQUEST with E is the last. It may be bare: a caller that learns late that no more
+//! requests follow sends a frame without a message. A CALL that opens a stream before its first
+//! message may be bare, too, and so may a RESPONSE that carries metadata before the first message.
+//! RESPONSEs don't answer the CALL: its one REPLY or STATUS still comes and ends the call, whether
+//! or not its requests have ended; frames that the caller sends until then are ignored. A STATUS
+//! ends the reply without a further message, with code 0 for success; a REPLY is both the last
+//! message and success. CANCEL works as for every call.
 //!
-//! The CALL or REQUEST that has E is the last. It may be bare: who learns late that nothing more comes says so in a frame of
-//! its own. So may be a CALL that opens a stream before its first message, and a RESPONSE that brings metadata before its
-//! first message. RESPONSEs don't answer the CALL: its one REPLY or STATUS still comes, and with it the call is over, whether or not
-//! its requests have ended; what the caller sends until it knows means nothing. A STATUS ends the reply without a further
-//! message, with code 0 if all is well; a REPLY is the last message and a good end at once. CANCEL is as for every call.
+//! *Id* is the caller's number of the call, in both directions: the sender's own in CALL, REQUEST,
+//! RESPONSE_CREDIT and CANCEL, the receiver's in REPLY, STATUS, RESPONSE and REQUEST_CREDIT.
 //!
-//! *Id* is the number that the caller gave the call, in both directions: the sender's own in CALL, REQUEST, RESPONSE_CREDIT and
-//! CANCEL, the receiver's in REPLY, STATUS, RESPONSE and REQUEST_CREDIT.
+//! REQUESTs and RESPONSEs use no credit of the link: each direction of a stream has its own window.
+//! A message uses *charge* bytes of it. After consuming *messages* with a total charge of *bytes*,
+//! the receiver returns them: a server by REQUEST_CREDIT, a caller by RESPONSE_CREDIT. The three
+//! are u32, and a credit is never zero. The link doesn't know the windows or the calls: it checks
+//! each frame alone; for a RESPONSE it also checks that some call is unanswered.
 //!
-//! REQUESTs and RESPONSEs use up no credit of the link: each direction of a stream has a window of its own. A message takes
-//! *charge* bytes of it. Who has consumed *messages*, charged *bytes* together, gives them back: by REQUEST_CREDIT if it serves
-//! the call, by RESPONSE_CREDIT if it called. The three are u32, and a credit gives something back. The windows themselves are
-//! beyond the link, and so is which calls there are: it judges each frame alone, a RESPONSE also by whether any call is
-//! unanswered at all.
-//!
-//! All messages of a call have P if and only if the CALL had it, bare or not: a server may speak first.
+//! All messages of a call have P if and only if the CALL had it, bare or not: a server may send
+//! first.
 //!
 //! # Schemas that differ
 //!
-//! A BIND states the hash of the caller's schema. If the server's has the same, BOUND is empty and every method travels as an
-//! image. If not, and both ends offer PROTOBUF, BOUND brings the server's schema description (otherwise REFUSED does, for
-//! the sentence). The caller's end then decides for each of its methods: as an image, if that method's messages have equal
-//! layouts; as protobuf, if they are compatible; not at all. Each CALL says the method's index *in the server's schema* and,
-//! by P, which of the two it is; its REPLY has P if and only if the CALL had it.
+//! A BIND states the hash of the caller's schema. If the server's schema has the same hash, BOUND
+//! is empty and every method uses images. If not, and both ends offer PROTOBUF, BOUND carries the
+//! server's schema description (otherwise REFUSED does, for the error message). The caller's end
+//! then chooses for each method: images, if the method's messages have equal layouts; protobuf, if
+//! they are compatible; otherwise the method can't be called. Each CALL has the method's index *in
+//! the server's schema* and, in P, the form; its REPLY has P if and only if the CALL had it.
 //!
-//! A description over [`MAX_CONTROL`](crate::limits::MAX_CONTROL) bytes comes in several BOUNDs of the same id, one after the
-//! other with no BOUND of another id in between, each with the length of the whole; the bind stands when all have come.
+//! A description over [`MAX_CONTROL`](crate::limits::MAX_CONTROL) bytes comes in several
+//! consecutive BOUNDs of the same id, with no BOUND of another id in between. Each states the
+//! length of the whole. The bind is complete with the last one.
 //!
-//! Rules that a frame can't show: each end numbers the calls and binds that it originates; every CALL is answered by exactly
-//! one REPLY or STATUS, a cancelled one and a stream's too; CALLs use up the receiver's credit ([`Kind::CREDIT`] returns it),
-//! nothing else does; a PONG answers the latest PING. A frame that breaks a rule ends the link.
+//! Rules beyond single frames: each end numbers the calls and binds that it originates; every CALL
+//! is answered by exactly one REPLY or STATUS, even a cancelled one and a stream's; only CALLs use
+//! the receiver's credit ([`Kind::CREDIT`] returns it); a PONG answers the latest PING. A frame
+//! that breaks a rule ends the link.
 
 use crate::limits::HEADER;
 
 /// First bytes of every HELLO.
 pub const MAGIC: [u8; 8] = *b"TOLLGATE";
 
-/// The version that this code speaks on links without a key.
+/// The version on links without a key.
 pub const VERSION: u16 = 1;
 
-/// The version that it speaks on links with a key, and the only one there.
+/// The only version on links with a key.
 pub const KEYED_VERSION: u16 = 2;
 
 /// END_STREAM: the last message of this direction of the call.
@@ -156,20 +168,21 @@ pub const FLAG_PROTOBUF: u8 = 8;
 /// There is no message; with [`FLAG_METADATA`], metadata alone.
 pub const FLAG_BARE: u8 = 16;
 
-/// A STATUS may say when to try again.
+/// A STATUS may recommend a time until a retry.
 pub const FEATURE_RETRY: u32 = 1 << 8;
 
 /// A call may have several messages, or none, in each direction.
 pub const FEATURE_STREAMS: u32 = 1 << 9;
 
-/// What an end offers may become more while the link stands.
+/// An end may offer more features while the link is open.
 pub const FEATURE_RENEWAL: u32 = 1 << 10;
 
-/// What this code offers in its HELLO. The lower bits are those of the frame flags that they make legal.
+/// The features that this code offers in its HELLO. The lower bits match the frame flags that they
+/// make legal.
 pub const FEATURES: u32 =
     (FLAG_PROTOBUF | FLAG_METADATA) as u32 | FEATURE_RETRY | FEATURE_STREAMS | FEATURE_RENEWAL;
 
-/// What the features of a link are called where an operator reads them, one after the other.
+/// The features' names for operators.
 pub fn feature_names(features: u32) -> impl Iterator<Item = &'static str> {
     const NAMES: [(u32, &str); 5] = [
         (FLAG_METADATA as u32, "metadata"),
@@ -182,21 +195,21 @@ pub fn feature_names(features: u32) -> impl Iterator<Item = &'static str> {
     NAMES.into_iter().filter(common).map(|(_, name)| name)
 }
 
-/// Bytes of trace context that [`FLAG_TRACE`] will announce.
+/// The bytes of trace context that [`FLAG_TRACE`] will announce.
 pub const TRACE_ROOM: usize = 32;
 
-/// Bytes before a frame's block of metadata.
+/// The bytes before a frame's block of metadata.
 pub(crate) const METADATA_FIXED: usize = 4;
 
-/// Bytes of a frame's payload that a block of metadata takes; none if there is none.
+/// The bytes of a frame's payload for a block of metadata; 0 if it is empty.
 pub const fn metadata_room(len: usize) -> usize {
     if len == 0 { 0 } else { METADATA_FIXED + len }
 }
 
-/// Bytes of a BIND's payload before the names.
+/// The bytes of a BIND's payload before the names.
 pub(crate) const BIND_FIXED: usize = 36;
 
-/// What a frame is. A newtype, so that an unknown value can be reported as it is.
+/// The kind of a frame. A newtype, so that an unknown value can be reported.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind(pub u8);
 
@@ -226,7 +239,7 @@ impl Kind {
 }
 
 impl Kind {
-    /// Whether a peer that offers these features may send such frames.
+    /// Whether a peer that offers these features may send this kind.
     pub(crate) fn is_known(self, features: u32) -> bool {
         match self {
             Kind::FEATURES => features & FEATURE_RENEWAL != 0,
@@ -283,14 +296,14 @@ impl std::fmt::Display for Kind {
     }
 }
 
-/// A header, fields as on the wire. Decoding is total; `proto/receive.rs` is where a peer's claims are judged.
+/// A header, with the wire's fields. Decoding accepts any bytes; `proto/receive.rs` validates them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of payload that follow.
+    /// The bytes of payload that follow.
     pub len: u32,
-    /// What the frame is.
+    /// The frame's kind.
     pub kind: Kind,
-    /// END_STREAM, what the payload is, and reserved bits.
+    /// END_STREAM, the form of the payload, and reserved bits.
     pub flags: u8,
     /// CALL: index of the method in the binding's service.
     pub method: u16,
@@ -298,14 +311,16 @@ pub struct Header {
     pub call: u64,
     /// The binding.
     pub bind: u32,
-    /// Inline length, length of a description, code, reason, calls or messages, by kind.
+    /// Depends on the kind: inline length, length of a description, code, reason, calls or
+    /// messages.
     pub aux: u32,
-    /// Deadline in microseconds, bytes of credit, charge, a sentence's length, or when to try again, by kind.
+    /// Depends on the kind: deadline in microseconds, bytes of credit, charge, a message's length,
+    /// or the time until a retry.
     pub amount: u64,
 }
 
 impl Header {
-    /// A header of this kind with every other field zero, but END_STREAM if the kind has it.
+    /// A header of this kind with all other fields zero, except END_STREAM if the kind has it.
     pub fn new(kind: Kind) -> Header {
         let flags = match kind {
             Kind::CALL | Kind::REQUEST | Kind::REPLY | Kind::STATUS => FLAG_END_STREAM,
@@ -337,7 +352,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; believes nothing.
+    /// Decodes a header without validation.
     pub fn decode(bytes: &[u8; HEADER]) -> Header {
         Header {
             len: u32_at(bytes, 0),
@@ -371,7 +386,7 @@ impl Header {
         self.flags & FLAG_END_STREAM == 0
     }
 
-    /// The same header, saying whether further messages follow.
+    /// The same header, with or without END_STREAM.
     pub(crate) fn with_more(self, more: bool) -> Header {
         let flags = if more {
             self.flags & !FLAG_END_STREAM
@@ -381,12 +396,12 @@ impl Header {
         Header { flags, ..self }
     }
 
-    /// The first field that this kind must leave zero but that isn't, or a flag that isn't legal; `features` are those that
-    /// both ends offer.
+    /// The first field that this kind must leave zero but that isn't, or an illegal flag;
+    /// `features` are those that both ends offer.
     pub(crate) fn reserved(&self, features: u32) -> Option<&'static str> {
         let (required, choice) = self.legal_flags(features);
         let described = features & u32::from(FLAG_PROTOBUF) != 0;
-        // method, call, bind, aux, amount: which of them the kind uses.
+        // Whether the kind uses method, call, bind, aux and amount.
         let [method, call, bind, aux, amount] = match self.kind {
             Kind::CALL => [true; 5],
             Kind::REPLY => [false, true, false, true, false],
@@ -433,7 +448,7 @@ impl Header {
     }
 }
 
-/// Where the body of a large message begins in a payload that is whole; `None` if it is none.
+/// The offset of a large message's body in a whole payload; `None` if the message isn't large.
 pub(crate) fn body_at(header: &Header, payload: &[u8]) -> Option<usize> {
     let at = match header.has_metadata() {
         true => metadata_room(u32_at(payload, 0) as usize),
@@ -443,17 +458,17 @@ pub(crate) fn body_at(header: &Header, payload: &[u8]) -> Option<usize> {
     (header.kind.has_message() && is_large()).then_some(at)
 }
 
-/// The `u16` at `at`; the caller has checked that it is there.
+/// The `u16` at `at`; the caller has checked the length.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The `u32` at `at`; the caller has checked that it is there.
+/// The `u32` at `at`; the caller has checked the length.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("a slice of four bytes"))
 }
 
-/// The `u64` at `at`; the caller has checked that it is there.
+/// The `u64` at `at`; the caller has checked the length.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(
         bytes[at..at + 8]

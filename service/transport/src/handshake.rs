@@ -1,4 +1,4 @@
-//! Who is at the other end: the handshake's states, and the proof of the key.
+//! The handshake: its states, and the proof of the key.
 //!
 //! ```text
 //!                     HELLO, no key on either end
@@ -8,19 +8,21 @@
 //!       |   responder: send AUTH                                   |   initiator: send AUTH
 //!       +--------------------------> AwaitAuth --------------------+
 //!
-//!   any state: GOAWAY before Ready, a frame that doesn't belong there, a bad HELLO or AUTH ------> Ended
+//!   any state: GOAWAY before Ready, an unexpected frame, a bad HELLO or AUTH ------> Ended
 //! ```
+//! Both ends send HELLO at once. A proof covers both whole HELLOs, and therefore both nonces,
+//! names, versions and windows, the initiator's target, and the prover's role: it can't be replayed
+//! on another link or reflected on this one. It can't be relayed either: a daemon that was tricked
+//! into dialling another host states its target, and a daemon that isn't the target refuses
+//! (`Names::include`). A daemon also refuses itself.
 //!
-//! Both ends send HELLO at once. A proof covers both HELLOs whole, and therefore both nonces, names, versions and windows, whom the initiator means to
-//! reach, and the prover's role: it can be neither replayed on another link nor reflected on this one. Nor can it be relayed: a daemon that
-//! was talked into dialling somebody else says whom it dials, and who hears that it isn't meant refuses (`Names::include`). A daemon that
-//! hears itself refuses, too.
+//! The responder proves itself first, so that a dialling daemon gives the other end nothing to
+//! attack offline. The remaining risk: anyone who reaches the port of a daemon with a key gets one
+//! proof, against which keys can be tried. So keys must be random
+//! ([`PresharedKey::new`](crate::PresharedKey::new) refuses weak ones).
 //!
-//! The responder proves itself first, so that a daemon that dials gives whoever answers nothing to attack offline. What remains: whoever
-//! reaches a port where a daemon with a key listens gets one proof, against which keys can be tried, so keys have to be random
-//! ([`PresharedKey::new`](crate::PresharedKey::new) refuses what obviously isn't).
-//!
-//! What follows is sealed with keys of this link alone (`seal.rs`). Deliberately absent: secrecy. Mutual TLS will bring it.
+//! Later frames are sealed with keys of this link alone (`seal.rs`). Deliberately absent: secrecy.
+//! Mutual TLS will provide it.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -35,19 +37,19 @@ use crate::frame::{self, Kind, u16_at, u32_at, u64_at};
 use crate::limits;
 use crate::seal::Seal;
 
-/// Bytes of a HELLO before the name.
+/// The bytes of a HELLO before the name.
 const HELLO_FIXED: usize = 64;
 
-/// Bytes behind the name, of a HELLO of version 2, before address and target.
+/// The bytes between name and address in a HELLO of version 2.
 const MEANT_FIXED: usize = 20;
 
-/// A HELLO's flag: what follows may go without tags.
+/// A HELLO's flag: later frames may have no tags.
 const UNPROTECTED: u8 = 1;
 
-/// Bytes of a proof.
+/// The bytes of a proof.
 pub(crate) const PROOF: usize = 32;
 
-/// Where the handshake stands.
+/// The state of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     AwaitHello,
@@ -57,7 +59,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// For sentences: "... while this end was {}".
+    /// For messages: "... while this end was {}".
     pub(crate) fn describe(self) -> &'static str {
         match self {
             State::AwaitHello => "waiting for HELLO",
@@ -68,41 +70,41 @@ impl State {
     }
 }
 
-/// A frame, as far as the handshake cares; contents are judged before.
+/// A frame, reduced to what the handshake needs; its contents have been validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Input {
     /// An acceptable HELLO; neither end has a key.
     Hello,
     /// An acceptable HELLO; both ends have a key.
     HelloKeyed,
-    /// This end found fault with a frame, or gives up.
+    /// This end rejected a frame, or gives up.
     Refused,
     /// A valid proof.
     Auth,
-    /// The peer ends the link, or announces that it will.
+    /// The peer ends the link, or announces this.
     GoAway,
     /// Any other frame.
     Traffic,
 }
 
-/// What to do about it.
+/// The reaction to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Nothing yet.
     Wait,
     /// Send this end's proof.
     Prove,
-    /// The peer is known: tell the daemon.
+    /// The peer is authenticated: tell the daemon.
     Welcome,
     /// Send this end's proof, then tell the daemon.
     ProveAndWelcome,
-    /// Hand the frame to the traffic rules.
+    /// Pass the frame on.
     Deliver,
     /// End the link.
     End,
 }
 
-/// The diagram above.
+/// The transitions of the diagram above.
 pub(crate) fn step(role: Role, state: State, input: Input) -> (State, Action) {
     match (state, input) {
         (State::AwaitHello, Input::Hello) => (State::Ready, Action::Welcome),
@@ -125,7 +127,7 @@ pub(crate) fn step(role: Role, state: State, input: Input) -> (State, Action) {
     }
 }
 
-/// What the peer said about itself.
+/// The contents of the peer's HELLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerHello {
     pub(crate) name: String,
@@ -133,7 +135,7 @@ pub(crate) struct PeerHello {
     pub(crate) offers: u32,
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
-    /// What it says besides if it has a key.
+    /// Further fields if it has a key.
     keyed: Option<Keyed>,
 }
 
@@ -146,36 +148,36 @@ impl PeerHello {
     }
 }
 
-/// What a daemon with a key says besides.
+/// The further fields of a daemon with a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Keyed {
     instance: [u8; 16],
     unprotected: bool,
-    /// What the initiator means to reach, and has dialled.
+    /// The target of the initiator, and the address that it dialled.
     target: String,
     address: String,
 }
 
-/// The names that the end which was connected to goes by.
+/// The names of the accepting end.
 #[derive(Debug)]
 struct Names {
-    /// Where the connection arrived.
+    /// The address at which the connection arrived.
     arrived: SocketAddr,
     own: String,
     others: Arc<[String]>,
     only_names: bool,
 }
 
-/// A handshake for another process.
+/// A handshake that moves to another process.
 pub(crate) struct Frozen {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) own_hello: Vec<u8>,
-    /// Empty before it came.
+    /// Empty before the HELLO has come.
     pub(crate) peer_hello: Vec<u8>,
     pub(crate) offers: u32,
     pub(crate) peer_offers: u32,
-    /// Where the connection arrived, or what was dialled.
+    /// The address at which the connection arrived, or that was dialled.
     pub(crate) address: SocketAddr,
 }
 
@@ -188,7 +190,7 @@ pub(crate) struct Handshake {
     names: Names,
     own_hello: Vec<u8>,
     own: Option<Keyed>,
-    /// What this end offers: what its HELLO says, or what it has said since then.
+    /// The features that this end offers, in its HELLO or later.
     offers: u32,
     peer_hello: Vec<u8>,
     peer: Option<PeerHello>,
@@ -219,7 +221,7 @@ impl Handshake {
         self.state
     }
 
-    /// This end gives the link up.
+    /// Ends the handshake from this end.
     pub(crate) fn end(&mut self) {
         self.advance(Input::Refused);
     }
@@ -228,17 +230,17 @@ impl Handshake {
         self.peer.as_ref()
     }
 
-    /// What both ends offer; nothing before the peer's HELLO was read.
+    /// The features that both ends offer; none before the peer's HELLO.
     pub(crate) fn features(&self) -> u32 {
         self.peer.as_ref().map_or(0, |peer| peer.offers) & self.offers
     }
 
-    /// This end offers this from now on; whether that is something else than before.
+    /// Sets the features that this end offers. Returns whether they changed.
     pub(crate) fn offer(&mut self, offers: u32) -> bool {
         std::mem::replace(&mut self.offers, offers) != offers
     }
 
-    /// As it is, for another process.
+    /// The handshake's state, for another process.
     pub(crate) fn freeze(&self) -> Frozen {
         Frozen {
             role: self.role,
@@ -251,7 +253,8 @@ impl Handshake {
         }
     }
 
-    /// The handshake that was [frozen](Self::freeze), with the key of `config`; or what is wrong with it.
+    /// Restores a handshake that was [frozen](Self::freeze), with the key of `config`; or returns
+    /// the mistake.
     pub(crate) fn thaw(frozen: Frozen, config: &LinkConfig) -> Result<Handshake, String> {
         let peer = match &frozen.peer_hello[..] {
             [] => None,
@@ -272,17 +275,18 @@ impl Handshake {
         let waits_for_hello = handshake.state == State::AwaitHello;
         if waits_for_hello != handshake.peer.is_none() {
             let state = handshake.state.describe();
-            return Err(format!("while {state}, the peer's HELLO is what there is"));
+            return Err(format!("the peer's HELLO doesn't match the state, {state}"));
         }
         let peer_keyed = handshake.peer.as_ref().map(|peer| peer.keyed.is_some());
         let is_keyed = handshake.own.is_some();
         if is_keyed != handshake.key.is_some() || peer_keyed.is_some_and(|its| its != is_keyed) {
-            return Err("whether there is a key isn't what the HELLO says".to_owned());
+            return Err("the HELLO and the configuration disagree about a key".to_owned());
         }
         if let Some(peer) = &mut handshake.peer {
             peer.offers = frozen.peer_offers;
         }
-        // Before the peer's HELLO is here, everything that this end has offered may come to be agreed on.
+        // Before the peer's HELLO has come, all features that this end has offered may be agreed
+        // on.
         let agreed = match waits_for_hello {
             true => handshake.offers,
             false => handshake.features(),
@@ -290,12 +294,12 @@ impl Handshake {
         match agreed & !frame::FEATURES {
             0 => Ok(handshake),
             unknown => Err(format!(
-                "it goes by the feature bits {unknown:#x}, which this daemon doesn't know"
+                "it uses the feature bits {unknown:#x}, which this daemon doesn't know"
             )),
         }
     }
 
-    /// The peer offers this from now on. Whether all that both offered is among it.
+    /// Sets the features that the peer offers. Returns whether they include all agreed ones.
     pub(crate) fn on_features(&mut self, offers: u32) -> bool {
         let stays = self.features() & !offers == 0;
         if let Some(peer) = &mut self.peer {
@@ -309,7 +313,7 @@ impl Handshake {
         &self.own_hello
     }
 
-    /// Takes the peer's HELLO payload.
+    /// Processes the peer's HELLO payload.
     pub(crate) fn on_hello(&mut self, payload: &[u8]) -> Result<Action, LinkError> {
         self.expect(State::AwaitHello, Kind::HELLO)?;
         let peer = self.judge_hello(payload)?;
@@ -322,7 +326,7 @@ impl Handshake {
         Ok(self.advance(input))
     }
 
-    /// Takes the peer's AUTH payload.
+    /// Processes the peer's AUTH payload.
     pub(crate) fn on_auth(&mut self, proof: &[u8]) -> Result<Action, LinkError> {
         self.expect(State::AwaitAuth, Kind::AUTH)?;
         let peer_role = match self.role {
@@ -341,7 +345,7 @@ impl Handshake {
         Ok(self.advance(Input::Auth))
     }
 
-    /// Takes any frame but HELLO and AUTH.
+    /// Processes any frame except HELLO and AUTH.
     pub(crate) fn on_other(&mut self, kind: Kind) -> Result<(), LinkError> {
         let input = if kind == Kind::GOAWAY {
             Input::GoAway
@@ -366,13 +370,13 @@ impl Handshake {
             .into()
     }
 
-    /// What the frames of a role are sealed with after so many; `None` if they aren't.
+    /// The seal for the frames of a role after this many; `None` if they aren't sealed.
     pub(crate) fn seal(&self, role: Role, frames: u64) -> Option<Seal> {
         let key = || self.derive("frames", role).finalize().into_bytes().into();
         self.is_sealed().then(|| Seal::new(&key(), frames))
     }
 
-    /// Whether frames have tags once their end has proved itself.
+    /// Whether frames have tags after their end's proof.
     pub(crate) fn is_sealed(&self) -> bool {
         let peer = self.peer.as_ref().and_then(|peer| peer.keyed.as_ref());
         let both = self.own.as_ref().zip(peer);
@@ -383,7 +387,8 @@ impl Handshake {
         self.role
     }
 
-    /// Tells secrets apart, and nothing about them: whether another process has the key that this link began with.
+    /// An id that distinguishes secrets without revealing them: shows whether another process has
+    /// this link's key.
     pub(crate) fn secret_id(&self) -> u64 {
         let id = self.derive("identity", Role::Initiator).finalize();
         u64_at(&id.into_bytes(), 0)
@@ -431,7 +436,7 @@ impl Handshake {
         }
     }
 
-    /// What follows from the key for this link alone.
+    /// Derives a MAC from the key for this link alone.
     fn derive(&self, what: &str, role: Role) -> Hmac<Sha256> {
         let key = self.key.as_ref().expect("asked only with a key");
         let (initiator, responder) = match self.role {
@@ -460,7 +465,7 @@ fn hmac(key: &[u8]) -> Hmac<Sha256> {
 }
 
 impl Keyed {
-    /// What this end says.
+    /// This end's further fields.
     fn of(config: &LinkConfig, setup: &LinkSetup) -> Keyed {
         let (target, address) = match setup.role {
             Role::Initiator => (setup.target.clone(), setup.address.to_string()),
@@ -512,11 +517,13 @@ impl Names {
         }
     }
 
-    /// Whether an initiator that says this means this daemon.
+    /// Whether an initiator with this HELLO means this daemon.
     ///
-    /// It does if it names the daemon: by an address at which its connection arrived, or by a name that the daemon knows of itself, with the port. Or
-    /// if it has dialled the very address at which its connection arrived, whatever the name that led it there, unless `only_names`: whoever
-    /// relays from elsewhere was dialled at another address. Loopback addresses are every host's, so by those alone nobody is meant.
+    /// It does if its target names this daemon: by an address at which its connection arrived, or
+    /// by a name that the daemon knows as its own, with the port. It also does if it dialled the
+    /// address at which its connection arrived, whatever the name, unless `only_names`: a relay
+    /// elsewhere was dialled at another address. All hosts share loopback addresses, so those alone
+    /// identify no daemon.
     fn include(&self, peer: &Keyed) -> bool {
         let arrived = self.arrived;
         let is_here = |address: SocketAddr| {
@@ -533,7 +540,7 @@ impl Names {
         }
     }
 
-    /// Whether this daemon goes by this `host:port`.
+    /// Whether this `host:port` is a name of this daemon.
     fn knows(&self, target: &str) -> bool {
         let Some((host, port)) = target.rsplit_once(':') else {
             return false;

@@ -1,11 +1,12 @@
-//! A link and its socket: the only file here that makes system calls.
+//! A link with its socket: the only file here that makes system calls.
 //!
-//! Everything is nonblocking; the caller waits for the descriptor ([`AsFd`]) with whatever it has. One turn of
-//! its loop does at most one `recv` per link ([`TcpLink::read`] or [`TcpLink::read_body`]), so that a busy peer can't starve the
-//! others, and one [`TcpLink::flush`]. With an edge-triggered wait, read again while the outcome says that there may be more.
+//! Everything is nonblocking; the caller waits for the descriptor ([`AsFd`]). One turn of its loop
+//! does at most one `recv` per link ([`TcpLink::read`] or [`TcpLink::read_body`]), so that a busy
+//! peer can't starve the others, and one [`TcpLink::flush`]. With edge-triggered waiting, read
+//! again while the result says that there may be more.
 //!
-//! A link that ended is flushed once more, so that the peer learns why. Before it is dropped, `link.abandon` and
-//! `link.poll_sent` give back the memory that its frames still borrow.
+//! A link that ended is flushed once more, so that the peer learns the reason. Before it is
+//! dropped, `link.abandon` and `link.poll_sent` return the memory that its frames still borrow.
 
 use std::io::{IoSliceMut, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -23,44 +24,44 @@ use crate::proto::{FrozenLink, Link, Unportable};
 use crate::tx::Token;
 use tollgate_shm_abi::io::send_parts;
 
-/// What a [`TcpLink::read`] found.
+/// The result of a [`TcpLink::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOutcome {
-    /// New bytes: poll events. With `more`, the socket may have further ones.
+    /// New bytes came: poll events. With `more`, the socket may have further bytes.
     Data {
         /// The buffer was filled to its end.
         more: bool,
     },
-    /// Nothing there at present.
+    /// Nothing has come.
     Blocked,
     /// A large body waits: [`TcpLink::read_body`] or `link.skip_body()` comes first.
     BodyPending,
 }
 
-/// What a [`TcpLink::read_body`] achieved.
+/// The result of a [`TcpLink::read_body`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyOutcome {
-    /// The body is complete: go on polling events.
+    /// The body is complete: continue polling events.
     Complete {
         /// The socket may have further bytes: read again.
         more: bool,
     },
-    /// Some of it came and there may be more at once.
+    /// A part came, and there may be more at once.
     More,
-    /// Nothing more there at present.
+    /// Nothing more has come.
     Blocked,
 }
 
-/// What a [`TcpLink::flush`] achieved.
+/// The result of a [`TcpLink::flush`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlushOutcome {
-    /// Nothing waits.
+    /// Nothing is queued.
     Done,
     /// The socket is full: wait until it is writable.
     Blocked,
 }
 
-/// A [`Link`] with what carries its bytes: what a daemon's loop needs of it, whichever transport that is.
+/// A [`Link`] with its transport: the interface for a daemon's loop, for every transport.
 ///
 /// One turn is at most one [`read_some`](Self::read_some) or [`read_some_body`](Self::read_some_body), all events, one
 /// [`flush`](Self::flush), and [`poll_sent`](Self::poll_sent) until `None`. The descriptor is readable when there is something to do.
@@ -71,38 +72,39 @@ pub trait LinkIo: AsFd {
     /// The peer's address.
     fn peer_address(&self) -> SocketAddr;
 
-    /// Receives into the link's buffer, at most so many bytes.
+    /// Receives into the link's buffer, at most `at_most` bytes.
     ///
     /// # Errors
     /// The connection ended ([`LinkError::Closed`]) or failed; so has the link.
     fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError>;
 
-    /// Receives into the place of the pending large body, at most so many bytes of it. `body` is the caller's buffer for the
-    /// whole of it, the same on every call.
+    /// Receives into the pending large body, at most `at_most` bytes. `body` is the caller's buffer
+    /// for the whole body, the same on every call.
     ///
     /// # Errors
-    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise as of
-    /// [`read_some`](Self::read_some).
+    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed);
+    /// otherwise like [`read_some`](Self::read_some).
     fn read_some_body(&mut self, body: &mut [u8], at_most: usize)
     -> Result<BodyOutcome, LinkError>;
 
-    /// Sends what waits, as far as it goes at present.
+    /// Sends queued bytes, as far as possible now.
     ///
     /// # Errors
-    /// The connection failed, and so has the link; what its tokens held is free.
+    /// The connection failed, and so has the link; the memory of its tokens is free.
     fn flush(&mut self) -> Result<FlushOutcome, LinkError>;
 
-    /// A frame whose shared memory nothing reads any more, in the order of leaving. Not the link's own: that says what was
-    /// handed over, and a device may still be reading it.
+    /// A frame whose shared memory is no longer read, in order of sending. This differs from the
+    /// link's own `poll_sent`, which reports frames that were handed over: a device may still be
+    /// reading them.
     fn poll_sent(&mut self) -> Option<Token>;
 
     /// Whether the descriptor should be watched for writability.
     fn wants_writable(&self) -> bool;
 
-    /// Makes the descriptor say what comes from now on. `false` if something has come already: don't wait.
+    /// Arms the descriptor for future events. `false` if something has come already: don't wait.
     ///
     /// # Errors
-    /// As of [`read_some`](Self::read_some).
+    /// Like [`read_some`](Self::read_some).
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError>;
 }
 
@@ -112,30 +114,30 @@ pub struct TcpLink {
     pub link: Link,
     stream: TcpStream,
     address: SocketAddr,
-    /// Dialled, and nothing has shown yet that somebody is there.
+    /// Dialled, but the peer hasn't shown itself yet.
     connecting: bool,
 }
 
-/// Why a link couldn't be opened.
+/// The reason why a link couldn't be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The daemon's own configuration.
+    /// The daemon's own configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// There is no way there.
+    /// The peer can't be reached.
     #[error("connecting to {address} failed: {errno}")]
     Connecting {
         /// The peer.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The socket, its address or randomness.
+    /// The socket, its address or randomness failed.
     #[error("opening a link with {address} failed: {error}")]
     Socket {
         /// The peer.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         error: std::io::Error,
     },
     /// Without a key, connecting is refused before a byte is sent, unless loopback peers are trusted.
@@ -157,8 +159,9 @@ pub enum OpenError {
 }
 
 impl TcpLink {
-    /// Begins to connect to this address, which is what is meant; never waits. The descriptor becomes writable when the connection stands, and a refused one is
-    /// reported by the next read or flush. `now_ns` is the clock of `link.tick`.
+    /// Starts to connect to this address, which is also the target; never waits. The descriptor
+    /// becomes writable when the connection is established; the next read or flush reports a
+    /// refused one. `now_ns` is the clock of `link.tick`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -170,7 +173,8 @@ impl TcpLink {
         TcpLink::dial(address, &address.to_string(), config, now_ns)
     }
 
-    /// The same, at one of the addresses of `target`: `host:port`, as an operator or an application has named the peer.
+    /// The same, at one of the addresses of `target`: `host:port`, as an operator or an application
+    /// named the peer.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -244,10 +248,10 @@ impl TcpLink {
         })
     }
 
-    /// Goes on with a link of another process: by its socket, which that one leaves alone from now on.
+    /// Takes over a link from another process, by its socket, which that process no longer uses.
     ///
     /// # Errors
-    /// [`Unportable`], of [`Link::thaw`].
+    /// [`Unportable`], from [`Link::thaw`].
     pub fn resume(
         socket: OwnedFd,
         frozen: FrozenLink,
@@ -255,7 +259,7 @@ impl TcpLink {
         config: &LinkConfig,
     ) -> Result<TcpLink, Unportable> {
         let stream = TcpStream::from(socket);
-        // The peer may be gone, which reading finds out.
+        // The peer may be gone; the next read reports it.
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
         let address = stream.peer_addr().unwrap_or(unknown);
         let link = Link::thaw(frozen, bytes, config)?;
@@ -285,10 +289,10 @@ impl TcpLink {
         self.read_some(usize::MAX)
     }
 
-    /// As [`read`](Self::read), at most so many bytes.
+    /// Like [`read`](Self::read), at most `at_most` bytes.
     ///
     /// # Errors
-    /// As of [`read`](Self::read).
+    /// Like [`read`](Self::read).
     pub fn read_some(&mut self, at_most: usize) -> Result<ReadOutcome, LinkError> {
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
@@ -296,7 +300,7 @@ impl TcpLink {
         let space = self.link.rx_space();
         let room = space.len().min(at_most);
         if room == 0 {
-            // Events weren't polled; receiving nothing would look like the end.
+            // Events weren't polled; a receive of 0 bytes would look like the end.
             return Ok(ReadOutcome::Data { more: true });
         }
         match rustix::net::recv(&self.stream, &mut space[..room], RecvFlags::DONTWAIT) {
@@ -311,8 +315,8 @@ impl TcpLink {
         }
     }
 
-    /// Receives once, straight into `body`: the caller's buffer for the whole of the pending large body, the same on
-    /// every call. What follows the body lands in the link's buffer in the same system call.
+    /// Receives once, straight into `body`: the caller's buffer for the whole pending body, the
+    /// same on every call. The same system call puts bytes after the body into the link's buffer.
     ///
     /// # Errors
     /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise the
@@ -321,10 +325,10 @@ impl TcpLink {
         self.read_some_body(body, usize::MAX)
     }
 
-    /// As [`read_body`](Self::read_body), at most so many bytes of it.
+    /// Like [`read_body`](Self::read_body), at most `at_most` bytes.
     ///
     /// # Errors
-    /// As of [`read_body`](Self::read_body).
+    /// Like [`read_body`](Self::read_body).
     pub fn read_some_body(
         &mut self,
         body: &mut [u8],
@@ -366,10 +370,10 @@ impl TcpLink {
         }
     }
 
-    /// Sends what waits, until nothing does or the socket is full.
+    /// Sends queued bytes until none are left or the socket is full.
     ///
     /// # Errors
-    /// The connection failed, and so has the link; what its tokens held is free.
+    /// The connection failed, and so has the link; the memory of its tokens is free.
     pub fn flush(&mut self) -> Result<FlushOutcome, LinkError> {
         while self.link.wants_write() {
             let mut parts = [Part::Private(&[]); limits::TX_BATCH];
@@ -387,7 +391,8 @@ impl TcpLink {
         Ok(FlushOutcome::Done)
     }
 
-    /// A connection that never stood failed by that, whichever call was told.
+    /// If the connection was never established, the cause is the failed connect, whichever call
+    /// reported it.
     fn failed(&mut self, doing: &'static str, errno: Errno) -> LinkError {
         let address = self.address;
         self.broken(match self.connecting {
@@ -396,7 +401,7 @@ impl TcpLink {
         })
     }
 
-    /// Ends the link with what the socket said, unless it has ended for a better reason.
+    /// Ends the link with the socket's error, unless it has ended for a more precise reason.
     fn broken(&mut self, error: LinkError) -> LinkError {
         self.link.abandon(error);
         self.link.failure().cloned().expect("abandon has set it")
@@ -428,7 +433,7 @@ impl LinkIo for TcpLink {
         TcpLink::flush(self)
     }
 
-    /// The kernel has copied what was handed to it.
+    /// The kernel has copied the bytes that it was given.
     fn poll_sent(&mut self) -> Option<Token> {
         self.link.poll_sent()
     }
@@ -437,7 +442,7 @@ impl LinkIo for TcpLink {
         self.wants_write()
     }
 
-    /// The kernel always says what is there.
+    /// The kernel's readiness is always current.
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError> {
         Ok(true)
     }
@@ -449,7 +454,7 @@ impl AsFd for TcpLink {
     }
 }
 
-/// Whether an address is of this host alone, also one of IPv4 in IPv6.
+/// Whether an address is a loopback address, including IPv4 mapped into IPv6.
 pub fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }

@@ -1,31 +1,33 @@
-//! The memory of a transport's that frames are marshalled into: a ring that its device sends from.
+//! A transport's memory into which frames are marshalled: a ring from which its device sends.
 //!
 //! ```text
 //!   free             left            placed
 //!    ▼                ▼                ▼
-//!    | may be read by | waits to leave | has room until `free` comes round
+//!    | may be read by | is queued      | is free, until `free` wraps around
 //!    | the device     |                |
 //! ```
 //!
-//! All three are counts of bytes since the beginning, and only grow. The link places bytes and says what has left; who carries it says
-//! what the device has read ([`Link::was_read`](crate::Link::was_read)), since only it knows. What finds no room waits in a buffer of the link's own, and is
-//! copied once more: nothing ever waits for room here.
+//! All three count bytes since the beginning, and only grow. The link places bytes and reports
+//! those that were sent; the transport reports those that the device has read
+//! ([`Link::was_read`](crate::Link::was_read)), which only it knows. Bytes without room are queued
+//! in the link's own buffer, and copied once more: nothing ever waits for room here.
 
-/// Memory that nobody writes but the one link that has it, and that a device reads: of ranges that have left, until they were read.
+/// Memory that one link alone writes, and that a device reads: ranges that were sent, until they
+/// are read.
 pub trait DeviceMemory: Send {
-    /// Its bytes, at least 1.
+    /// Its size in bytes, at least 1.
     fn size(&self) -> usize;
 
     /// A range of it.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range is out of bounds.
     fn bytes(&self, at: usize, len: usize) -> &[u8];
 
-    /// A range that the device doesn't read at present.
+    /// A range that the device isn't reading.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range is out of bounds.
     fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8];
 }
 
@@ -51,7 +53,7 @@ impl MarshalRing {
         (count % self.memory.size() as u64) as usize
     }
 
-    /// Room for the next bytes, `most` at most, in one piece; empty if there is none.
+    /// Contiguous room for the next bytes, at most `most`; empty if there is none.
     pub(crate) fn room(&mut self, most: usize) -> &mut [u8] {
         let at = self.at(self.placed);
         let size = self.memory.size();
@@ -59,41 +61,42 @@ impl MarshalRing {
         self.memory.bytes_mut(at, most.min(free).min(size - at))
     }
 
-    /// So many bytes of that room were filled. Whether they begin the ring anew: they lie behind nothing that was placed before.
+    /// Marks bytes of that room as filled. Returns whether they start at the ring's beginning, so
+    /// that they don't follow earlier ones.
     pub(crate) fn place(&mut self, n: usize) -> bool {
         let begins = self.at(self.placed) == 0;
         self.placed += n as u64;
         begins
     }
 
-    /// Bytes that wait, the first of which is the `n`th of these.
+    /// Queued bytes, starting at the `n`th.
     pub(crate) fn waiting(&self, n: usize, len: usize) -> &[u8] {
         self.memory.bytes(self.at(self.left + n as u64), len)
     }
 
-    /// How many wait.
+    /// The number of queued bytes.
     pub(crate) fn len(&self) -> usize {
         (self.placed - self.left) as usize
     }
 
-    /// So many of these have left.
+    /// Marks queued bytes as sent.
     pub(crate) fn leave(&mut self, n: usize) {
         self.left += n as u64;
     }
 
-    /// Bytes that have left so far.
+    /// The bytes sent so far.
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// The device has read so many bytes so far.
+    /// Sets the bytes that the device has read so far.
     ///
     /// # Panics
-    /// If so many haven't left.
+    /// If fewer bytes were sent.
     pub(crate) fn was_read(&mut self, count: u64) {
         assert!(
             (self.free..=self.left).contains(&count),
-            "what has left is read in its order"
+            "bytes are read in the order in which they were sent"
         );
         self.free = count;
     }

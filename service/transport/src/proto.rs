@@ -1,24 +1,26 @@
-//! The link, without its socket: bytes in, events out; frames in, bytes out.
+//! The link without its socket: bytes in, events out; frames in, bytes out.
 //!
-//! A [`Link`] never blocks, reads no clock, draws no randomness and owns no descriptor; [`TcpLink`](crate::TcpLink) gives it those.
-//! Calling order, once per turn of the runtime's loop:
+//! A [`Link`] never blocks, reads no clock, draws no randomness and owns no descriptor;
+//! [`TcpLink`](crate::TcpLink) provides these. The order of calls in one turn of the runtime's
+//! loop:
 //!
 //! ```text
 //!   socket -> rx_space, rx_filled      at most one recv
 //!             poll_event ...           until None; a Large body: fill_body until complete, or skip_body
-//!             send_*                   as often as there is something to say
+//!             send_*                   as often as needed
 //!             parts, advance -> socket one flush
 //!             poll_sent                until None: memory that may be reclaimed
 //!             tick                     when next_tick is due
 //! ```
 //!
-//! Invariants: a frame is delivered at most once and whole; nothing is delivered before the handshake is done; a length is
-//! checked before a byte of its payload is kept; what a peer can make this end hold is bounded by `limits.rs`. The first
-//! error ends the link: [`Link::poll_event`] repeats it, a GOAWAY with its sentence is queued, and whatever else waited to
-//! leave is dropped only by [`Link::abandon`].
+//! Invariants: a frame is delivered at most once and whole; nothing is delivered before the
+//! handshake is complete; a length is checked before a byte of its payload is kept; `limits.rs`
+//! bounds the memory that a peer can make this end hold. The first error ends the link:
+//! [`Link::poll_event`] repeats it, and a GOAWAY with its message is queued. Only [`Link::abandon`]
+//! drops other queued frames.
 //!
-//! Deliberately absent: the table of calls (who asked, who waits), the windows of their streams, and the meaning of binds. They are
-//! the engine's.
+//! Deliberately absent: the table of calls, the windows of their streams, and the meaning of binds.
+//! The engine has them.
 
 mod frozen;
 mod receive;
@@ -41,23 +43,23 @@ pub use frozen::{FrozenLink, Unportable};
 pub struct Link {
     handshake: Handshake,
     rx: Rx,
-    /// Opens what the peer has sealed, once it has proved itself.
+    /// Opens the peer's sealed frames, after its proof.
     opener: Option<Seal>,
     tx: Tx,
     incoming: Option<Incoming>,
-    /// The schema description of a BOUND, while it comes and until the next event.
+    /// The schema description of a BOUND, while it arrives and until the next event.
     description: Option<Description>,
-    /// What this end may send.
+    /// The credit of this end.
     credit: Credit,
-    /// What the peer may send.
+    /// The credit of the peer.
     granted: Credit,
-    /// Answered, but not yet granted anew.
+    /// Answered, but not yet granted again.
     returned: Credit,
-    /// What the peer may have unanswered.
+    /// The unanswered calls that the peer may have.
     window: Credit,
-    /// What it has beyond that, because the window was larger: so much isn't granted anew.
+    /// The excess over the window after it shrank: this much isn't granted again.
     surplus: Credit,
-    /// Calls of this end that the peer owes an answer.
+    /// The calls of this end that the peer hasn't answered.
     unanswered: u64,
     moved: Moved,
     /// Shorter ranges of shared memory are copied.
@@ -72,7 +74,7 @@ pub struct Link {
     heard_ns: u64,
 }
 
-/// A description that comes in pieces.
+/// A description that arrives in pieces.
 struct Description {
     bind: u32,
     len: usize,
@@ -87,20 +89,21 @@ struct Incoming {
     check: Option<BodyCheck>,
 }
 
-/// What a sealed body has to be.
+/// The expected cover of a sealed body.
 struct BodyCheck {
     tag: [u8; TAG],
-    /// What covers it, and how many of its bytes that has seen.
+    /// The running cover, and the number of bytes that it has covered.
     cover: Cover,
     seen: usize,
 }
 
 impl Link {
-    /// A link that has queued its HELLO. Without a key it is ended already, unless the peer is on loopback and all of those are trusted:
-    /// [`Link::poll_event`] says so, and the queued GOAWAY tells the peer.
+    /// A link with a queued HELLO. Without a key it has ended already, unless the peer is on
+    /// loopback and all loopback peers are trusted: [`Link::poll_event`] returns the error, and the
+    /// queued GOAWAY tells the peer.
     ///
     /// # Errors
-    /// A field of `config` out of range.
+    /// A field of `config` is out of range.
     pub fn new(config: &LinkConfig, setup: &LinkSetup) -> Result<Link, ConfigError> {
         config.check()?;
         let window = Credit {
@@ -141,27 +144,27 @@ impl Link {
         Ok(link)
     }
 
-    /// Ranges of shared memory travel from where they lie from so many bytes on, at least 1, and shorter ones are copied; [`limits::SHARE_MIN`] by default.
-    /// Another number is for measuring what that saves.
+    /// Sets the smallest range of shared memory that is sent without a copy, at least 1 byte;
+    /// [`limits::SHARE_MIN`] by default. Other values are for measurements.
     pub fn share_from(&mut self, bytes: usize) {
         self.share_min = bytes.max(1);
     }
 
-    /// Frames are marshalled there from now on, as far as there is room, and [`Link::parts`] lie there. What has left is to be
-    /// [read](Self::was_read) before its room is used again.
+    /// Marshals frames into this memory from now on, as far as there is room; [`Link::parts`] then
+    /// point into it. Sent bytes must be [read](Self::was_read) before their room is used again.
     pub fn marshal_into(&mut self, memory: Box<dyn DeviceMemory>) {
         self.tx.marshal_into(MarshalRing::new(memory));
     }
 
-    /// Bytes of the memory of [`Link::marshal_into`] that have left so far.
+    /// The bytes of [`Link::marshal_into`]'s memory that were sent so far.
     pub fn left_of_memory(&mut self) -> u64 {
         self.tx.ring().map_or(0, |ring| ring.left())
     }
 
-    /// The device has read so many of these.
+    /// Sets how many of these bytes the device has read.
     ///
     /// # Panics
-    /// If so many haven't left.
+    /// If fewer bytes were sent.
     pub fn was_read(&mut self, bytes: u64) {
         if let Some(ring) = self.tx.ring() {
             ring.was_read(bytes);
@@ -175,32 +178,35 @@ impl Link {
         self.handshake.state() == State::Ready
     }
 
-    /// Why the link ended, if it has.
+    /// The reason for the link's end, if it has ended.
     pub fn failure(&self) -> Option<&LinkError> {
         self.failed.as_ref()
     }
 
-    /// Whether frames have tags, or will have once both ends have proved who they are: then nothing travels from where it lies.
+    /// Whether frames have tags, or will have once both ends are authenticated: then all bodies are
+    /// copied.
     pub fn is_sealed(&self) -> bool {
         self.handshake.is_sealed()
     }
 
-    /// The peer's daemon name, once its HELLO was read (proved once the link is ready and has a key).
+    /// The peer's daemon name, once its HELLO was read (proved once the link is ready and has a
+    /// key).
     pub fn peer_name(&self) -> Option<&str> {
         self.handshake.peer().map(|peer| peer.name.as_str())
     }
 
-    /// What tells the peer from others, once its HELLO was read: its instance, or its name if it has no key. Proved as [`peer_name`](Self::peer_name) is.
+    /// The peer's identity, once its HELLO was read: its instance, or its name if it has no key.
+    /// Proved like [`peer_name`](Self::peer_name).
     pub fn peer_identity(&self) -> Option<&[u8]> {
         self.handshake.peer().map(|peer| peer.identity())
     }
 
-    /// Whether bodies may travel as protobuf: both ends offer it.
+    /// Whether bodies may be sent as protobuf: both ends offer it.
     pub fn carries_protobuf(&self) -> bool {
         self.features() & u32::from(FLAG_PROTOBUF) != 0
     }
 
-    /// Whether messages may have metadata beside them: both ends offer it.
+    /// Whether messages may have metadata: both ends offer it.
     pub fn carries_metadata(&self) -> bool {
         self.features() & u32::from(FLAG_METADATA) != 0
     }
@@ -210,52 +216,54 @@ impl Link {
         self.features() & FEATURE_STREAMS != 0
     }
 
-    /// The version that the link speaks, once the peer's HELLO was read.
+    /// The link's version, once the peer's HELLO was read.
     pub fn version(&self) -> Option<u16> {
         self.handshake.peer().map(|peer| peer.version)
     }
 
-    /// What both ends offer; nothing before the peer's HELLO was read. [`frame::feature_names`](crate::frame::feature_names) names it.
+    /// The features that both ends offer; none before the peer's HELLO was read.
+    /// [`frame::feature_names`](crate::frame::feature_names) names them.
     pub fn features(&self) -> u32 {
         self.handshake.features()
     }
 
-    /// What this end may send now.
+    /// The current credit of this end.
     pub fn credit(&self) -> Credit {
         self.credit
     }
 
-    /// Calls of this end that the peer owes an answer.
+    /// The calls of this end that the peer hasn't answered.
     pub fn unanswered(&self) -> u64 {
         self.unanswered
     }
 
-    /// How bodies were moved so far.
+    /// The bodies moved so far, by method.
     pub fn moved(&self) -> Moved {
         self.moved
     }
 
-    /// What the peer may have unanswered.
+    /// The unanswered calls that the peer may have.
     pub fn window(&self) -> Credit {
         self.window
     }
 
-    /// Whether bytes wait to leave.
+    /// Whether bytes are queued.
     pub fn wants_write(&self) -> bool {
         !self.tx.is_empty() || self.pong.is_some()
     }
 
-    /// Whether frames are refused with [`SendError::Full`](crate::SendError::Full) at present.
+    /// Whether frames are currently refused with [`SendError::Full`](crate::SendError::Full).
     pub fn is_full(&self) -> bool {
         self.tx.is_full()
     }
 
-    /// Whether so much waits to leave that whoever can wait should: long before the link [is full](Self::is_full).
+    /// Whether so much is queued that senders that can wait should: long before the link [is
+    /// full](Self::is_full).
     pub fn is_behind(&self) -> bool {
         self.tx.is_behind()
     }
 
-    /// The length of the large body that waits to be read, and how much of it was.
+    /// The length of the pending large body, and the bytes of it that were read.
     pub fn pending_body(&self) -> Option<(usize, usize)> {
         self.incoming
             .as_ref()
@@ -265,18 +273,20 @@ impl Link {
 
     // ---- bytes in ----
 
-    /// Where the next bytes from the peer go; empty only while a large body waits or events haven't been polled.
+    /// The buffer for the peer's next bytes; empty only while a large body is pending or events
+    /// haven't been polled.
     pub fn rx_space(&mut self) -> &mut [u8] {
         self.rx.space()
     }
 
-    /// The first `n` bytes of [`Link::rx_space`] were filled.
+    /// Marks the first `n` bytes of [`Link::rx_space`] as filled.
     pub fn rx_filled(&mut self, n: usize) {
         self.rx.filled(n);
         self.heard = true;
     }
 
-    /// Copies as much of `bytes` as fits into the receive buffer; for links that have no socket. Returns how much.
+    /// Copies as much of `bytes` as fits into the receive buffer, for links without a socket.
+    /// Returns the number of bytes.
     pub fn receive(&mut self, bytes: &[u8]) -> usize {
         let space = self.rx_space();
         let n = space.len().min(bytes.len());
@@ -285,10 +295,10 @@ impl Link {
         n
     }
 
-    /// The next thing that the peer said.
+    /// The next event from the peer.
     ///
     /// # Errors
-    /// Why the link ended; the same again on every later call.
+    /// The reason for the link's end; the same on every later call.
     pub fn poll_event(&mut self) -> Result<Option<Event<'_>>, LinkError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -303,13 +313,15 @@ impl Link {
         }
     }
 
-    /// Moves what the receive buffer has of the pending large body into `body`, the buffer for the whole of it. Returns
-    /// the range of `body` that is still missing; empty means that the body is complete and events go on. Bytes that the
-    /// caller has itself put at the start of that range are reported by [`Link::body_filled`].
+    /// Moves the received part of the pending large body into `body`, the buffer for the whole.
+    /// Returns the range of `body` that is still missing; if it is empty, the body is complete and
+    /// events continue. A caller that fills the start of that range itself reports it with
+    /// [`Link::body_filled`].
     ///
     /// # Errors
-    /// [`LinkError::BodyBuffer`] if `body` doesn't have the announced length, or no body is pending; nothing changes. [`LinkError::Forged`] if the body
-    /// is complete, and isn't what the peer sent; the link has ended.
+    /// [`LinkError::BodyBuffer`] if `body` doesn't have the announced length, or no body is
+    /// pending; nothing changes. [`LinkError::Forged`] if the complete body isn't what the peer
+    /// sent; the link has ended.
     pub fn fill_body(&mut self, body: &mut [u8]) -> Result<std::ops::Range<usize>, LinkError> {
         let Some(incoming) = self
             .incoming
@@ -330,39 +342,42 @@ impl Link {
         Ok(missing)
     }
 
-    /// The caller has put `n` more bytes of the pending large body into its place in `body`, straight from the peer.
+    /// The caller has received `n` more bytes of the pending large body from the peer into their
+    /// place in `body`.
     ///
     /// # Errors
-    /// [`LinkError::Forged`] if the body is complete, and isn't what the peer sent; the link has ended.
+    /// [`LinkError::Forged`] if the complete body isn't what the peer sent; the link has ended.
     ///
     /// # Panics
-    /// If that is more than was missing, or the receive buffer still holds earlier bytes of it.
+    /// If fewer bytes were missing, or the receive buffer still holds earlier bytes of the body.
     pub fn body_filled(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_in_place += n as u64;
         self.judge_body(body)
     }
 
-    /// As [`body_filled`](Self::body_filled), of bytes that the caller has copied there from a buffer of its own.
+    /// Like [`body_filled`](Self::body_filled), for bytes that the caller has copied from its own
+    /// buffer.
     ///
     /// # Errors
-    /// As of [`body_filled`](Self::body_filled).
+    /// Like [`body_filled`](Self::body_filled).
     ///
     /// # Panics
-    /// As [`body_filled`](Self::body_filled).
+    /// Like [`body_filled`](Self::body_filled).
     pub fn body_copied(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_copied += n as u64;
         self.judge_body(body)
     }
 
-    /// Shows what is new of the pending body to what covers it; a complete one is pending no more.
+    /// Updates the cover with the new bytes of the pending body; a complete body is no longer
+    /// pending.
     fn judge_body(&mut self, body: &[u8]) -> Result<(), LinkError> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };
         if let Some(check) = &mut incoming.check {
-            // What another process has received before is seen now, too.
+            // Also covers bytes that another process has received earlier.
             check.cover.see(&body[check.seen..incoming.filled]);
             check.seen = incoming.filled;
         }
@@ -387,7 +402,7 @@ impl Link {
         self.heard = true;
     }
 
-    /// Gives the pending large body up: the rest of it is dropped as it arrives.
+    /// Skips the pending large body: its remaining bytes are dropped as they arrive.
     pub fn skip_body(&mut self) {
         if let Some(incoming) = &mut self.incoming {
             incoming.skip = true;
@@ -396,9 +411,9 @@ impl Link {
 
     // ---- bytes out ----
 
-    /// The next bytes to leave, in order; returns how many of `parts` were filled.
+    /// The next bytes to send, in order; returns how many of `parts` were filled.
     pub fn parts<'a>(&'a mut self, parts: &mut [Part<'a>]) -> usize {
-        // A peer that pings without reading makes one PONG wait, not a queue of them.
+        // If a peer pings without reading, only one PONG is queued.
         if let Some(opaque) = self.pong.take_if(|_| !self.tx.is_full()) {
             self.tx.frame(
                 Header {
@@ -411,18 +426,18 @@ impl Link {
         self.tx.parts(parts)
     }
 
-    /// The first `n` bytes of [`Link::parts`] have left.
+    /// Marks the first `n` bytes of [`Link::parts`] as sent.
     pub fn advance(&mut self, n: usize) {
         self.tx.advance(n);
         self.taken += n as u64;
     }
 
-    /// Bytes that have left so far: whether the peer takes any.
+    /// The bytes sent so far: shows whether the peer accepts any.
     pub fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Moves up to `max` bytes that wait to leave to the end of `out`; for links that have no socket.
+    /// Moves up to `max` queued bytes to the end of `out`, for links without a socket.
     pub fn transmit(&mut self, out: &mut Vec<u8>, max: usize) {
         let mut left = max;
         while left > 0 && self.wants_write() {
@@ -443,13 +458,13 @@ impl Link {
         }
     }
 
-    /// A frame whose shared memory has left, in the order of leaving.
+    /// A frame whose shared memory was sent, in order.
     pub fn poll_sent(&mut self) -> Option<Token> {
         self.tx.poll_sent()
     }
 
-    /// Ends the link, with this error unless it had one, and drops what waits to leave: every token still held comes out of
-    /// [`Link::poll_sent`].
+    /// Ends the link with this error, unless it had one, and drops queued frames:
+    /// [`Link::poll_sent`] returns every token still held.
     pub fn abandon(&mut self, error: LinkError) {
         self.handshake.end();
         self.failed.get_or_insert(error);
@@ -459,7 +474,7 @@ impl Link {
 
     // ---- time ----
 
-    /// When [`Link::tick`] is due, ns on its clock; `None` once the link has ended.
+    /// The time at which [`Link::tick`] is due, ns on its clock; `None` once the link has ended.
     pub fn next_tick(&self) -> Option<u64> {
         let wait = match (self.handshake.state(), self.pinged) {
             (State::Ended, _) => return None,
@@ -470,10 +485,11 @@ impl Link {
         Some(self.heard_ns + nanos(wait))
     }
 
-    /// Lets time pass: ends a link whose handshake or peer is overdue, pings a quiet one. Any number of calls is harmless.
+    /// Advances time: ends a link whose handshake or peer is overdue, and pings a silent peer.
+    /// Extra calls are harmless.
     ///
     /// # Errors
-    /// Why the link ended.
+    /// The reason for the link's end.
     pub fn tick(&mut self, now_ns: u64) -> Result<(), LinkError> {
         if std::mem::take(&mut self.heard) {
             (self.heard_ns, self.pinged) = (now_ns, false);
@@ -503,7 +519,7 @@ impl Link {
         Err(overdue)
     }
 
-    /// Ends the link and tells the peer why, if it is there to listen.
+    /// Ends the link and tells the peer the reason, if possible.
     fn fail(&mut self, error: LinkError) {
         self.handshake.end();
         if let Some(reason) = error.reason() {

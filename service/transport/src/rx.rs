@@ -1,12 +1,12 @@
-//! The receive buffer: frames are parsed where they arrived.
+//! The receive buffer: frames are parsed where they arrive.
 //!
 //! ```text
 //!   [ consumed | unparsed           | free              ]
 //!   0          head                 tail                RX_BUFFER
 //! ```
 //!
-//! Invariant: `head <= tail <= len`. Bytes move only when the free end gets short, and then at most one partial small frame does,
-//! because every whole one was consumed before.
+//! Invariant: `head <= tail <= len`. Bytes move only when the free end gets short. Then at most one
+//! partial small frame moves, because every whole one was consumed before.
 
 use crate::limits::{self, HEADER};
 
@@ -26,7 +26,7 @@ impl Rx {
         }
     }
 
-    /// One that has received these bytes, as far as they fit.
+    /// A buffer that has received these bytes, as far as they fit.
     pub(crate) fn of(bytes: &[u8]) -> Rx {
         let mut rx = Rx::new();
         let n = bytes.len().min(rx.buf.len());
@@ -39,12 +39,13 @@ impl Rx {
         self.head == self.tail
     }
 
-    /// What has been received and not consumed.
+    /// The received bytes that aren't consumed.
     pub(crate) fn unparsed(&self) -> &[u8] {
         &self.buf[self.head..self.tail]
     }
 
-    /// The free end, made long enough for any small frame's rest if the unparsed bytes allow.
+    /// The free end, made long enough for the rest of any small frame if the unparsed bytes allow
+    /// it.
     pub(crate) fn space(&mut self) -> &mut [u8] {
         const ENOUGH: usize = limits::SMALL_BODY as usize + HEADER + 2 * limits::TAG;
         if self.is_empty() {
@@ -64,19 +65,20 @@ impl Rx {
         self.tail += n;
     }
 
-    /// The next header, if all of it is here.
+    /// The next header, if it is complete.
     pub(crate) fn header(&self) -> Option<&[u8; HEADER]> {
         self.buf[self.head..self.tail].first_chunk()
     }
 
-    /// The first bytes of the next frame's payload, behind a tag of so many bytes, if they are here.
+    /// The first bytes of the next frame's payload, after a tag of this many bytes, if they have
+    /// come.
     pub(crate) fn payload(&self, tag: usize, len: usize) -> Option<&[u8]> {
         let start = HEADER + tag;
         self.buf[self.head..self.tail].get(start..start + len)
     }
 
-    /// Consumes the next header, its tag of so many bytes, and its payload of `len` bytes, if all of it is here; returns where the payload lies
-    /// until the next call of [`Rx::space`].
+    /// Consumes the next header, its tag of this many bytes, and its payload of `len` bytes, if all
+    /// have come; returns the payload's position, valid until the next call of [`Rx::space`].
     pub(crate) fn take_frame(&mut self, tag: usize, len: usize) -> Option<(usize, usize)> {
         let start = self.head + HEADER + tag;
         if self.tail < start + len {
@@ -94,7 +96,7 @@ impl Rx {
         &mut self.buf[start..end]
     }
 
-    /// Moves as many bytes as are here and fit into `to`; returns how many.
+    /// Moves received bytes into `to`, as many as fit; returns their number.
     pub(crate) fn take_into(&mut self, to: &mut [u8]) -> usize {
         let n = to.len().min(self.tail - self.head);
         to[..n].copy_from_slice(&self.buf[self.head..self.head + n]);
@@ -102,7 +104,7 @@ impl Rx {
         n
     }
 
-    /// Drops up to `n` bytes of those that are here; returns how many.
+    /// Drops up to `n` received bytes; returns their number.
     pub(crate) fn drop_up_to(&mut self, n: usize) -> usize {
         let n = n.min(self.tail - self.head);
         self.head += n;

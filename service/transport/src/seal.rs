@@ -1,26 +1,31 @@
-//! What proves that a frame is the peer's, whole and in its turn: the one place where a link's bytes are sealed and opened.
+//! Tags that authenticate frames and their order: the only place where a link's bytes are sealed
+//! and opened.
 //!
-//! After its AUTH, an end sends each frame with a tag behind the header, and the body of a large message with a tag of its own before it:
+//! After its AUTH, an end sends each frame with a tag after the header. The body of a large message
+//! has its own tag before it:
 //!
 //! ```text
-//!   header | tag | payload                            a frame as a rule
+//!   header | tag | payload                            an ordinary frame
 //!   header | tag | metadata | body's tag | body       a message of more than SMALL_BODY bytes
-//!   tag = HMAC-SHA256(key of this direction of this link, frames before this one u64 | what u8 | what it covers), the first 16 bytes
+//!   tag = HMAC-SHA256(key of this direction of this link, frames before this one u64 | what u8 | covered bytes), the first 16 bytes
 //! ```
 //!
-//! *What* is 0 of a whole frame: the tag covers header and payload. It is 1 of what comes before a large body: the tag covers header, metadata and
-//! the body's tag. It is 2 of the body. So nothing of a frame is acted on before its tag was checked, and no byte of a body is used before
-//! all of it was: a changed, repeated, dropped, reordered, injected or reflected frame ends the link, and so does one of another link.
+//! *What* is 0 for a whole frame: the tag covers header and payload. It is 1 for the part before a
+//! large body: the tag covers header, metadata and the body's tag. It is 2 for the body. So no part
+//! of a frame is used before its tag was checked, and no byte of a body before all of the body was
+//! checked: a changed, repeated, dropped, reordered, injected or reflected frame ends the link, and
+//! so does one from another link.
 //!
-//! Deliberately absent: secrecy. TLS 1.3 is to take the place of this file, and of the proofs in `handshake.rs`.
+//! Deliberately absent: secrecy. TLS 1.3 is planned to replace this file and the proofs in
+//! `handshake.rs`.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
-/// Bytes of a tag.
+/// The bytes of a tag.
 pub(crate) const TAG: usize = 16;
 
-/// What a tag covers.
+/// The covered part.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     Whole = 0,
@@ -28,7 +33,7 @@ pub(crate) enum What {
     Body = 2,
 }
 
-/// One direction of a link: its key, and how many frames there were.
+/// One direction of a link: its key and the number of its frames.
 #[derive(Clone)]
 pub(crate) struct Seal {
     keyed: Hmac<Sha256>,
@@ -43,7 +48,7 @@ impl std::fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// With this key, before the frame of this number.
+    /// A seal with this key, before the frame with this number.
     pub(crate) fn new(key: &[u8; 32], frames: u64) -> Seal {
         Seal {
             keyed: Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length"),
@@ -51,22 +56,22 @@ impl Seal {
         }
     }
 
-    /// How many frames there were.
+    /// The number of frames so far.
     pub(crate) fn frames(&self) -> u64 {
         self.frames
     }
 
-    /// The next frame is another one.
+    /// Moves on to the next frame.
     pub(crate) fn advance(&mut self) {
         self.frames += 1;
     }
 
-    /// What covers something of the next frame, once it has seen it.
+    /// The cover of a part of the next frame, before any bytes.
     pub(crate) fn cover(&self, what: What) -> Cover {
         self.cover_at(what, self.frames)
     }
 
-    /// The same of the frame before.
+    /// The same for the previous frame.
     pub(crate) fn cover_of_last(&self, what: What) -> Cover {
         self.cover_at(what, self.frames.wrapping_sub(1))
     }
@@ -79,7 +84,7 @@ impl Seal {
     }
 }
 
-/// A tag in the making.
+/// An unfinished tag.
 #[derive(Clone)]
 pub(crate) struct Cover(Hmac<Sha256>);
 
@@ -98,7 +103,7 @@ impl Cover {
         *whole.first_chunk().expect("SHA-256 has 32 bytes")
     }
 
-    /// Whether this is its tag, compared in constant time.
+    /// Compares with a tag, in constant time.
     pub(crate) fn is(self, tag: &[u8]) -> bool {
         tag.len() == TAG && self.0.verify_truncated_left(tag).is_ok()
     }

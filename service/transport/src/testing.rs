@@ -1,7 +1,8 @@
-//! One suite for every transport: what a [`Link`] does over TCP, it does over whatever else carries it.
+//! One test suite for every transport: a [`Link`] behaves over any transport as it does over TCP.
 //!
-//! A transport's tests say how two of its links are joined ([`Testbed`]) and call [`transport_suite!`](crate::transport_suite), which makes
-//! a test of each function of [`suite`]. Only for tests: nothing here is part of a daemon.
+//! A transport's tests implement a connection of two links ([`Testbed`]) and call
+//! [`transport_suite!`](crate::transport_suite), which makes a test of each function of [`suite`].
+//! Only for tests: no part of a daemon.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,19 +19,19 @@ use crate::event::{Body, CallHead, Came, Event, Image, StreamCredit, StreamHead}
 use crate::tx::Token;
 use crate::{Link, LinkIo, Part, Span};
 
-/// A transport, under test.
+/// A transport under test.
 pub trait Testbed {
     /// Its links.
     type Io: LinkIo;
 
-    /// Two links that begin to talk: the one that connected, and the one that was accepted. Both need a key where the testbed's
-    /// addresses aren't loopback ones.
+    /// Two links that begin to communicate: the one that connected, and the one that was accepted.
+    /// Both need a key unless the testbed's addresses are loopback addresses.
     fn connect(a: &LinkConfig, b: &LinkConfig) -> (Self::Io, Self::Io);
 
     /// Whether its addresses need a key.
     const NEEDS_KEY: bool;
 
-    /// Whether links with a key go without tags, so that messages travel from where they lie.
+    /// Whether frames of links with a key have no tags, so that messages are sent without a copy.
     const UNPROTECTED: bool = false;
 }
 
@@ -65,7 +66,7 @@ macro_rules! transport_suite {
     };
 }
 
-/// Bytes that no test has a stake in, different for each seed.
+/// Arbitrary bytes, different for each seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -82,7 +83,7 @@ pub fn span(bytes: &[u8]) -> Span {
     spans([bytes]).remove(0)
 }
 
-/// Each of these in a block of its own, all of one heap of 4 MiB.
+/// Spans with these contents, each in its own block, all in one heap of 4 MiB.
 pub fn spans<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> Vec<Span> {
     let shape = SessionShape::for_request(HeapSizes {
         send: 4 << 20,
@@ -100,7 +101,7 @@ pub fn spans<'a>(all: impl IntoIterator<Item = &'a [u8]>) -> Vec<Span> {
     all.into_iter().map(&mut place).collect()
 }
 
-/// A daemon of this name, without a key, which trusts its host.
+/// A daemon with this name, without a key, that trusts its host.
 pub fn config(name: &str) -> LinkConfig {
     LinkConfig {
         unauthenticated_loopback: true,
@@ -116,7 +117,7 @@ pub fn keyed(name: &str, key: &str) -> LinkConfig {
     }
 }
 
-/// What the tests' calls begin with.
+/// The head of the tests' calls.
 pub fn head(call: u64) -> CallHead {
     CallHead {
         call,
@@ -129,7 +130,7 @@ pub fn head(call: u64) -> CallHead {
     }
 }
 
-/// The length of the large body that an event announces.
+/// The length of the large body in an event.
 pub fn large(event: &Event<'_>) -> Option<usize> {
     match event {
         Event::Call { came, .. }
@@ -143,7 +144,7 @@ pub fn large(event: &Event<'_>) -> Option<usize> {
     }
 }
 
-/// An event, as printed; bodies above 64 bytes as length and sum.
+/// An event as text; bodies above 64 bytes as length and sum.
 pub fn words(event: Event<'_>) -> String {
     match event {
         Event::Call { head, came } => {
@@ -229,7 +230,7 @@ fn of(body: Body<'_>) -> String {
     }
 }
 
-/// Bytes, as printed.
+/// Bytes as text.
 pub fn summary(bytes: &[u8]) -> String {
     match bytes.len() {
         0..=64 => format!("{:?}", bytes.escape_ascii().to_string()),
@@ -237,20 +238,20 @@ pub fn summary(bytes: &[u8]) -> String {
     }
 }
 
-/// FNV-1a: tells different bodies apart.
+/// FNV-1a: distinguishes bodies.
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }
 
-/// One call with this inline part.
+/// Sends a call with this inline part.
 pub fn call(link: &mut Link, call: u64, inline: &[u8]) {
     link.send_call(&head(call), &Image::inline(inline), Token(0))
         .unwrap();
 }
 
-/// A call whose token is its number, with this inline part and a whole span behind it.
+/// Sends a call with its number as token, this inline part and a whole span after it.
 pub fn call_with(link: &mut Link, call: u64, inline: &[u8], span: &Span) {
     let image = Image {
         inline,
@@ -260,7 +261,8 @@ pub fn call_with(link: &mut Link, call: u64, inline: &[u8], span: &Span) {
     link.send_call(&head(call), &image, Token(call)).unwrap();
 }
 
-/// Every kind of frame, some of them several times: 21 events for a peer that has four calls of its own unanswered, 0 to 3.
+/// Sends every kind of frame, some several times: 21 events for a peer that has four unanswered
+/// calls, 0 to 3.
 pub fn say_everything(a: &mut Link) {
     a.send_bind(1, "acme", "hotel.Reservation", &[7; 32])
         .unwrap();
@@ -282,7 +284,7 @@ pub fn say_everything(a: &mut Link) {
     a.send_call(&protobuf, &Image::inline(b"\x0a\x01x"), Token(0))
         .unwrap();
     a.send_refused(3, Code::NOT_FOUND, "no", "").unwrap();
-    // b's calls: a never heard them, but b counts them as unanswered.
+    // b's calls: a never received them, but b counts them as unanswered.
     let reply = Image::inline(b"reply").with_metadata(pairs.view());
     a.send_reply(0, true, &reply, Token(0)).unwrap();
     a.send_status(1, Code::INTERNAL, 0, "é", pairs.view())
@@ -293,7 +295,7 @@ pub fn say_everything(a: &mut Link) {
     a.send_goaway(Reason::SHUTDOWN, "bye").unwrap();
 }
 
-/// The part of the conversation that is about streams: nine events.
+/// The streams' part of the conversation: nine events.
 fn streams(a: &mut Link, metadata: Metadata<'_>) {
     let plain = StreamHead {
         bare: false,
@@ -314,7 +316,7 @@ fn streams(a: &mut Link, metadata: Metadata<'_>) {
         .unwrap();
     a.send_request(4, true, &plain, &Image::inline(&noise(4, 67_000)), Token(0))
         .unwrap();
-    // b's call 3 is unanswered to the end.
+    // b's call 3 stays unanswered.
     let large = noise(5, 68_000);
     let large = Image::inline(&large).with_metadata(metadata);
     a.send_response(3, &plain, &large, Token(0)).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the link: in memory through a [`Pair`], and over loopback TCP.
 //!
-//! Files under `tests/golden` are reviewed like code. `TOLLGATE_BLESS=1 cargo test` rewrites them; read the difference.
+//! Files under `tests/golden` are reviewed like code. `TOLLGATE_BLESS=1 cargo test` rewrites them;
+//! review the difference.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +27,7 @@ use crate::proto::Link;
 use crate::testing::*;
 use crate::tx::Token;
 
-/// Where the responder listens.
+/// The responder's address.
 const HERE: &str = "127.0.0.1:7471";
 
 fn setup(role: Role, nonce: u8) -> LinkSetup {
@@ -43,14 +44,14 @@ fn setup(role: Role, nonce: u8) -> LinkSetup {
     }
 }
 
-/// A link, and what its daemon would have kept.
+/// A link, with the data that its daemon would keep.
 struct End {
     link: Link,
-    /// Every event, as printed; bodies above 64 bytes as length and sum.
+    /// Every event as text; bodies above 64 bytes as length and sum.
     said: Vec<String>,
-    /// The large body that is being read, and the words it will end.
+    /// The large body being read, and its event's text.
     body: Option<(Vec<u8>, String)>,
-    /// Large bodies are given up.
+    /// Whether large bodies are skipped.
     skips: bool,
 }
 
@@ -64,7 +65,7 @@ impl End {
         }
     }
 
-    /// Takes bytes from the peer and does what a daemon does.
+    /// Takes bytes from the peer and acts like a daemon.
     fn hear(&mut self, mut bytes: &[u8]) -> Result<(), LinkError> {
         loop {
             let n = self.link.receive(bytes);
@@ -101,7 +102,7 @@ impl End {
         }
     }
 
-    /// Everything that waits to leave.
+    /// All queued bytes.
     fn bytes(&mut self) -> Vec<u8> {
         let mut out = Vec::new();
         self.link.transmit(&mut out, usize::MAX);
@@ -109,14 +110,14 @@ impl End {
     }
 }
 
-/// Two links, joined by whoever moves the bytes.
+/// Two links; the test moves the bytes.
 struct Pair {
     a: End,
     b: End,
 }
 
 impl Pair {
-    /// Two daemons as configured, nothing exchanged yet.
+    /// Two daemons as configured, before any exchange.
     fn fresh(a: &LinkConfig, b: &LinkConfig) -> Pair {
         Pair {
             a: End::new(a, &setup(Role::Initiator, 0xaa)),
@@ -138,7 +139,7 @@ impl Pair {
         pair
     }
 
-    /// Two ready links, one of them of a daemon of before this feature: neither end is offered it.
+    /// Two ready links, one of a daemon that predates this feature: neither end uses it.
     fn ready_without(feature: u32) -> Pair {
         let mut pair = Pair::fresh(&config("host-a"), &config("host-b"));
         let (mut to_b, mut to_a) = (pair.a.bytes(), pair.b.bytes());
@@ -155,7 +156,7 @@ impl Pair {
         pair
     }
 
-    /// Moves bytes both ways until nobody has any.
+    /// Moves bytes both ways until there are none left.
     fn settle(&mut self) -> Result<(), LinkError> {
         while self.a.link.wants_write() || self.b.link.wants_write() {
             let (to_b, to_a) = (self.a.bytes(), self.b.bytes());
@@ -165,7 +166,7 @@ impl Pair {
         Ok(())
     }
 
-    /// Both ends' bytes to the other, whatever comes of it: each end's error, if any.
+    /// Moves both ends' bytes to the other, ignoring errors; returns each end's error, if any.
     fn settle_to_errors(&mut self) -> [Option<LinkError>; 2] {
         while self.a.link.wants_write() || self.b.link.wants_write() {
             let (to_b, to_a) = (self.a.bytes(), self.b.bytes());
@@ -179,7 +180,7 @@ impl Pair {
     }
 }
 
-/// A frame as bytes, by hand: what a peer that ignores the rules would send.
+/// A raw frame, for a peer that ignores the rules.
 fn raw(header: Header, payload: &[u8]) -> Vec<u8> {
     let header = Header {
         len: u32::try_from(payload.len()).unwrap(),
@@ -197,11 +198,11 @@ fn golden(name: &str, actual: &str) {
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         expected == actual,
-        "{name} differs from what was reviewed; now it is:\n{actual}"
+        "{name} differs from the reviewed version; it is now:\n{actual}"
     );
 }
 
-/// A header of this kind; for tests that bend one field.
+/// A header of this kind, for tests that change one field.
 fn header(kind: Kind) -> Header {
     Header::new(kind)
 }

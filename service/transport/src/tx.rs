@@ -1,17 +1,20 @@
-//! What waits to leave: one buffer of copied bytes, threaded with ranges of shared memory.
+//! The transmit queue: one buffer of copied bytes, interleaved with ranges of shared memory.
 //!
 //! ```text
 //!   buf     [sent | header a | header + body b | header c | pad |            ]   one Vec, reused
 //!   pieces  Copied(a + b + c's header) , Shared(extent 0 of c) , Copied(pad) , Shared(extent 1 of c)
 //! ```
 //!
-//! Invariant: the `Copied` lengths sum to what `buf` holds behind `head`, and no two `Copied` are neighbours. Small frames
-//! therefore coalesce into one piece and one system call, and queueing one allocates nothing once the buffer is warm.
+//! Invariant: the `Copied` lengths sum to the bytes in `buf` after `head`, and no two `Copied` are
+//! neighbours. So small frames coalesce into one piece and one system call, and queueing one
+//! allocates nothing once the buffer is warm.
 //!
-//! With a [`Seal`] each frame is assembled first, from shared memory, too: what is sealed is a copy that nobody else can change, and that copy leaves.
+//! With a [`Seal`] each frame is assembled first, including its shared memory: the sealed and sent
+//! bytes are a private copy.
 //!
-//! With a [`MarshalRing`] bytes are copied there while it has room (`Placed`), and to `buf` beyond that, so that a device reads them where they lie. The `Placed` lengths
-//! sum to what waits in it; two of them are neighbours only where it begins anew.
+//! With a [`MarshalRing`] bytes are copied into the ring while it has room (`Placed`), otherwise
+//! into `buf`, so that a device reads them in place. The `Placed` lengths sum to the ring's queued
+//! bytes; two of them are neighbours only where the ring wraps around.
 
 use std::collections::VecDeque;
 
@@ -22,7 +25,8 @@ use crate::marshal::MarshalRing;
 use crate::seal::{Seal, TAG, What};
 use crate::{Part, Span};
 
-/// Names a queued frame whose shared memory is still needed; chosen by the caller, returned by `poll_sent`.
+/// The name of a queued frame whose shared memory is still needed; the caller chooses it,
+/// `poll_sent` returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Token(pub u64);
 
@@ -45,40 +49,40 @@ pub(crate) struct Tx {
     pieces: VecDeque<Piece>,
     sent: VecDeque<Token>,
     seal: Option<Seal>,
-    /// With a seal: the frame that is being assembled, and what is here of its payload.
+    /// With a seal: the frame being assembled, and its payload so far.
     assembled: Option<Header>,
     payload: Vec<u8>,
 }
 
 impl Tx {
-    /// One in which these bytes wait.
+    /// A queue with these bytes.
     pub(crate) fn of(bytes: &[u8]) -> Tx {
         let mut tx = Tx::default();
         tx.copy(bytes);
         tx
     }
 
-    /// Copies there from now on, as far as there is room.
+    /// Copies into this ring from now on, as far as there is room.
     pub(crate) fn marshal_into(&mut self, ring: MarshalRing) {
         self.ring = Some(ring);
     }
 
-    /// Frames that are queued from now on are sealed.
+    /// Seals the frames that are queued from now on.
     pub(crate) fn seal_with(&mut self, seal: Option<Seal>) {
         self.seal = seal;
     }
 
-    /// What seals them, if something does.
+    /// The seal, if there is one.
     pub(crate) fn seal(&self) -> Option<&Seal> {
         self.seal.as_ref()
     }
 
-    /// What it copies to, if that isn't its own buffer.
+    /// The ring, if there is one.
     pub(crate) fn ring(&mut self) -> Option<&mut MarshalRing> {
         self.ring.as_mut()
     }
 
-    /// Copies all that waits to the end of `out`, from shared memory, too.
+    /// Copies all queued bytes to the end of `out`, including those in shared memory.
     pub(crate) fn copy_to(&self, out: &mut Vec<u8>) {
         for part in self.all() {
             append_part(&part, 0, out);
@@ -89,7 +93,7 @@ impl Tx {
         self.pieces.is_empty()
     }
 
-    /// Copied bytes that wait.
+    /// The number of queued bytes that were copied.
     pub(crate) fn copied(&self) -> usize {
         self.buf.len() - self.head + self.ring.as_ref().map_or(0, MarshalRing::len)
     }
@@ -104,13 +108,13 @@ impl Tx {
         self.copied() >= limits::TX_BEHIND || self.pieces.len() >= limits::TX_BEHIND_PIECES
     }
 
-    /// Queues a whole frame with a copied payload; fills in its length.
+    /// Queues a whole frame with a copied payload and sets its length.
     pub(crate) fn frame(&mut self, header: Header, payload: &[u8]) {
         let len = u32::try_from(payload.len()).expect("a copied payload is at most MAX_CONTROL");
         self.begin(Header { len, ..header }, payload);
     }
 
-    /// Queues a frame's header and its payload's first bytes; the header states the length of the whole.
+    /// Queues a frame's header and the first bytes of its payload; the header has the total length.
     pub(crate) fn begin(&mut self, header: Header, first: &[u8]) {
         match self.seal {
             Some(_) => self.assembled = Some(header),
@@ -119,7 +123,7 @@ impl Tx {
         self.copy(first);
     }
 
-    /// Adds to the frame that is being assembled; a whole one is sealed and queued.
+    /// Adds to the frame being assembled; a complete frame is sealed and queued.
     fn assemble(&mut self, header: Header, part: &Part<'_>) {
         append_part(part, 0, &mut self.payload);
         if self.payload.len() < header.len as usize {
@@ -133,7 +137,7 @@ impl Tx {
         self.payload = payload;
     }
 
-    /// The layout is that of `seal.rs`.
+    /// The layout is documented in `seal.rs`.
     fn put_sealed(&mut self, header: &Header, payload: &[u8]) {
         let seal = self
             .seal
@@ -163,12 +167,12 @@ impl Tx {
             .for_each(|piece| self.put(&Part::Private(piece)));
     }
 
-    /// Copies bytes behind everything queued.
+    /// Appends a copy of bytes to the queue.
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
         self.add(&Part::Private(bytes));
     }
 
-    /// Copies a range of shared memory behind everything queued.
+    /// Appends a copy of a range of shared memory to the queue.
     pub(crate) fn copy_shared(&mut self, span: &Span, at: usize) {
         self.add(&Part::Shared { span, at });
     }
@@ -210,7 +214,7 @@ impl Tx {
         }
     }
 
-    /// Queues a range of shared memory, to be read when it leaves.
+    /// Queues a range of shared memory, which is read when it is sent.
     pub(crate) fn share(&mut self, span: Span, at: usize) {
         self.pieces.push_back(Piece::Shared {
             span,
@@ -219,7 +223,7 @@ impl Tx {
         });
     }
 
-    /// Makes the last shared piece report this token once it has left.
+    /// Makes the last shared piece report this token once it was sent.
     pub(crate) fn mark(&mut self, mark: Token) {
         let last = self.pieces.iter_mut().rev().find_map(|piece| match piece {
             Piece::Shared { token, .. } => Some(token),
@@ -228,7 +232,7 @@ impl Tx {
         *last.expect("called right after a piece was shared") = Some(mark);
     }
 
-    /// The next bytes to leave, in order; returns how many of `parts` were filled.
+    /// The next bytes to send, in order; returns how many of `parts` were filled.
     pub(crate) fn parts<'a>(&'a self, parts: &mut [Part<'a>]) -> usize {
         let mut filled = 0;
         for (part, next) in parts.iter_mut().zip(self.all()) {
@@ -238,7 +242,7 @@ impl Tx {
         filled
     }
 
-    /// All that waits, in order.
+    /// All queued bytes, in order.
     fn all(&self) -> impl Iterator<Item = Part<'_>> {
         let (mut copied, mut placed) = (self.head, 0);
         self.pieces.iter().map(move |piece| match piece {
@@ -248,14 +252,14 @@ impl Tx {
             }
             Piece::Placed(len) => {
                 placed += len;
-                let ring = self.ring.as_ref().expect("what was placed lies in it");
+                let ring = self.ring.as_ref().expect("placed bytes are in the ring");
                 Part::Private(ring.waiting(placed - len, *len))
             }
             Piece::Shared { span, at, .. } => Part::Shared { span, at: *at },
         })
     }
 
-    /// Forgets the first `n` bytes: they have left.
+    /// Removes the first `n` bytes, which were sent.
     pub(crate) fn advance(&mut self, mut n: usize) {
         while n > 0 {
             let piece = self
@@ -274,7 +278,7 @@ impl Tx {
                     let step = n.min(*len);
                     *len -= step;
                     let ring = self.ring.as_mut();
-                    ring.expect("what was placed lies in it").leave(step);
+                    ring.expect("placed bytes are in the ring").leave(step);
                     n -= step;
                     *len == 0
                 }
@@ -296,7 +300,7 @@ impl Tx {
         self.tidy();
     }
 
-    /// Reuses the buffer's front; gives memory back that a burst has needed.
+    /// Reuses the buffer's front; returns memory after a burst.
     fn tidy(&mut self) {
         if self.head == self.buf.len() {
             self.buf.clear();
@@ -314,7 +318,8 @@ impl Tx {
         self.sent.pop_front()
     }
 
-    /// Drops everything that waits; its tokens count as sent, since nobody will read that memory any more.
+    /// Drops all queued bytes. Their tokens count as sent, since nobody will read that memory any
+    /// more.
     pub(crate) fn abandon(&mut self) {
         for piece in self.pieces.drain(..) {
             if let Piece::Shared { token, .. } = piece {
@@ -327,7 +332,7 @@ impl Tx {
     }
 }
 
-/// Copies the bytes of a part from `from` on to a place that is no longer than what is there.
+/// Copies the bytes of a part from `from` on into a place that is at most as long as the rest.
 fn copy_part(part: &Part<'_>, from: usize, place: &mut [u8]) {
     match part {
         Part::Private(bytes) => place.copy_from_slice(&bytes[from..from + place.len()]),
@@ -337,7 +342,7 @@ fn copy_part(part: &Part<'_>, from: usize, place: &mut [u8]) {
     }
 }
 
-/// Copies the bytes of a part from `from` on to the end of `out`.
+/// Appends the bytes of a part from `from` on to `out`.
 fn append_part(part: &Part<'_>, from: usize, out: &mut Vec<u8>) {
     match part {
         Part::Private(bytes) => out.extend_from_slice(&bytes[from..]),

@@ -42,7 +42,7 @@ from tollgate._status import (
 
 SendBuffer = _core.SendBuffer
 
-# As functions, which gRPC's users know: tollgate.channel(...), tollgate.server(...).
+# As functions, like gRPC's: tollgate.channel(...), tollgate.server(...).
 channel = Channel
 insecure_channel = Channel
 server = Server

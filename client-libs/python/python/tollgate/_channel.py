@@ -1,4 +1,4 @@
-"""Calls from threads: channels, and what stubs are made of."""
+"""Calls from threads: channels, and the base of stubs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Response = TypeVar("Response", covariant=True)
 
 
 class Channel:
-    """A connection to this host's daemon, and where its calls go. Made by `tollgate.channel`; any thread may use it."""
+    """A connection to this host's daemon, with the target of its calls. Made by `tollgate.channel`;
+    any thread may use it."""
 
     def __init__(
         self,
@@ -72,27 +73,28 @@ class Channel:
         return self._session.max_message_bytes
 
     def buffer(self, size: int) -> _core.SendBuffer:
-        """Room for a large value where it is sent from: fill `.view`, then put what `.freeze()` gives into a message."""
+        """Memory in the send heap for a large value: fill `.view`, then put the result of
+        `.freeze()` into a message."""
         return self._session.buffer(size)
 
     def unary_unary(self, service: Any, method: Any) -> UnaryUnary[Any, Any]:
-        """What calls a method; for stubs."""
+        """The caller of a method; for stubs."""
         return UnaryUnary(self, service, method)
 
     def unary_stream(self, service: Any, method: Any) -> UnaryStream[Any, Any]:
-        """As `unary_unary`, of a method that answers with a stream."""
+        """Like `unary_unary`, for a method that answers with a stream."""
         return UnaryStream(self, service, method)
 
     def stream_unary(self, service: Any, method: Any) -> StreamUnary[Any, Any]:
-        """As `unary_unary`, of a method that takes a stream."""
+        """Like `unary_unary`, for a method that takes a stream."""
         return StreamUnary(self, service, method)
 
     def stream_stream(self, service: Any, method: Any) -> StreamStream[Any, Any]:
-        """As `unary_unary`, of a method with streams both ways."""
+        """Like `unary_unary`, for a method with streams both ways."""
         return StreamStream(self, service, method)
 
     def close(self) -> None:
-        """Ends the connection; calls under way end with CANCELLED. What was received can still be read."""
+        """Ends the connection; calls in flight end with CANCELLED. Received messages stay readable."""
         close_session(self._session, "channel")
 
     def __enter__(self) -> Channel:
@@ -118,7 +120,7 @@ class Channel:
 
 
 class Call:
-    """A call that has ended or goes on: what came beside its responses."""
+    """A call, ended or in flight: its metadata and status."""
 
     def __init__(self) -> None:
         self._initial: Optional[Metadata] = None
@@ -126,23 +128,23 @@ class Call:
         self._status: Optional[Tuple[StatusCode, str]] = None
 
     def initial_metadata(self) -> Metadata:
-        """The responses' metadata; waits until there is any, a first response, or the end."""
+        """The responses' metadata; waits until metadata, a first response or the end has come."""
         return self._initial or ()
 
     def trailing_metadata(self) -> Metadata:
-        """What came with the end; nothing before that."""
+        """The trailers; empty before the end."""
         return self._trailing
 
     def code(self) -> Optional[StatusCode]:
-        """How the call ended; None before all responses were read."""
+        """The status code of the call; None before all responses were read."""
         return self._status[0] if self._status else None
 
     def details(self) -> Optional[str]:
-        """One sentence about that."""
+        """The message of the status."""
         return self._status[1] if self._status else None
 
     def is_active(self) -> bool:
-        """Whether the end hasn't been seen."""
+        """Whether the call's end hasn't been seen yet."""
         return self._status is None
 
     def _failed(self, error: RpcError) -> None:
@@ -178,7 +180,7 @@ class StreamCall(Call, Generic[Response]):
         except RpcError as error:
             self.initial_metadata()
             self._fail(error)
-            assert self._error is not None, "it was set above, or before by who ended the call"
+            assert self._error is not None, "the error was set above, or earlier by the canceller"
             raise self._error
         if response is None:
             self.initial_metadata()
@@ -195,13 +197,13 @@ class StreamCall(Call, Generic[Response]):
         return super().initial_metadata()
 
     def cancel(self) -> bool:
-        """Ends the call with CANCELLED, unless it has ended. Any thread may."""
+        """Ends the call with CANCELLED, unless it has ended. Callable from any thread."""
         return self._end(StatusCode.CANCELLED, "the caller cancelled the call")
 
     def _end(self, code: StatusCode, details: str) -> bool:
         if self._status is not None:
             return False
-        # In this order: who waits for a response hears why there is none.
+        # In this order, a waiting reader gets the reason for the missing response.
         self._fail(RpcError(code, details))
         self._receiver.cancel(code, details)
         self._sender.cancel()
@@ -214,7 +216,7 @@ class StreamCall(Call, Generic[Response]):
 
 
 class Future(Generic[Response]):
-    """The response of a call that goes on meanwhile."""
+    """The response of a call that runs in the background."""
 
     def __init__(self, call: StreamCall[Response]) -> None:
         self._call = call
@@ -229,7 +231,7 @@ class Future(Generic[Response]):
             return self._result
 
     def exception(self) -> Optional[RpcError]:
-        """Waits for the end; the error, if it was one."""
+        """Waits for the end. Returns the error, if there was one."""
         try:
             self.result()
         except RpcError as error:
@@ -241,12 +243,12 @@ class Future(Generic[Response]):
         return self._call.cancel()
 
     def code(self) -> Optional[StatusCode]:
-        """Waits for the end: how the call ended."""
+        """Waits for the end. Returns the call's status code."""
         self.exception()
         return self._call.code()
 
     def details(self) -> Optional[str]:
-        """Waits for the end: one sentence about it."""
+        """Waits for the end. Returns the message of the status."""
         self.exception()
         return self._call.details()
 
@@ -255,7 +257,7 @@ class Future(Generic[Response]):
         return self._call.initial_metadata()
 
     def trailing_metadata(self) -> Metadata:
-        """Waits for the end: what came with it."""
+        """Waits for the end. Returns the trailers."""
         self.exception()
         return self._call.trailing_metadata()
 
@@ -277,13 +279,13 @@ def _only(call: StreamCall[Response]) -> Response:
 
 
 def _feed(call: StreamCall[Any], sender: _core.Sender, requests: Iterable[Any]) -> None:
-    """Sends what an iterator brings, until it ends or the call does."""
+    """Sends an iterator's requests until the iterator or the call ends."""
     try:
         for request in requests:
             sender.send(request)
         sender.finish()
     except RpcError as error:
-        # Over, which the responses tell; or a request that can't be sent.
+        # The call is over, which the responses report; or a request can't be sent.
         if error.code() is not StatusCode.CANCELLED:
             call._end(error.code(), error.details())
         sender.cancel()
@@ -324,7 +326,7 @@ class _Callable(Generic[Request, Response]):
         self, requests: Iterable[Any], timeout: Optional[float], metadata: Optional[MetadataLike]
     ) -> StreamCall[Response]:
         call = self._open(None, False, timeout, metadata)
-        # What is current here, such as a span, is so where the requests are made.
+        # The iterator runs in the caller's context, for example with its current span.
         run = contextvars.copy_context().run
         feeder = threading.Thread(target=run, args=(_feed, call, call._sender, requests), daemon=True)
         feeder.start()
@@ -337,7 +339,7 @@ class UnaryUnary(_Callable[Request, Response]):
     def __call__(
         self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
     ) -> Response:
-        """The response; RpcError if there is none, also after `timeout` seconds."""
+        """Returns the response. RpcError if the call fails or takes longer than `timeout` seconds."""
         handle = self._handle
         if handle is None:
             handle = self._bind()
@@ -348,7 +350,7 @@ class UnaryUnary(_Callable[Request, Response]):
     def with_call(
         self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
     ) -> Tuple[Response, Call]:
-        """The response, and what came beside it."""
+        """Returns the response and the ended call, which has its metadata."""
         handle = self._handle if self._handle is not None else self._bind()
         response, initial, trailing = self._session.call(
             handle, self._request, self._reply, request, inherited(timeout), outgoing(metadata), True
@@ -361,7 +363,7 @@ class UnaryUnary(_Callable[Request, Response]):
     def future(
         self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
     ) -> Future[Response]:
-        """A call that goes on while this thread does something else."""
+        """Starts a call that runs in the background."""
         return Future(self._open(request, True, timeout, metadata))
 
 
@@ -384,7 +386,7 @@ class StreamUnary(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> Response:
-        """The response. What isn't a list or tuple is read by a thread of its own."""
+        """Returns the response. A thread of its own reads an iterator that isn't a list or tuple."""
         return self.with_call(request_iterator, timeout, metadata)[0]
 
     def with_call(
@@ -393,7 +395,7 @@ class StreamUnary(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> Tuple[Response, Call]:
-        """The response, and what came beside it."""
+        """Returns the response and the ended call, which has its metadata."""
         call: StreamCall[Response]
         if isinstance(request_iterator, (list, tuple)):
             call = self._open(None, False, timeout, metadata)
@@ -410,7 +412,7 @@ class StreamUnary(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> Future[Response]:
-        """A call that goes on while this thread does something else."""
+        """Starts a call that runs in the background."""
         return Future(self._open_fed(request_iterator, timeout, metadata))
 
 
@@ -423,5 +425,5 @@ class StreamStream(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> StreamCall[Response]:
-        """The responses as they come. The requests are read by a thread of its own."""
+        """Returns the responses as they come. A thread of its own reads the requests."""
         return self._open_fed(request_iterator, timeout, metadata)

@@ -1,4 +1,5 @@
-"""The compiled code; its documentation is in its Rust sources. What is awaited is an `Op` if the session is on an event loop."""
+"""The compiled code; its Rust sources document it. If the session is on an event loop, awaitable
+results are `Op`s."""
 
 from typing import Any, Callable, List, Optional, Tuple
 
@@ -72,14 +73,15 @@ class Health:
     def shut_down(self) -> None: ...
 
 class SendBuffer:
-    """Room in the send heap that is being filled."""
+    """A buffer in the send heap that is being filled."""
 
     @property
     def view(self) -> memoryview:
-        """Where it is written."""
+        """The writable memory."""
 
     def freeze(self) -> memoryview:
-        """Ends the filling: a read-only memoryview for fields of messages, which are sent from where it lies."""
+        """Ends the filling. Returns a read-only memoryview for fields of messages, which are sent
+        without a copy."""
 
 class Sender:
     def send(self, message: Any) -> Any: ...

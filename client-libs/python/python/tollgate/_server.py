@@ -29,16 +29,16 @@ from tollgate._status import (
     StatusCode,
 )
 
-# Threads that run handlers, unless one says otherwise.
+# The default number of threads that run handlers.
 DEFAULT_MAX_WORKERS = 10
 
 
 class Aborted(Exception):
-    """Ends a handler whose context was told to abort."""
+    """Ends a handler that has called `abort`."""
 
 
 class ContextBase:
-    """What a handler knows of its call, and says beside its responses."""
+    """The handler's view of its call: metadata, deadline and status."""
 
     def __init__(self, incoming: _core.Incoming) -> None:
         self._incoming = incoming
@@ -47,11 +47,11 @@ class ContextBase:
         self._status_details = b""
         self._code: Optional[StatusCode] = None
         self._details = ""
-        # What the handler was told of the call's end: it isn't the handler's fault.
+        # The call's own error, if the handler got one: the handler isn't the cause.
         self._told: Optional[RpcError] = None
 
     def invocation_metadata(self) -> Metadata:
-        """What the caller sent beside its request."""
+        """The caller's metadata."""
         return self._incoming.metadata
 
     def time_remaining(self) -> Optional[float]:
@@ -59,23 +59,23 @@ class ContextBase:
         return self._incoming.time_remaining()
 
     def set_code(self, code: StatusCode) -> None:
-        """How the call is to end when the handler returns."""
+        """Sets the status code with which the call ends when the handler returns."""
         self._code = StatusCode(code)
 
     def set_details(self, details: str) -> None:
-        """One sentence about that."""
+        """Sets the message of that status."""
         self._details = details
 
     def code(self) -> Optional[StatusCode]:
-        """What `set_code` was told."""
+        """The value from `set_code`."""
         return self._code
 
     def details(self) -> str:
-        """What `set_details` was told."""
+        """The value from `set_details`."""
         return self._details
 
     def set_trailing_metadata(self, trailing_metadata: MetadataLike) -> None:
-        """What is sent with the end of the call."""
+        """Sets the trailers."""
         pairs = list(trailing_metadata)
         self._trailing = [pair for pair in pairs if pair[0] != STATUS_DETAILS]
         for key, value in pairs:
@@ -83,15 +83,15 @@ class ContextBase:
                 self._status_details = value
 
     def trailing_metadata(self) -> List[Tuple[str, MetadataValue]]:
-        """What `set_trailing_metadata` was told."""
+        """The value from `set_trailing_metadata`."""
         return self._trailing
 
     def set_status_details(self, status_details: bytes) -> None:
-        """A serialized google.rpc.Status for the end of the call, if that is an error."""
+        """Sets a serialized google.rpc.Status for the end of the call, if that is an error."""
         self._status_details = status_details
 
     def _tell(self, error: RpcError) -> RpcError:
-        """An error of the call itself, on its way to the handler."""
+        """Records an error of the call itself that the handler gets."""
         self._told = error
         return error
 
@@ -101,7 +101,7 @@ class ContextBase:
 
     def _set_status(self, code: StatusCode, details: str) -> None:
         if code is StatusCode.OK:
-            raise ValueError("a call that is aborted doesn't end with OK")
+            raise ValueError("abort needs an error code, not OK")
         self._code, self._details = StatusCode(code), details
 
     def _set_whole(self, status: Status) -> None:
@@ -112,7 +112,7 @@ class ContextBase:
             self._status_details = status.status_details
 
     def _fail(self, code: StatusCode, details: str) -> None:
-        """Ends the call with what the handler has set, or with this."""
+        """Ends the call with the handler's status, or with this one."""
         if self._code is not None and self._code is not StatusCode.OK:
             code, details = self._code, self._details or details
         try:
@@ -122,7 +122,7 @@ class ContextBase:
                 text = f"the handler's status and trailers can't be sent: {error}"
                 self._incoming.fail(int(StatusCode.INTERNAL), text, b"", None)
         except RpcError:
-            # It was answered already.
+            # The call was answered already.
             pass
 
     def _failed_with(self, error: BaseException, full_name: str) -> None:
@@ -132,7 +132,8 @@ class ContextBase:
             self._fail(StatusCode.UNIMPLEMENTED, unimplemented)
             return
         if isinstance(error, RpcError) and error is self._told:
-            # What keeps the call from going on, such as a response that is too long, and not what the handler thinks of that.
+            # The cause that keeps the call from continuing, such as a response that is too long,
+            # takes precedence over the handler's exception.
             self._fail(error.code(), error.details())
             return
         if self._incoming.is_active():
@@ -144,7 +145,7 @@ class ContextBase:
 
 
 class ServicerContext(ContextBase):
-    """What a handler knows of its call, and says beside its responses."""
+    """The handler's view of its call: metadata, deadline and status."""
 
     def __init__(self, incoming: _core.Incoming) -> None:
         super().__init__(incoming)
@@ -174,12 +175,12 @@ class ServicerContext(ContextBase):
         raise Aborted(f"{code.name}: {details}")
 
     def abort_with_status(self, status: Status) -> NoReturn:
-        """As `abort`, with details and trailers."""
+        """Like `abort`, with details and trailers."""
         self._set_whole(status)
         raise Aborted(f"{status.code.name}: {status.details}")
 
     def is_active(self) -> bool:
-        """Whether somebody waits for the answer."""
+        """Whether the caller still waits for the answer."""
         return self._incoming.is_active()
 
     def cancel(self) -> None:
@@ -188,7 +189,7 @@ class ServicerContext(ContextBase):
         self._fail(StatusCode.CANCELLED, "")
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """Has this called when the call is over, however that is. False if it is over already."""
+        """Registers a callback for the end of the call. False if the call is over already."""
         with self._lock:
             if self._callbacks is None or not self.is_active():
                 return False
@@ -206,7 +207,7 @@ class ServicerContext(ContextBase):
 
 
 class _Requests:
-    """The requests of a call as they come; RpcError if the caller gives up."""
+    """The requests of a call as they come; RpcError if the caller cancels."""
 
     def __init__(self, context: ServicerContext) -> None:
         self._context = context
@@ -260,19 +261,19 @@ class Server:
         self._change = threading.Condition()
         self._stopping = False
         self._health: List[_core.Health] = []
-        # Of calls that come all the same.
+        # Set while calls that still come are refused.
         self._refusing = False
         self._stopped = threading.Event()
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
-        """Serves a service's methods with these; for generated code."""
+        """Registers the handlers of a service's methods; for generated code."""
         self._services.append((service, handlers))
 
     def _add_health(self, health: _core.Health) -> None:
         self._health.append(health)
 
     def start(self) -> None:
-        """Binds the services: from here on, calls are handled."""
+        """Binds the services and starts handling calls."""
         for number in range(self._max_workers):
             name = f"tollgate-worker-{number}"
             threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -284,8 +285,9 @@ class Server:
             self._session.serve_health(health)
 
     def stop(self, grace: Optional[float] = None) -> threading.Event:
-        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
-        without `grace` now, ends. The event says when that has happened."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and calls in flight are
+        handled; calls that are unanswered after that end. Without `grace` they end now. The
+        event is set at the end."""
         with self._change:
             if self._stopping:
                 return self._stopped
@@ -315,16 +317,18 @@ class Server:
         try:
             self._session.drain()
         except RpcError:
-            # The daemon is gone, or of a version that can't: what comes is refused here.
+            # The daemon is gone, or its version can't drain: calls that still come are refused
+            # here.
             pass
         drained.set()
 
     def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
-        """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
+        """Waits until the server has stopped or its daemon has gone. True if `timeout` seconds
+        passed first."""
         return not self._stopped.wait(timeout)
 
     def _watch(self) -> None:
-        """Tells contexts that their calls are over, until nothing more comes."""
+        """Tells contexts about the end of their calls, until no more calls come."""
         while True:
             number = self._acceptor.next_cancelled()
             if number is None:
@@ -335,7 +339,8 @@ class Server:
                 context._over()
 
     def _work(self) -> None:
-        """Handles calls, until no more come. Nothing that a handler raises ends the thread: nobody would start another."""
+        """Handles calls until no more come. No exception of a handler ends the thread: nothing
+        would replace it."""
         while True:
             incoming = self._acceptor.next_call()
             if incoming is None:
@@ -355,7 +360,8 @@ class Server:
             finally:
                 number = incoming.id
                 context._over()
-                # What was received goes back before somebody hears that this call is over: exceptions keep the frames that they passed.
+                # Exceptions keep the frames that they passed. Received messages are returned before
+                # anyone learns of the call's end.
                 context._told = None
                 del incoming, context
                 with self._change:
@@ -377,7 +383,7 @@ class Server:
                     for message in result:
                         context._respond(message)
                 finally:
-                    # The handler's own `finally` runs now, not when the generator is collected.
+                    # Runs the handler's own `finally` now, not when the generator is collected.
                     if hasattr(result, "close"):
                         result.close()
             if context._has_failed():
@@ -389,5 +395,5 @@ class Server:
         except Aborted:
             context._fail(StatusCode.UNKNOWN, "")
         except BaseException as error:
-            # SystemExit and the like, too: the handler's thread is the server's.
+            # Catches SystemExit and the like, too: the server owns the handler's thread.
             context._failed_with(error, method.full_name)

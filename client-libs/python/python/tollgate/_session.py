@@ -1,4 +1,4 @@
-"""What channels and servers of both kinds have in common: opening a session, binding, closing."""
+"""Common code of channels and servers of both kinds: opening a session, binding, closing."""
 
 from __future__ import annotations
 
@@ -18,16 +18,19 @@ from typing import Any, ContextManager, Dict, Optional, Protocol, Tuple, Union
 from tollgate import _core
 from tollgate._status import Metadata, MetadataLike, RpcError, StatusCode
 
-# How long a thread that waits spins before it sleeps, in seconds. Measured with unary calls on two busy cores: without, 15,400 calls/s at 16.2 us
-# of the client's CPU each; 3 us, 21,600 at 14.6; 10 us, 23,200 at 16.6; 30 us, 22,700 at 20.1.
+# How long a waiting thread spins before it sleeps, in seconds. Measured with unary calls on 2 busy
+# cores, calls/s and the client's CPU per call: no spin, 15,400 at 16.2 us; 3 us, 21,600 at 14.6 us;
+# 10 us, 23,200 at 16.6 us; 30 us, 22,700 at 20.1 us.
 DEFAULT_SPIN = 3e-6
-# How often an idempotent call that ended UNAVAILABLE is made again.
+# The number of retries of an idempotent call that ended UNAVAILABLE.
 DEFAULT_RETRIES = 2
 
-# The same of a server, whose wake-ups all its callers wait for. The figures above are with this.
+# The same for a server: all its callers wait for its wake-ups. The measurements above used this
+# value.
 DEFAULT_SERVER_SPIN = 10e-6
 
-# How long a server that stops waits for the daemon to take its last answers, in seconds, and how often it looks.
+# How long a stopping server waits for the daemon to take its last answers, and how often it checks;
+# both in seconds.
 LAST_ANSWERS = 1.0
 LAST_ANSWERS_CHECK = 0.001
 
@@ -49,13 +52,16 @@ def open_session(
     retries: int = DEFAULT_RETRIES,
     on_loop: bool,
 ) -> _core.Session:
-    """Connects to the daemon. RpcError: UNAVAILABLE if none answers, UNAUTHENTICATED for an unknown token.
+    """Connects to the daemon. RpcError: UNAVAILABLE if none answers, UNAUTHENTICATED for an unknown
+    token.
 
-    With `reconnect`, the session is opened anew by itself when its daemon has gone: what was in flight is UNAVAILABLE, what is served is served
-    again, and channels and servers stay what they are. Without, the daemon's end is the session's. A call with one request and one response that
-    ended UNAVAILABLE is made again up to `retries` times, at most 10, if its method is marked idempotent in the schema (`idempotency_level`),
-    after pauses of 50 ms to 1 s and within its timeout.
-    """
+    With `reconnect`, the session reopens by itself after its daemon has gone: calls in flight
+    end UNAVAILABLE, services are served again, and channels and servers stay valid. Without it,
+    the session ends with the daemon. A call with one request and one response that ended
+    UNAVAILABLE is retried up to `retries` times, at most 10, if its method is marked idempotent
+    in the schema (`idempotency_level`). Pauses between retries are 50 ms to 1 s and respect the
+    call's timeout.
+"""
     return _core.Session(
         os.fspath(socket),
         token,
@@ -71,15 +77,15 @@ def open_session(
 
 
 def _program() -> str:
-    """What the program is called; bytes of its name that aren't UTF-8 are shown as escapes."""
+    """The program's name; bytes that aren't UTF-8 are shown as escapes."""
     return os.path.basename(sys.argv[0] if sys.argv else "").encode("utf-8", "backslashreplace").decode()
 
 
 def close_session(session: _core.Session, what: str) -> None:
-    """Ends a session, and warns of what was received through it and is still held."""
+    """Closes a session, and warns about received messages that are still held."""
     session.close()
     if session.held:
-        # Exceptions and the frames that they passed keep each other.
+        # Exceptions and the frames that they passed form cycles.
         gc.collect()
     held = session.held
     if held:
@@ -92,7 +98,7 @@ def close_session(session: _core.Session, what: str) -> None:
 
 
 def said_by(error: BaseException) -> str:
-    """What an exception of the program's says; its type as well, where the text alone wouldn't tell."""
+    """The text of a program's exception, with its type if the text alone would be unclear."""
     name = type(error).__name__
     try:
         text = str(error)
@@ -104,7 +110,7 @@ def said_by(error: BaseException) -> str:
 
 
 def complain(error: BaseException, text: str, *values: object) -> None:
-    """Logs an exception of the program's. What logging itself makes of it ends nothing."""
+    """Logs a program's exception. An exception in logging itself is ignored."""
     try:
         _log.error(text, *values, exc_info=error)
     except BaseException as worse:
@@ -113,9 +119,10 @@ def complain(error: BaseException, text: str, *values: object) -> None:
 
 
 def is_a_signals(error: BaseException) -> bool:
-    """Whether a signal's handler raised this in the midst of the program's code: it is meant for the program (Ctrl-C, or a SIGTERM that exits),
-    and goes on after the call was answered. Only the main thread handles signals. Python's own handler of SIGINT leaves no trace, so where that
-    is in force each KeyboardInterrupt counts."""
+    """Whether a signal's handler raised this within the program's code. Then it is meant for the
+    program (Ctrl-C, or a SIGTERM that exits), and is raised again after the call was answered.
+    Only the main thread handles signals. Python's own SIGINT handler leaves no trace, so while
+    it is installed every KeyboardInterrupt counts."""
     if isinstance(error, Exception) or threading.current_thread() is not threading.main_thread():
         return False
     if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -131,17 +138,18 @@ def is_a_signals(error: BaseException) -> bool:
     return False
 
 
-# When the caller of the handler that runs here gives up, by the clock of time.monotonic.
+# The deadline of the current handler's caller, by the clock time.monotonic.
 _deadline: contextvars.ContextVar[Optional[float]] = contextvars.ContextVar("tollgate deadline", default=None)
 
 
 def inherit(left: Optional[float]) -> None:
-    """Calls that are begun in this context from now on end after so many seconds, if their own timeout is later."""
+    """Calls that begin in this context from now on end after this many seconds, or at their own
+    earlier timeout."""
     _deadline.set(None if left is None else time.monotonic() + left)
 
 
 def inherited(timeout: Optional[float]) -> Optional[float]:
-    """The timeout of a call that begins now."""
+    """The effective timeout of a call that begins now."""
     deadline = _deadline.get()
     if deadline is None:
         return timeout
@@ -150,7 +158,8 @@ def inherited(timeout: Optional[float]) -> Optional[float]:
 
 
 class Tracing(Protocol):
-    """How traces go on through this process; `tollgate.opentelemetry` has one."""
+    """The interface for passing traces through this process; `tollgate.opentelemetry` implements
+    it."""
 
     def outgoing(self, metadata: Optional[MetadataLike]) -> Optional[MetadataLike]: ...
     def handling(self, metadata: Metadata) -> ContextManager[None]: ...
@@ -160,29 +169,29 @@ _tracing: Optional[Tracing] = None
 
 
 def trace_with(tracing: Optional[Tracing]) -> None:
-    """Has all channels and servers of this process do so from now on."""
+    """Sets the tracing of all channels and servers of this process."""
     global _tracing
     _tracing = tracing
 
 
 def outgoing(metadata: Optional[MetadataLike]) -> Optional[MetadataLike]:
-    """What goes beside a call that begins here and now."""
+    """The metadata of a call that begins here, with the trace."""
     return metadata if _tracing is None else _tracing.outgoing(metadata)
 
 
 def handling(incoming: _core.Incoming) -> ContextManager[None]:
-    """Where a call is handled."""
+    """The context manager in which a call is handled."""
     return contextlib.nullcontext() if _tracing is None else _tracing.handling(incoming.metadata)
 
 
 class Handles:
-    """The handles of one channel's services, by service and method."""
+    """The method handles of one channel, by service and method."""
 
     def __init__(self) -> None:
         self._known: Dict[str, Dict[str, Tuple[int, Optional[str]]]] = {}
 
     def learn(self, service: Any, bound: Any) -> None:
-        """What binding a service answered."""
+        """Stores the result of binding a service."""
         self._known[service.name] = {name: (handle, refused) for name, handle, refused in bound}
 
     def find(self, service: Any, method: Any) -> Optional[int]:

@@ -1,15 +1,15 @@
-"""How calls end: codes, and the exception of those that don't end well."""
+"""Statuses: the codes, and the exception of failed calls."""
 
 from __future__ import annotations
 
 import enum
 from typing import Iterable, NamedTuple, Optional, Sequence, Tuple, Union
 
-# Text of ordinary keys, bytes of those that end in `-bin`.
+# Text for ordinary keys, bytes for keys that end in `-bin`.
 MetadataValue = Union[str, bytes]
-# What is received; iterable as often as one likes.
+# Received metadata; it can be iterated any number of times.
 Metadata = Tuple[Tuple[str, MetadataValue], ...]
-# What may be given.
+# Metadata that a program gives.
 MetadataLike = Iterable[Tuple[str, MetadataValue]]
 
 # The trailer that carries a serialized google.rpc.Status.
@@ -17,7 +17,8 @@ STATUS_DETAILS = "grpc-status-details-bin"
 
 
 class StatusCode(enum.IntEnum):
-    """The codes of gRPC. Others are members without a constant, named after their number: equal to it, but not the same object each time."""
+    """The codes of gRPC. Other codes are members without a constant, named after their number. They
+    are equal to the number, but not the same object each time."""
 
     OK = 0
     CANCELLED = 1
@@ -45,7 +46,7 @@ class StatusCode(enum.IntEnum):
         code._name_, code._value_ = f"CODE_{value}", value
         return code
 
-    # As of gRPC's in all versions of Python.
+    # Like gRPC's, in all versions of Python.
     def __str__(self) -> str:
         return f"StatusCode.{self.name}"
 
@@ -54,7 +55,7 @@ class Status(NamedTuple):
     """How a handler ends a call: the argument of `ServicerContext.abort_with_status`."""
 
     code: StatusCode
-    # One sentence.
+    # The message.
     details: str = ""
     trailing_metadata: Sequence[Tuple[str, MetadataValue]] = ()
     # A serialized google.rpc.Status.
@@ -62,7 +63,7 @@ class Status(NamedTuple):
 
 
 class RpcError(Exception):
-    """A call that didn't end well."""
+    """The exception of a failed call."""
 
     def __init__(
         self,
@@ -80,19 +81,19 @@ class RpcError(Exception):
         self._retry_after = retry_after
 
     def code(self) -> StatusCode:
-        """The status' code, never OK."""
+        """The status's code, never OK."""
         return self._code
 
     def details(self) -> str:
-        """One sentence; may be empty."""
+        """The message; may be empty."""
         return self._details
 
     def trailing_metadata(self) -> Metadata:
-        """What the server said beside the status."""
+        """The trailers."""
         return self._trailing_metadata
 
     def retry_after(self) -> Optional[float]:
-        """After how many seconds it makes sense to try again, if the server said so."""
+        """The recommended seconds until a retry, if the server gave any."""
         return self._retry_after
 
     def __str__(self) -> str:
@@ -107,5 +108,5 @@ def status_details(error: RpcError) -> bytes:
 def make_error(
     code: int, details: str, status_details: bytes, trailing_metadata: Metadata, retry_after: Optional[float]
 ) -> RpcError:
-    """What the compiled code raises."""
+    """Makes the exception that the compiled code raises."""
     return RpcError(StatusCode(code), details, trailing_metadata, status_details, retry_after)

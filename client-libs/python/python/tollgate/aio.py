@@ -1,7 +1,7 @@
-"""The same for asyncio: channels, and servers whose handlers run on the event loop.
+"""The same API for asyncio: channels, and servers whose handlers run on the event loop.
 
-A channel or server belongs to the loop that it is first used on. The loop is woken by a descriptor that it watches, when something has
-come for it; nothing is polled.
+A channel or server belongs to the loop of its first use. The loop watches a descriptor, which
+wakes it when something has come; there is no polling.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from tollgate._status import Metadata, MetadataLike, RpcError, Status, StatusCod
 
 Request = TypeVar("Request", contravariant=True)
 Response = TypeVar("Response", covariant=True)
-# What may be given for a stream of requests.
+# Valid streams of requests.
 Requests = Union[AsyncIterable[Request], Iterable[Request]]
 
 
 class _EndOfStream:
-    """What `read` answers after the last message."""
+    """The result of `read` after the last message."""
 
     def __repr__(self) -> str:
         return "EOF"
@@ -78,19 +78,19 @@ class _Loop:
         self._loop: Optional[asyncio.AbstractEventLoop] = None
 
     def attach(self) -> asyncio.AbstractEventLoop:
-        """The loop, which this is from the first call on. RuntimeError on another."""
+        """The loop; the first call sets it. RuntimeError on another loop."""
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
             self.session.attach(loop.create_future)
             loop.add_reader(self.session.fileno(), self.session.run)
         elif self._loop is not loop:
-            raise RuntimeError("a channel or server of tollgate.aio belongs to the event loop that it was first used on")
+            raise RuntimeError("a channel or server of tollgate.aio can be used only on the event loop of its first use")
         return loop
 
     def close(self, what: str) -> None:
         if self._loop is not None and not self._loop.is_closed():
-            # What has ended now is told now.
+            # Reports calls that have ended by now.
             self._loop.remove_reader(self.session.fileno())
         try:
             close_session(self.session, what)
@@ -100,7 +100,8 @@ class _Loop:
 
 
 async def _done(op: Any) -> Any:
-    """The result of what a session does; it is given up if who waits is cancelled."""
+    """The result of an operation of the session. If the waiting task is cancelled, so is the
+    operation."""
     if not isinstance(op, _core.Op):
         return op
     try:
@@ -111,7 +112,8 @@ async def _done(op: Any) -> Any:
 
 
 class Channel:
-    """A connection to this host's daemon, and where its calls go. Made by `tollgate.aio.channel`; opening it takes no loop, and a moment."""
+    """A connection to this host's daemon, with the target of its calls. Made by
+    `tollgate.aio.channel`; opening it needs no loop and blocks for a moment."""
 
     def __init__(
         self,
@@ -155,28 +157,29 @@ class Channel:
         return self._session.max_message_bytes
 
     def buffer(self, size: int) -> _core.SendBuffer:
-        """Room for a large value where it is sent from: fill `.view`, then put what `.freeze()` gives into a message."""
+        """Memory in the send heap for a large value: fill `.view`, then put the result of
+        `.freeze()` into a message."""
         return self._session.buffer(size)
 
     def unary_unary(self, service: Any, method: Any) -> UnaryUnary[Any, Any]:
-        """What calls a method; for stubs."""
+        """The caller of a method; for stubs."""
         return UnaryUnary(self, service, method)
 
     def unary_stream(self, service: Any, method: Any) -> UnaryStream[Any, Any]:
-        """As `unary_unary`, of a method that answers with a stream."""
+        """Like `unary_unary`, for a method that answers with a stream."""
         return UnaryStream(self, service, method)
 
     def stream_unary(self, service: Any, method: Any) -> StreamUnary[Any, Any]:
-        """As `unary_unary`, of a method that takes a stream."""
+        """Like `unary_unary`, for a method that takes a stream."""
         return StreamUnary(self, service, method)
 
     def stream_stream(self, service: Any, method: Any) -> StreamStream[Any, Any]:
-        """As `unary_unary`, of a method with streams both ways."""
+        """Like `unary_unary`, for a method with streams both ways."""
         return StreamStream(self, service, method)
 
     async def close(self) -> None:
-        """Ends the connection; calls under way end with CANCELLED. What was received can still be read."""
-        # The loop lets go of the task that it has run last, and of its result.
+        """Ends the connection; calls in flight end with CANCELLED. Received messages stay readable."""
+        # Lets the loop drop the task that it ran last, with its result.
         await asyncio.sleep(0)
         self._loop.close("channel")
 
@@ -219,14 +222,14 @@ class _Callable(Generic[Request, Response]):
 
 
 class _Call:
-    """What is known of a call beside its responses."""
+    """The status and metadata of a call."""
 
     def __init__(self) -> None:
         self._status: Optional[Tuple[StatusCode, str]] = None
         self._trailing: Metadata = ()
 
     def done(self) -> bool:
-        """Whether the call's end was seen."""
+        """Whether the call's end has been seen."""
         return self._status is not None
 
     def _end(self, code: StatusCode, details: str, trailing: Metadata) -> None:
@@ -258,7 +261,8 @@ class UnaryCall(_Call, Generic[Response]):
         return self._task.__await__()
 
     def cancel(self) -> bool:
-        """Ends the call with CANCELLED, unless it has ended; who awaits it gets a CancelledError."""
+        """Ends the call with CANCELLED, unless it has ended. An awaiting task gets a
+        CancelledError."""
         if self._status is not None:
             return False
         self._end(StatusCode.CANCELLED, "the caller cancelled the call", ())
@@ -267,32 +271,33 @@ class UnaryCall(_Call, Generic[Response]):
     async def _ended(self) -> None:
         await asyncio.wait([self._task])
         if not self._task.cancelled():
-            # It was looked at.
+            # Marks the exception as retrieved.
             self._task.exception()
 
     async def code(self) -> StatusCode:
-        """Waits for the end: how the call ended."""
+        """Waits for the end. Returns the call's status code."""
         await self._ended()
         return self._status[0] if self._status else StatusCode.UNKNOWN
 
     async def details(self) -> str:
-        """Waits for the end: one sentence about it."""
+        """Waits for the end. Returns the message of the status."""
         await self._ended()
         return self._status[1] if self._status else ""
 
     async def initial_metadata(self) -> Metadata:
-        """Waits for the response: its metadata."""
+        """Waits for the response. Returns its metadata."""
         await self._ended()
         return self._initial
 
     async def trailing_metadata(self) -> Metadata:
-        """Waits for the end: what came with it."""
+        """Waits for the end. Returns the trailers."""
         await self._ended()
         return self._trailing
 
 
 class StreamCall(_Call, Generic[Request, Response]):
-    """A call with any number of messages: iterate over it, or `read`; `write` and `done_writing` if it was begun without requests."""
+    """A call with streams: iterate over it, or use `read`. If it was begun without requests, use
+    `write` and `done_writing`."""
 
     def __init__(
         self,
@@ -332,7 +337,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         if self._halves is None:
             await asyncio.shield(self._opening)
         if self._halves is None:
-            assert self._error is not None, "opening ends with either"
+            assert self._error is not None, "opening ends with halves or an error"
             raise self._error
         return self._halves
 
@@ -347,16 +352,16 @@ class StreamCall(_Call, Generic[Request, Response]):
                     await _done(sender.send(request))
             sender.finish()
         except RpcError as error:
-            # Over, which the responses tell; or a request that can't be sent.
+            # The call is over, which the responses report; or a request can't be sent.
             if error.code() is not StatusCode.CANCELLED:
                 self._abandon(error)
             sender.cancel()
         except asyncio.CancelledError:
-            # By the end of the call, which is known by now; or by the program.
+            # Cancelled by the end of the call, which is recorded by now, or by the program.
             self._abandon(RpcError(StatusCode.CANCELLED, "the requests of the call were cancelled"))
             raise
         except BaseException as error:
-            # SystemExit and the like, too, which would end the event loop.
+            # Catches SystemExit and the like, too; they would end the event loop.
             if self._abandon(RpcError(StatusCode.UNKNOWN, f"Exception iterating requests: {said_by(error)}")):
                 complain(error, "the requests of a call ended with an exception")
             if is_a_signals(error):
@@ -373,7 +378,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         self._fail(error)
         if self._halves is not None:
             sender, receiver = self._halves
-            # In this order: who waits for a response hears why there is none.
+            # In this order, a waiting reader gets the reason for the missing response.
             receiver.cancel(int(error.code()), error.details())
             sender.cancel()
         else:
@@ -387,7 +392,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         return self._abandon(RpcError(StatusCode.CANCELLED, "the caller cancelled the call"))
 
     async def read(self) -> Union[Response, _EndOfStream]:
-        """The next response, or `EOF` after the last. RpcError if the call ended otherwise."""
+        """Returns the next response, or `EOF` after the last. RpcError if the call failed."""
         if self._error is not None:
             raise self._error
         if self._status is not None:
@@ -399,7 +404,7 @@ class StreamCall(_Call, Generic[Request, Response]):
             await self.initial_metadata()
             self._fail(error)
             self._stop_feeding()
-            assert self._error is not None, "it was set above, or before by who ended the call"
+            assert self._error is not None, "the error was set above, or earlier by the canceller"
             raise self._error
         except asyncio.CancelledError:
             if self._error is not None:
@@ -423,7 +428,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         await _done(sender.send(request))
 
     async def done_writing(self) -> None:
-        """No further requests follow."""
+        """Ends the requests."""
         sender, _ = await self._open_halves()
         sender.finish()
 
@@ -437,7 +442,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         return response
 
     async def initial_metadata(self) -> Metadata:
-        """The responses' metadata; waits until there is any, a first response, or the end."""
+        """The responses' metadata; waits until metadata, a first response or the end has come."""
         if self._initial is None:
             try:
                 _, receiver = await self._open_halves()
@@ -447,7 +452,7 @@ class StreamCall(_Call, Generic[Request, Response]):
         return self._initial or ()
 
     async def _seen(self) -> None:
-        """The end is known once the responses were read."""
+        """Waits for the end, which is known once the responses are read."""
         while self._status is None:
             try:
                 await self.read()
@@ -455,17 +460,17 @@ class StreamCall(_Call, Generic[Request, Response]):
                 pass
 
     async def code(self) -> StatusCode:
-        """Reads what is left of the responses: how the call ended."""
+        """Reads the remaining responses. Returns the call's status code."""
         await self._seen()
         return self._status[0] if self._status else StatusCode.UNKNOWN
 
     async def details(self) -> str:
-        """Reads what is left of the responses: one sentence about the end."""
+        """Reads the remaining responses. Returns the message of the status."""
         await self._seen()
         return self._status[1] if self._status else ""
 
     async def trailing_metadata(self) -> Metadata:
-        """Reads what is left of the responses: what came with the end."""
+        """Reads the remaining responses. Returns the trailers."""
         await self._seen()
         return self._trailing
 
@@ -476,7 +481,7 @@ class UnaryUnary(_Callable[Request, Response]):
     def __call__(
         self, request: Request, timeout: Optional[float] = None, metadata: Optional[MetadataLike] = None
     ) -> UnaryCall[Response]:
-        """A call to await; RpcError if there is no response, also after `timeout` seconds."""
+        """Returns an awaitable call. RpcError if it fails or takes longer than `timeout` seconds."""
 
         async def begin() -> Any:
             handle = self._handle if self._handle is not None else await self._bound()
@@ -505,7 +510,7 @@ class StreamUnary(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> UnaryCall[Response]:
-        """A call to await, as of `UnaryUnary`."""
+        """Returns an awaitable call, like `UnaryUnary`."""
 
         async def begin() -> Any:
             call: StreamCall[Request, Response]
@@ -532,12 +537,12 @@ class StreamStream(_Callable[Request, Response]):
         timeout: Optional[float] = None,
         metadata: Optional[MetadataLike] = None,
     ) -> StreamCall[Request, Response]:
-        """The responses as they come. Without requests, they are given to `write`."""
+        """Returns the responses as they come. Without an iterator of requests, use `write`."""
         return StreamCall(self, None, False, request_iterator, timeout, metadata)
 
 
 class ServicerContext(ContextBase):
-    """What a handler knows of its call, and says beside its responses."""
+    """The handler's view of its call: metadata, deadline and status."""
 
     def __init__(self, incoming: _core.Incoming) -> None:
         super().__init__(incoming)
@@ -555,12 +560,12 @@ class ServicerContext(ContextBase):
         raise Aborted(f"{code.name}: {details}")
 
     async def abort_with_status(self, status: Status) -> NoReturn:
-        """As `abort`, with details and trailers."""
+        """Like `abort`, with details and trailers."""
         self._set_whole(status)
         raise Aborted(f"{status.code.name}: {status.details}")
 
     async def read(self) -> Any:
-        """The next request of a stream, or `EOF` after the last."""
+        """Returns the next request of a stream, or `EOF` after the last."""
         try:
             request = await _done(self._incoming.next())
         except RpcError as error:
@@ -581,11 +586,11 @@ class ServicerContext(ContextBase):
             raise self._tell(error)
 
     def is_active(self) -> bool:
-        """Whether somebody waits for the answer."""
+        """Whether the caller still waits for the answer."""
         return self._incoming.is_active()
 
     def cancelled(self) -> bool:
-        """Whether the caller gave up."""
+        """Whether the caller has cancelled the call."""
         return not self.is_active()
 
     def done(self) -> bool:
@@ -593,11 +598,11 @@ class ServicerContext(ContextBase):
         return not self.is_active()
 
     def add_done_callback(self, callback: Callable[[ServicerContext], None]) -> None:
-        """Has this called when the call is over, however that is."""
+        """Registers a callback for the end of the call."""
         self._callbacks.append(callback)
 
     def add_callback(self, callback: Callable[[], None]) -> bool:
-        """The same by the name that it has with threads. False if the call is over already."""
+        """The same under its name in the API for threads. False if the call is over already."""
         if not self.is_active():
             return False
         self._callbacks.append(lambda _: callback())
@@ -615,7 +620,7 @@ class ServicerContext(ContextBase):
 
 
 class _Incoming:
-    """The requests of a call as they come; RpcError if the caller gives up."""
+    """The requests of a call as they come; RpcError if the caller cancels."""
 
     def __init__(self, context: ServicerContext) -> None:
         self._context = context
@@ -631,7 +636,7 @@ class _Incoming:
 
 
 class Server:
-    """Serves services on the event loop, each call in a task of its own. Made by `tollgate.aio.server`."""
+    """Serves services on the event loop, each call in its own task. Made by `tollgate.aio.server`."""
 
     def __init__(
         self,
@@ -663,19 +668,19 @@ class Server:
         self._accepting: Optional[asyncio.Task[None]] = None
         self._stopping = False
         self._health: List[_core.Health] = []
-        # Of calls that come all the same.
+        # Set while calls that still come are refused.
         self._refusing = False
         self._stopped: Optional[asyncio.Event] = None
 
     def add_service(self, service: Any, handlers: Tuple[Any, ...]) -> None:
-        """Serves a service's methods with these; for generated code."""
+        """Registers the handlers of a service's methods; for generated code."""
         self._services.append((service, handlers))
 
     def _add_health(self, health: _core.Health) -> None:
         self._health.append(health)
 
     async def start(self) -> None:
-        """Binds the services: from here on, calls are handled."""
+        """Binds the services and starts handling calls."""
         loop = self._loop.attach()
         self._stopped = asyncio.Event()
         self._accepting = loop.create_task(self._accept())
@@ -686,8 +691,8 @@ class Server:
             await _done(self._session.serve_health(health))
 
     async def stop(self, grace: Optional[float] = None) -> None:
-        """Stops serving. For `grace` seconds, other servers get new calls, and those that came are handled; what isn't answered then, or
-        without `grace` now, ends."""
+        """Stops serving. For `grace` seconds, other servers get new calls, and calls in flight are
+        handled; calls that are unanswered after that end. Without `grace` they end now."""
         if self._stopping:
             await self.wait_for_termination()
             return
@@ -721,11 +726,13 @@ class Server:
         try:
             await asyncio.wait_for(_done(self._session.drain()), grace)
         except (RpcError, asyncio.TimeoutError):
-            # Calls go on; or the daemon is gone, or of a version that can't: what comes is refused here.
+            # The grace is over; or the daemon is gone, or its version can't drain: calls that still
+            # come are refused here.
             pass
 
     async def wait_for_termination(self, timeout: Optional[float] = None) -> bool:
-        """Waits until the server has stopped, or its daemon has gone. True if `timeout` seconds passed before that."""
+        """Waits until the server has stopped or its daemon has gone. True if `timeout` seconds
+        passed first."""
         if self._stopped is None:
             return False
         try:
@@ -747,7 +754,7 @@ class Server:
                 task = self._tasks.get(number)
                 if task is not None:
                     task.cancel()
-            # Views go back before the next ones are waited for.
+            # Views are returned before the wait for the next calls.
             del news, incoming, cancelled
         for task in list(self._tasks.values()):
             task.cancel()
@@ -763,7 +770,8 @@ class Server:
                 with handling(incoming):
                     await self._handle(incoming, context)
         except asyncio.CancelledError:
-            # By the caller, which hears nothing any more; or by the end of the server, which it does.
+            # Cancelled by the caller, which is gone, or by the end of the server, which the caller
+            # learns.
             context._fail(StatusCode.CANCELLED, "the handler was cancelled")
         except BaseException as error:
             if is_a_signals(error):
@@ -772,7 +780,7 @@ class Server:
         finally:
             self._tasks.pop(incoming.id, None)
             context._over()
-            # Exceptions keep the frames that they passed, and what was received in them.
+            # Exceptions keep the frames that they passed, with received messages.
             context._told = None
 
     async def _handle(self, incoming: _core.Incoming, context: ServicerContext) -> None:
@@ -790,7 +798,7 @@ class Server:
                     async for message in result:
                         await context.write(message)
                 finally:
-                    # The handler's own `finally` runs now, not when the generator is collected.
+                    # Runs the handler's own `finally` now, not when the generator is collected.
                     if hasattr(result, "aclose"):
                         await result.aclose()
             elif inspect.isawaitable(result):
@@ -806,7 +814,7 @@ class Server:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # SystemExit and the like, too, which would end the event loop.
+            # Catches SystemExit and the like, too; they would end the event loop.
             context._failed_with(error, method.full_name)
             if is_a_signals(error):
                 raise

@@ -4,7 +4,8 @@
     health.add_HealthServicer_to_server(servicer, server)
     servicer.set("hotel.Reservation", health.SERVING)
 
-It is answered without the interpreter. Who calls it makes stubs of gRPC's health.proto, as of any other.
+The compiled code answers, without the interpreter. Callers make their stubs from gRPC's
+health.proto.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tollgate import _core
 
 
 class ServingStatus(enum.IntEnum):
-    """How a service is."""
+    """The health of a service."""
 
     UNKNOWN = 0
     SERVING = 1
     NOT_SERVING = 2
-    # Nothing is known of it (any more).
+    # The service isn't known (any more).
     SERVICE_UNKNOWN = 3
 
 
@@ -36,22 +37,23 @@ class _Server(Protocol):
 
 
 class HealthServicer:
-    """What is said of one server's services. The server as a whole, whose name is "", is SERVING."""
+    """The health of one server's services. The server as a whole, whose name is "", is SERVING."""
 
     def __init__(self) -> None:
         self._health = _core.Health()
 
     def set(self, service: str, status: Union[ServingStatus, int]) -> None:
-        """From now on a service, with its package, is so. Any thread may say it."""
+        """Sets the health of a service, named with its package. Callable from any thread."""
         self._health.set(service, ServingStatus(status))
 
     def enter_graceful_shutdown(self) -> None:
-        """Everything is NOT_SERVING, whatever is said later, and watches end when they have said so. A server that stops does the same."""
+        """Sets everything to NOT_SERVING for good; watches end once they have reported this. A
+        stopping server does the same."""
         self._health.shut_down()
 
 
 def add_HealthServicer_to_server(servicer: HealthServicer, server: _Server) -> None:
-    """Has the server serve it once it starts."""
+    """The server serves it from its start on."""
     server._add_health(servicer._health)
 
 

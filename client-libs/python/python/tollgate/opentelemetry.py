@@ -1,23 +1,23 @@
-"""Applications' own spans as parents: of their calls, and of what their handlers do. For OpenTelemetry's API.
+"""Makes an application's own spans the parents of its calls and of its handlers' work, with OpenTelemetry's API.
 
-    tollgate.opentelemetry.instrument()  # where the program begins; wants tollgate[opentelemetry]
+    tollgate.opentelemetry.instrument()  # where the program begins; needs tollgate[opentelemetry]
 
     with tracer.start_as_current_span("book"):
-        stub.Reserve(request)  # a child of that, and what its handler does is below it
+        stub.Reserve(request)  # a child of "book"; its handler's work is below it
 
-The daemons make the client's and the server's span of every call, and carry the context from one to the other. From `instrument` on, all
-channels and servers of the process, of both kinds, tell them the parent of the first, and make the second one the parent of what a handler
-does:
+The daemons make the client span and the server span of every call, and carry the context from one to the other.
+After `instrument`, all channels and servers of the process, of both kinds, set the parent of the client span, and
+make the server span the parent of the handler's work:
 
-- W3C's trace context is written and read whatever the application has set up, since daemons know no other. Further fields, such as baggage,
-  go by the application's propagators (`opentelemetry.propagate`).
-- A context that isn't sampled is passed on as one that isn't. Without a current span nothing is sent.
-- What a call's metadata has already stays: who gives a `traceparent` of his own means it. No call fails for its trace: what metadata has no
-  room for isn't sent.
-- A handler's context is what came with its call and nothing else: no span that was current where the server was started, and none if what came
-  is malformed.
+- W3C's trace context is written and read whatever propagators the application has, since daemons know no other
+  format. Further fields, such as baggage, use the application's propagators (`opentelemetry.propagate`).
+- A context that isn't sampled is passed on as not sampled. Without a current span nothing is sent.
+- Metadata that the call already has stays: an explicit `traceparent` takes precedence. No call fails because of its
+  trace: a field without room in the metadata isn't sent.
+- A handler's context is the one that came with its call and no other: never a span that was current where the
+  server was started. If the context that came is malformed, there is none.
 
-Absent: spans of calls, which are the daemons'.
+Absent: spans of calls, which the daemons make.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ try:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError(
-        f"tollgate.opentelemetry wants the package opentelemetry-api ({error}): pip install 'tollgate[opentelemetry]'",
+        f"tollgate.opentelemetry needs the package opentelemetry-api ({error}): pip install 'tollgate[opentelemetry]'",
         name=error.name,
     ) from error
 
@@ -44,7 +44,7 @@ _W3C = TraceContextTextMapPropagator()
 
 
 class _Came(Getter[Mapping[str, List[str]]]):
-    """Reads metadata, whose keys are lower case."""
+    """Reads metadata, whose keys are in lower case."""
 
     def get(self, carrier: Mapping[str, List[str]], key: str) -> Optional[List[str]]:
         return carrier.get(key.lower())
@@ -62,7 +62,7 @@ class _Tracing:
         _W3C.inject(parent)
         others: Dict[str, str] = {}
         propagate.inject(others)
-        # A state goes with its parent, or not at all.
+        # A state is sent with its parent, or not at all.
         groups = [[*parent.items()], *([(key.lower(), value)] for key, value in others.items() if key not in _W3C.fields)]
         if not any(groups):
             return metadata
@@ -83,13 +83,13 @@ class _Tracing:
 
 
 def instrument() -> None:
-    """From now on calls of this process are children of the span that is current where they are begun, and handlers run in the context that
-    came with their call."""
+    """Makes calls of this process children of the span that is current where they begin, and runs
+    handlers in the context that came with their call."""
     trace_with(_Tracing())
 
 
 def uninstrument() -> None:
-    """As it was before."""
+    """Undoes `instrument`."""
     trace_with(None)
 
 

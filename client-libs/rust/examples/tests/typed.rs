@@ -1,4 +1,5 @@
-//! Generated clients and servers over real shared memory, against the daemon of the core's tests.
+//! Generated clients and servers over real shared memory, against the fake daemon of the core's
+//! tests.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -29,7 +30,7 @@ fn hotel_limits() -> fake::Limits {
     };
     limits.shape.send_heap_bytes = 64 << 20;
     limits.shape.receive_heap_bytes = 64 << 20;
-    // In another order than the schema's: handles go by name.
+    // In a different order than the schema's: handles are found by name.
     limits.methods = ["CheckAvailability", "Reserve", "Echo"]
         .map(str::to_owned)
         .to_vec();
@@ -69,11 +70,11 @@ fn payloads_of_every_size_come_back() {
             .unwrap_err();
         assert_eq!(too_long.code, Code::RESOURCE_EXHAUSTED, "{too_long}");
     });
-    // 4,096 bytes and more went as extents, by the same one block each.
+    // Values of at least 4,096 bytes were sent as extents from the same block each time.
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
 }
 
-/// A value in a session's heap whose bytes count up.
+/// A value in a session's heap, filled with ascending bytes.
 fn counting(session: &Session, len: usize) -> SharedBytes {
     let mut buffer = session.buffer(len).unwrap();
     (0..)
@@ -88,7 +89,7 @@ fn values_in_shared_memory_are_sent_from_there() {
     let (session, _daemon) = fake::start(hotel_limits(), fake::echo());
     let client = EchoClient::new(Channel::new(&session, ""));
     let shared = counting(&session, LARGE);
-    // Of 64 MiB this takes 16; one is left.
+    // Of 64 MiB, the payload takes 16; 1 is left.
     let others = [32, 8, 4, 2, 1].map(|mib| session.buffer(mib << 20).unwrap());
     let payload = Bytes::from(shared.clone());
     let mut request = Request::new(EchoMessage { payload });
@@ -126,7 +127,7 @@ fn small_values_and_those_of_other_sessions_are_copied() {
         counting(&other, 4_095),
         counting(&other, 100_000),
     ];
-    // Replies are dropped while the session is driven, so that their blocks go back.
+    // Replies are dropped while the session is driven, so that their blocks are returned.
     block_on(&session, async {
         for shared in values {
             let payload = Bytes::from(shared.clone());
@@ -139,7 +140,7 @@ fn small_values_and_those_of_other_sessions_are_copied() {
 
 #[test]
 fn a_value_stays_where_it_is_for_as_long_as_the_daemon_may_read_it() {
-    // The daemon answers at once, and gives no block back before it is told to.
+    // The daemon answers at once, but returns blocks only when told to.
     let (session, daemon) = fake::start(
         hotel_limits(),
         Box::new(|fake, submission| {
@@ -158,7 +159,7 @@ fn a_value_stays_where_it_is_for_as_long_as_the_daemon_may_read_it() {
     let shared = shared.try_reuse().unwrap_err();
     let offsets = daemon.run(|fake| std::mem::take(&mut fake.held));
     daemon.run(move |fake| fake.reclaim(&offsets));
-    // Some other call, for the session to look at what the daemon says.
+    // Any other call: it makes the session read the daemon's messages.
     let call = session.call_raw(fake::FIRST_HANDLE, [0; 8], None);
     assert!(block_on(&session, call).is_err());
     let mut buffer = shared.try_reuse().unwrap();
@@ -166,7 +167,7 @@ fn a_value_stays_where_it_is_for_as_long_as_the_daemon_may_read_it() {
     let payload = buffer.freeze().into();
     let last = client.echo(EchoMessage { payload });
     assert!(block_on(&session, last).is_err());
-    // The session ends while the daemon still has it.
+    // The session ends while the daemon still holds the block.
     drop((client, session));
 }
 
@@ -188,7 +189,7 @@ fn metadata_goes_beside_messages_of_every_size() {
         assert_eq!(metadata.get_all("tag").collect::<Vec<_>>(), ["one", "two"]);
         assert_eq!(message.view().payload(), vec![7; len]);
     }
-    // Dropped while the session is driven, so that its block goes back.
+    // Dropped while the session is driven, so that its block is returned.
     block_on(&session, async {
         let reply = client.echo(EchoMessage::default()).await.unwrap();
         assert!(reply.metadata().is_empty());

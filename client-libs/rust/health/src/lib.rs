@@ -1,4 +1,4 @@
-//! Health of a server's services, as gRPC's health checking protocol has it: `grpc.health.v1.Health`.
+//! The health of a server's services, by gRPC's health checking protocol: `grpc.health.v1.Health`.
 //!
 //! ```text
 //! let (health, reporter) = tollgate_health::server();
@@ -6,10 +6,12 @@
 //! let server = Server::new(&session).add_service(health).add_service(ReservationServer::new(hotel));
 //! ```
 //!
-//! Whoever asks is answered by one of the servers at the target that serve `grpc.health.v1.Health`, and hears of that one. A server that
-//! isn't well and wants no calls says so to the daemon, by [`Session::drain`](tollgate::Session::drain) or by ending.
+//! One of the target's servers of `grpc.health.v1.Health` answers a request, with its own health.
+//! An unhealthy server that wants no calls tells the daemon, by
+//! [`Session::drain`](tollgate::Session::drain) or by ending.
 //!
-//! The libraries for C and Python serve this very service (`tollgate_health_new`, `tollgate.health`).
+//! The libraries for C and Python serve the same service (`tollgate_health_new`,
+//! `tollgate.health`).
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +33,7 @@ pub use v1::health_client::HealthClient;
 pub use v1::health_server::HealthServer;
 use v1::{HealthCheckRequest, HealthCheckResponse};
 
-/// The service, and what it is told by. The server as a whole is SERVING.
+/// The service, and the reporter that feeds it. The server as a whole is SERVING.
 pub fn server() -> (HealthServer<Health>, Reporter) {
     let mut known = Known::default();
     known.services.insert(String::new(), ServingStatus::SERVING);
@@ -40,7 +42,7 @@ pub fn server() -> (HealthServer<Health>, Reporter) {
     (server, Reporter(known))
 }
 
-/// What is known, and who waits for it to change.
+/// The known statuses, and the wakers of the watches.
 #[derive(Debug, Default)]
 struct Known {
     services: HashMap<String, ServingStatus>,
@@ -49,7 +51,7 @@ struct Known {
 }
 
 impl Known {
-    /// Wakes who watches, after unlocking.
+    /// Wakes the watches, after unlocking.
     fn changed(mut known: MutexGuard<'_, Known>) {
         let watchers = std::mem::take(&mut known.watchers);
         drop(known);
@@ -63,12 +65,13 @@ fn lock(known: &Mutex<Known>) -> MutexGuard<'_, Known> {
     known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Says how services are. Clones say it of the same server.
+/// Sets the status of services. Clones set that of the same server.
 #[derive(Clone, Debug)]
 pub struct Reporter(Arc<Mutex<Known>>);
 
 impl Reporter {
-    /// From now on `service`, with its package, is so. The empty name is the server as a whole.
+    /// Sets the status of `service`, named with its package. The empty name is the server as a
+    /// whole.
     pub fn set(&self, service: &str, status: ServingStatus) {
         let mut known = lock(&self.0);
         if !known.is_over {
@@ -77,15 +80,16 @@ impl Reporter {
         }
     }
 
-    /// The service isn't known any more.
+    /// Removes the service: its status becomes unknown.
     pub fn forget(&self, service: &str) {
         let mut known = lock(&self.0);
         known.services.remove(service);
         Known::changed(known);
     }
 
-    /// Everything is NOT_SERVING, whatever is said later: the server is about to end, and who watches goes elsewhere. Watches end when they
-    /// have said so, since a server that is drained would wait for them.
+    /// Sets everything to NOT_SERVING for good: later calls of `set` change nothing. The server is
+    /// about to end, and watching clients choose another. Watches end once they have reported this,
+    /// since otherwise a drain would wait for them.
     pub fn shut_down(&self) {
         let mut known = lock(&self.0);
         known.is_over = true;
@@ -96,7 +100,7 @@ impl Reporter {
     }
 }
 
-/// Answers how services are; see [`server`].
+/// Answers questions about health; see [`server`].
 #[derive(Debug)]
 pub struct Health(Arc<Mutex<Known>>);
 
@@ -127,7 +131,7 @@ impl v1::health_server::Health for Health {
     }
 }
 
-/// How a service is, whenever that changes.
+/// The status of a service, sent on every change.
 #[derive(Debug)]
 pub struct Watch {
     known: Arc<Mutex<Known>>,
@@ -150,7 +154,8 @@ impl Stream for Watch {
         if known.is_over {
             return Poll::Ready(None);
         }
-        // One per stream, of which the library bounds how many there are; a stream that ended leaves its waker until the next change.
+        // One waker per stream. The library bounds the number of streams; a stream that ended
+        // leaves its waker until the next change.
         if !known
             .watchers
             .iter()

@@ -1,12 +1,14 @@
-//! Applications' own spans as parents: of their calls, and of what their handlers do. For OpenTelemetry's API, and for `tracing`.
+//! Makes an application's own spans the parents of its calls and of its handlers' work, with
+//! OpenTelemetry's API or with `tracing`.
 //!
 //! ```text
 //!   an application's span ─▶ client span ─▶ server span ─▶ spans of the handler ─▶ client span of a call that it makes ─▶ ...
 //!                 channel()                         service()                channel()
 //! ```
 //!
-//! The daemons make the client's and the server's span of every call, and carry the context from one to the other; [`channel`] tells them the
-//! parent of the first, [`service`] makes the second one the parent of what a handler does. Both once, where a program begins:
+//! The daemons make the client span and the server span of every call, and carry the context from
+//! one to the other. [`channel`] sets the parent of the client span; [`service`] makes the server
+//! span the parent of the handler's work. A program calls each once, where it begins:
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::{Backstage, Hotel}, hotel};
@@ -23,7 +25,7 @@
 //! block_on(&serving, server.bind())?;
 //! let client = ReservationClient::new(tollgate_opentelemetry::channel(Channel::new(&session, "")));
 //!
-//! // This call is a child of `book`, and what the handler does is below it.
+//! // This call is a child of `book`; the handler's work is below it.
 //! let book = Context::current_with_span(global::tracer("guest").start("book"));
 //! let call = client.reserve(ReserveRequest { room_count: 1, ..Default::default() });
 //! let reply = block_on(&session, call.with_context(book))?;
@@ -33,9 +35,10 @@
 //!
 //! # With `tracing`
 //!
-//! The same two, and nothing else: [`tracing-opentelemetry`](https://docs.rs/tracing-opentelemetry) makes the span that is entered the
-//! current one of OpenTelemetry's (from 0.32 on, unless its layer was told `with_context_activation(false)`), and takes that for the parent of the next. So
-//! `#[instrument]` on a handler's method, and on what makes calls, is all.
+//! The same two functions suffice: [`tracing-opentelemetry`](https://docs.rs/tracing-opentelemetry)
+//! makes the entered span OpenTelemetry's current one (from 0.32 on, unless its layer was
+//! configured with `with_context_activation(false)`), and takes that as the parent of the next. So
+//! put `#[instrument]` on handlers' methods and on functions that make calls.
 //!
 //! ```
 //! # use tollgate_conformance::{backstage::Backstage, hotel};
@@ -54,19 +57,21 @@
 //! # Ok::<(), Status>(())
 //! ```
 //!
-//! # What holds
+//! # Rules
 //!
-//! - W3C's trace context is written and read whatever the application has set up, since daemons know no other. Further fields, such as
-//!   baggage, go with it if the application has a propagator for them ([`opentelemetry::global::set_text_map_propagator`]).
-//! - A context that isn't sampled is passed on as one that isn't. Without a current span nothing is sent.
-//! - What a call's metadata has already stays: who gives a `traceparent` of his own means it. No call fails for its trace: what metadata has
-//!   no room for isn't sent.
-//! - A handler's context is what came with its call and nothing else: no span that is current where the session is driven, and none if what came
-//!   is malformed.
-//! - [`Workers`](tollgate::Workers) go around, `workers.serve(service(...))`: what is current is so on the thread that polls the handler.
-//!
-//! Absent: spans of calls, which are the daemons'. Metadata that is given without a [`Channel`], as to
-//! [`Session::call_raw`](tollgate::Session::call_raw), is for [`inject`] and [`extract`].
+//! - W3C's trace context is written and read whatever propagator the application has, since daemons
+//!   know no other format. Further fields, such as baggage, go with it if the application has a
+//!   propagator for them ([`opentelemetry::global::set_text_map_propagator`]).
+//! - A context that isn't sampled is passed on as not sampled. Without a current span nothing is
+//!   sent.
+//! - Metadata that the call already has stays: an explicit `traceparent` takes precedence. No call
+//!   fails because of its trace: a field without room in the metadata isn't sent.
+//! - A handler's context is the one that came with its call and no other: never a span that is
+//!   current where the session is driven. If the context that came is malformed, there is none.
+//! - Wrap with [`Workers`](tollgate::Workers) last, `workers.serve(service(...))`: the context is
+//!   current on the thread that polls the handler.
+//! Absent: spans of calls, which the daemons make. If metadata is given without a [`Channel`], as
+//! to [`Session::call_raw`](tollgate::Session::call_raw), use [`inject`] and [`extract`].
 
 #![forbid(unsafe_code)]
 
@@ -79,7 +84,7 @@ use opentelemetry::{Context, KeyValue};
 use tollgate::{Channel, HandlerFuture, Incoming, Metadata, MetadataMap, Service, ServiceInfo};
 use w3c::{TRACEPARENT, TRACESTATE};
 
-/// The channel, whose calls are children of the span that is current where they are polled first.
+/// A channel whose calls are children of the span that is current at their first poll.
 pub fn channel(channel: Channel) -> Channel {
     channel.with_interceptor(|metadata| {
         inject(&Context::current(), metadata);
@@ -87,7 +92,7 @@ pub fn channel(channel: Channel) -> Channel {
     })
 }
 
-/// The service, whose handlers run in the context that came with their call.
+/// A service whose handlers run in the context that came with their call.
 pub fn service<S: Service>(service: S) -> Traced<S> {
     Traced {
         service,
@@ -95,9 +100,9 @@ pub fn service<S: Service>(service: S) -> Traced<S> {
     }
 }
 
-/// Puts a context into a call's metadata, where that says nothing yet.
+/// Adds a context to a call's metadata, unless the metadata already has one.
 pub fn inject(context: &Context, metadata: &mut MetadataMap) {
-    // First: a context has to fit before what an application adds to it.
+    // The context comes first: it must fit before the application's fields.
     if !metadata.contains_key(TRACEPARENT) {
         let span = context.span();
         let span = span.span_context();
@@ -111,7 +116,7 @@ pub fn inject(context: &Context, metadata: &mut MetadataMap) {
     });
 }
 
-/// The context that came with a call: without a span, if none did.
+/// The context that came with a call; without a span if none came.
 pub fn extract(metadata: &MetadataMap) -> Context {
     context_of(metadata.as_buf().view())
 }
@@ -121,7 +126,7 @@ fn context_of(metadata: Metadata<'_>) -> Context {
     if metadata.is_empty() {
         return context;
     }
-    // A propagator that nobody has set gives what is current rather than what it is given.
+    // A propagator that nobody has set returns the current context, not the given one.
     let _nothing = context.clone().attach();
     let came = Came(metadata);
     let context =
@@ -133,17 +138,17 @@ fn context_of(metadata: Metadata<'_>) -> Context {
     }
 }
 
-/// Whether that was done: not if the key is there, or what is to be added isn't metadata, or too much.
+/// Adds a pair. False if the key exists, the pair isn't valid metadata, or there is no room.
 fn add(metadata: &mut MetadataMap, key: &str, value: &str) -> bool {
     !value.is_empty() && !metadata.contains_key(key) && metadata.insert(key, value).is_ok()
 }
 
-/// Whether the application's propagators have nothing to do with it.
+/// Whether the key is reserved for this crate; the application's propagators must not touch it.
 fn is_ours(key: &str) -> bool {
     [TRACEPARENT, TRACESTATE].contains(&key)
 }
 
-/// What the application's propagators write into.
+/// The target of the application's propagators.
 struct Fields<'m>(&'m mut MetadataMap);
 
 impl Injector for Fields<'_> {
@@ -155,7 +160,7 @@ impl Injector for Fields<'_> {
     }
 }
 
-/// What the application's propagators read.
+/// The source of the application's propagators.
 struct Came<'m>(Metadata<'m>);
 
 impl<'m> Came<'m> {
@@ -184,7 +189,8 @@ pub struct Traced<S> {
 }
 
 impl<S: Service> Traced<S> {
-    /// Has each handler run in a span of this tracer's, too, named after its method. It is an internal one: the call's server span is the daemon's.
+    /// Runs each handler also in a span of this tracer, named after its method. The span is
+    /// internal: the call's server span is the daemon's.
     pub fn with_tracer<T>(self, tracer: T) -> Traced<S>
     where
         T: Tracer + Send + Sync + 'static,
@@ -198,7 +204,7 @@ impl<S: Service> Traced<S> {
 
     fn begin(&self, tracer: &BoxedTracer, method: usize, came: &Context) -> Context {
         let info = self.service.info();
-        // Without generated code methods may have no names here.
+        // Without generated code, a method may have no name here.
         let name = match info.methods.get(method) {
             Some(method) => format!("{}/{method}", info.name),
             None => info.name.to_owned(),
@@ -226,7 +232,7 @@ impl<S: Service> Service for Traced<S> {
             context = self.begin(tracer, method, &context);
             ends = Some(EndsWith(context.clone()));
         }
-        // Some do something before they are polled.
+        // Some handlers work before their first poll.
         let attached = context.clone().attach();
         let handler = self.service.call(method, call);
         drop(attached);
@@ -238,7 +244,8 @@ impl<S: Service> Service for Traced<S> {
     }
 }
 
-/// The handler's span ends with the handler, also if that is dropped, and whoever still has its context.
+/// Ends the handler's span with the handler, even if the handler is dropped or its context lives
+/// on.
 struct EndsWith(Context);
 
 impl Drop for EndsWith {
@@ -294,7 +301,7 @@ mod tests {
         assert!(!context.has_active_span(), "and what is none is no parent");
     }
 
-    /// Here nobody sets a propagator, as most programs don't.
+    /// Nobody sets a propagator here, as in most programs.
     #[test]
     fn what_is_current_is_not_what_came() {
         let _attached = context("").attach();
@@ -309,7 +316,7 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_left_out() {
-        // All of the state, some of it, not even the parent.
+        // Room for all of the state, for part of it, and not even for the parent.
         for (free, added) in [(512, 2), (80, 1), (20, 0)] {
             let mut metadata = MetadataMap::new();
             let full = (0..8 * 1024).rev().find(|&len| {
@@ -323,7 +330,7 @@ mod tests {
             inject(&context(&state), &mut metadata);
             assert_eq!(metadata.len(), 1 + added, "{free}");
         }
-        // What isn't metadata isn't, either.
+        // Invalid metadata isn't added either.
         let mut metadata = MetadataMap::new();
         inject(&context("vendor=\u{e9}"), &mut metadata);
         assert_eq!(metadata.len(), 1);

@@ -1,7 +1,9 @@
-//! W3C trace context in OpenTelemetry's terms: what `traceparent` and `tracestate` say, read as the daemons read it.
+//! W3C trace context in OpenTelemetry's terms: `traceparent` and `tracestate`, parsed as the
+//! daemons parse them.
 //!
-//! The SDK's propagator isn't used, because a library has no SDK, and because it is lenient: it takes `0-1-1-1` for a parent, which the daemons
-//! don't, so that a handler's spans would be in another trace than its call's.
+//! The SDK's propagator isn't used: a library has no SDK, and the propagator is lenient. It takes
+//! `0-1-1-1` as a parent, which the daemons don't, so a handler's spans would be in another trace
+//! than its call's.
 
 use std::str::FromStr;
 
@@ -10,7 +12,8 @@ use tollgate_shm_abi::w3c::{self, Context as Parent};
 
 pub(crate) use tollgate_shm_abi::w3c::{TRACEPARENT, TRACESTATE};
 
-/// What somebody wrote; `None`: it is no context. Of a state that is none, the parent is left.
+/// Parses a context; `None` if the parent is invalid. An invalid state is dropped; the parent
+/// stays.
 pub(crate) fn read(parent: &str, state: Option<&str>) -> Option<SpanContext> {
     let parent = Parent::parse(parent.as_bytes())?;
     let flags = match parent.sampled {
@@ -27,7 +30,7 @@ pub(crate) fn read(parent: &str, state: Option<&str>) -> Option<SpanContext> {
     ))
 }
 
-/// `traceparent` of a context; `None`: it isn't valid.
+/// The `traceparent` of a context; `None` if the context isn't valid.
 pub(crate) fn parent_of(context: &SpanContext) -> Option<String> {
     let parent = Parent {
         trace: w3c::TraceId::new(context.trace_id().to_bytes())?,
@@ -52,7 +55,7 @@ mod tests {
 
     const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-    /// What OpenTelemetry's own propagator reads.
+    /// The context that OpenTelemetry's own propagator reads.
     fn sdks(parent: &str, state: &str) -> SpanContext {
         let pairs = [(TRACEPARENT, parent), (TRACESTATE, state)];
         let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
@@ -65,7 +68,7 @@ mod tests {
     fn what_is_read_is_written_again_as_the_sdk_does() {
         let state = "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE";
         let unsampled = GOOD.replace("-01", "-00");
-        // Flags that nobody knows aren't passed on; later versions are written as version 0.
+        // Unknown flags aren't passed on; later versions are written as version 0.
         let cases = [
             (GOOD.to_owned(), GOOD),
             (unsampled.clone(), &*unsampled),
@@ -85,7 +88,7 @@ mod tests {
         }
     }
 
-    /// Which texts are none is the daemons' to say, and tested with them. The SDK would take this one.
+    /// The daemons' tests decide which texts are invalid. The SDK would accept this one.
     #[test]
     fn what_the_daemons_refuse_is_none() {
         assert_eq!(read("0-1-1-1", None), None);

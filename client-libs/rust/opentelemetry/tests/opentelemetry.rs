@@ -1,4 +1,5 @@
-//! Applications' own spans and the daemons' are one trace: `tollgate-opentelemetry` between real daemons, with OpenTelemetry's SDK behind it.
+//! An application's own spans and the daemons' spans form one trace: `tollgate-opentelemetry`
+//! between real daemons, with OpenTelemetry's SDK behind it.
 //!
 //! ```text
 //!   application on a ─▶ a's client span ─▶ b's server span ─▶ the handler on b ─▶ b's client span ─▶ a's server span ─▶ a server on a
@@ -51,7 +52,7 @@ impl SpanExporter for Spans {
 }
 
 impl Spans {
-    /// A tracer whose spans these are.
+    /// A tracer that exports to these spans.
     fn tracer(&self) -> SdkTracer {
         let provider = SdkTracerProvider::builder().with_simple_exporter(self.clone());
         provider.build().tracer("application")
@@ -61,7 +62,7 @@ impl Spans {
         self.0.lock().unwrap().clone()
     }
 
-    /// Those of one trace.
+    /// The spans of one trace.
     fn of(&self, trace: &str) -> Vec<SpanData> {
         let mut spans = self.all();
         spans.retain(|span| span.span_context.trace_id().to_string() == trace);
@@ -69,7 +70,7 @@ impl Spans {
     }
 }
 
-/// A span of somebody's, as the parent of what is done in this context.
+/// A context with a foreign span as the parent.
 fn within(flags: TraceFlags, state: &str) -> Context {
     within_trace(TRACE, flags, state)
 }
@@ -81,7 +82,7 @@ fn within_trace(trace: &str, flags: TraceFlags, state: &str) -> Context {
     Context::new().with_remote_span_context(span)
 }
 
-/// The current span, as it would be written.
+/// The current span, written as `traceparent`.
 fn current() -> Option<String> {
     let mut metadata = MetadataMap::new();
     tollgate_opentelemetry::inject(&Context::current(), &mut metadata);
@@ -123,7 +124,7 @@ fn serve(session: &Session, service: impl Service) {
     block_on(session, server.bind()).unwrap();
 }
 
-/// What daemons have of a trace, as (span, parent).
+/// A daemon's spans of a trace, as (span, parent).
 fn spans_of(daemon: &Daemon, trace: &str, side: &str) -> Vec<(String, String)> {
     let shown = daemon.run(&format!("trace {trace} --json"));
     if shown.code != 0 {
@@ -139,10 +140,11 @@ fn spans_of(daemon: &Daemon, trace: &str, side: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Its handler asks somebody else, and answers what it hears, with what that one was told as metadata.
+/// Its handler calls a further server and returns the answer, with the metadata that the server
+/// saw.
 struct Relay {
     onward: SemanticsClient,
-    /// Has what would be the current span after the answer, too.
+    /// Also records the current span after the answer.
     seen: Arc<Mutex<Vec<[Option<String>; 2]>>>,
 }
 
@@ -157,7 +159,7 @@ impl Relay {
     }
 }
 
-/// The rest of the service, for those of whom it isn't asked.
+/// The rest of the service, for implementations that don't need it.
 macro_rules! nothing_else {
     () => {
         async fn collect(&self, _: Request<Streaming<Ask>>) -> Reply<Answer> {
@@ -181,7 +183,7 @@ impl Semantics for Relay {
     nothing_else!();
 }
 
-/// The same by somebody who uses `tracing`.
+/// The same with `tracing`.
 struct TracingRelay(Relay);
 
 impl Semantics for TracingRelay {
@@ -192,7 +194,7 @@ impl Semantics for TracingRelay {
     nothing_else!();
 }
 
-/// A client on `a`, a relay on `b` that `with` makes a service of, and who is asked in the end on `a`.
+/// A client on `a`, a relay on `b` that `with` turns into a service, and the last server on `a`.
 struct Chain {
     hosts: Hosts,
     session: Session,
@@ -224,7 +226,7 @@ impl Chain {
         }
     }
 
-    /// Asks once; what who was asked in the end was told.
+    /// Calls once; returns the `traceparent` that the last server saw.
     fn ask(&self, context: Context) -> Option<String> {
         let asked = self.client.unary(ask(7)).with_context(context);
         let answer = block_on(&self.session, asked).unwrap();
@@ -232,7 +234,8 @@ impl Chain {
         answer.metadata().get("traceparent").map(str::to_owned)
     }
 
-    /// All spans between an application's and what was heard in the end, where `spans` are the applications'.
+    /// Checks all spans between the application's and the last server's; `spans` are the
+    /// applications'.
     fn check(&self, trace: &str, spans: &[SpanData], heard: &str) {
         let of = |daemon, side| {
             let found = || spans_of(daemon, trace, side);
@@ -280,7 +283,7 @@ fn spans_of_applications_and_daemons_are_one_trace() {
         .iter_mut()
         .find(|span| span.name != "guest")
         .unwrap();
-    // Its server span is the daemon's, so it isn't another.
+    // Its server span is the daemon's, so this span isn't a server span.
     assert_eq!(handler.span_kind, SpanKind::Internal);
     assert!(handler.parent_span_is_remote);
     let method = KeyValue::new("rpc.method", "interop.Semantics/Unary");
@@ -295,7 +298,7 @@ fn spans_of_tracing_are_parents_and_children_too() {
     let spans = Spans::default();
     let layer = tracing_opentelemetry::layer().with_tracer(spans.tracer());
     let subscriber = tracing_subscriber::registry().with(layer);
-    // Handlers are on another thread than this one.
+    // Handlers run on a different thread.
     tracing::subscriber::set_global_default(subscriber).unwrap();
     for on_workers in [false, true] {
         let chain = Chain::new(|relay| {
@@ -350,15 +353,15 @@ fn what_is_not_sampled_is_passed_on_as_such() {
     let heard = chain
         .ask(within(TraceFlags::NOT_SAMPLED, "vendor=1"))
         .unwrap();
-    // It is the handler's, which the SDK gives an id also if it isn't recorded.
+    // It is the handler's span: the SDK gives it an id even if it isn't recorded.
     let [trace, span, flags] = parts(&heard);
     assert_eq!((trace, flags), (TRACE, "00"));
     assert_ne!(span, SPAN);
-    // The same without spans of the handler's: what came goes on.
+    // The same without spans of the handler: the incoming context is passed on.
     let chain = Chain::new(|relay| service(SemanticsServer::new(relay)));
     let heard = chain.ask(within(TraceFlags::NOT_SAMPLED, "")).unwrap();
     assert_eq!(parts(&heard), [TRACE, SPAN, "00"]);
-    // Whoever is called after that, and is traced, is called later.
+    // A later, sampled call marks the point up to which spans have arrived.
     let sampled = within(TraceFlags::SAMPLED, "");
     assert_eq!(parts(&chain.ask(sampled).unwrap())[2], "01");
     for (daemon, side) in [(&chain.hosts.a, "client"), (&chain.hosts.b, "server")] {
@@ -377,7 +380,7 @@ fn without_a_span_nothing_is_sent() {
     let chain = Chain::new(|relay| service(SemanticsServer::new(relay)));
     assert_eq!(chain.ask(Context::new()), None);
     assert_eq!(*chain.seen.lock().unwrap(), [[None, None]]);
-    // Where handlers have a tracer, traces begin there.
+    // If handlers have a tracer, traces begin there.
     let spans = Spans::default();
     let chain =
         Chain::new(|relay| service(SemanticsServer::new(relay)).with_tracer(spans.tracer()));
@@ -388,7 +391,7 @@ fn without_a_span_nothing_is_sent() {
     assert_eq!(parts(&heard)[0], span.span_context.trace_id().to_string());
 }
 
-/// Traces of handlers that take turns on one thread don't meet.
+/// The traces of handlers that take turns on one thread stay apart.
 #[test]
 fn each_call_has_a_context_of_its_own() {
     let chain = Chain::new(|relay| service(SemanticsServer::new(relay)));
@@ -410,10 +413,10 @@ fn each_call_has_a_context_of_its_own() {
     }
 }
 
-/// What a handler finds: where it is, the metadata's context, and the current one.
+/// A handler's finding: its place, the metadata's context, and the current context.
 type Note = (&'static str, Option<String>, Option<String>);
 
-/// Notes what handlers of all kinds find.
+/// Records the findings of handlers of all kinds.
 #[derive(Clone, Default)]
 struct Witness(Arc<Mutex<Vec<Note>>>);
 
@@ -427,7 +430,7 @@ impl Witness {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// A response that is made when it is asked for.
+    /// A response that is made when it is polled.
     fn later(&self, place: &'static str, metadata: MetadataMap) -> <Self as Semantics>::ChatStream {
         let witness = self.clone();
         Box::pin(stream::once(async move {
@@ -522,7 +525,7 @@ fn callers_say_otherwise_and_strangers_say_nonsense() {
     let hosts = hosts();
     let session = open(&hosts.a, &hosts.tokens[0]);
     let witness = Witness::default();
-    // Both ends are on one session: handlers run where something else is current.
+    // Both ends are on one session: handlers run where another context is current.
     serve(&session, service(SemanticsServer::new(witness.clone())));
     let to_itself = Channel::new(&session, "");
     let traced = SemanticsClient::new(channel(to_itself.clone()));
@@ -556,7 +559,7 @@ fn callers_say_otherwise_and_strangers_say_nonsense() {
     assert_eq!(heard(&plain, &[]), (None, None));
 }
 
-/// Further fields go by the application's own propagators, which have no say in the daemons'.
+/// Further fields use the application's own propagators, which don't affect the daemons' fields.
 #[test]
 fn baggage_goes_if_the_application_wants_it() {
     struct Porter(Arc<Mutex<Vec<[Option<String>; 2]>>>);
@@ -598,7 +601,7 @@ fn baggage_goes_if_the_application_wants_it() {
         ],
     ));
     go(guest.clone(), None);
-    // The SDK's propagator would take this for a parent.
+    // The SDK's propagator would accept this parent.
     go(guest, Some("0-1-1-1"));
     let ada = Some("Ada".to_owned());
     let own = Some(format!("00-{TRACE}-{SPAN}-00"));
@@ -625,7 +628,7 @@ fn a_handlers_span_ends_with_the_handler() {
     request.set_timeout(Duration::from_millis(20));
     let late = block_on(&session, client.unary(request)).unwrap_err();
     assert_eq!(late.code, Code::DEADLINE_EXCEEDED);
-    // Although somebody has its context still.
+    // The span is exported although its context is still held.
     eventually(SOON, || spans.all().len() == 1).unwrap();
     assert_eq!(kept.lock().unwrap().len(), 1);
 }

@@ -1,4 +1,4 @@
-//! Blobs come through whole; strangers' descriptors that aren't memory don't.
+//! Blobs arrive complete; strangers' descriptors that aren't memory are refused.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

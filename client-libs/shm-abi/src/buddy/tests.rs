@@ -1,4 +1,4 @@
-//! The allocator against a map of what is out. All of it runs under Miri.
+//! The allocator against a map of allocated blocks. All of it runs under Miri.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -12,9 +12,9 @@ const HEAP: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 enum Op {
     Alloc(usize),
-    /// Frees one of those that are out, by number.
+    /// Frees an allocated block, by number.
     Free(usize),
-    /// Frees whatever offset this is.
+    /// Frees any offset.
     Bogus(u64),
 }
 
@@ -29,7 +29,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 0..if cfg!(miri) { 30 } else { 600 })
 }
 
-/// Frees everything and expects one block of the whole heap to come of it.
+/// Frees everything and expects a single block of the whole heap.
 fn free_all(blocks: &mut BuddyAllocator, out: impl IntoIterator<Item = u64>) {
     for offset in out {
         blocks.free(offset).unwrap();

@@ -1,4 +1,4 @@
-//! Packets and descriptors come through; what exceeds the limits doesn't, and leaves nothing open.
+//! Packets and descriptors arrive; packets beyond the limits don't, and leave no descriptor open.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -63,7 +63,7 @@ fn oversized_packets_are_not_sent() {
     assert_eq!(packet.fds.len(), MAX_PACKET_FDS);
 }
 
-/// Sends what a hostile peer would, around the checks of `send`.
+/// Sends a hostile peer's packet, without the checks of `send`.
 fn send_raw(socket: &ControlSocket, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -182,7 +182,7 @@ fn what_is_no_stale_socket_of_this_users_stays() {
     std::fs::write(&path, "precious").unwrap();
     assert_eq!(refused(), ListenError::NoSocket);
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    // A link is not followed, wherever it leads.
+    // A symbolic link is never followed.
     std::fs::remove_file(&path).unwrap();
     for target in ["/dev/null", "/nowhere"] {
         std::os::unix::fs::symlink(target, &path).unwrap();
@@ -192,7 +192,7 @@ fn what_is_no_stale_socket_of_this_users_stays() {
     std::fs::create_dir(&path).unwrap();
     assert_eq!(refused(), ListenError::NoSocket);
     std::fs::remove_dir(&path).unwrap();
-    // Of another kind, and alive.
+    // Of another type, and with a listener.
     let stream = std::os::unix::net::UnixListener::bind(&path).unwrap();
     assert_eq!(refused(), ListenError::InUse);
     drop(stream);

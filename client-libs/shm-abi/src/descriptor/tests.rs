@@ -1,4 +1,4 @@
-//! Golden bytes of every kind, and every way a descriptor can be wrong.
+//! Golden bytes of every kind, and every invalid descriptor.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -356,7 +356,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     for at in [1, 28, 31, 40, 43, 48, 63] {
         check(call, &[(at, &[4])], E::NotZero { at });
     }
-    // Without a message there is nothing inline, and without metadata nothing at all.
+    // Without a message there is no inline part, and without metadata no block.
     check(call, &[(1, &[2])], E::NotZero { at: 16 });
     check(call, &[(1, &[2]), (16, &[0])], E::NotZero { at: 24 });
     check(
@@ -437,7 +437,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
             heap_len: send,
         },
     );
-    // Behind the table, if there is one.
+    // After the table, if there is one.
     check(
         call,
         &[(16, &u64s(send - 120)), (2, &[1]), (44, &[1])],
@@ -555,7 +555,7 @@ fn a_wrong_submission_is_told_by_its_numbers() {
     check(release, &[(8, &[1])], E::NotZero { at: 8 });
     check(release, &[(24, &[64])], E::NotZero { at: 24 });
     check(release, &[(16, &[4])], E::Unaligned { offset: 4 });
-    // A RELEASE is about the other heap.
+    // A RELEASE refers to the other heap.
     let receive = HEAPS.receive;
     check(
         release,
@@ -804,12 +804,12 @@ fn errors_are_sentences() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random bytes never panic, and what is accepted lies inside its heap and encodes to the same bytes.
+    /// Random bytes never panic; accepted ranges are inside their heap and encode to the same bytes.
     #[test]
     fn anything_accepted_is_exactly_what_was_written(mut bytes: [[u8; 32]; 2], kind in 0u8..11, mask: u64) {
         bytes[0][0] = kind;
         let mut entry: Entry = bytes.concat().try_into().unwrap();
-        // Clear most bytes, or hardly anything random would be accepted.
+        // Clear most bytes, since hardly any random entry would be accepted.
         for (at, byte) in entry.iter_mut().enumerate().skip(1) {
             if mask >> at & 1 == 0 || at % 4 == 3 || at % 8 > 3 && at >= 16 {
                 *byte = 0;

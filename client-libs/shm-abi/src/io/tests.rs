@@ -1,4 +1,4 @@
-//! Parts leave in order, from private and from shared memory, over socket pairs and TCP.
+//! Parts are sent in order, from private and from shared memory, over socket pairs and TCP.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -60,7 +60,7 @@ fn parts_of_both_kinds_leave_in_order_and_after_the_session_ended() {
     assert_eq!(received, b"head\0\0\0\0\x01\x01tail");
 }
 
-/// Sends all parts however little the socket takes at a time.
+/// Sends all parts, however little the socket accepts at a time.
 fn send_all(socket: &TcpStream, head: &[u8], span: &Span) {
     let mut sent = 0;
     while sent < head.len() + span.len() {
@@ -135,7 +135,7 @@ fn parts_past_the_limit_wait_for_the_next_turn() {
     assert_eq!(send_parts(&sender, &[]), Ok(0));
 }
 
-/// On a loopback device nothing is lost, or next to nothing.
+/// A loopback device loses almost nothing.
 #[test]
 fn the_kernel_counts_what_a_connection_has_sent_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! Control messages keep their bytes, and hostile bytes are errors.
+//! Control messages keep their encoding, and hostile bytes are errors.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -140,7 +140,7 @@ fn an_attachment_has_these_bytes() {
         options: Some(options),
         has_schema: false,
     };
-    // What is left out, and what is given as empty or 0, are different bytes.
+    // Omitted fields, and fields given as empty or 0, have different encodings.
     let bytes = b"\x0a\x05acl@2\x12\x01*\x1a\x03a.B\x28\x01\x30\x02\x38\x02\x40\x0a\
         \x4a\x0f\x08\x00\x12\x00\x22\x07\x0a\x05clock\x28\x32";
     assert_eq!(attach.encode_to_vec(), bytes);
@@ -176,7 +176,7 @@ proptest! {
     fn hostile_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..200), tag in 0u8..32) {
         let _request = Request::decode(&bytes[..]);
         let _response = Response::decode(&bytes[..]);
-        // Again inside a body, or random bytes would rarely get past the first key.
+        // Again inside a body, since random bytes would rarely get past the first key.
         let body = [&[8, 1, tag << 3 | 2, bytes.len().min(127) as u8][..], &bytes].concat();
         bytes.truncate(127);
         let _request = Request::decode(&body[..]);

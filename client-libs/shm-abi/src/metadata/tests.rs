@@ -1,4 +1,4 @@
-//! Golden bytes of a block, every way one can be wrong, and whatever random bytes make of it.
+//! Golden bytes of a block, every invalid block, and random bytes.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -15,7 +15,7 @@ fn buf(pairs: &[(&str, &[u8])]) -> MetadataBuf {
     buf
 }
 
-/// A block as it lies in memory, right or wrong.
+/// A block in memory, valid or not.
 fn block(count: u16, zero: u16, pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut bytes = [count.to_le_bytes(), zero.to_le_bytes()].concat();
     for (key, value) in pairs {
@@ -75,7 +75,7 @@ fn changes_keep_the_order_of_what_stays() {
     assert_eq!(buf.remove("a"), 2);
     buf.set("c", []).unwrap();
     assert_eq!(pairs(&buf), "b=5 b=6");
-    // What can't be set changes nothing.
+    // A failed set changes nothing.
     let error = buf.set("b", [&b"7"[..], b"\n"]).unwrap_err();
     assert_eq!(
         error,
@@ -222,7 +222,7 @@ fn errors_are_sentences() {
         ),
         (
             E::Trailing { len: 3 },
-            "a metadata block has 3 bytes behind its last pair",
+            "a metadata block has 3 bytes after its last pair",
         ),
         (
             E::KeyLen { len: 0 },
@@ -245,27 +245,27 @@ fn errors_are_sentences() {
         ),
         (
             E::Reserved { key: key() },
-            "the metadata key \"Key\" is reserved, as all that begin with grpc- or tollgate-",
+            "the metadata key \"Key\" is reserved, like all that begin with grpc- or tollgate-",
         ),
     ] {
         assert_eq!(error.to_string(), text);
     }
 }
 
-/// Pairs that may be in a block.
+/// Valid pairs.
 fn pairs() -> impl Strategy<Value = Vec<(String, Vec<u8>)>> {
     let text = (
         "[a-z0-9._-]{1,12}",
         prop::collection::vec(0x20u8..=0x7e, 0..20),
     );
-    let text = text.prop_filter("this one's value may be anything", |(key, _)| {
+    let text = text.prop_filter("this key's value may be anything", |(key, _)| {
         !is_binary(key)
     });
     let binary = ("[a-z]{0,8}-bin", prop::collection::vec(any::<u8>(), 0..20));
     prop::collection::vec(prop_oneof![text, binary], 0..20)
 }
 
-/// What the pairs make, written by the rules above and nothing else.
+/// The encoding of the pairs, by the documented layout.
 fn written(pairs: &[(String, Vec<u8>)]) -> Vec<u8> {
     let borrowed: Vec<(&[u8], &[u8])> = pairs
         .iter()
@@ -280,7 +280,7 @@ fn written(pairs: &[(String, Vec<u8>)]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the builder writes is what the layout says, and comes back as it was.
+    /// The builder's output matches the layout, and can be parsed again.
     #[test]
     fn pairs_come_back_as_they_were(pairs in pairs()) {
         let mut buf = MetadataBuf::new();
@@ -293,7 +293,7 @@ proptest! {
         prop_assert_eq!(back, pairs);
     }
 
-    /// Whatever is accepted is exactly what its pairs are written as; a spoiled block never panics.
+    /// An accepted block is exactly the encoding of its pairs; a corrupted block never panics.
     #[test]
     fn nothing_but_canonical_blocks_is_accepted(
         pairs in pairs(),
@@ -325,7 +325,7 @@ proptest! {
         }
     }
 
-    /// Nor do bytes from nowhere.
+    /// Random bytes don't panic either.
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(prop_oneof![Just(0u8), 0u8..8, any::<u8>()], 0..64)) {
         if let Ok(metadata) = Metadata::check(&bytes) {

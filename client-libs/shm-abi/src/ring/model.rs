@@ -1,4 +1,5 @@
-//! Every interleaving that loom finds of a ring's two ends: orderings, wrap-around, and no wake-up lost.
+//! All interleavings of a ring's two ends that loom finds: orderings, wrap-around, and no lost
+//! wake-up.
 
 use super::{Consumer, Producer, PushError};
 use crate::sync::RingMemory;
@@ -33,8 +34,8 @@ fn push(producer: &mut Producer, value: u8) {
     }
 }
 
-/// More entries than the ring holds, across the indices' wrap-around, arrive whole and in order; loom
-/// fails the model if a slot is written while it is read.
+/// More entries than the ring holds, across the indices' wrap-around, arrive complete and in order.
+/// The loom model fails if a slot is written while it is read.
 #[test]
 fn loom_entries_arrive_in_order_across_the_wrap() {
     check(|| {
@@ -54,8 +55,8 @@ fn loom_entries_arrive_in_order_across_the_wrap() {
     });
 }
 
-/// A consumer that sleeps whenever announce_sleep lets it is always woken for what comes: otherwise
-/// loom reports a deadlock. Loom also wakes it for nothing, as a timeout would.
+/// A consumer that sleeps whenever announce_sleep permits it is always woken for the next entry:
+/// otherwise loom reports a deadlock. Loom also wakes it spuriously, like a timeout.
 #[test]
 fn loom_no_wake_up_is_lost() {
     check(|| {
@@ -84,7 +85,7 @@ fn loom_no_wake_up_is_lost() {
     });
 }
 
-/// The same with one question per batch, as the datapath asks it.
+/// The same with one check per batch, like the datapath.
 #[test]
 fn loom_a_batch_needs_one_question() {
     check(|| {

@@ -64,7 +64,7 @@ proptest! {
     fn behaves_like_a_bounded_queue(order in 1u32..5, back in 0u32..20, ops in ops()) {
         let capacity = 1 << order;
         let (mut producer, mut consumer) = ends(capacity, 0u32.wrapping_sub(back));
-        // What lies between the consumer's published index and the producer's counts as occupied.
+        // Slots between the consumer's published index and the producer's index count as occupied.
         let (mut oracle, mut unflushed, mut next, mut asleep) = (VecDeque::new(), 0, 0, false);
         for op in ops {
             match op {
@@ -106,13 +106,13 @@ proptest! {
         }
     }
 
-    /// Whatever a peer writes into its index, it is believed only if an honest one could stand there.
+    /// An index from a peer is accepted only if an honest peer could have written it.
     #[test]
     fn any_index_is_checked(first: u32, a in 0u32..=8, b in 0u32..=8, hostile: u32, near in -12i32..12) {
         prop_assume!(a + b <= 8);
         for seen in [hostile, first.wrapping_add_signed(near)] {
             let (mut producer, mut consumer) = ends(8, first);
-            // `a` popped but not yet given back, `b` known to be there.
+            // `a` popped but not yet returned, `b` known to be present.
             consumer.consumed = first.wrapping_add(a);
             consumer.produced = first.wrapping_add(a + b);
             consumer.memory.producer().store(seen, Ordering::Relaxed);
@@ -251,7 +251,7 @@ fn private_pairs_have_sane_capacities() {
     }
 }
 
-/// Two threads, many turns round the ring and across the indices' wrap; Miri checks it for data races.
+/// Two threads, many rounds of the ring and across the indices' wrap; Miri checks for data races.
 #[test]
 fn two_threads_pass_entries_in_order() {
     let count = if cfg!(miri) { 60 } else { 200_000 };

@@ -1,4 +1,4 @@
-//! Seals hold against everything that an application can try with the descriptors it gets.
+//! Seals withstand everything that an application can try with its descriptors.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -50,14 +50,15 @@ fn a_segment_sealed_against_writes_is_read_only_for_everybody_but_the_first_mapp
         rustix::fs::fallocate(&fd, punch, 0, PAGE as u64),
         Err(Errno::PERM)
     );
-    // Opening the file anew gives a fresh description, and the same seals.
+    // Opening the file again gives a new description with the same seals.
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let reopened = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     assert_eq!(
         Mapping::of_memfd(&reopened, LEN, Access::ReadWrite).unwrap_err(),
         Errno::PERM
     );
-    // SAFETY: only the protection of this test's own mapping is to change, and the kernel refuses.
+    // SAFETY: the call would change only the protection of this test's own mapping, and the kernel
+    // refuses it.
     let raised = unsafe {
         let flags = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
         rustix::mm::mprotect(reader.base.as_ptr().cast(), LEN, flags)
@@ -102,7 +103,7 @@ fn only_sealed_segments_of_the_announced_size_are_adopted() {
     let error = adopt(segment().finish().unwrap(), LEN + PAGE);
     assert_eq!(
         error.to_string(),
-        "the session's rings has 8192 bytes where 12288 were announced"
+        "the session's rings has 8192 bytes, but 12288 were announced"
     );
 
     let (pipe, _) = std::io::pipe().unwrap();

@@ -1,4 +1,4 @@
-//! A session from both ends: shapes, a call there and back, and what a hostile app can reach.
+//! A session from both ends: shapes, a call and its reply, and the reach of a hostile app.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -17,7 +17,7 @@ fn small() -> SessionShape {
     }
 }
 
-/// Both ends, the descriptors having travelled through a control socket.
+/// Both ends, after the descriptors went through a control socket.
 fn open(shape: &SessionShape) -> (DaemonEnd, AppEnd) {
     let (daemon, fds) = create(shape).unwrap();
     let (here, there) = ControlSocket::pair().unwrap();
@@ -134,7 +134,7 @@ fn the_app_cannot_cut_a_segment_or_write_the_receive_heap() {
             ..
         })
     ));
-    // Its own heap it may write, by any means; the daemon only ever copies out of it.
+    // The app may write its own heap by any means; the daemon only copies from it.
     assert_eq!(rustix::io::pwrite(&fds.send_heap, b"mine", 0), Ok(4));
 }
 
@@ -226,12 +226,12 @@ fn an_app_refuses_segments_that_are_not_as_announced() {
     let error = AppEnd::attach(&announced, fds).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "the session's send heap has 1048576 bytes where 2097152 were announced"
+        "the session's send heap has 1048576 bytes, but 2097152 were announced"
     );
     let error = SessionFds::from_packet(Vec::new()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "a session comes with 5 file descriptors, and 0 came"
+        "a session needs 5 file descriptors, but 0 came"
     );
 }
 
@@ -257,7 +257,7 @@ fn spans_and_delivered_blocks_outlive_their_session() {
     assert_eq!(&*delivered, b"def");
 }
 
-/// Another process has the daemon's end, as far as can be told from what it gets.
+/// Another process has the daemon's end, as far as it can tell.
 fn hand_over(daemon: &mut DaemonEnd, app: &mut AppEnd) -> DaemonEnd {
     let standing = daemon.standing();
     let lent = daemon
@@ -273,7 +273,7 @@ fn hand_over(daemon: &mut DaemonEnd, app: &mut AppEnd) -> DaemonEnd {
 #[test]
 fn another_process_goes_on_where_this_one_stood() {
     let (mut daemon, mut app) = open(&small());
-    // The rings are at different places, and each is half full.
+    // The rings are at different positions, and each is half full.
     for at in 0..11u8 {
         app.submissions.push(&[at; 64]).unwrap();
         daemon.completions.push(&[at; 64]).unwrap();
@@ -299,7 +299,7 @@ fn another_process_goes_on_where_this_one_stood() {
         next.completions.push(&[at; 64]).unwrap();
     }
     assert!(next.completions.push(&[0; 64]).is_err(), "capacity");
-    // It wakes, and is woken.
+    // It wakes the app, and the app wakes it.
     assert!(app.completions.pop().unwrap().is_some());
     next.wake.wake();
     assert_eq!(app.wake.wait(Some(Duration::from_secs(5))), Ok(true));
@@ -316,7 +316,7 @@ fn another_process_goes_on_where_this_one_stood() {
     assert!(app.receive_heap.claim(first, 3).is_err());
     assert_eq!(&*claimed, b"one", "what was claimed stays");
 
-    // What was delivered before is given back to nobody; what wasn't delivered can't be.
+    // Blocks delivered earlier are freed without effect; undelivered ones can't be freed.
     next.receive_heap.free(claimed.into_offset()).unwrap();
     assert_eq!(
         next.receive_heap.free(second + 64),
@@ -352,7 +352,7 @@ fn what_cannot_be_gone_on_with_is_refused() {
     let few = resume(&standing, few.into_iter().take(3).collect());
     assert_eq!(
         few.unwrap_err().to_string(),
-        "a session comes with 4 file descriptors, and 3 came"
+        "a session needs 4 file descriptors, but 3 came"
     );
     let last = Standing {
         receive_heap_end: MAX_RECEIVE_OFFSETS,

@@ -1,4 +1,4 @@
-//! What an application can do with the descriptors it gets, and what it can't.
+//! The possibilities of an application with its descriptors, and their limits.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// The tokens of the events that wait on an epoll.
+/// The tokens of the pending events of an epoll.
 fn events(epoll: &OwnedFd) -> Vec<u64> {
     let mut buffer = [MaybeUninit::<Event>::uninit(); 8];
     let none = Timespec {
@@ -78,8 +78,8 @@ fn the_app_can_neither_fill_nor_drain_nor_unwatch_the_wake() {
         Err(Errno::INVAL)
     );
     assert_eq!(rustix::io::read(&app, &mut counter), Err(Errno::INVAL));
-    // A watch is known by the watched description, of which the app has no descriptor: a number won't
-    // do, nor will an eventfd of its own.
+    // The watched description identifies a watch, and the app has no descriptor for it: neither a
+    // number nor an eventfd of its own will do.
     let own = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
     assert_eq!(epoll::delete(&app, &own), Err(Errno::NOENT));
     assert_eq!(
@@ -141,7 +141,7 @@ fn a_doorbell_that_its_app_jams_harms_nobody_else() {
     let (mut other, other_app) = Doorbell::create().unwrap();
     jammed.watch(&epoll, 1).unwrap();
     other.watch(&epoll, 2).unwrap();
-    // Fill the counter, then make the shared description block: whoever wrote now would hang.
+    // Fill the counter, then make the shared description block: a write would hang now.
     rustix::io::write(&app, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     let flags = rustix::fs::fcntl_getfl(&app).unwrap();
     rustix::fs::fcntl_setfl(&app, flags - OFlags::NONBLOCK).unwrap();

@@ -5,14 +5,14 @@
 //!
 //! ```text
 //! rules none one       -> rules none one    (client) from now on, one of these rules is in force
-//! report               -> a line of JSON    what was counted since the start
+//! report               -> a line of JSON    the counts since the start
 //! stop                 -> a line of JSON    (client) the same, once every call has been answered
 //! ```
 //!
-//! **Judging the judge.** While a policy is being changed, either its old or its new rule may decide a
-//! call. So the driver announces every rule that may be in force, and the client remembers which were
-//! at any time between a call's submission and its end: if all of them say the same about the customer,
-//! the outcome is certain and checked; otherwise either outcome is right.
+//! **Checking the decisions.** While a policy is being changed, either its old or its new rule may
+//! decide a call. So the driver announces every rule that may be in force, and the client records
+//! which were in force at any time between a call's submission and its end. If all of them agree
+//! about the customer, the outcome is certain and checked; otherwise either outcome is right.
 
 use std::collections::HashSet;
 use std::io::Write;
@@ -35,13 +35,13 @@ use tollgate_conformance::hotel::{
 };
 use tollgate_conformance::workload::{Booking, Bookings, blocked_names, other_names};
 
-/// A call without an answer for this long is a lost call.
+/// A call without an answer for this time is lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Latencies kept between two reports; beyond it a report describes the first ones.
+/// The latencies kept between two reports; beyond that a report describes the first ones.
 const MAX_LATENCIES: usize = 2_000_000;
 
-/// The message with which the access list denies.
+/// The message of the access list's denials.
 pub(crate) const DENIAL: &str = "customer is on the block list";
 
 fn open(socket: &str, app: &str) -> Result<Session, String> {
@@ -60,7 +60,7 @@ fn orders() -> impl Iterator<Item = String> {
 
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // The driver is gone, and with it whoever wanted to know.
+    // The driver is gone, and nobody reads the output.
     let _gone = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
@@ -118,20 +118,20 @@ pub(crate) fn server(socket: &str) -> Result<(), String> {
     })
 }
 
-/// What may decide a call.
+/// The rules that may decide a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// Everybody may book.
+    /// All customers may book.
     None,
     /// The workload's block list.
     One,
     /// Another block list of the same length.
     Two,
-    /// A policy that never comes to a verdict: every call must fail.
+    /// A policy that never reaches a verdict: every call must fail.
     Broken,
 }
 
-/// What must happen to a call.
+/// The required outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Allow,
@@ -142,7 +142,7 @@ enum Verdict {
 struct Judge {
     one: HashSet<String>,
     two: HashSet<String>,
-    /// All rules that were ever announced, in order; several at once are several sets.
+    /// All rules ever announced, in order; alternatives are announced together, as a set.
     history: Vec<Vec<Rule>>,
 }
 
@@ -173,8 +173,8 @@ impl Judge {
         }
     }
 
-    /// What must become of a call that was submitted at `since` in the history and has just ended;
-    /// `None` if rules with different verdicts were in force meanwhile.
+    /// The required outcome of a call that was submitted at `since` in the history and has just
+    /// ended; `None` if rules with different verdicts were in force in between.
     fn certain(&self, since: usize, customer: &str) -> Option<Verdict> {
         let rules = self.history[since..].iter().flatten();
         let mut verdicts = rules.map(|&rule| self.verdict(rule, customer));
@@ -183,7 +183,7 @@ impl Judge {
     }
 }
 
-/// What was counted since the start.
+/// The counts since the start.
 #[derive(Debug, Default)]
 struct Counts {
     answered: u64,
@@ -198,7 +198,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Takes note of one outcome; `certain` is what it must be.
+    /// Records one outcome; `certain` is the required one.
     fn count(&mut self, customer: &str, certain: Option<Verdict>, outcome: &Result<(), Status>) {
         self.answered += 1;
         let observed = match outcome {
@@ -277,7 +277,7 @@ struct Customers {
 /// A call that ended.
 struct Ended {
     booking: Booking,
-    /// The place in the rules' history when it was submitted.
+    /// The position in the rules' history at its submission.
     since: usize,
     latency: Duration,
     outcome: Result<(), Status>,
@@ -306,7 +306,7 @@ impl Customers {
             }
         }
         say(&self.report());
-        // The end of the orders ends the process; until then the last report stands.
+        // The end of the orders ends the process; until then the last report is valid.
         while self.orders.recv().is_ok() {}
         Ok(())
     }

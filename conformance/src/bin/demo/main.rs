@@ -7,12 +7,12 @@
 //!  └─ demo client          a tenant's bookings, on a
 //! ```
 //!
-//! Policies are pushed, attached and detached by the real command line, while calls flow. What is
-//! expected is computed from the workload, not estimated; the table at the end compares it with what
-//! was observed, and the exit status is 0 only if all of it is equal.
+//! The real command line pushes, attaches and detaches policies while calls flow. The expected
+//! counts are computed from the workload, not estimated; the table at the end compares them with
+//! the observed ones, and the exit status is 0 only if all are equal.
 //!
-//! `server` and `client` are this program again (see `hotel.rs`); both use generated stubs, and take
-//! orders on their standard input.
+//! `server` and `client` are this program again (see `hotel.rs`); both use generated stubs, and
+//! take orders on their standard input.
 #![forbid(unsafe_code)]
 
 mod hotel;

@@ -1,4 +1,4 @@
-//! The story itself: what is started, changed and compared, in the order in which it is shown.
+//! The story itself: all steps, in the order in which they are shown.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,7 +22,7 @@ const EVIL_IN_FLIGHT: &str = "4";
 /// The place of every attachment here.
 const SERVICE: &str = "hotel.Reservation";
 
-/// Tells the whole story; says whether everything was as expected.
+/// Tells the whole story; returns whether everything was as expected.
 pub(crate) fn tell() -> Result<bool, String> {
     let terminal = Terminal::new();
     let mut story = Story::begin(&terminal)?;
@@ -49,7 +49,7 @@ struct Story<'a> {
 struct App {
     process: Process,
     orders: ChildStdin,
-    /// Lines that were answers to earlier orders.
+    /// The lines that answered earlier orders.
     read: usize,
 }
 
@@ -97,7 +97,7 @@ fn parse(report: &str) -> Result<Report, String> {
         .map_err(|error| format!("{error} in {report:?}"))
 }
 
-/// What an application counted since its start.
+/// An application's counts since its start.
 struct Report(Value);
 
 impl Report {
@@ -105,7 +105,7 @@ impl Report {
         self.0[name].as_u64().unwrap_or_default()
     }
 
-    /// How much was counted since `earlier`.
+    /// The increase since `earlier`.
     fn since(&self, earlier: &Report, name: &str) -> u64 {
         self.count(name) - earlier.count(name)
     }
@@ -165,7 +165,7 @@ impl<'a> Story<'a> {
             after.since(&before, "ok"),
         ));
         rows.push(Expectation {
-            what: "  of them there were any",
+            what: "  number of plain calls",
             expected: "more than 0".to_owned(),
             observed: grouped(answered),
             met: answered > 0,
@@ -204,7 +204,7 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// One listed customer's booking by hand, to show what its caller gets.
+    /// A booking of one listed customer by hand, to show its error.
     fn show_a_denied_call(&self) -> Result<(), String> {
         let customer = blocked_names().swap_remove(0);
         let request = json!({ "customer_name": customer }).to_string();
@@ -319,12 +319,12 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// What holds for the whole story, and afterwards.
+    /// Checks for the whole story, and for the end.
     fn end(mut self, rows: &mut Vec<Expectation>) -> Result<(), String> {
         self.terminal.chapter(5, "The end");
         let last: Report = parse(&self.client.order("stop")?)?;
         self.terminal
-            .tell("the client has stopped, and every call of it has been answered");
+            .tell("the client has stopped, and each of its calls has been answered");
         let seen = self.server.report()?.count("seen");
         rows.push(equal(
             "calls that the server saw: the confirmed ones",
@@ -364,7 +364,8 @@ impl<'a> Story<'a> {
         Ok(())
     }
 
-    /// Announces every rule that may decide during a change, makes it, and announces the one that remains.
+    /// Announces every rule that may decide during a change, makes the change, and announces the
+    /// remaining rule.
     fn changing(
         &mut self,
         during: &str,
@@ -376,7 +377,7 @@ impl<'a> Story<'a> {
         self.client.order(&format!("rules {after}")).map(|_| ())
     }
 
-    /// Lets calls flow for some seconds, and shows them.
+    /// Lets calls flow for some seconds, and shows their counts.
     fn flow(&mut self, seconds: u32) -> Result<Report, String> {
         let begin = Instant::now();
         let mut last = None;

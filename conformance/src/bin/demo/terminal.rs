@@ -1,9 +1,9 @@
-//! What the demo looks like: colours on a terminal that wants them, plain lines elsewhere.
+//! The demo's output: colours on a terminal that supports them, plain lines elsewhere.
 
 use std::io::{IsTerminal, Write};
 use std::time::Instant;
 
-/// Standard output, and when the demo began.
+/// Standard output, and the start time of the demo.
 pub(crate) struct Terminal {
     is_terminal: bool,
     colours: bool,
@@ -49,7 +49,7 @@ impl Terminal {
         self.line(&format!("   {sentence}"));
     }
 
-    /// A command that was run, and what it printed.
+    /// A command and its output.
     pub(crate) fn command(&self, command: &str, output: &str) {
         let output = output.trim();
         let arrow = if output.is_empty() {
@@ -64,7 +64,7 @@ impl Terminal {
         ));
     }
 
-    /// The state of something that takes a while: replaces the last such line on a terminal.
+    /// The progress of a longer step: replaces the last such line on a terminal.
     pub(crate) fn progress(&self, done: f64, text: &str) {
         const WIDTH: usize = 16;
         let filled = ((done.clamp(0.0, 1.0) * WIDTH as f64) as usize).min(WIDTH);
@@ -79,7 +79,7 @@ impl Terminal {
         }
     }
 
-    /// The table at the end; says whether all of it is as expected.
+    /// Prints the table at the end; returns whether everything is as expected.
     pub(crate) fn table(&self, rows: &[Expectation]) -> bool {
         let width = |text: fn(&Expectation) -> &str| {
             rows.iter()
@@ -120,7 +120,7 @@ impl Terminal {
                 GREEN,
                 &format!("Everything went as expected, in {seconds} s."),
             ),
-            false => self.paint(RED, "Something went otherwise than expected; see above."),
+            false => self.paint(RED, "Not everything went as expected; see above."),
         };
         self.line(&format!("\n{verdict}"));
         met
@@ -140,7 +140,8 @@ impl Terminal {
 
     fn write(&self, text: &str) {
         let mut out = std::io::stdout().lock();
-        // Whoever closed the terminal doesn't want the story; the exit status still tells its end.
+        // A user that closed the terminal doesn't need the output; the exit status still has the
+        // result.
         let _closed = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     }
 }

@@ -6,8 +6,8 @@ mod common;
 use super::*;
 use common::{Random, subjects};
 
-/// The short cut is taken for what encoders write, and for unknown fields at the end; agreement alone would also hold if it
-/// never were.
+/// The fast path is used for the output of encoders, and for unknown fields at the end; a test of
+/// equal results alone would also pass if it never was.
 #[test]
 fn messages_in_order_are_read_by_machine_code() {
     // Groups, and arrays and maps of closed enums, are left to the interpreter.
@@ -31,7 +31,7 @@ fn messages_in_order_are_read_by_machine_code() {
     }
 }
 
-/// Buffers grow while there is room to grow, and what doesn't fit then is the interpreter's to judge.
+/// Buffers grow up to a limit; the interpreter decides about messages beyond it.
 #[test]
 fn messages_longer_than_the_first_buffer_are_carried() {
     let all = subjects();

@@ -1,20 +1,23 @@
-//! A link taken apart, for another process to go on with: the same connection, at the very byte where it stands.
+//! A frozen link, which another process can continue: the same connection, at exactly the same
+//! byte.
 //!
 //! ```text
-//!  handshake      role, state, both HELLOs, what both ends offer now
-//!  received       what came and hasn't been parsed: less than a frame, or frames whose turn hasn't come
-//!  incoming       the large body that is being read: its length, how much of it is there, whether it is given up, its tag
-//!  sealed ...     how many frames either end has sealed, and of which secret; keys are derived anew, from the key that this process has
-//!  description    the pieces of a BOUND that are here
-//!  queued         what waits to leave, whose first bytes may be the middle of a frame
-//!  credit ...     both windows, calls that wait for their answer, when the peer was last heard
+//!  handshake      role, state, both HELLOs, the features that both ends offer now
+//!  received       received bytes that weren't parsed: part of a frame, or frames that wait for their turn
+//!  incoming       the large body being read: its length, the bytes so far, whether it is skipped, its tag
+//!  sealed ...     the number of frames that each end has sealed, and the secret's id; keys are derived again from this process's key
+//!  description    the received pieces of a BOUND
+//!  queued         queued bytes, which may begin in the middle of a frame
+//!  credit ...     both windows, unanswered calls, the time of the peer's last bytes
 //! ```
 //!
-//! Whoever freezes a link neither reads from its socket nor writes to it afterwards, unless the other process gives up. What waits to
-//! leave is copied, out of shared memory, too, so no token outlives the freezing. Bytes lie beside the form; it has their places.
-//! What a link has moved is counted anew.
+//! After freezing a link, its process neither reads from its socket nor writes to it, unless the
+//! other process gives up. Queued bytes are copied, including those in shared memory, so no token
+//! outlives the freezing. Bytes are stored outside the form, which has their positions. The counts
+//! of moved bytes restart at zero.
 //!
-//! The form is read as the engine's: what isn't known is skipped, what is missing is as its declaration says.
+//! The form is parsed like the engine's: unknown fields are skipped, missing ones have their
+//! declared defaults.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -31,7 +34,8 @@ use crate::rx::Rx;
 use crate::seal::{Seal, TAG, What};
 use crate::tx::Tx;
 
-/// What a link is between two turns, without its socket; the bytes that it refers to lie where [`Link::freeze`] has put them.
+/// The state of a link between two turns, without its socket; the bytes that it refers to are where
+/// [`Link::freeze`] has put them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FrozenLink {
     #[serde(with = "RoleForm")]
@@ -42,7 +46,7 @@ pub struct FrozenLink {
     peer_hello: Bytes,
     offers: u32,
     peer_offers: u32,
-    /// What was dialled, or where it arrived. Those of before this have no key.
+    /// The dialled address, or the address of arrival. Links that predate this field have no key.
     #[serde(default = "nowhere")]
     address: SocketAddr,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -72,7 +76,7 @@ pub struct FrozenLink {
     heard_ns: u64,
 }
 
-/// Where bytes begin among those beside the form, and how many they are.
+/// The position and length of bytes outside the form.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Bytes {
     at: usize,
@@ -123,7 +127,7 @@ enum StateForm {
     Ended,
 }
 
-/// Why a link can't go on in this process: one sentence.
+/// The reason why a link can't continue in this process: one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unportable(pub String);
 
@@ -149,14 +153,14 @@ impl Bytes {
         let rest = bytes.get(self.at..).unwrap_or_default();
         rest.get(..self.len).ok_or_else(|| {
             let Bytes { at, len } = self;
-            Unportable(format!("{len} bytes of a link at {at} aren't there"))
+            Unportable(format!("{len} bytes of a link at {at} are missing"))
         })
     }
 }
 
 impl Link {
-    /// The link as it is, its bytes at the end of `out`; `None` if it has ended. It stays as it is, and the caller lets it rest: what would
-    /// be sent or received from here on would be so twice.
+    /// The link's state, with its bytes at the end of `out`; `None` if it has ended. The link is
+    /// unchanged, and the caller must not use it: further bytes would be sent or received twice.
     pub fn freeze(&self, out: &mut Vec<u8>) -> Option<FrozenLink> {
         if self.failed.is_some() || self.handshake.state() == State::Ended {
             return None;
@@ -207,11 +211,11 @@ impl Link {
         })
     }
 
-    /// The link that [was frozen](Self::freeze), with the bytes beside it. What this code offers and the other didn't is offered to the
-    /// peer now, if it can be told.
+    /// Restores a link that [was frozen](Self::freeze), with its bytes. Features that this code
+    /// offers and the other process didn't are offered to the peer now, if possible.
     ///
     /// # Errors
-    /// Both ends have agreed on something that this code doesn't know; or no link can have been like that.
+    /// Both ends have agreed on a feature that this code doesn't know; or the state is impossible.
     pub fn thaw(frozen: FrozenLink, bytes: &[u8], config: &LinkConfig) -> Result<Link, Unportable> {
         let handshake = Handshake::thaw(
             FrozenHandshake {
@@ -242,7 +246,7 @@ impl Link {
         });
         let incoming = frozen.incoming.map(|body| {
             ensure(body.tag.is_some() == opener.is_some(), || {
-                "a large message whose tag is missing".to_owned()
+                "a large message's tag is missing".to_owned()
             })?;
             let check = body.tag.zip(opener.as_ref());
             Ok(Incoming {
@@ -277,7 +281,7 @@ impl Link {
             pong: frozen.pong,
             going_away: frozen.going_away,
             failed: None,
-            // That it takes a while to be handed over isn't the peer's silence.
+            // The time of the handover isn't the peer's silence.
             heard: true,
             pinged: frozen.pinged,
             started_ns: frozen.started_ns,
@@ -290,7 +294,7 @@ impl Link {
 
     fn check(&self, received: usize) -> Result<(), Unportable> {
         ensure(received <= limits::RX_BUFFER, || {
-            format!("{received} bytes were received and not looked at")
+            format!("{received} bytes were received and not parsed")
         })?;
         if let Some(Incoming { len, filled, .. }) = self.incoming {
             ensure(filled < len && len <= limits::MAX_MESSAGE as usize, || {
@@ -324,7 +328,7 @@ impl Link {
         )
     }
 
-    /// Offers the peer what this code knows, if that isn't what it was offered.
+    /// Offers the peer this code's features, if they differ from the earlier offer.
     fn renew(&mut self) {
         let can_be_told = self.is_ready() && self.features() & FEATURE_RENEWAL != 0;
         if can_be_told && self.handshake.offer(FEATURES) {
@@ -335,7 +339,7 @@ impl Link {
     }
 }
 
-/// What seals, and what opens: as far as the handshake has come, and of the key that it began with.
+/// The seals of both directions, as far as the handshake has come, with the link's original key.
 fn seals_again(
     handshake: &Handshake,
     frozen: &FrozenLink,
@@ -349,17 +353,17 @@ fn seals_again(
     let expected = [has_proved, is_ready].map(|so_far| so_far && handshake.is_sealed());
     let there = [frozen.sealed, frozen.opened].map(|frames| frames.is_some());
     ensure(expected == there, || {
-        "whether its frames are sealed isn't what the HELLOs say".to_owned()
+        "the HELLOs and the state disagree about sealed frames".to_owned()
     })?;
     if frozen.sealed.is_some() && frozen.secret_id != Some(handshake.secret_id()) {
-        let why = "the key isn't the one that it began with";
+        let why = "the key isn't the link's original key";
         return Err(Unportable(why.to_owned()));
     }
     let again = |role, frames: Option<u64>| frames.and_then(|frames| handshake.seal(role, frames));
     Ok((again(own, frozen.sealed), again(theirs, frozen.opened)))
 }
 
-/// `Err` with a sentence, unless `holds`.
+/// Returns `Err` with a message, unless `holds`.
 fn ensure(holds: bool, sentence: impl FnOnce() -> String) -> Result<(), Unportable> {
     match holds {
         true => Ok(()),

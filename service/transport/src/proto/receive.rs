@@ -1,4 +1,5 @@
-//! The frames that a peer sends: judged by their header before any of their payload is kept, booked, and clothed as events.
+//! Received frames: each is validated by its header before any payload is kept, accounted for, and
+//! presented as an event.
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::Metadata;
@@ -22,15 +23,15 @@ pub(super) enum Found {
     },
     Large {
         header: Header,
-        /// Where its metadata lies.
+        /// The position of its metadata.
         metadata: (usize, usize),
-        /// Bytes of the message.
+        /// The bytes of the message.
         len: usize,
     },
 }
 
 impl Link {
-    /// Finds the next frame that yields an event; deals with the others.
+    /// Finds the next frame that yields an event; handles the others.
     pub(super) fn next_frame(&mut self) -> Result<Option<Found>, LinkError> {
         self.description
             .take_if(|description| description.bytes.len() == description.len);
@@ -86,7 +87,7 @@ impl Link {
         }
     }
 
-    /// Bytes of the tag behind the next frame's header.
+    /// The bytes of the tag after the next frame's header.
     fn tag_room(&self) -> usize {
         match self.opener {
             Some(_) => TAG,
@@ -94,7 +95,7 @@ impl Link {
         }
     }
 
-    /// Whether what lies there, behind its header and tag, is what the peer sent next.
+    /// Checks that these bytes, after their header and tag, are what the peer sent next.
     fn open(&mut self, what: What, start: usize, end: usize) -> Result<(), LinkError> {
         let Some(opener) = &mut self.opener else {
             return Ok(());
@@ -109,7 +110,7 @@ impl Link {
         Ok(())
     }
 
-    /// The same of what comes before a large body, and ends with that one's tag.
+    /// The same for the part before a large body, which ends with the body's tag.
     fn open_head(&mut self, start: usize, end: usize) -> Result<Option<BodyCheck>, LinkError> {
         let Some(opener) = &self.opener else {
             return Ok(None);
@@ -122,7 +123,7 @@ impl Link {
         Ok(Some(BodyCheck { tag, cover, seen }))
     }
 
-    /// Judges a header by itself, before any of its payload is kept.
+    /// Validates a header by itself, before any of its payload is kept.
     fn judge(&self, header: &Header) -> Result<(), LinkError> {
         let Header { kind, len, .. } = *header;
         if !kind.is_known(self.features()) {
@@ -157,7 +158,7 @@ impl Link {
         Ok(())
     }
 
-    /// The longest payload that such a frame may have at present, bytes.
+    /// The longest allowed payload of such a frame at present, in bytes.
     fn longest(&self, header: &Header) -> u32 {
         let metadata = if header.has_metadata() {
             metadata_room(limits::MAX_METADATA) as u32
@@ -182,7 +183,7 @@ impl Link {
         }
     }
 
-    /// The first field that this kind uses, with a value that it may not have.
+    /// The first field of this kind with an invalid value.
     fn out_of_range(&self, header: &Header) -> Option<&'static str> {
         let Header {
             kind, aux, amount, ..
@@ -205,7 +206,8 @@ impl Link {
         }
     }
 
-    /// Bytes of a frame's payload that its metadata takes, judged before they are kept. `None`: its length isn't here yet.
+    /// The bytes of a frame's payload for its metadata, validated before they are kept. `None`: the
+    /// length hasn't come yet.
     fn metadata_room(&self, header: &Header) -> Result<Option<usize>, LinkError> {
         if !header.has_metadata() {
             return Ok(Some(0));
@@ -243,7 +245,7 @@ impl Link {
         }
     }
 
-    /// Judges the metadata at the beginning of a payload, if there is any.
+    /// Validates the metadata at the beginning of a payload, if there is any.
     fn check_metadata(&self, kind: Kind, start: usize, end: usize) -> Result<(), LinkError> {
         let block = self.rx.bytes(start, end).get(METADATA_FIXED..);
         match Metadata::check(block.unwrap_or_default()) {
@@ -252,7 +254,7 @@ impl Link {
         }
     }
 
-    /// Books a frame of a call; refuses what the peer had no right to send.
+    /// Accounts for a frame of a call; refuses frames that the peer had no right to send.
     fn account(&mut self, header: &Header) -> Result<(), LinkError> {
         self.handshake.on_other(header.kind)?;
         match header.kind {
@@ -282,7 +284,7 @@ impl Link {
         Ok(())
     }
 
-    /// Takes a whole frame; says whether it yields an event.
+    /// Processes a whole frame; returns whether it yields an event.
     fn on_frame(
         &mut self,
         header: Header,
@@ -337,15 +339,15 @@ impl Link {
                 self.pong = Some(header.call);
                 return Ok(None);
             }
-            // It only shows that the peer is there, which `heard` already says.
+            // It only shows that the peer is alive, which `heard` already records.
             Kind::PONG => return Ok(None),
-            // What else it says is in the header, or in a message that isn't judged here.
+            // Everything else is in the header, or in a message that isn't validated here.
             _ => {}
         }
         Ok(frame)
     }
 
-    /// Bytes that the metadata of a frame takes that is here whole and whose length has been judged.
+    /// The bytes of metadata in a whole frame whose length was validated.
     fn whole_metadata(&self, header: &Header, start: usize) -> usize {
         if !header.has_metadata() {
             return 0;
@@ -354,7 +356,7 @@ impl Link {
         metadata_room(u32_at(fixed, 0) as usize)
     }
 
-    /// Takes a BOUND's piece of the peer's schema description; whether that is complete now.
+    /// Adds a BOUND's piece of the peer's schema description; returns whether it is complete.
     fn describe(&mut self, header: &Header, start: usize, end: usize) -> Result<bool, LinkError> {
         let malformed = LinkError::Malformed {
             kind: Kind::BOUND,
@@ -405,7 +407,7 @@ impl Link {
         Ok(())
     }
 
-    /// Does what the handshake decided.
+    /// Carries out the handshake's decision.
     fn proceed(&mut self, action: Action) -> Option<Found> {
         let (own, theirs) = match self.handshake.role() {
             Role::Initiator => (Role::Initiator, Role::Responder),
@@ -428,7 +430,7 @@ impl Link {
         Some(Found::Ready)
     }
 
-    /// Clothes a frame, already judged, as an event.
+    /// Presents a validated frame as an event.
     pub(super) fn present(&mut self, found: Found) -> Event<'_> {
         let (header, metadata, payload) = match found {
             Found::Ready => {
@@ -453,7 +455,7 @@ impl Link {
                 (header, present_metadata(metadata), payload)
             }
         };
-        const JUDGED: &str = "on_frame has judged the payload";
+        const JUDGED: &str = "on_frame has validated the payload";
         match header.kind {
             kind if kind.has_message() => {
                 self.moved.received += payload.len() as u64;
@@ -511,12 +513,12 @@ impl Link {
     }
 }
 
-/// A frame's metadata, already judged.
+/// A frame's metadata, already validated.
 fn present_metadata(bytes: &[u8]) -> Metadata<'_> {
     Metadata::of_checked(bytes.get(METADATA_FIXED..).unwrap_or_default())
 }
 
-/// Clothes a frame that brings a message, or none where there might be one.
+/// Presents a frame with a message, or a bare one, as an event.
 fn present_message<'a>(header: &Header, metadata: Metadata<'a>, body: Body<'a>) -> Event<'a> {
     let call = header.call;
     let (protobuf, bare, more) = (header.is_protobuf(), header.is_bare(), header.more());
@@ -588,7 +590,7 @@ fn split_bind(payload: &[u8]) -> Result<([u8; 32], &str, &str), LinkError> {
     Ok((*hash, utf8(Kind::BIND, tenant)?, utf8(Kind::BIND, service)?))
 }
 
-/// A REFUSED's sentence and description.
+/// A REFUSED's message and description.
 fn split_refused<'a>(header: &Header, payload: &'a [u8]) -> Result<(&'a str, &'a str), LinkError> {
     let malformed = LinkError::Malformed {
         kind: Kind::REFUSED,

@@ -1,4 +1,4 @@
-//! The frames that a daemon sends: each `send_*` queues one whole frame, or refuses it and changes nothing.
+//! Sent frames: each `send_*` queues one whole frame, or refuses it and changes nothing.
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::Metadata;
@@ -16,7 +16,7 @@ use crate::handshake::State;
 use crate::limits;
 use crate::tx::Token;
 
-/// What a body is, if it isn't an image.
+/// The form of a body that isn't an image.
 #[derive(Clone, Copy)]
 struct Form {
     protobuf: bool,
@@ -63,8 +63,8 @@ impl Link {
         Ok(self.put_image(header, image, token))
     }
 
-    /// Sends a further message of a call of this end's, and says whether `more` follow. It takes no credit of the link: the
-    /// stream's window is the caller's to keep. Metadata can't go beside it.
+    /// Sends a further message of a call of this end, and whether `more` follow. It uses no credit
+    /// of the link: the caller manages the stream's window. It can't have metadata.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -89,8 +89,9 @@ impl Link {
         Ok(self.put_image(header.with_more(more), image, token))
     }
 
-    /// Sends a message of the reply to a call of the peer's, which isn't answered by it: [`Link::send_reply`] or
-    /// [`Link::send_status`] still follows. The first may have metadata beside it. The stream's window is the caller's to keep.
+    /// Sends a message of the reply to one of the peer's calls, without answering it:
+    /// [`Link::send_reply`] or [`Link::send_status`] still follows. The first may have metadata.
+    /// The caller manages the stream's window.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -108,7 +109,7 @@ impl Link {
         Ok(self.put_image(header, image, token))
     }
 
-    /// Tells the peer how much of the requests of a call of its own was consumed.
+    /// Tells the peer how much of its own call's requests was consumed.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -120,7 +121,7 @@ impl Link {
         self.stream_credit(Kind::REQUEST_CREDIT, call, consumed)
     }
 
-    /// Tells the peer how much of the reply to a call of this end's was consumed.
+    /// Tells the peer how much of the reply to a call of this end was consumed.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -132,7 +133,7 @@ impl Link {
         self.stream_credit(Kind::RESPONSE_CREDIT, call, consumed)
     }
 
-    /// Answers a call of the peer's with a message: as protobuf if that is what the call was.
+    /// Answers one of the peer's calls with a message: as protobuf if the call was.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -155,9 +156,10 @@ impl Link {
         Ok(self.put_image(header, image, token))
     }
 
-    /// Answers a call of the peer's with a status, which is OK only on a link that [carries streams](Link::carries_streams). A
-    /// message over [`limits::MAX_TEXT`] bytes is cut at a character; when to try again (0: unknown) and the metadata, the trailers, are
-    /// left out if the peer doesn't understand them.
+    /// Answers one of the peer's calls with a status, which may be OK only on a link that [carries
+    /// streams](Link::carries_streams). A message over [`limits::MAX_TEXT`] bytes is cut at a
+    /// character. The time until a retry (0: unknown) and the trailers are omitted if the peer
+    /// doesn't support them.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -199,7 +201,7 @@ impl Link {
         Ok(())
     }
 
-    /// Tells the peer that nobody waits for this call of this end any more. Its one answer still comes.
+    /// Tells the peer that this end no longer waits for its call. The call is still answered once.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -215,8 +217,8 @@ impl Link {
         Ok(())
     }
 
-    /// Asks the peer to take calls for a service on behalf of a tenant. Calls may follow at once; they fail if the
-    /// bind is refused.
+    /// Asks the peer to accept calls for a service on behalf of a tenant. Calls may follow at once;
+    /// they fail if the bind is refused.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -247,8 +249,8 @@ impl Link {
         Ok(())
     }
 
-    /// Accepts a bind of the peer's. `description` is this end's schema if it isn't the one that the BIND states, otherwise
-    /// empty; it takes a link that [carries protobuf](Link::carries_protobuf).
+    /// Accepts one of the peer's binds. `description` is this end's schema if it differs from the
+    /// BIND's, otherwise empty; it needs a link that [carries protobuf](Link::carries_protobuf).
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -280,8 +282,9 @@ impl Link {
         Ok(())
     }
 
-    /// Refuses a bind of the peer's. `description` is this end's schema, if it is what differs; one that doesn't fit into
-    /// [`limits::MAX_CONTROL`] is left out, since half of it would only mislead a comparison.
+    /// Refuses one of the peer's binds. `description` is this end's schema, if the schemas differ;
+    /// one that doesn't fit into [`limits::MAX_CONTROL`] is omitted, since half of it would mislead
+    /// a comparison.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -315,7 +318,8 @@ impl Link {
         Ok(())
     }
 
-    /// Announces that this end takes no new calls or binds and makes none; what is outstanding is still answered.
+    /// Announces that this end takes no new calls or binds and makes none; calls in flight are
+    /// still answered.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.
@@ -332,8 +336,9 @@ impl Link {
         Ok(())
     }
 
-    /// The daemon no longer holds this many calls of the peer's, of this many payload bytes: the peer may send as many
-    /// again. It is told once a quarter of the window has gathered. More than the peer has used is ignored.
+    /// The daemon has released this many of the peer's calls, with this many payload bytes: the
+    /// peer may send as many again. It is told once a quarter of the window has accumulated. Any
+    /// excess over the peer's use is ignored.
     pub fn return_credit(&mut self, calls: u32, bytes: u64) {
         let used_calls = self.window.calls + self.surplus.calls - self.granted.calls;
         let used_bytes = self.window.bytes + self.surplus.bytes - self.granted.bytes;
@@ -347,15 +352,16 @@ impl Link {
         }
     }
 
-    /// The peer may have so many calls unanswered from now on, of so many payload bytes. A larger window it is told of at once. Of a
-    /// smaller one it learns nothing: what it has beyond that isn't returned to it once it is answered.
+    /// Sets the unanswered calls, and their payload bytes, that the peer may have. A larger window
+    /// is announced at once. A smaller one isn't announced: the excess isn't returned after its
+    /// answers.
     ///
     /// # Errors
-    /// Either is out of the range of a [`LinkConfig`](crate::LinkConfig).
+    /// Either is outside the range of a [`LinkConfig`](crate::LinkConfig).
     pub fn set_window(&mut self, calls: u32, bytes: u64) -> Result<(), ConfigError> {
         check_window(calls, bytes)?;
         let before = std::mem::replace(&mut self.window, Credit { calls, bytes });
-        // What the peer has or has used is all that there was, so neither sum shrinks.
+        // The peer's unused and used credit is the whole window, so neither sum shrinks.
         let had_calls = before.calls + self.surplus.calls;
         let had_bytes = before.bytes + self.surplus.bytes;
         self.surplus = Credit {
@@ -378,7 +384,7 @@ impl Link {
         self.returned.bytes -= bytes;
     }
 
-    /// Tells the peer of what was returned. Before the link is ready, that is kept.
+    /// Announces returned credit to the peer. Before the link is ready, it is kept.
     fn grant_returned(&mut self) {
         if !self.is_ready() || (self.returned.calls == 0 && self.returned.bytes == 0) {
             return;
@@ -455,7 +461,7 @@ impl Link {
         Ok(())
     }
 
-    /// The header of a REQUEST or RESPONSE, but for its call.
+    /// The header of a REQUEST or RESPONSE, without its call.
     fn stream_header(
         &self,
         kind: Kind,
@@ -475,7 +481,7 @@ impl Link {
         })
     }
 
-    /// The header of a body, which is refused here if the link can't carry it.
+    /// The header of a body; refused here if the link doesn't support it.
     fn body_header(&self, kind: Kind, image: &Image<'_>, form: Form) -> Result<Header, SendError> {
         let metadata = image.metadata.as_bytes().len();
         let refused = |field, value| Err(SendError::Field { field, value });
@@ -508,7 +514,7 @@ impl Link {
         Ok(header)
     }
 
-    /// Queues a header, the metadata that it announces, and the first bytes of what it is beside.
+    /// Queues a header, its metadata, and the first bytes of the message.
     fn begin(&mut self, header: Header, metadata: Metadata<'_>, first: &[u8]) {
         if header.has_metadata() {
             let block = metadata.as_bytes();

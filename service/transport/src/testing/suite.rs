@@ -1,4 +1,4 @@
-//! What every transport's links do.
+//! The common behaviour of every transport's links.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -13,29 +13,29 @@ use crate::error::{Blame, LinkError};
 use crate::io::{BodyOutcome, FlushOutcome, ReadOutcome};
 use crate::{Part, limits};
 
-/// How long a test waits for what has to come.
+/// How long a test waits for expected events.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A link with the loop that a daemon would run.
+/// A link with a daemon's loop.
 pub struct Node<T> {
-    /// What carries it.
+    /// The transport.
     pub io: T,
-    /// Every event, as printed.
+    /// Every event as text.
     pub said: Vec<String>,
-    /// Tokens that came back.
+    /// The returned tokens.
     pub sent: Vec<Token>,
-    /// The large body that is being read, and the words that it will end.
+    /// The large body being read, and its event's text.
     pub body: Option<(Vec<u8>, String)>,
-    /// Large bodies are given up.
+    /// Whether large bodies are skipped.
     pub skips: bool,
-    /// Bytes that it receives at once.
+    /// The bytes received at once.
     pub at_most: usize,
     /// Now, for the link, ns.
     started: Instant,
 }
 
 impl<T: LinkIo> Node<T> {
-    /// A link that has said nothing.
+    /// A link before any exchange.
     pub fn new(io: T) -> Node<T> {
         Node {
             io,
@@ -69,7 +69,8 @@ impl<T: LinkIo> Node<T> {
         self.io.flush()?;
         self.collect();
         let now_ns = self.started.elapsed().as_nanos() as u64;
-        // A machine that is busy, or emulated, or loses packets, isn't a peer that says nothing: it has more time for the handshake.
+        // A busy or emulated machine, or one that loses packets, isn't a silent peer: it gets more
+        // time for the handshake.
         let link = self.io.link();
         link.tick(if link.is_ready() { now_ns } else { now_ns / 8 })
     }
@@ -89,14 +90,14 @@ impl<T: LinkIo> Node<T> {
         Ok(())
     }
 
-    /// Takes the tokens that came back.
+    /// Takes the returned tokens.
     pub fn collect(&mut self) {
         while let Some(token) = self.io.poll_sent() {
             self.sent.push(token);
         }
     }
 
-    /// Sleeps until there is something to do, at most so long; whether it says that there is.
+    /// Sleeps until there is work, at most this long; returns whether there is.
     pub fn wait(&mut self, at_most: Duration) -> Result<bool, LinkError> {
         if !self.io.prepare_to_wait()? {
             return Ok(true);
@@ -114,7 +115,7 @@ impl<T: LinkIo> Node<T> {
     }
 }
 
-/// Does so again until it breaks, for as long as anything may take.
+/// Repeats this until it breaks, within the time limit.
 pub fn until<R>(what: &str, mut again: impl FnMut() -> ControlFlow<R>) -> R {
     let start = Instant::now();
     loop {
@@ -126,7 +127,7 @@ pub fn until<R>(what: &str, mut again: impl FnMut() -> ControlFlow<R>) -> R {
     }
 }
 
-/// Turns both until this is so.
+/// Turns both ends until this holds.
 pub fn turn_until<T: LinkIo>(
     what: &str,
     a: &mut Node<T>,
@@ -182,7 +183,7 @@ fn image<'a>(extents: &'a [Part<'a>]) -> Image<'a> {
     }
 }
 
-/// Small frames leave together, and say who is there.
+/// Small frames are sent together, and report the peer's liveness.
 pub fn small_calls_share_a_turn<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     assert_eq!(a.io.link().peer_name(), Some("b"));
@@ -197,7 +198,7 @@ pub fn small_calls_share_a_turn<B: Testbed>() {
     }
 }
 
-/// The same events as when the bytes are handed over in memory.
+/// The same events as when the bytes are moved in memory.
 pub fn every_kind_of_frame_arrives_as_it_was_said<B: Testbed>() {
     let expected = heard_in_memory();
     let (mut a, mut b) = joined::<B>();
@@ -212,7 +213,7 @@ pub fn every_kind_of_frame_arrives_as_it_was_said<B: Testbed>() {
     assert_eq!(b.said, expected);
 }
 
-/// What the conversation is without a transport.
+/// The conversation without a transport.
 fn heard_in_memory() -> Vec<String> {
     let [mut a, mut b] = [(Role::Initiator, 1), (Role::Responder, 2)].map(|(role, nonce)| {
         let setup = LinkSetup {
@@ -263,7 +264,7 @@ fn hand_over(from: &mut Link, to: &mut Link) -> Vec<String> {
     }
 }
 
-/// Messages larger than any buffer on the way, from shared memory; their tokens come back in order.
+/// Messages larger than any buffer in between, from shared memory; their tokens come back in order.
 pub fn large_extents_cross_a_full_connection_and_come_back<B: Testbed>() {
     cross_and_come_back::<B>(usize::MAX);
 }
@@ -310,7 +311,8 @@ fn cross_and_come_back<B: Testbed>(at_most: usize) {
     assert_eq!(a.said, [expected]);
 }
 
-/// Around every limit where a transport may treat a message differently, both ways at once, private and shared parts mixed.
+/// Sizes around every limit at which a transport may change its method, both ways at once, private
+/// and shared parts mixed.
 pub fn calls_of_all_sizes_arrive_in_order<B: Testbed>() {
     const EDGES: [usize; 9] = [
         0,
@@ -378,7 +380,7 @@ pub fn calls_of_all_sizes_arrive_in_order<B: Testbed>() {
     assert_eq!(b.said, expected);
 }
 
-/// A pending body is all that can be read.
+/// A pending body must be read first.
 pub fn a_body_must_be_read_before_the_next_read<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     call(a.io.link(), 1, &noise(1, 100_000));
@@ -395,7 +397,7 @@ pub fn a_body_must_be_read_before_the_next_read<B: Testbed>() {
     turn_until("the body", &mut a, &mut b, |_, b| !b.said.is_empty());
 }
 
-/// What is given up passes by, and what follows is there.
+/// A skipped body passes, and the next event follows.
 pub fn a_large_body_may_be_skipped<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     b.skips = true;
@@ -426,12 +428,12 @@ pub fn unpolled_events_are_not_mistaken_for_the_end<B: Testbed>() {
     turn_until("all calls", &mut a, &mut b, |_, b| b.said.len() == 8);
 }
 
-/// A peer that doesn't read takes what its buffers hold, and no more; in the other direction nothing is the matter.
+/// A peer that doesn't read accepts only what its buffers hold; the other direction is unaffected.
 pub fn who_is_not_read_from_stops_and_loses_nothing<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     let payload = noise(2, 60_000);
     let mut said = 0;
-    // a's buffers, and what is between.
+    // The buffers of a, and those in between.
     let taken = until("a full connection", || {
         while !a.io.link().is_full() && a.io.link().credit().bytes > 100_000 {
             call(a.io.link(), said, &payload);
@@ -471,7 +473,7 @@ pub fn who_is_not_read_from_stops_and_loses_nothing<B: Testbed>() {
     );
 }
 
-/// The handshake is the protocol's, whatever carries it.
+/// The handshake belongs to the protocol, whatever the transport.
 pub fn keys_are_proved_and_wrong_ones_refused<B: Testbed>() {
     let (a, b) = B::connect(
         &keyed("a", "the key of one host"),
@@ -484,7 +486,7 @@ pub fn keys_are_proved_and_wrong_ones_refused<B: Testbed>() {
             if error.is_none() {
                 *error = node.turn().err();
             }
-            // The end that fails tells the other why.
+            // The failing end tells the other the reason.
             let _ = node.io.flush();
         }
         match errors.iter().all(Option::is_some) {
@@ -521,7 +523,7 @@ pub fn a_close_is_the_networks_fault_wherever_it_comes<B: Testbed>() {
     assert!(b.said.is_empty(), "half a body isn't delivered");
 }
 
-/// Every token comes back, once, whatever became of its frame.
+/// Every token comes back once, whatever happened to its frame.
 pub fn what_an_ended_link_held_is_free<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
     let shared = span(&noise(4, 3 << 20));
@@ -538,10 +540,10 @@ pub fn what_an_ended_link_held_is_free<B: Testbed>() {
     assert_eq!(turn_until_error(&mut a), error, "it stays so");
 }
 
-/// Who ends a link for a reason is heard.
+/// The reason for a link's end reaches the peer.
 pub fn a_sentence_reaches_the_peer_before_the_end<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
-    // b was never asked anything.
+    // b was never called.
     let link = a.io.link();
     link.send_reply(9, false, &Image::inline(b""), Token(0))
         .unwrap();
@@ -564,10 +566,10 @@ pub fn a_sentence_reaches_the_peer_before_the_end<B: Testbed>() {
     );
 }
 
-/// Waiting costs no turns, and ends when there is something to do.
+/// Waiting uses no turns, and ends when there is work.
 pub fn an_idle_link_wakes_when_something_comes<B: Testbed>() {
     let (mut a, mut b) = joined::<B>();
-    // What the handshake still has to say.
+    // The rest of the handshake.
     until("silence", || {
         a.turn().unwrap();
         b.turn().unwrap();

@@ -1,4 +1,5 @@
-//! Somebody in between, with whatever was recorded and whatever links can be opened: nothing that two daemons with a key didn't say is heard.
+//! An attacker in between, who replays any recording and opens any link: only frames of two daemons
+//! with a key are accepted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ fn pair() -> Pair {
     Pair::ready_as(&a, &b)
 }
 
-/// Another link of two such daemons, all of whose randomness is its own.
+/// Another link of two such daemons, with its own randomness.
 fn another() -> Pair {
     let [a, b] = both();
     let mut pair = Pair {
@@ -38,14 +39,14 @@ fn said(end: &mut End, number: u64, inline: &[u8]) -> Vec<u8> {
     end.bytes()
 }
 
-/// Nothing of it is heard, and if the link goes on at all, it ends with the next frame that is.
+/// The bytes are rejected; if the link survives, the next real frame ends it.
 #[track_caller]
 fn unheard(end: &mut End, bytes: &[u8]) {
     let heard = end.hear(bytes);
     assert_eq!(end.said, [""; 0], "{heard:?}");
     assert!(end.body.is_none() || heard.is_ok(), "a body goes on");
     if heard.is_ok() {
-        // It waits for what its header announces.
+        // It waits for the length that its header announces.
         let rest = vec![0; (limits::MAX_MESSAGE as usize) + limits::MAX_METADATA + 4_096];
         assert!(end.hear(&rest).is_err());
         assert_eq!(end.said, [""; 0]);
@@ -91,7 +92,7 @@ fn no_byte_of_a_large_frame_can_be_changed() {
         bytes[at] ^= 0x10;
         unheard(&mut pair().b, &bytes);
     }
-    // In whatever pieces it comes.
+    // In pieces of any size.
     for step in [1_000, 4_096, 65_537] {
         let mut bytes = bytes.clone();
         *bytes.last_mut().unwrap() ^= 1;
@@ -149,7 +150,7 @@ fn frames_of_another_link_of_the_same_daemons_are_not_this_ones() {
     let mut other = another();
     let bytes = said(&mut other.a, 1, b"x");
     forged(&mut pair().b, &bytes);
-    // Nor with its handshake before.
+    // Nor with its preceding handshake.
     let [a, b] = both();
     let (mut recorded, mut later) = (
         Pair::fresh(&a, &b),
@@ -186,7 +187,7 @@ fn a_frame_without_a_tag_is_nobodys() {
     }
 }
 
-/// As somebody would who was dialled, and forwards what comes to another daemon.
+/// A dialled attacker that forwards everything to another daemon.
 fn relayed(target: &str, dialled: &str, arrived: &str) -> (Pair, [Option<LinkError>; 2]) {
     let [a, b] = both();
     let dials = LinkSetup {
@@ -209,7 +210,8 @@ fn relayed(target: &str, dialled: &str, arrived: &str) -> (Pair, [Option<LinkErr
     (pair, errors)
 }
 
-/// Confirmed on the binaries before it was refused: whoever was dialled forwarded both ends to another daemon, and kept the link.
+/// Confirmed with real daemons before it was refused: a dialled attacker forwarded both ends to
+/// another daemon, and kept the link.
 #[test]
 fn who_is_dialled_cannot_pass_the_handshake_on() {
     for (target, dialled) in [
@@ -217,7 +219,7 @@ fn who_is_dialled_cannot_pass_the_handshake_on() {
         ("evil.example:7471", "192.0.2.66:7471"),
         ("192.0.2.66:7471", "192.0.2.66:7471"),
         ("192.0.2.2:4711", "192.0.2.2:4711"),
-        // It leads to another address than it says.
+        // It leads to another address than it states.
         ("192.0.2.66:7471", "192.0.2.2:7471"),
         ("", "192.0.2.66:7471"),
     ] {
@@ -272,14 +274,14 @@ fn a_relay_that_changes_whom_the_initiator_means_is_found_by_the_proof() {
 
 #[test]
 fn a_daemon_does_not_become_its_own_peer() {
-    // One process, two links, and somebody who joins them.
+    // One process, two links, and an attacker that joins them.
     let own = keyed("a", KEY);
     let mut pair = Pair::fresh(&own, &own);
     let (hello_a, hello_b) = (pair.a.bytes(), pair.b.bytes());
     assert_eq!(pair.b.hear(&hello_a), Err(LinkError::Itself));
     assert_eq!(pair.a.hear(&hello_b), Err(LinkError::Itself));
     assert!(LinkError::Itself.to_string().contains("need no target"));
-    // Another one of the same name is another one.
+    // Another daemon with the same name is a different one.
     let mut pair = Pair::fresh(&own, &keyed("a", KEY));
     pair.settle().unwrap();
     assert!(pair.a.link.is_ready() && pair.b.link.is_ready());
@@ -309,11 +311,11 @@ fn a_daemon_with_a_key_speaks_no_older_version() {
         }),
         Err(LinkError::KeyMissing { name })
     );
-    // Who speaks both is met in the newer one, and its proof covers that.
+    // A daemon that speaks both uses the newer version, and its proof covers that.
     assert_eq!(bent(&|hello| hello[8] = 1), Ok(()));
 }
 
-/// By which targets a daemon is meant that listens at an address and knows some names of itself.
+/// The targets that mean a daemon, given its address and its names.
 #[test]
 fn whom_an_initiator_means() {
     struct Case {
@@ -365,7 +367,7 @@ fn whom_an_initiator_means() {
         assert_eq!(heard.is_ok(), meant, "{target} at {dialled}: {heard:?}");
     };
     let (here, nat, other) = ("192.0.2.2:7471", "203.0.113.5:443", "192.0.2.9:7471");
-    // By address, by its names, and by any name that leads to where it listens.
+    // By address, by its names, and by any name that leads to its address.
     check(&plain, here, here, true);
     check(&plain, "b:7471", nat, true);
     check(&plain, "HOST-B.:7471", nat, true);
@@ -381,7 +383,7 @@ fn whom_an_initiator_means() {
     check(&plain, "b", nat, false);
     check(&plain, "localhost:7471", "127.0.0.1:7471", false);
     check(&plain, nat, nat, false);
-    // With names of its own, only by those.
+    // With its own names, only by those.
     check(&strict, here, here, true);
     check(&strict, "b.example:7471", nat, true);
     check(&strict, nat, nat, true);
@@ -390,7 +392,7 @@ fn whom_an_initiator_means() {
     check(&strict, "anything.example:7471", here, false);
     check(&strict, "b.example:443", nat, true);
     check(&strict, "b.example:444", other, false);
-    // Everybody's loopback is called the same.
+    // All hosts share the loopback names.
     check(&loopback, "127.0.0.1:7471", "127.0.0.1:7471", true);
     check(&loopback, "localhost:7471", "127.0.0.1:7471", true);
     check(&loopback, "b:7471", "127.0.0.1:7471", true);
@@ -421,7 +423,7 @@ fn a_target_has_a_longest_length() {
     assert_eq!(refused, Some(crate::ConfigError::Target { len }));
 }
 
-/// What an application writes after its daemon has sealed a message isn't sent.
+/// Bytes that an application changes after its daemon has sealed a message aren't sent.
 #[test]
 fn what_is_sealed_is_a_copy() {
     let mut pair = pair();
@@ -443,7 +445,7 @@ fn what_is_sealed_is_a_copy() {
     assert_eq!(pair.a.link.poll_sent(), None);
 }
 
-/// Both have to want it, and neither can be made to.
+/// Both must agree, and neither can be forced.
 #[test]
 fn frames_go_without_tags_only_if_both_ends_want_that() {
     let unprotected = |name| LinkConfig {
@@ -463,7 +465,7 @@ fn frames_go_without_tags_only_if_both_ends_want_that() {
     check(unprotected("a"), keyed("b", KEY), true);
     check(keyed("a", KEY), unprotected("b"), true);
     check(config("a"), config("b"), false);
-    // Somebody who says it for one of them.
+    // An attacker that claims it for one of them.
     let (a, mut b) = (keyed("a", KEY), unprotected("b"));
     b.instance = [0; 16];
     let mut pair = Pair::fresh(&a, &b);
@@ -522,16 +524,16 @@ fn keys_that_are_guessed_first_are_refused() {
     refused(b"31415926535897932384626433832795", "number");
     refused(b"0123456789abcdef0123456789abcdef", "repeats");
     refused(b"deadbeefcafebabedeadbeefcafebabe", "repeats");
-    refused(b"0123456789abcdef9f86d081884c7d65", "counts");
+    refused(b"0123456789abcdef9f86d081884c7d65", "consecutive");
     refused(
         b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
-        "counts",
+        "consecutive",
     );
     for good in [
         &b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x10"[..],
         b"0f1e2d3c4b5a69788796a5b4c3d2e1f1",
         b"9F86D081884C7D659A2FEAA0C55AD015",
-        // Of either alphabet, with padding and without, and in two lines.
+        // Either alphabet, with and without padding, and in two lines.
         b"q4Zr1yJ0mC8vWnT5bX2kHsLdE7uPfA9gRiVoYt3xMzI=",
         b"q4Zr1yJ0mC8vWnT5bX2kHg==",
         b"q4Zr1yJ0mC8vWnT5bX2kHg",
@@ -540,7 +542,7 @@ fn keys_that_are_guessed_first_are_refused() {
     ] {
         PresharedKey::new(good).unwrap();
     }
-    // No random key is refused.
+    // Random keys are never refused.
     for _ in 0..10_000 {
         let mut random = [0; 32];
         getrandom::fill(&mut random).unwrap();

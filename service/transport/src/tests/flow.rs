@@ -1,4 +1,4 @@
-//! Calls, credit, and what becomes of the memory that frames borrow.
+//! Calls, credit, and the memory that frames borrow.
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::MetadataBuf;
@@ -409,7 +409,7 @@ fn a_window_grows_at_once_and_shrinks_as_calls_are_answered() {
         call(&mut pair.a.link, n, b"xy");
     }
     pair.settle().unwrap();
-    // 6 calls and credit for one more: 5 are too many.
+    // 6 calls and credit for one more: 5 too many.
     set(&mut pair, 2);
     assert_eq!(calls_of(&pair), 1, "credit isn't taken back");
     for _ in 0..5 {
@@ -424,7 +424,7 @@ fn a_window_grows_at_once_and_shrinks_as_calls_are_answered() {
         2,
         "the whole window, with nothing unanswered"
     );
-    // A window that grows before its surplus is gone grants only what is more than that.
+    // A window that grows before its surplus is used up grants only the difference.
     set(&mut pair, 1);
     set(&mut pair, 4);
     assert_eq!(calls_of(&pair), 4);

@@ -1,4 +1,4 @@
-//! A link goes on in another process: wherever it is cut, both ends say what they would have said.
+//! A link continues in another process: wherever it is cut, both ends behave the same.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use crate::frame::{FEATURE_RENEWAL, FEATURE_STREAMS, FEATURES};
 use crate::proto::FrozenLink;
 use crate::{Part, StreamHead};
 
-/// The link as another process has it: through JSON, and through what `change` makes of that.
+/// The link in another process: converted to JSON, changed by `change`, and restored.
 fn again(
     link: &Link,
     config: &LinkConfig,
     change: impl FnOnce(&mut Value),
 ) -> Result<Link, String> {
-    // Others' bytes lie before.
+    // Bytes of other links come first.
     let mut bytes = noise(7, 100);
     let frozen = link.freeze(&mut bytes).expect("the link goes on");
     let mut frozen = serde_json::to_value(&frozen).unwrap();
@@ -37,7 +37,8 @@ fn move_on(end: &mut End, config: &LinkConfig) {
     end.link = again(&end.link, config, |_| ()).unwrap();
 }
 
-/// A conversation with everything in it that takes more than one frame; every `step` bytes that arrive, `cut` is called.
+/// A conversation with every feature that needs more than one frame; `cut` is called after every
+/// `step` bytes.
 fn talk(configs: [&LinkConfig; 2], step: usize, mut cut: impl FnMut(&mut Pair)) -> Pair {
     let mut pair = Pair::fresh(configs[0], configs[1]);
     let mut settle = |pair: &mut Pair| {
@@ -117,12 +118,12 @@ fn wherever_it_is_cut_the_conversation_is_the_same() {
     for configs in [&plain, &both] {
         let configs = [&configs[0], &configs[1]];
         let whole = talk(configs, usize::MAX, |_| ());
-        // Sizes that meet headers, handshakes and bodies at other places each.
+        // Sizes that end in different places of headers, handshakes and bodies.
         for step in [7, 61, 997, 30_011] {
             let mut times = 0;
             let cut = talk(configs, step, |pair| {
                 times += 1;
-                // Each time would take long for the smallest.
+                // For the smallest size, every time would take too long.
                 if step > 100 || times % 37 == 0 || times < 200 {
                     match times % 3 {
                         0 => move_on(&mut pair.a, configs[0]),
@@ -183,7 +184,7 @@ fn what_a_newer_daemon_offers_more_is_agreed_on_once_both_are() {
     assert_eq!(pair.a.link.features(), older);
     let mut bytes = Vec::new();
     pair.a.link.transmit(&mut bytes, usize::MAX);
-    // As the older one has understood it.
+    // As the older one understood it.
     let told = Header::decode(bytes.first_chunk().unwrap());
     assert_eq!(
         (told.kind, told.aux, bytes.len()),
@@ -195,7 +196,7 @@ fn what_a_newer_daemon_offers_more_is_agreed_on_once_both_are() {
     assert!(!pair.a.link.carries_streams());
     pair.settle().unwrap();
     assert!(pair.a.link.carries_streams() && pair.b.link.carries_streams());
-    // Nothing is said of it again.
+    // It isn't announced again.
     move_on(&mut pair.a, &config("host-a"));
     assert!(!pair.a.link.wants_write());
 }
@@ -246,16 +247,16 @@ fn what_no_link_can_have_been_is_refused() {
             link["offers"] = json!(1 << 30 | 8);
             link["peer_offers"] = json!(1 << 30 | 8);
         }),
-        ("bytes of a link at 99999 aren't there", |link| {
+        ("bytes of a link at 99999 are missing", |link| {
             link["own_hello"]["at"] = json!(99_999);
         }),
         ("its HELLO begins with", |link| {
             link["peer_hello"]["at"] = json!(3);
         }),
-        ("the peer's HELLO is what there is", |link| {
+        ("the peer's HELLO doesn't match", |link| {
             link["peer_hello"]["len"] = json!(0);
         }),
-        ("whether there is a key", |link| {
+        ("disagree about a key", |link| {
             link["state"] = json!("await_auth");
             link["own_hello"] = link["peer_hello"].clone();
         }),
@@ -276,7 +277,7 @@ fn what_no_link_can_have_been_is_refused() {
     for (sentence, change) in changes {
         let pair = Pair::ready();
         let config = match sentence {
-            "whether there is a key" => keyed("host-a", key),
+            "disagree about a key" => keyed("host-a", key),
             _ => config("host-a"),
         };
         match again(&pair.a.link, &config, change) {

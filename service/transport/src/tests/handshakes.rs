@@ -1,4 +1,4 @@
-//! Who may open a link, and what everybody else is told.
+//! Accepted and refused handshakes, and the errors at both ends.
 
 use std::fmt::Write;
 
@@ -77,7 +77,7 @@ fn a_stranger_gets_no_proof_from_a_daemon_that_dials_it() {
     assert!(pair.b.link.is_ready());
 }
 
-/// What each end ends with, a key being present or not.
+/// The error at each end, with a key present or not.
 #[test]
 fn keys_must_agree() {
     let other = "another key of some length";
@@ -96,7 +96,7 @@ fn keys_must_agree() {
             "neither was told Ready"
         );
     };
-    // HELLOs cross, so both see the difference by themselves.
+    // The HELLOs cross, so both ends see the difference themselves.
     let unknown = LinkError::KeyUnknown { name: name("a") };
     check(
         &keyed("a", KEY),
@@ -108,7 +108,7 @@ fn keys_must_agree() {
         LinkError::KeyMissing { name: name("b") }.to_string(),
         missing
     );
-    // The initiator is the first to see a proof, and tells the responder.
+    // The initiator sees a proof first, and tells the responder.
     let wrong = away("peer \"b\" holds a different key");
     check(
         &keyed("a", KEY),
@@ -210,7 +210,7 @@ fn a_reflected_proof_is_refused() {
 
 #[test]
 fn a_changed_hello_breaks_the_proof() {
-    // Somebody in between raises the initiator's grant of credit (payload byte 56).
+    // An attacker in between raises the initiator's grant of credit (payload byte 56).
     let mut pair = Pair::fresh(&keyed("a", KEY), &keyed("b", KEY));
     let mut hello = pair.a.bytes();
     hello[32 + 56] ^= 1;
@@ -301,7 +301,7 @@ fn a_later_versions_longer_hello_is_understood() {
     assert!(pair.b.link.is_ready());
 }
 
-/// A daemon of before this feature offers nothing, and a later one more than is known here.
+/// A daemon that predates features offers none; a later one offers unknown ones.
 #[test]
 fn what_only_one_end_offers_stays_illegal() {
     use crate::error::SendError;
@@ -335,7 +335,7 @@ fn what_only_one_end_offers_stays_illegal() {
     }
 }
 
-/// Whichever end is the newer one: bits that the other doesn't know are as if they weren't there.
+/// Unknown feature bits are ignored, whichever end is newer.
 #[test]
 fn a_link_goes_by_the_features_that_both_ends_know() {
     let (known, all) = (crate::frame::FEATURES, u32::MAX);
@@ -365,7 +365,7 @@ fn a_link_goes_by_the_features_that_both_ends_know() {
 #[test]
 fn frames_out_of_place() {
     let check = |first: &[Kind], then: Kind, payload: &[u8], state: &'static str| {
-        // What follows a proof is sealed.
+        // Frames after a proof are sealed.
         let mut pair = match first.contains(&Kind::AUTH) {
             true => Pair::fresh(&config("a"), &config("b")),
             false => Pair::fresh(&keyed("a", KEY), &keyed("b", KEY)),

@@ -1,4 +1,5 @@
-//! Whatever a peer sends: an event, patience, or the end of its own link; never a panic, never memory.
+//! A hostile peer causes an event, waiting, or the end of its own link; never a panic, never
+//! unbounded memory.
 
 use proptest::prelude::*;
 
@@ -8,7 +9,7 @@ use super::*;
 use crate::frame::FLAG_METADATA;
 use crate::limits::{self, HEADER};
 
-/// One conversation of every kind of frame, as b hears it, and what b makes of it.
+/// A conversation with every kind of frame: the bytes that b receives, and b's events.
 fn conversation() -> (Vec<u8>, Vec<String>) {
     let mut pair = Pair::ready();
     let b = &mut pair.b.link;
@@ -22,7 +23,7 @@ fn conversation() -> (Vec<u8>, Vec<String>) {
     (bytes, pair.b.said)
 }
 
-/// The end that heard nothing of it yet.
+/// An end that has received none of it yet.
 fn listener() -> End {
     let mut pair = Pair::ready();
     for n in 0..4 {
@@ -276,7 +277,7 @@ fn metadata_is_canonical_or_ends_the_link() {
             "{:?}",
             end.said
         );
-        // The message is what lies behind the metadata.
+        // The message is the part after the metadata.
         check(kind, 3, &good, LinkError::Malformed { kind, len });
         check(kind, 0, b"abc", LinkError::Malformed { kind, len: 3 });
         let cut = &good[..good.len() - 3];
@@ -298,7 +299,7 @@ fn metadata_is_canonical_or_ends_the_link() {
         let error = MetadataError::Trailing { len: 1 };
         let trailing = with_len(block.len() as u32 + 1, &[block, b"x"].concat());
         check(kind, 0, &trailing, LinkError::Metadata { kind, error });
-        // Of a large message as of a small one, and before its body is there.
+        // For large and small messages alike, and before the body has come.
         let mut spoiled = good.clone();
         spoiled[4 + 8] = b'U';
         let header = Header {
@@ -327,7 +328,7 @@ fn metadata_is_canonical_or_ends_the_link() {
         limit,
     };
     assert_eq!(listener().hear(&header.encode()), Err(too_long));
-    // All of it is message, but for the one pair.
+    // All of it is the message, except for one pair.
     let header = Header {
         len: limit,
         ..header
@@ -412,7 +413,7 @@ fn an_ended_link_stays_ended() {
     );
 }
 
-/// Headers that pass a first glance: known kinds, small lengths, mostly legal fields.
+/// Plausible headers: known kinds, small lengths, mostly legal fields.
 fn plausible() -> impl Strategy<Value = Vec<u8>> {
     let fields = (
         0_u8..20,

@@ -1,4 +1,5 @@
-//! Frames that are marshalled into a device's memory: the same bytes leave in the same order as without it, and none is overwritten before it was read.
+//! Frames marshalled into a device's memory: the same bytes are sent in the same order as without
+//! it, and none is overwritten before it was read.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -10,14 +11,14 @@ use crate::testing::{noise, span};
 use crate::tx::{Token, Tx};
 use crate::{Part, Span};
 
-/// A device that reads what has left later.
+/// A device that reads sent bytes later.
 #[derive(Default)]
 struct Device {
-    /// Bytes that have left, as counts since the beginning, and what they were then.
+    /// Sent bytes, as counts since the beginning, with their contents at that time.
     reads: Vec<(u64, Vec<u8>)>,
 }
 
-/// Its memory. Whoever borrows a range that is being read to write it, is at fault.
+/// Its memory. Borrowing a range for writing while it is read is an error.
 struct Memory {
     bytes: Vec<u8>,
     device: Arc<Mutex<Device>>,
@@ -44,15 +45,15 @@ impl DeviceMemory for Memory {
     }
 }
 
-/// What is done with the queue.
+/// An operation on the queue.
 #[derive(Clone, Debug)]
 enum Act {
     Copy(usize),
     CopyShared(usize),
     Share(usize),
-    /// So many of the bytes that wait leave.
+    /// This many queued bytes are sent.
     Leave(usize),
-    /// The device has read so many of those of its reads that it hasn't.
+    /// The device has read this many of its outstanding reads.
     Read(usize),
 }
 
@@ -67,7 +68,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 0..60)
 }
 
-/// What waits, as one piece.
+/// The queued bytes, as one piece.
 fn waiting(tx: &Tx) -> Vec<u8> {
     let mut bytes = Vec::new();
     tx.copy_to(&mut bytes);
@@ -83,7 +84,7 @@ proptest! {
         tx.marshal_into(MarshalRing::new(Box::new(memory)));
         let content = noise(1, 400);
         let shared: Span = span(&content);
-        // What was queued and hasn't left.
+        // Bytes that were queued and not yet sent.
         let mut expected: Vec<u8> = Vec::new();
         let mut tokens = 0;
         for (n, act) in acts.into_iter().enumerate() {
@@ -149,7 +150,7 @@ fn small_frames_are_one_piece_and_an_abandoned_queue_has_none() {
         tx.copy(&[n; 9]);
     }
     assert_eq!((pieces(&tx), tx.copied()), (1, 90));
-    // The end of the memory; there is no room at its beginning, and the rest waits elsewhere.
+    // The end of the memory; there is no room at its beginning, and the rest is queued elsewhere.
     tx.copy(&[11; 15]);
     assert_eq!((pieces(&tx), tx.copied()), (2, 105));
     tx.advance(50);
@@ -164,7 +165,7 @@ fn small_frames_are_one_piece_and_an_abandoned_queue_has_none() {
 }
 
 #[test]
-#[should_panic(expected = "what has left is read in its order")]
+#[should_panic(expected = "bytes are read in the order in which they were sent")]
 fn what_has_not_left_was_not_read() {
     let device = Arc::default();
     let bytes = vec![0; 100];

@@ -1,4 +1,5 @@
-//! Calls of several messages: what both ends hear of them, what may be said, and what a peer of before them is spared.
+//! Calls of several messages: the events at both ends, the legal frames, and compatibility with
+//! peers that predate streams.
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError};
@@ -9,7 +10,7 @@ use crate::error::{Reason, SendError};
 use crate::event::{Credit, Queued, StreamCredit, StreamHead};
 use crate::frame::{FEATURE_STREAMS, FLAG_BARE, FLAG_END_STREAM, FLAG_METADATA, FLAG_PROTOBUF};
 
-/// A message that takes 7 bytes of its window.
+/// A message that uses 7 bytes of its window.
 const PLAIN: StreamHead = StreamHead {
     bare: false,
     protobuf: false,
@@ -46,7 +47,7 @@ fn opening(call: u64) -> CallHead {
     }
 }
 
-/// A pair, and a stream of `a`'s that `b` has heard of.
+/// A pair, with a stream of `a` that `b` knows.
 fn streaming() -> Pair {
     let mut pair = Pair::ready();
     assert!(pair.a.link.carries_streams() && pair.b.link.carries_streams());
@@ -480,7 +481,7 @@ fn a_peer_of_before_streams_is_sent_none() {
     assert_eq!(sent, field("code", 0));
     assert!(!link.wants_write(), "nothing was queued");
 
-    // Calls of one message each are what they were.
+    // Calls of one message each are unchanged.
     for n in 1..=2 {
         call(&mut pair.a.link, n, b"one");
     }
@@ -742,7 +743,7 @@ fn trailers_are_judged_and_so_is_the_text_behind_them() {
     let cut = good(b"");
     let cut = &cut[..cut.len() - 1];
     check(cut, malformed(cut.len() as u32));
-    // With less metadata than there may be, the text alone is too long.
+    // With less metadata than the limit, the text alone is too long.
     let long = good(&[b'x'; limits::MAX_TEXT + 1]);
     check(&long, malformed(long.len() as u32));
     let field = "metadata length";
@@ -798,7 +799,7 @@ fn which_calls_there_are_is_not_the_links_to_judge() {
     }
     assert_eq!(pair.a.said.len(), 4);
     assert_eq!(pair.a.link.unanswered(), 1, "no answer to the one call");
-    // Only a RESPONSE presumes that there is any call at all.
+    // Only a RESPONSE presumes that some call exists.
     for kind in [Kind::REQUEST, Kind::REQUEST_CREDIT, Kind::RESPONSE_CREDIT] {
         pair.b.hear(&elsewhere(kind)).unwrap();
     }

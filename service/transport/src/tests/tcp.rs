@@ -1,4 +1,4 @@
-//! The suite of every transport over real sockets of the loopback interface, and what is TCP's own.
+//! Every transport's suite over real loopback sockets, and tests specific to TCP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ impl Testbed for Loopback {
 
 crate::transport_suite!(Loopback);
 
-/// The same between daemons with a key: what they say is sealed.
+/// The same between daemons with a key: frames are sealed.
 mod sealed {
     use super::*;
 
@@ -42,7 +42,7 @@ mod sealed {
         }
     }
 
-    // But for those that are about messages which travel from where they lie.
+    // Except tests of messages that are sent without a copy.
     crate::transport_suite! { Sealed:
         small_calls_share_a_turn,
         every_kind_of_frame_arrives_as_it_was_said,

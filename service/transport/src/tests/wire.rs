@@ -17,7 +17,7 @@ fn dump(title: &str, bytes: &[u8], out: &mut String) {
     dump_with(title, 0, bytes, out);
 }
 
-/// The same of frames with tags of so many bytes.
+/// The same for frames with tags of this many bytes.
 fn dump_with(title: &str, tags: usize, mut bytes: &[u8], out: &mut String) {
     while let Some(head) = bytes.first_chunk::<HEADER>() {
         let header = Header::decode(head);
@@ -153,7 +153,7 @@ fn every_frame_has_the_reviewed_bytes() {
     golden("frames.txt", &out);
 }
 
-/// What the caller says on a stream, frame by frame.
+/// The caller's frames of a stream.
 fn streamed_calls(link: &mut Link, metadata: Metadata<'_>) -> Vec<u8> {
     let open = CallHead {
         more: true,
@@ -198,7 +198,7 @@ fn streamed_calls(link: &mut Link, metadata: Metadata<'_>) -> Vec<u8> {
     out
 }
 
-/// What the server says on it.
+/// The server's frames of the stream.
 fn streamed_answers(link: &mut Link, metadata: Metadata<'_>) -> Vec<u8> {
     let plain = StreamHead {
         bare: false,

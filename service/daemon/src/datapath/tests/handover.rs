@@ -224,12 +224,9 @@ fn what_no_runtime_can_have_left_is_refused() {
         ("no schema was handed over", |state| {
             state["sessions"][0]["bound"][0][0][0] = json!(8);
         }),
-        (
-            "a session comes with 4 file descriptors, and 0 came",
-            |state| {
-                state["sessions"][0]["id"] = json!(1);
-            },
-        ),
+        ("a session needs 4 file descriptors, but 0 came", |state| {
+            state["sessions"][0]["id"] = json!(1);
+        }),
         ("holds more than its capacity", |state| {
             state["sessions"][0]["standing"]["told"] = json!(99_999);
         }),
