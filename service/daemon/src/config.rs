@@ -20,6 +20,8 @@ use tollgate_telemetry::limits::{MAX_CA_BYTES, MAX_HEADERS_BYTES};
 use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use tollgate_transport::limits;
 
+pub use tollgate_datapath::tuning::{Scheduling, Waiting};
+
 use crate::limits::{
     COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_KEPT_SPANS,
     MAX_TENANT_ENDPOINTS, RDMA_RING_KIB,
@@ -227,41 +229,6 @@ impl RdmaConfig {
             false => 0,
         }
     }
-}
-
-/// How a runtime waits for work.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Waiting {
-    /// Looks for `spin_us`, then sleeps; sleeps at once where looking has been in vain of late
-    #[default]
-    Adaptive,
-    /// Looks for ever, and gives way to whoever wants the core: it is busy even when nobody calls
-    Spin,
-    /// Sleeps at once: the least CPU, and a wake-up for whatever comes
-    Sleep,
-}
-
-impl Waiting {
-    /// How long it looks for work before it sleeps.
-    pub(crate) fn budget(self, spin_us: u64) -> Duration {
-        match self {
-            Waiting::Adaptive => Duration::from_micros(spin_us),
-            Waiting::Spin => Duration::MAX,
-            Waiting::Sleep => Duration::ZERO,
-        }
-    }
-}
-
-/// How a runtime divides its time among its tenants.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scheduling {
-    /// Equal shares of its time for all tenants that have something to do, in short turns: small calls don't wait for large ones
-    #[default]
-    Fair,
-    /// One session or link after the other, however long each takes: for hosts whose tenants trust each other
-    RoundRobin,
 }
 
 /// What policies may use: the section `[policies]`. An attachment can change the first one for itself.

@@ -7,9 +7,7 @@
 
 pub mod config;
 mod control;
-mod datapath;
 pub mod limits;
-mod lines;
 mod machine_code;
 pub mod output;
 mod rdma;

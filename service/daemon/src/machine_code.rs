@@ -4,7 +4,7 @@
 use tollgate_jit::limits::COMPILE_QUEUE;
 use tollgate_jit::on_demand::{Compiler, queue};
 
-use crate::lines::log_limited;
+use tollgate_datapath::log_limited;
 
 /// Starts the compile thread. It ends with the daemon, or when nobody can ask any more.
 pub(crate) fn start() -> std::io::Result<Compiler> {

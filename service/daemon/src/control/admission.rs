@@ -15,11 +15,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use crate::datapath::PeerRoom;
 use crate::limits::{
     KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
     MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
 };
+use tollgate_datapath::PeerRoom;
 
 /// The remedy for too few descriptors.
 const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or ulimit -Hn";

@@ -30,8 +30,8 @@ use crate::control::model::{Loaded, Version};
 use crate::control::policies::granted;
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::datapath::Command;
 use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
+use tollgate_datapath::Command;
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::plan::{Apart, How};
 

@@ -10,10 +10,10 @@ use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 
 use crate::control::reactor::{Watched, watch};
 use crate::control::state::Control;
-use crate::datapath::Command;
 use crate::limits::RDMA_ROUND;
-use crate::lines::log_limited;
-use crate::rdma::Rdma;
+use tollgate_datapath::Command;
+use tollgate_datapath::log_limited;
+use tollgate_datapath::rdma::Rdma;
 
 /// Accepts RDMA peers for as long as the daemon runs. A failure is retried: a predecessor may still
 /// have the port.

@@ -37,15 +37,15 @@ use crate::control::schemas::{self, BoundSchema};
 use crate::control::sessions::{At, Connected};
 use crate::control::state::Control;
 use crate::control::{admin, admission, fitting, heaps, refusals};
-use crate::datapath::Command;
-use crate::datapath::binds::{BindAs, BindOutcome};
-use crate::datapath::steering::is_label;
-use crate::datapath::target::Found;
 use crate::limits::{
     ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
 };
-use crate::lines::log_limited;
 use crate::targets;
+use tollgate_datapath::Command;
+use tollgate_datapath::binds::{BindAs, BindOutcome};
+use tollgate_datapath::log_limited;
+use tollgate_datapath::steering::is_label;
+use tollgate_datapath::target::Found;
 
 /// The one session of a connection.
 pub(super) struct Open {
@@ -299,7 +299,7 @@ async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer
     }
 }
 
-type Served = Option<crate::datapath::binds::Bound>;
+type Served = Option<tollgate_datapath::binds::Bound>;
 
 async fn handle(
     control: &Rc<Control>,

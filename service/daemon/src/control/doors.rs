@@ -13,9 +13,9 @@ use tollgate_shm_abi::control::ControlListener;
 use crate::control::connection;
 use crate::control::reactor::Watched;
 use crate::control::state::Control;
-use crate::datapath::Command;
-use crate::limits::ACCEPTED_UNSEEN;
-use crate::lines::log_limited;
+use tollgate_datapath::Command;
+use tollgate_datapath::limits::ACCEPTED_UNSEEN;
+use tollgate_datapath::log_limited;
 
 /// Pause after a connection couldn't be accepted: descriptors may be exhausted until others close
 /// some.

@@ -21,7 +21,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::lifecycle;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
-use crate::datapath::Command;
+use tollgate_datapath::Command;
 
 /// Gives a tenant another token. Sessions of the former token end at once, or after the grace
 /// period if there is one.

@@ -11,8 +11,8 @@ use crate::control::error::{DaemonError, failed};
 use crate::control::schemas;
 use crate::control::state::Control;
 use crate::control::turns::Turn;
-use crate::datapath::command::{Command, Event};
-use crate::lines::log_limited;
+use tollgate_datapath::command::{Command, Event};
+use tollgate_datapath::log_limited;
 use tollgate_policy_chain::events::PolicyEvent;
 
 impl Control {

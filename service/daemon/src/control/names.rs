@@ -24,10 +24,10 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
-use crate::datapath::target::{Found, Target, in_turns};
 use crate::limits::{
     LOOKUP_TIMEOUT, LOOKUPS, LOOKUPS_KEPT, LOOKUPS_PER_TENANT, NAMES_PER_TENANT, REMEMBERED_FOR,
 };
+use tollgate_datapath::target::{Found, Target, in_turns};
 
 /// The result of a look-up: addresses, or why there are none.
 type Answer = Result<Vec<SocketAddr>, String>;

@@ -31,10 +31,10 @@ use tollgate_shm_abi::status::Code;
 use crate::control::error::{DaemonError, failed};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
-use crate::datapath::command::Map;
-use crate::datapath::migration::{Move, Moved};
-use crate::datapath::{Command, Placement};
 use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
+use tollgate_datapath::command::Map;
+use tollgate_datapath::migration::{Move, Moved};
+use tollgate_datapath::{Command, Placement};
 
 /// The stored placement.
 pub(super) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {

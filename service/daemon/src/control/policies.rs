@@ -30,7 +30,7 @@ use crate::control::misfits::{Misfit, Misfits};
 use crate::control::model::{Live, LiveBinding, Loaded, Version};
 use crate::control::schemas::BoundSchema;
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
-use crate::lines::log_limited;
+use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
 use tollgate_policy_chain::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
 

@@ -30,8 +30,8 @@ use crate::control::policies::granted;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::schemas::BoundSchema;
 use crate::control::state::Control;
-use crate::datapath::Command;
 use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
+use tollgate_datapath::Command;
 use tollgate_policy_chain::counts::RecordedView;
 
 /// The longest text of a view that is shown, in characters.

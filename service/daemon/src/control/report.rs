@@ -19,9 +19,9 @@ use crate::control::model::Live;
 use crate::control::policies::Attachments;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
-use crate::datapath::Command;
-use crate::datapath::report::{PeerReport, Report};
 use crate::verify_audit::sentence;
+use tollgate_datapath::Command;
+use tollgate_datapath::report::{PeerReport, Report};
 use tollgate_policy_chain::counts::{Counts, PolicyReport};
 use tollgate_policy_chain::metrics::NamedMetrics;
 

@@ -20,9 +20,9 @@ use crate::control::model::{Faults, Live, Version};
 use crate::control::refusals::{internal, store_failed};
 use crate::control::runtimes::start_runtime;
 use crate::control::state::Control;
-use crate::datapath::command::Map;
-use crate::datapath::report::Report;
-use crate::datapath::{Command, Placement};
+use tollgate_datapath::command::Map;
+use tollgate_datapath::report::Report;
+use tollgate_datapath::{Command, Placement};
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {

@@ -14,13 +14,13 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
 use crate::control::state::Threads;
-use crate::datapath::command::{Event, Handle};
-use crate::datapath::peer_room::PeerRoom;
-use crate::datapath::placement::next_birth;
-use crate::datapath::reply::Events;
-use crate::datapath::tuning::{Tuning, Watch};
-use crate::datapath::{Options, spawn};
-use crate::rdma::Rdma;
+use tollgate_datapath::command::{Event, Handle};
+use tollgate_datapath::peer_room::PeerRoom;
+use tollgate_datapath::placement::next_birth;
+use tollgate_datapath::rdma::Rdma;
+use tollgate_datapath::reply::Events;
+use tollgate_datapath::tuning::{Tuning, Watch};
+use tollgate_datapath::{Options, spawn};
 
 pub(super) fn start_runtimes(
     config: &Config,

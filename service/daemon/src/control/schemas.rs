@@ -30,11 +30,11 @@ use tollgate_schema::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::turns::Turn;
-use crate::datapath::binds::ServiceSchema;
 use crate::limits::{
     MAX_KNOWN_SETS, MAX_KNOWN_SETS_PER_TENANT, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
     MAX_SCHEMAS, MAX_SCHEMAS_PER_TENANT,
 };
+use tollgate_datapath::binds::ServiceSchema;
 use tollgate_jit::on_demand::{Compiler, Method, Streams};
 
 /// A service's schema, with the data that chains need.

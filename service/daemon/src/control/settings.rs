@@ -18,9 +18,9 @@ use crate::control::error::{DaemonError, failed};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::runtimes::tuning;
 use crate::control::state::Control;
-use crate::datapath::Command;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
+use tollgate_datapath::Command;
 use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {

@@ -27,10 +27,9 @@ use crate::control::{
     child_user, doors, exporters, key_file, names, origin, placing, prefetch, state_directory,
     supervisor, takeover, telemetry, turns,
 };
-use crate::datapath::command::Command;
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
-use crate::rdma::Rdma;
 use crate::settings::Settings;
+use tollgate_datapath::command::Command;
 
 /// Raises the limit of descriptors to the hard limit: a session takes five, and the soft limit is
 /// often 1,024.
@@ -118,7 +117,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             );
         }
     }
-    let rdma = Rdma::open(&config.rdma);
+    let rdma = crate::rdma::open(&config.rdma);
     if let Some(why) = rdma.unavailable() {
         tracing::info!("links use TCP only: {why}");
     }

@@ -35,13 +35,13 @@ use crate::control::schemas::Schemas;
 use crate::control::sessions::Connected;
 use crate::control::taps::Taps;
 use crate::control::{heaps, names, refusals, turns};
-use crate::datapath::command::{Command, Event, Handle};
-use crate::datapath::placement::Placement;
-use crate::datapath::reply::Reply;
-use crate::datapath::report::Report;
 use crate::limits::COMMAND_TIMEOUT;
-use crate::rdma::Rdma;
 use crate::settings::Settings;
+use tollgate_datapath::command::{Command, Event, Handle};
+use tollgate_datapath::placement::Placement;
+use tollgate_datapath::rdma::Rdma;
+use tollgate_datapath::reply::Reply;
+use tollgate_datapath::report::Report;
 use tollgate_policy_chain::plan::PolicyChange;
 
 /// A session without a known id here, and the reason why it ended.

@@ -12,8 +12,8 @@ use tollgate_telemetry::record::{
     Attribute, Attributes, Event, POLICY, PROVIDERS_POLICY, Record, Side, Span,
 };
 
-use crate::datapath::tuning::Tap;
 use crate::limits::MAX_TAPPED;
+use tollgate_datapath::tuning::Tap;
 
 /// All watchers.
 #[derive(Default)]

@@ -35,9 +35,9 @@ use tollgate_telemetry::scrape;
 use crate::control::exporters::{Exporters, now};
 use crate::control::state::Control;
 use crate::control::watching;
-use crate::datapath::Command;
-use crate::datapath::durations::{Kind as Measured, MeasuredOf, is_error};
-use crate::datapath::report::Report;
+use tollgate_datapath::Command;
+use tollgate_datapath::durations::{Kind as Measured, MeasuredOf, is_error};
+use tollgate_datapath::report::Report;
 use tollgate_policy_chain::counts::{Counts, decision};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;

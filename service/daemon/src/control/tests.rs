@@ -17,25 +17,36 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::compile::Compilation;
 use crate::control::listeners::Doors;
+use crate::control::runtimes::{birth, tuning};
 use crate::control::schemas::Schemas;
 use crate::control::state::Control;
-use crate::datapath::Runtime;
-use crate::datapath::placement::Placement;
 use crate::limits::COMMAND_TIMEOUT;
-use crate::rdma::Rdma;
 use crate::settings::Settings;
+use tollgate_datapath::placement::Placement;
+use tollgate_datapath::rdma::Rdma;
+use tollgate_datapath::reply::Events;
+use tollgate_datapath::{Options, Runtime};
 use tollgate_policy_chain::plan::PolicyChange;
 
 /// Commands stay in the runtime's queue.
 pub(super) fn control() -> (Rc<Control>, Runtime) {
-    let (runtime, handle) = Runtime::idle();
+    let link = LinkConfig::new("t");
+    let options = Options {
+        index: 0,
+        birth: birth().unwrap(),
+        tuning: tuning(&Config::default(), 0, link.clone()),
+        rate: Rate::default(),
+        rdma: Rdma::Unavailable("it isn't tested here".into()),
+        records: std::sync::mpsc::sync_channel(1).0,
+    };
+    let (runtime, handle) = Runtime::new(options, Events::new(|_unheard| {})).unwrap();
     let compiler = Compiler::new(
         Host::new(HostConfig::default()).unwrap(),
         CompilerConfig::default(),
     );
     let control = Control {
         settings: RefCell::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
-        link: LinkConfig::new("t"),
+        link,
         store: Store::in_memory().unwrap(),
         compilation: Compilation::new(compiler.unwrap(), 1),
         child_user: ChildUser::default(),

@@ -30,8 +30,8 @@ use crate::control::exporters::now;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::taps::{Open, denied_by, told};
-use crate::datapath::{Command, Tap};
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
+use tollgate_datapath::{Command, Tap};
 
 /// Opens a tap, or fetches a tap's calls.
 pub(super) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {

@@ -22,9 +22,9 @@ use tollgate_shm_abi::blob::{blob_create, blob_read};
 use crate::control::refusals::internal;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
-use crate::datapath::Command;
-use crate::datapath::handover::estate::Estate;
 use crate::limits::ESTATE_BYTES;
+use tollgate_datapath::Command;
+use tollgate_datapath::handover::estate::Estate;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::control) struct BindingLeft {

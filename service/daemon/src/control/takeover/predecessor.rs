@@ -25,9 +25,8 @@ use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::supervisor;
 use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
-use crate::limits::{
-    HAND_OVER_TIMEOUT, MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT,
-};
+use crate::limits::{MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
 /// `tollgate upgrade` and SIGUSR2: starts another process and lets it take over, or continues if
 /// that fails. After a success the caller stops serving. The supervisor is notified of the result.

@@ -17,10 +17,10 @@ use crate::control::takeover::estate::{BindingLeft, InventoryLeft, Set, attached
 use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
 use crate::control::turns::Turn;
 use crate::control::{connection, descriptor_sets};
-use crate::datapath::binds::ServiceSchema;
-use crate::datapath::command::Command;
-use crate::datapath::handover::estate::{Estate, Inventory, Resumed};
 use crate::limits::ESTATE_BYTES;
+use tollgate_datapath::binds::ServiceSchema;
+use tollgate_datapath::command::Command;
+use tollgate_datapath::handover::estate::{Estate, Inventory, Resumed};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Interns the schemas that [`schemas`] has sent.

@@ -1,0 +1,433 @@
+//! Calls between two schemas: which methods can be called at all, and messages rewritten from one layout into the other.
+//!
+//! ```text
+//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath ── MethodMatch per method ──▶ routes
+//!
+//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block             (replies the other way round)
+//!   to a peer    caller's image ── encode ──▶ protobuf ── frame
+//!   from a peer  frame ── protobuf ── decode ──▶ server's block
+//! ```
+//!
+//! Invariants: each chain reads its own application's layout, so a request is rewritten after the caller's chain and before
+//! the server's (P2: what leaves is made from the very bytes that were judged). What is encoded is private and accepted. What
+//! is decoded is canonical by construction, and complete in itself: no extents. A message that can't be rewritten ends its
+//! call and nothing else.
+//!
+//! Absent: state. A route says how its method travels, and the engine carries that with the call.
+
+use std::sync::Arc;
+
+use tollgate_engine::{
+    CallKey, Encoding, End, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status,
+};
+use tollgate_jit::Codec;
+use tollgate_marshal::{Fault, FaultCode};
+use tollgate_schema::evolution::MethodMatch;
+use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
+use tollgate_transport::{CallHead, metadata_room};
+
+use crate::binds::{Bound, ServiceSchema};
+use crate::command::Event;
+use crate::links::{After, invalid};
+use crate::ports::{Answer, Comparing, LinkState};
+use crate::runtime::Runtime;
+use crate::sessions::{lacks_method, schema_differs};
+use crate::wire::credit_bytes;
+use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::plan::MethodSteps;
+
+/// Rewriting messages.
+impl Runtime {
+    /// Does what [`tollgate_engine::Output::Convert`] asks.
+    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
+        let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
+            // The caller is gone, and the call with it.
+            return self.discard(message);
+        };
+        let is_request = matches!(from, End::Caller { .. });
+        self.traces.marshals_more();
+        match self.rewrite(&source, target.as_ref(), is_request, message) {
+            Ok(message) => {
+                let what = match is_request {
+                    true => "request",
+                    false => "reply",
+                };
+                self.trace_marshalled(call, event::CONVERTED, (what, message.message_len()));
+                let bytes = credit_bytes(&message);
+                let message = self.pool.boxed(message);
+                self.engine.converted(call, bytes, message);
+            }
+            Err(status) => self.engine.undeliverable(call, status),
+        }
+    }
+
+    fn method_of_end(&self, end: End) -> Option<Arc<Method>> {
+        match end {
+            End::Caller { session, handle } => self.method_of(session, handle),
+            End::Server { service, method } => {
+                let methods = &self.services.get(service.0 as usize)?.schema.methods;
+                methods.get(usize::from(method)).map(Arc::clone)
+            }
+            End::Peer => None,
+        }
+    }
+
+    /// A message in the target's layout; without a target, as protobuf.
+    fn rewrite(
+        &mut self,
+        source: &Arc<Method>,
+        target: Option<&Arc<Method>>,
+        is_request: bool,
+        mut message: Message,
+    ) -> Result<Message, Status> {
+        source.crosses();
+        // These are the same in every layout.
+        let metadata = std::mem::take(&mut message.metadata);
+        let bare = message.bare;
+        let codec = codec_of(source, is_request);
+        let (bytes, start) = self
+            .encode(codec, message)
+            .map_err(|fault| unfit(source, is_request, &fault))?;
+        let Some(target) = target else {
+            let total_len = (bytes.len() - start) as u32;
+            return Ok(Message {
+                body: Body::Encoded { bytes, start },
+                inline_len: 0,
+                total_len,
+                metadata,
+                bare,
+            });
+        };
+        target.called();
+        target.crosses();
+        let decoded = self.decode(codec_of(target, is_request), &bytes[start..]);
+        self.pool.give(bytes);
+        let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
+        Ok(Message {
+            metadata,
+            bare,
+            ..decoded
+        })
+    }
+
+    /// What chains are shown of a message that isn't there, with the metadata that is.
+    pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
+        let nothing = self.decode(codec, &[]).map_err(|fault| {
+            let text = format!(
+                "a message without fields isn't valid: {}",
+                codec.explain(&fault)
+            );
+            Status::new(Code::INVALID_ARGUMENT, text)
+        })?;
+        Ok(Message {
+            metadata,
+            bare: true,
+            ..nothing
+        })
+    }
+
+    /// The protobuf encoding of a message, and where it begins in the buffer.
+    fn encode(&mut self, codec: &Codec, mut message: Message) -> Result<(Vec<u8>, usize), Fault> {
+        self.counters.converted += 1;
+        let mut out = self.pool.take(0);
+        let encoded = self
+            .accept_privately(codec, &mut message)
+            .and_then(|()| codec.encode(message.judged().0, &mut out));
+        self.discard(message);
+        match encoded {
+            Ok(start) => Ok((out, start)),
+            Err(fault) => {
+                self.pool.give(out);
+                Err(fault)
+            }
+        }
+    }
+
+    /// Makes an image private and whole, with its extents in their places.
+    fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
+        if let Some(source) = message.make_private(&mut self.pool) {
+            self.bytes.send_heap_to_private += u64::from(message.total_len);
+            self.reclaim(source);
+        }
+        let Body::Private {
+            bytes,
+            accepted: accepted @ false,
+            extents,
+        } = &mut message.body
+        else {
+            return Ok(());
+        };
+        codec.accept(bytes, message.inline_len as usize)?;
+        *accepted = true;
+        extents.clear();
+        Ok(())
+    }
+
+    /// A message from protobuf that somebody else wrote.
+    fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
+        let mut block = self.pool.take(0);
+        match codec.decode(protobuf, &mut block) {
+            Ok(()) => {
+                let inline_len = block.len() as u32;
+                Ok(Message::accepted(block, inline_len))
+            }
+            Err(fault) => {
+                self.pool.give(block);
+                Err(fault)
+            }
+        }
+    }
+}
+
+/// The status for a message that can't be rewritten.
+fn unfit(method: &Method, is_request: bool, fault: &Fault) -> Status {
+    let explained = codec_of(method, is_request).explain(fault);
+    let mut status = invalid(method, &explained, is_request);
+    if fault.code == FaultCode::TooLarge {
+        // Nobody's message is wrong: one layout takes more room than the other.
+        status.code = Code::RESOURCE_EXHAUSTED;
+    }
+    status
+}
+
+fn codec_of(method: &Method, is_request: bool) -> &Codec {
+    if is_request {
+        &method.request
+    } else {
+        &method.reply
+    }
+}
+
+/// Protobuf from a peer.
+impl Runtime {
+    pub(crate) fn encoded_request(
+        &mut self,
+        link: LinkId,
+        service: ServiceId,
+        head: &CallHead,
+        protobuf: &[u8],
+        metadata: Vec<u8>,
+    ) {
+        let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
+        self.trace_arriving(&metadata);
+        let decoded = self.with_served(service, head.method, |runtime, method| {
+            runtime.decoded_request(method, protobuf)
+        });
+        match decoded.flatten() {
+            Ok(decoded) => {
+                let message = Message {
+                    metadata,
+                    ..decoded
+                };
+                self.request_arrived(link, service, head, Encoding::Protobuf, bytes, message)
+            }
+            Err(status) => {
+                let origin = Origin::Link {
+                    link,
+                    call: head.call,
+                };
+                self.engine.reject(origin, bytes, status);
+            }
+        }
+    }
+
+    pub(crate) fn encoded_answer(
+        &mut self,
+        link: LinkId,
+        answer: Answer,
+        protobuf: &[u8],
+        metadata: Vec<u8>,
+    ) {
+        let Some(method) = self.answering(link, answer) else {
+            return;
+        };
+        method.crosses();
+        self.counters.converted += 1;
+        self.traces.marshals_more();
+        match self.decode(&method.reply, protobuf) {
+            Ok(decoded) => {
+                let message = Message {
+                    metadata,
+                    ..decoded
+                };
+                self.answered(link, answer, message);
+            }
+            Err(fault) => {
+                let status = unfit(&method, false, &fault);
+                self.engine.fail_from_link(link, answer.key, status);
+            }
+        }
+    }
+
+    /// The method whose caller a peer answers; `None`: the call ended meanwhile.
+    pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
+        let expected = self.engine.expected_from_link(link, answer.key)?;
+        self.method_of(expected.session, expected.handle)
+    }
+
+    pub(crate) fn decoded_request(
+        &mut self,
+        method: &Arc<Method>,
+        protobuf: &[u8],
+    ) -> Result<Message, Status> {
+        method.called();
+        method.crosses();
+        self.counters.converted += 1;
+        let decoded = self.decode(&method.request, protobuf);
+        decoded.map_err(|fault| unfit(method, true, &fault))
+    }
+}
+
+/// Bindings to a schema that differs.
+impl Runtime {
+    /// The peer serves the binding with this schema: what fits is found out off the datapath.
+    pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        self.next_ticket += 1;
+        binding.comparing = Some(Comparing {
+            ticket: self.next_ticket,
+            link,
+            bind,
+        });
+        self.events.tell(Event::Compare {
+            runtime: self.options.index,
+            ticket: self.next_ticket,
+            binding: key,
+            tenant: Arc::clone(&binding.tenant),
+            ours: Arc::clone(&binding.schema),
+            theirs: theirs.to_owned(),
+        });
+    }
+
+    /// What came of [`Runtime::compare`]; out of date if the binding was lost, refused or answered again meanwhile.
+    pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        let Some(Comparing { link, bind, .. }) =
+            binding.comparing.take_if(|wanted| wanted.ticket == ticket)
+        else {
+            return;
+        };
+        let who = format!("peer {}", binding.peer);
+        let schema = Arc::clone(&binding.schema);
+        match refused_methods(&schema, &matches, &who) {
+            Ok(refused) => {
+                let target = |method, encoding| RouteTarget::Link {
+                    link,
+                    bind,
+                    method,
+                    encoding,
+                };
+                self.bind_accepted(key, refused, |k| {
+                    route_to(&schema, &matches, k, &who, target)
+                });
+            }
+            Err(status) => self.bind_refused(key, status),
+        }
+    }
+
+    /// Binds a client to a service of this host that has another schema.
+    pub(crate) fn bind_across(
+        &mut self,
+        (session, tenant): (SessionId, &Arc<str>),
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+        service: ServiceId,
+        matches: &[MethodMatch],
+    ) -> Result<Bound, Status> {
+        const WHO: &str = "the serving application";
+        let served = self.services[service.0 as usize].schema.methods.len();
+        let refused = refused_methods(&schema, matches, WHO)?;
+        let target = |method: u16, encoding| {
+            // The engine takes it as an offset into the server's handles, which have others behind these.
+            if usize::from(method) >= served {
+                let reason = "the server has no such method";
+                return RouteTarget::Broken(lacks_method(&schema, WHO, reason));
+            }
+            RouteTarget::Local {
+                service,
+                method,
+                encoding,
+            }
+        };
+        let routes = self.client_routes(tenant, chains, |k| {
+            route_to(&schema, matches, k, WHO, target)
+        })?;
+        let first_handle = self.add_handles(session, &schema, true, routes)?;
+        Ok(Bound {
+            first_handle,
+            service: None,
+            refused,
+        })
+    }
+
+    /// The peer's BIND states another schema than the one that is served here: it is told which.
+    pub(crate) fn bound_across(
+        &mut self,
+        state: &mut LinkState,
+        bind: u32,
+        service: ServiceId,
+    ) -> After {
+        state.inbound.insert(bind, service);
+        let schema = Arc::clone(&self.services[service.0 as usize].schema);
+        After::BoundAcross { bind, schema }
+    }
+}
+
+/// The methods that can't be called, with the reasons; an error if none can.
+fn refused_methods(
+    ours: &ServiceSchema,
+    matches: &[MethodMatch],
+    who: &str,
+) -> Result<Vec<(u16, String)>, Status> {
+    let reasons = matches.iter().zip(0u16..);
+    let refused: Vec<_> = reasons
+        .filter_map(|(found, k)| match found {
+            MethodMatch::Absent { reason } | MethodMatch::Refused { reason } => {
+                Some((k, reason.clone()))
+            }
+            MethodMatch::Native { .. } | MethodMatch::Protobuf { .. } => None,
+        })
+        .collect();
+    let Some((_, first)) = refused
+        .first()
+        .filter(|_| refused.len() == ours.methods.len())
+    else {
+        return Ok(refused);
+    };
+    // What differs says more than what is absent.
+    let differs = matches.iter().find_map(|found| match found {
+        MethodMatch::Refused { reason } => Some(reason),
+        _ => None,
+    });
+    Err(match differs {
+        Some(reason) => schema_differs(ours, who, reason),
+        None => lacks_method(ours, who, first),
+    })
+}
+
+/// Where calls of the caller's method `k` go.
+fn route_to(
+    ours: &ServiceSchema,
+    matches: &[MethodMatch],
+    k: u16,
+    who: &str,
+    target: impl Fn(u16, Encoding) -> RouteTarget,
+) -> RouteTarget {
+    match matches.get(usize::from(k)) {
+        Some(MethodMatch::Native { index }) => target(*index, Encoding::Native),
+        Some(MethodMatch::Protobuf { index }) => target(*index, Encoding::Protobuf),
+        Some(MethodMatch::Absent { reason }) => {
+            RouteTarget::Broken(lacks_method(ours, who, reason))
+        }
+        Some(MethodMatch::Refused { reason }) => {
+            RouteTarget::Broken(schema_differs(ours, who, reason))
+        }
+        None => RouteTarget::Broken(schema_differs(ours, who, "the schemas weren't compared")),
+    }
+}

@@ -1,0 +1,506 @@
+//! To applications: what is placed in their receive heaps, and what waits until there is room.
+//!
+//! ```text
+//!   engine ── call, request, response, reply, status ──▶ place ──▶ completion ring
+//!                                                          │ no room
+//!                                                          ▼
+//!                                     held: in order, until the application gives blocks back
+//! ```
+//!
+//! An application that keeps what it has received fills its heap. What comes then waits here, and whatever follows it waits behind it, so
+//! that a call's messages and its end stay in order. A call that waits can still be cancelled, and its deadline ends it. What waits is
+//! bounded by [`HELD_BYTES`] per session; beyond that a call ends with RESOURCE_EXHAUSTED, or rather its answer is that.
+//!
+//! Credit, cancellations and blocks that go back need no room, and pass by.
+
+use std::collections::VecDeque;
+
+use tollgate_engine::{CallKey, Origin, SessionId, Status};
+use tollgate_jit::Codec;
+use tollgate_shm_abi::descriptor::{Completion, Image, Part};
+use tollgate_shm_abi::heap::Block;
+use tollgate_shm_abi::status::Code;
+
+use crate::limits::HELD_BYTES;
+use crate::ports::{Delivery, Held, Placed, SessionPort};
+use crate::runtime::Runtime;
+use crate::streams::without_responses;
+use tollgate_jit::on_demand::Method;
+use tollgate_policy_chain::message::{Body, Message, copy_image};
+
+/// Why a message isn't placed.
+enum Unplaced {
+    /// The heap has no room for it now.
+    NoRoom(Message),
+    /// It isn't valid, and gone.
+    Invalid(Status),
+}
+
+/// What the engine wants applications to get.
+impl Runtime {
+    pub(crate) fn deliver(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: CallKey,
+        (more, deadline_ns): (bool, u64),
+        message: Message,
+    ) {
+        if (more || message.bare) && !self.knows_streams(session) {
+            self.discard(message);
+            let text = "the serving application's library is of a version without streams";
+            let status = Status::new(Code::UNIMPLEMENTED, text);
+            return self.engine.undeliverable(call, status);
+        }
+        self.counters.delivered += 1;
+        let what = Delivery::Call {
+            handle,
+            call,
+            more,
+            deadline_ns,
+        };
+        self.hand(session, handle, message, what);
+    }
+
+    pub(crate) fn deliver_request(
+        &mut self,
+        (session, handle): (SessionId, u32),
+        call: CallKey,
+        (more, charge): (bool, u32),
+        message: Option<Box<Message>>,
+    ) {
+        let what = Delivery::Request { call, more, charge };
+        match message {
+            Some(message) => {
+                let message = self.pool.unboxed(message);
+                self.hand(session, handle, message, what);
+            }
+            None => {
+                if let Some(port) = self.sessions.get_mut(session.0) {
+                    port.say(Held::End { call });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn respond(
+        &mut self,
+        (session, handle): (SessionId, u32),
+        call: u64,
+        charge: u32,
+        message: Box<Message>,
+    ) {
+        let message = self.pool.unboxed(message);
+        if !self.knows_streams(session) {
+            self.discard(message);
+            let status = without_responses("application's library");
+            return self
+                .engine
+                .refuse(Origin::Session { session, call }, status);
+        }
+        self.hand(
+            session,
+            handle,
+            message,
+            Delivery::Response { call, charge },
+        );
+    }
+
+    pub(crate) fn complete(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: u64,
+        message: Message,
+    ) {
+        self.hand(session, handle, message, Delivery::Reply { call });
+    }
+
+    pub(crate) fn fail(&mut self, session: SessionId, call: u64, status: Status) {
+        self.counters.failed += u64::from(status.code != Code::OK);
+        if let Some(port) = self.sessions.get_mut(session.0) {
+            port.say(Held::Status { call, status });
+        }
+    }
+
+    /// Nobody waits for the answer to this call any more.
+    pub(crate) fn cancel_delivered(&mut self, session: SessionId, call: CallKey) {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return;
+        };
+        let held = port.held.len();
+        if held > 0 {
+            let mut was_told = true;
+            let mut kept = VecDeque::with_capacity(held);
+            let mut dropped = Vec::new();
+            for waiting in port.held.drain(..) {
+                match waiting.is_for(call) {
+                    Some(is_call) => {
+                        was_told &= !is_call;
+                        dropped.push(waiting);
+                    }
+                    None => kept.push_back(waiting),
+                }
+            }
+            port.held = kept;
+            for waiting in dropped {
+                self.drop_held(session, waiting);
+            }
+            if !was_told {
+                return;
+            }
+        }
+        if let Some(port) = self.sessions.get_mut(session.0) {
+            port.push(&Completion::Cancel {
+                call: call.to_wire(),
+            });
+        }
+    }
+}
+
+/// Handing over, at once or later.
+impl Runtime {
+    /// Hands a message over, behind whatever waits.
+    fn hand(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
+        let must_wait = match self.sessions.get(session.0) {
+            Some(port) => !port.held.is_empty(),
+            None => return self.discard(message),
+        };
+        if must_wait {
+            return self.hold(session, handle, message, what);
+        }
+        let placed = self.with_handle(session, handle, |runtime, bound| match bound {
+            Some(bound) => Some(runtime.place(session, what.codec(&bound.method), message)),
+            None => {
+                runtime.discard(message);
+                None
+            }
+        });
+        match placed {
+            Some(Ok(placed)) => self.push_placed(session, placed, &what),
+            Some(Err(Unplaced::NoRoom(message))) => self.hold(session, handle, message, what),
+            Some(Err(Unplaced::Invalid(status))) => self.not_handed(session, &what, status),
+            None => {}
+        }
+    }
+
+    fn push_placed(&mut self, session: SessionId, placed: Placed, what: &Delivery) {
+        let asks_wait = self.options.tuning.wait_target.is_some();
+        let now_ns = self.now_ns;
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return;
+        };
+        let delivered_ns = match what {
+            Delivery::Call { .. } if asks_wait => port.asks_wait_ns(now_ns),
+            _ => 0,
+        };
+        port.push_placed(placed, what, delivered_ns);
+        self.counters.completed += u64::from(matches!(what, Delivery::Reply { .. }));
+    }
+
+    #[cold]
+    fn hold(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
+        let method = self.method_of(session, handle);
+        let (Some(method), Some(port)) = (method, self.sessions.get_mut(session.0)) else {
+            return self.discard(message);
+        };
+        let bytes = u64::from(message.total_len);
+        let heap = port.end.receive_heap.len_bytes();
+        let too_much = if bytes > heap {
+            Some(format!(
+                "a message of {bytes} bytes doesn't fit into the receiving application's receive heap of {heap} bytes"
+            ))
+        } else if port.held_bytes + bytes > HELD_BYTES {
+            Some(format!(
+                "the receiving application's receive heap is full, and {HELD_BYTES} bytes wait for room in it, which is the limit"
+            ))
+        } else {
+            None
+        };
+        if let Some(text) = too_much {
+            self.discard(message);
+            let status = Status::new(Code::RESOURCE_EXHAUSTED, text);
+            return self.not_handed(session, &what, status);
+        }
+        port.held_bytes += bytes;
+        let message = self.pool.boxed(message);
+        if let Delivery::Call { call, .. } = what {
+            self.trace_queued(call, "receive heap");
+        }
+        if let Some(port) = self.sessions.get_mut(session.0) {
+            port.held.push_back(Held::Message {
+                method,
+                message,
+                what,
+            });
+        }
+    }
+
+    /// What can't be handed over ends its call.
+    fn not_handed(&mut self, session: SessionId, what: &Delivery, status: Status) {
+        match *what {
+            Delivery::Call { call, .. } | Delivery::Request { call, .. } => {
+                self.engine.undeliverable(call, status);
+            }
+            Delivery::Response { call, .. } => {
+                self.engine
+                    .refuse(Origin::Session { session, call }, status);
+            }
+            Delivery::Reply { call } => self.fail(session, call, status),
+        }
+    }
+
+    /// The application has given blocks back: what waits follows, as far as there is room.
+    pub(crate) fn hand_held(&mut self, session: SessionId) {
+        loop {
+            let Some(port) = self.sessions.get_mut(session.0) else {
+                return;
+            };
+            let Some(next) = port.held.pop_front() else {
+                return;
+            };
+            let (method, message, what) = match next {
+                Held::Message {
+                    method,
+                    message,
+                    what,
+                } => (method, message, what),
+                other => {
+                    port.tell(other);
+                    continue;
+                }
+            };
+            let message = self.pool.unboxed(message);
+            let bytes = u64::from(message.total_len);
+            let placed = self.place(session, what.codec(&method), message);
+            let Some(port) = self.sessions.get_mut(session.0) else {
+                return;
+            };
+            match placed {
+                Err(Unplaced::NoRoom(message)) => {
+                    let message = self.pool.boxed(message);
+                    port.held.push_front(Held::Message {
+                        method,
+                        message,
+                        what,
+                    });
+                    return;
+                }
+                Ok(placed) => {
+                    port.held_bytes -= bytes;
+                    self.push_placed(session, placed, &what);
+                }
+                Err(Unplaced::Invalid(status)) => {
+                    port.held_bytes -= bytes;
+                    self.not_handed(session, &what, status);
+                }
+            }
+        }
+    }
+
+    /// What waits for a session is dropped.
+    pub(crate) fn drop_held(&mut self, session: SessionId, held: Held) {
+        if let Held::Message { message, .. } = held {
+            let message = self.pool.unboxed(message);
+            if let Some(port) = self.sessions.get_mut(session.0) {
+                port.held_bytes -= u64::from(message.total_len);
+            }
+            self.discard(message);
+        }
+    }
+
+    /// Puts a message and its metadata into a session's receive heap, validated whole; its own memory is given back.
+    fn place(
+        &mut self,
+        session: SessionId,
+        codec: &Codec,
+        mut message: Message,
+    ) -> Result<Placed, Unplaced> {
+        let metadata = std::mem::take(&mut message.metadata);
+        let port = self.sessions.get(session.0);
+        let shown = match port.is_some_and(|port| port.who.takes_metadata) {
+            true => &metadata[..],
+            false => &[],
+        };
+        let bare = message.bare;
+        let total = message.message_len() as usize;
+        let image = Image {
+            offset: 0,
+            inline_len: if bare { 0 } else { message.inline_len },
+            total_len: message.message_len(),
+            metadata: shown.len() as u32,
+        };
+        if !image.exists(bare) {
+            self.discard(message);
+            self.pool.give(metadata);
+            return Ok(Placed {
+                bare,
+                ..Placed::default()
+            });
+        }
+        let placed = match self.place_image(session, codec, message, image.held_bytes()) {
+            Err(Unplaced::NoRoom(message)) => {
+                let message = Message {
+                    metadata,
+                    ..message
+                };
+                return Err(Unplaced::NoRoom(message));
+            }
+            placed => placed,
+        };
+        let placed = placed.map(|mut block| {
+            if let Some(behind) = block.get_mut(total..image.held_bytes()) {
+                let at = behind.len() - shown.len();
+                behind[..at].fill(0);
+                behind[at..].copy_from_slice(shown);
+            }
+            Placed {
+                block: Some(block),
+                image,
+                bare,
+            }
+        });
+        self.pool.give(metadata);
+        placed
+    }
+
+    /// Puts an image into a block of `held` bytes of a session's receive heap, validated whole.
+    fn place_image(
+        &mut self,
+        session: SessionId,
+        codec: &Codec,
+        mut message: Message,
+        held: usize,
+    ) -> Result<Block, Unplaced> {
+        if let Body::Landed {
+            session: landed,
+            block,
+        } = message.body
+        {
+            if landed == session && block.len() >= held {
+                return Ok(block);
+            }
+            // The server that it landed for is not the one whose turn it was, or there is more metadata than there was.
+            message.body = self.unland(landed, block, message.total_len as usize);
+        }
+        let room = self
+            .sessions
+            .get_mut(session.0)
+            .and_then(|p| p.end.receive_heap.alloc(held));
+        let Some(mut block) = room else {
+            return Err(Unplaced::NoRoom(message));
+        };
+        let image = &mut block[..message.message_len() as usize];
+        let accepted = match &message.body {
+            _ if message.bare => true,
+            Body::Private {
+                bytes, accepted, ..
+            } => {
+                image.copy_from_slice(bytes);
+                self.bytes.private_to_receive_heap += bytes.len() as u64;
+                *accepted
+            }
+            Body::Gathered { inline, spans, .. } => {
+                copy_image(inline, spans, image);
+                self.bytes.private_to_receive_heap += inline.len() as u64;
+                let extents = spans.iter().map(|span| span.len() as u64);
+                self.bytes.send_heap_to_receive_heap += extents.sum::<u64>();
+                false
+            }
+            Body::Encoded { bytes, start } => {
+                debug_assert!(false, "protobuf goes to a link");
+                image.copy_from_slice(&bytes[*start..]);
+                false
+            }
+            Body::Landed { .. } => true,
+        };
+        let checked = if accepted {
+            Ok(())
+        } else {
+            codec.accept(image, message.inline_len as usize)
+        };
+        self.discard(message);
+        match checked {
+            Ok(()) => Ok(block),
+            Err(fault) => {
+                if let Some(port) = self.sessions.get_mut(session.0) {
+                    port.end.receive_heap.discard(block);
+                }
+                let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
+                Err(Unplaced::Invalid(status))
+            }
+        }
+    }
+
+    /// Takes an image out of the heap in which it landed.
+    fn unland(&mut self, from: SessionId, block: Block, len: usize) -> Body {
+        let mut bytes = self.pool.take(len);
+        bytes.copy_from_slice(&block[..len]);
+        self.bytes.private_to_receive_heap += len as u64;
+        if let Some(port) = self.sessions.get_mut(from.0) {
+            port.end.receive_heap.discard(block);
+        }
+        Body::Private {
+            bytes,
+            accepted: true,
+            extents: Vec::new(),
+        }
+    }
+}
+
+impl Delivery {
+    fn codec<'m>(&self, method: &'m Method) -> &'m Codec {
+        match self {
+            Delivery::Call { .. } | Delivery::Request { .. } => &method.request,
+            Delivery::Response { .. } | Delivery::Reply { .. } => &method.reply,
+        }
+    }
+}
+
+impl Held {
+    /// Whether it belongs to an incoming call, and is that itself.
+    fn is_for(&self, wanted: CallKey) -> Option<bool> {
+        match *self {
+            Held::Message {
+                what: Delivery::Call { call, .. },
+                ..
+            } if call == wanted => Some(true),
+            Held::Message {
+                what: Delivery::Request { call, .. },
+                ..
+            }
+            | Held::End { call }
+                if call == wanted =>
+            {
+                Some(false)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl SessionPort {
+    /// Says what needs no room to speak of, behind whatever waits.
+    fn say(&mut self, what: Held) {
+        match self.held.is_empty() {
+            true => self.tell(what),
+            false => self.held.push_back(what),
+        }
+    }
+
+    fn tell(&mut self, what: Held) {
+        match what {
+            Held::Status { call, status } => self.push_status(call, &status),
+            Held::End { call } => self.push(&Completion::Request {
+                call: call.to_wire(),
+                part: Part {
+                    more: false,
+                    bare: true,
+                },
+                image: Image::default(),
+                charge: 0,
+            }),
+            Held::Message { .. } => debug_assert!(false, "messages are placed"),
+        }
+    }
+}

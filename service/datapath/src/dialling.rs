@@ -1,0 +1,479 @@
+//! Which link a peer is reached by: dialled by RDMA where that can be, else by TCP, lost, and dialled again.
+//!
+//! ```text
+//!   dial ── by RDMA ── ready ─────────────────────────────────────────▶ its calls go by this link
+//!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ its calls go by this one
+//!    │                                                         └─ after RDMA_PAUSE, beside it: by RDMA ── ready ──▶ bindings follow;
+//!    └─ lost: after a pause that grows                                the one over TCP ends once its last call has
+//! ```
+//!
+//! So a peer that has just started, or gets a device later, is reached by RDMA soon, and nobody's call is lost for that.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tollgate_engine::{LinkId, RouteTarget, Status};
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::TcpLink;
+
+use crate::carrier::Carrier;
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::log_limited;
+use crate::ports::{LinkPort, LinkState};
+use crate::report::PeerReport;
+use crate::runtime::Runtime;
+use crate::target::{Dial, Stage, Target};
+use crate::{Command, Event};
+
+impl Runtime {
+    /// Begins a round of dialling a peer that was found at these addresses, unless one is under way.
+    pub(crate) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
+        let dial = self.dial_of(tenant, peer);
+        if dial.stage != Stage::Trying {
+            dial.begin(addresses);
+            self.try_next(tenant, peer);
+        }
+    }
+
+    /// How a peer is being dialled; if it isn't, it is to be from now on.
+    pub(crate) fn dial_of(&mut self, tenant: &Arc<str>, peer: &Target) -> &mut Dial {
+        let mut dials = self.dials.iter();
+        let at = dials.position(|dial| dial.leads_to(tenant, peer));
+        let at = at.unwrap_or_else(|| {
+            self.dials.push(Dial::new(tenant, peer, self.now_ns));
+            self.dials.len() - 1
+        });
+        &mut self.dials[at]
+    }
+
+    /// Dials the next address of a round. If there is none and none is being dialled, the round has failed.
+    fn try_next(&mut self, tenant: &Arc<str>, peer: &Target) {
+        let after_ns = self.now_ns + ATTEMPT_DELAY.as_nanos() as u64;
+        while let Some(address) = self.dial_of(tenant, peer).next(after_ns) {
+            match self.dial_address(tenant, peer, address) {
+                Ok(()) => return,
+                Err(why) => self.dial_of(tenant, peer).failed(&why),
+            }
+        }
+        if self.link_to(tenant, peer).is_none() {
+            let reasons = self.dial_of(tenant, peer).reasons();
+            self.bindings_lost(tenant, peer, &reasons);
+        }
+    }
+
+    /// A link to a peer is lost, or didn't come about.
+    fn link_lost(&mut self, tenant: &Arc<str>, peer: &Target, why: &str) {
+        let mut dials = self.dials.iter_mut();
+        match dials.find(|dial| dial.leads_to(tenant, peer) && dial.stage == Stage::Trying) {
+            Some(dial) => {
+                dial.failed(why);
+                self.try_next(tenant, peer);
+            }
+            None => self.bindings_lost(tenant, peer, why),
+        }
+    }
+
+    /// The control plane has looked a peer up.
+    pub(crate) fn found(
+        &mut self,
+        tenant: Arc<str>,
+        peer: Target,
+        found: Result<Vec<SocketAddr>, String>,
+    ) {
+        if let Some(home) = self.elsewhere(&tenant) {
+            home.send(Command::Found {
+                tenant,
+                peer,
+                found,
+            });
+            return;
+        }
+        let mut dials = self.dials.iter();
+        let waits = |dial: &Dial| dial.leads_to(&tenant, &peer) && dial.stage == Stage::LookingUp;
+        if !dials.any(waits) {
+            return;
+        }
+        match found {
+            Ok(addresses) => self.dial(&tenant, &peer, addresses),
+            Err(why) => self.bindings_lost(&tenant, &peer, &why),
+        }
+    }
+
+    /// Dials by RDMA if that can be, else by TCP.
+    fn dial_address(
+        &mut self,
+        tenant: &Arc<str>,
+        peer: &Target,
+        at: SocketAddr,
+    ) -> Result<(), String> {
+        let by_rdma = match self.without_rdma.why(at, self.now_ns) {
+            Some(why) => Err(why),
+            None => self.dial_by_rdma(tenant, peer, at),
+        };
+        by_rdma.or_else(|why| self.dial_by_tcp(tenant, peer, at, why))
+    }
+
+    /// A link that begins to connect, or why none can.
+    fn dial_by_rdma(
+        &mut self,
+        tenant: &Arc<str>,
+        peer: &Target,
+        at: SocketAddr,
+    ) -> Result<(), Arc<str>> {
+        let config = &self.options.tuning.link;
+        let (rdma, polled) = (&self.options.rdma, &self.polled);
+        let to = (at, peer.name());
+        let io = Carrier::dial_by_rdma(rdma, polled, to, config, self.now_ns)?;
+        let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
+        let dialled = self.dialled(tenant, (peer, at), io, |state| {
+            state.rdma_until_ns = Some(until_ns);
+        });
+        dialled.map_err(Into::into)
+    }
+
+    /// `why` isn't it RDMA?
+    fn dial_by_tcp(
+        &mut self,
+        tenant: &Arc<str>,
+        peer: &Target,
+        at: SocketAddr,
+        why: Arc<str>,
+    ) -> Result<(), String> {
+        let tcp = TcpLink::dial(at, peer.name(), &self.options.tuning.link, self.now_ns)
+            .map_err(|error| error.to_string())?;
+        let again_ns = self.rdma_again_ns();
+        self.dialled(tenant, (peer, at), Carrier::Tcp(tcp), |state| {
+            (state.not_rdma, state.rdma_again_ns) = (Some(why), again_ns);
+        })
+    }
+
+    /// Has a link that begins to connect.
+    fn dialled(
+        &mut self,
+        tenant: &Arc<str>,
+        (peer, at): (&Target, SocketAddr),
+        io: Carrier,
+        note: impl FnOnce(&mut LinkState),
+    ) -> Result<(), String> {
+        self.make_room(tenant)?;
+        let flow = self.shares.of(tenant);
+        let its = Some(Arc::clone(tenant));
+        let mut port = LinkPort::new(io, at.to_string(), Some(peer.clone()), its, flow);
+        port.state.at = Some(at);
+        note(&mut port.state);
+        let added = self.add_link(port);
+        added.ok_or("this daemon has as many links as it may")?;
+        Ok(())
+    }
+
+    /// Sees to it that a tenant may have one more link dialled: ends those that nobody is bound through any more, if it has too many.
+    fn make_room(&mut self, tenant: &str) -> Result<(), String> {
+        for is_last in [false, true] {
+            let links = self.links.iter();
+            let its = links.filter(|(_, port)| {
+                port.state.dialled.is_some() && port.state.tenant.as_deref() == Some(tenant)
+            });
+            let its: Vec<_> = its.map(|(key, _)| LinkId(key)).collect();
+            if its.len() < self.options.tuning.room.dialled_per_tenant() {
+                return Ok(());
+            }
+            if is_last {
+                let count = its.len();
+                return Err(format!(
+                    "tenant {tenant} has {count} links to peers, which is the limit"
+                ));
+            }
+            for link in its {
+                if self.is_unused(link, tenant) {
+                    self.lose_link(link, "nobody is bound through it any more");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_unused(&self, link: LinkId, tenant: &str) -> bool {
+        let Some(port) = self.links.get(link.0) else {
+            return false;
+        };
+        let peer = port.state.dialled.as_ref();
+        peer.is_some_and(|peer| self.bindings_to(tenant, peer).is_empty())
+            && port.io.link().unanswered() == 0
+            && !self.engine.goes_by(link)
+    }
+
+    /// When a link over TCP is to be tried by RDMA; never, if there is none here.
+    pub(crate) fn rdma_again_ns(&self) -> Option<u64> {
+        let there_is = self.options.rdma.unavailable().is_none();
+        there_is.then(|| self.now_ns + RDMA_PAUSE.as_nanos() as u64)
+    }
+
+    /// Dials by RDMA beside links over TCP whose time has come. Whether there were any.
+    fn try_rdma_again(&mut self) -> bool {
+        if self.options.rdma.unavailable().is_some() {
+            return false;
+        }
+        let mut tried = false;
+        for slot in 0..self.links.slots() {
+            let now_ns = self.now_ns;
+            let due = self.links.at_mut(slot).and_then(|(key, port)| {
+                let state = &mut port.state;
+                state.rdma_again_ns.take_if(|at_ns| *at_ns <= now_ns)?;
+                Some((
+                    key,
+                    (state.dialled.clone()?, state.at?),
+                    state.tenant.clone()?,
+                ))
+            });
+            let Some((key, (peer, at), tenant)) = due else {
+                continue;
+            };
+            tried = true;
+            if let Err(why) = self.dial_by_rdma(&tenant, &peer, at) {
+                self.stays_with_tcp(LinkId(key), why);
+            }
+        }
+        tried
+    }
+
+    fn stays_with_tcp(&mut self, link: LinkId, why: Arc<str>) {
+        let again_ns = self.rdma_again_ns();
+        if let Some(port) = self.links.get_mut(link.0) {
+            (port.state.not_rdma, port.state.rdma_again_ns) = (Some(why), again_ns);
+        }
+    }
+
+    /// A dialled link is ready: others to the same peer, whose bindings it has from here on, end with their last calls.
+    pub(crate) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: &Target) {
+        for (key, port) in self.links.iter_mut() {
+            if LinkId(key) != link && port.state.leads_to(tenant, peer) {
+                (port.state.replaced, port.state.rdma_again_ns) = (true, None);
+            }
+        }
+    }
+
+    /// Ends a link that was replaced, once no call goes by it and none will. Whether it has.
+    pub(crate) fn end_replaced(&mut self, link: LinkId) -> bool {
+        let Some(port) = self.links.get(link.0).filter(|port| port.state.replaced) else {
+            return false;
+        };
+        let (Some(peer), Some(tenant)) = (&port.state.dialled, &port.state.tenant) else {
+            return false;
+        };
+        let heir = self.link_to(tenant, peer);
+        let heir = heir.and_then(|heir| self.links.get(heir.0));
+        let has_all = heir.is_none_or(|heir| {
+            let mut bound = heir.state.outbound.iter();
+            heir.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
+        });
+        let compares = || {
+            let mut bindings = self.bindings.iter();
+            bindings.any(|(_, binding)| binding.peer == *peer && binding.comparing.is_some())
+        };
+        if !has_all || port.io.link().unanswered() > 0 || compares() || self.engine.goes_by(link) {
+            return false;
+        }
+        self.lose_link(link, "its calls go by another one now");
+        true
+    }
+
+    /// The link that calls to a peer go by, or will once it is ready.
+    pub(crate) fn link_to(&self, tenant: &str, peer: &Target) -> Option<LinkId> {
+        let links = self.links.iter();
+        let leading =
+            links.filter(|(_, port)| port.state.leads_to(tenant, peer) && !port.state.replaced);
+        // Of two, the other one is being tried.
+        let best = leading.min_by_key(|(_, port)| port.state.rdma_until_ns);
+        best.map(|(key, _)| LinkId(key))
+    }
+
+    /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if somebody is bound through it.
+    pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
+        let Some(mut port) = self.links.remove(link.0) else {
+            return;
+        };
+        let culprit = port.state.tenant.as_deref().unwrap_or_default();
+        log_limited!(
+            info,
+            "link ended",
+            culprit,
+            "the link with {} ended: {reason}",
+            port.state.address
+        );
+        if let Some((tenant, peer)) = port.state.dialled_for() {
+            self.peers.ended(tenant, peer, reason, self.now_ns);
+        }
+        port.io.end();
+        self.bytes.add_link(&port.io.link().moved());
+        self.reclaim_sent(&mut port);
+        if let Some(mut large) = port.state.large.take() {
+            port.io.take_back(&mut large.landing);
+            self.discard_landing(large.landing);
+        }
+        self.drop_kept(&mut port);
+        let text = format!(
+            "the link with peer {} was lost: {reason}",
+            port.state.address
+        );
+        self.engine.link_closed(link, &text);
+        self.act();
+        let LinkState {
+            dialled, tenant, ..
+        } = &port.state;
+        let (Some(peer), Some(tenant)) = (dialled, tenant) else {
+            return;
+        };
+        if port.state.replaced {
+            return;
+        }
+        let (Some(at), Some(_)) = (port.state.at, port.state.rdma_until_ns) else {
+            return self.link_lost(tenant, peer, reason);
+        };
+        // It never was one: who waits for it needn't know.
+        let why: Arc<str> = reason.into();
+        self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
+        let beside = {
+            let mut links = self.links.iter();
+            let there = links.find(|(_, port)| {
+                let state = &port.state;
+                state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
+            });
+            there.map(|(key, _)| LinkId(key))
+        };
+        if let Some(link) = beside {
+            self.stays_with_tcp(link, why);
+        } else if let Err(why) = self.dial_by_tcp(tenant, peer, at, why) {
+            self.link_lost(tenant, peer, &why);
+        }
+    }
+
+    /// Who waits for a peer is told why it isn't reached; it is dialled again if others are bound to it.
+    fn bindings_lost(&mut self, tenant: &Arc<str>, peer: &Target, reason: &str) {
+        let mut wanted = false;
+        for key in self.bindings_to(tenant, peer) {
+            let Some(binding) = self.bindings.get_mut(key) else {
+                continue;
+            };
+            (binding.comparing, binding.retry_pause) = (None, None);
+            let status = Status::new(
+                Code::UNAVAILABLE,
+                format!("peer {peer} can't be reached: {reason}"),
+            );
+            if let Some(asked) = binding.asked.take() {
+                self.bindings.remove(key);
+                let _asker_gone = asked.send(Err(status));
+            } else {
+                wanted = true;
+                self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+            }
+        }
+        let now_ns = self.now_ns;
+        match wanted {
+            true => self.dial_of(tenant, peer).pause(now_ns),
+            false => self.dials.retain(|dial| !dial.leads_to(tenant, peer)),
+        }
+    }
+
+    /// Goes on with peers that are dialled and repeats refused binds, whose time has come. Whether there was any.
+    pub(crate) fn retry_due(&mut self) -> bool {
+        let mut due = Vec::new();
+        for dial in &mut self.dials {
+            if dial.at_ns <= self.now_ns {
+                dial.at_ns = u64::MAX;
+                due.push((Arc::clone(&dial.tenant), dial.peer.clone(), dial.stage));
+            }
+        }
+        for (tenant, peer, stage) in &due {
+            if self.bindings_to(tenant, peer).is_empty() {
+                self.dials.retain(|dial| !dial.leads_to(tenant, peer));
+            } else if *stage == Stage::Trying {
+                self.try_next(tenant, peer);
+            } else if self.link_to(tenant, peer).is_none() {
+                self.look_up(tenant, peer);
+            }
+        }
+        let now_ns = self.now_ns;
+        let rebind: Vec<u32> = self
+            .bindings
+            .iter()
+            .filter(|(_, b)| b.retry_at_ns.is_some_and(|at| at <= now_ns))
+            .map(|(key, _)| key)
+            .collect();
+        for &key in &rebind {
+            if let Some(binding) = self.bindings.get_mut(key) {
+                binding.retry_at_ns = None;
+                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+                if let Some(link) = self.link_to(&tenant, &peer) {
+                    self.send_bind(link, key);
+                }
+            }
+        }
+        let tried = self.try_rdma_again();
+        tried || !due.is_empty() || !rebind.is_empty()
+    }
+
+    /// A round of dialling begins with where the peer is.
+    fn look_up(&mut self, tenant: &Arc<str>, peer: &Target) {
+        if let Some(address) = peer.address() {
+            return self.dial(tenant, peer, vec![address]);
+        }
+        let until_ns = self.now_ns + LOOKUP_PATIENCE.as_nanos() as u64;
+        let dial = self.dial_of(tenant, peer);
+        (dial.stage, dial.at_ns) = (Stage::LookingUp, until_ns);
+        self.events.tell(Event::LookUp {
+            tenant: Arc::clone(tenant),
+            peer: peer.clone(),
+        });
+    }
+}
+
+/// How peers are.
+impl Runtime {
+    pub(crate) fn peer_reports(&self) -> Vec<PeerReport> {
+        let of_links = self.links.iter().map(|(_, port)| {
+            let (state, link) = (&port.state, port.io.link());
+            let last = state.dialled_for();
+            let last = last.and_then(|(tenant, peer)| self.peers.last_error(tenant, peer));
+            PeerReport {
+                name: link.peer_name().map(str::to_owned),
+                address: state.address.clone(),
+                dialled: state.dialled.is_some(),
+                tenant: state.tenant.as_deref().map(str::to_owned),
+                state: if link.is_ready() { "ready" } else { "opening" },
+                since_ns: match link.is_ready() {
+                    true => state.ready_since_ns,
+                    false => last.and_then(|last| last.since_ns),
+                },
+                last_error: last.map(|last| last.why.clone()),
+            }
+        });
+        let lost = self.dials.iter().filter(|dial| {
+            let is_there = self.link_to(&dial.tenant, &dial.peer).is_some();
+            !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
+        });
+        let lost = lost.map(|dial| {
+            let last = self.peers.last_error(&dial.tenant, &dial.peer);
+            PeerReport {
+                name: None,
+                address: dial.peer.to_string(),
+                dialled: true,
+                tenant: Some(dial.tenant.to_string()),
+                state: "lost",
+                since_ns: last.and_then(|last| last.since_ns),
+                last_error: last.map(|last| last.why.clone()),
+            }
+        });
+        of_links.chain(lost).collect()
+    }
+}
+
+impl LinkState {
+    /// Whom this end dialled, and for which tenant.
+    pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
+        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
+    }
+
+    fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
+        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
+    }
+}

@@ -1,0 +1,276 @@
+//! How long calls take, per tenant, method, side and status: what a runtime counts for each call, and nothing more.
+//!
+//! A call is timed by the turns in which it came and ended, so nobody reads a clock for it. What answers in the same turn, as a denial does, took no
+//! time. A series is made when its first call has ended; from then on nothing is allocated. There are at most [`MAX_SERIES`], and of one tenant's
+//! [`MAX_SERIES_PER_TENANT`], so that nobody uses up all of them; what doesn't fit is counted in one series per kind, which says so.
+//!
+//! Absent on purpose: calls whose caller is gone, which have no status.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_engine::fair::FlowId;
+use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::histogram::{Exemplar, Histogram};
+use tollgate_telemetry::limits::{MAX_SERIES, MAX_SERIES_PER_TENANT};
+use tollgate_telemetry::record::Side;
+
+use tollgate_jit::on_demand::Method;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// From an application's call to its answer.
+    Client,
+    /// From a request's arrival to its answer: of a peer's call here; of a call within the host from its delivery on.
+    Server,
+    /// From a peer's request's arrival to its delivery: conversion, judgement and waiting.
+    Waited,
+}
+
+const KINDS: usize = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    flow: FlowId,
+    /// The address of the method; 0: it isn't known.
+    method: usize,
+    kind: Kind,
+    code: Code,
+}
+
+impl Key {
+    #[inline]
+    fn of(flow: FlowId, method: Option<&Arc<Method>>, (kind, code): (Kind, Code)) -> Key {
+        Key {
+            flow,
+            method: method.map_or(0, |method| Arc::as_ptr(method).addr()),
+            kind,
+            // Peers may say what nobody knows.
+            code: code.name().map_or(Code::UNKNOWN, |_| code),
+        }
+    }
+
+    /// Some of its bits. Sessions and services have methods of their own, so the flow says nothing more.
+    #[inline]
+    fn recent(&self) -> usize {
+        let method = (self.method >> 4) ^ (self.method >> 9);
+        (method ^ ((self.kind as usize) << 3) ^ self.code.0 as usize) % RECENT
+    }
+}
+
+/// For a caller everything but OK is one; a server isn't to blame for what its caller did wrong, as OpenTelemetry has it.
+pub fn is_error(side: Side, code: Code) -> bool {
+    match side {
+        Side::Client => code != Code::OK,
+        Side::Server => matches!(
+            code,
+            Code::UNKNOWN
+                | Code::DEADLINE_EXCEEDED
+                | Code::UNIMPLEMENTED
+                | Code::INTERNAL
+                | Code::UNAVAILABLE
+                | Code::DATA_LOSS
+        ),
+    }
+}
+
+/// Of whom and what, and how long. Keeps the method, so that no other one has its address.
+struct Series {
+    key: Key,
+    tenant: Arc<str>,
+    method: Option<Arc<Method>>,
+    durations: Histogram,
+}
+
+/// Series that are found without hashing: most calls are like one of a few before them.
+const RECENT: usize = 32;
+
+/// All of one runtime's. A series never goes.
+#[derive(Default)]
+pub(crate) struct Durations {
+    series: Vec<Series>,
+    places: HashMap<Key, usize, foldhash::fast::RandomState>,
+    /// Where a series was found last, by some bits of its key.
+    recent: [usize; RECENT],
+    overflow: [Histogram; KINDS],
+}
+
+/// One series, as it is handed out.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    pub kind: Kind,
+    /// `None`: what had no series of its own.
+    pub of: Option<MeasuredOf>,
+    pub durations: Histogram,
+}
+
+/// See [`Measured`]. The method is `None` if it wasn't known.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MeasuredOf {
+    pub tenant: Arc<str>,
+    pub method: Option<String>,
+    pub code: Code,
+}
+
+impl Durations {
+    /// How long one call took, and its span if it has one.
+    #[inline]
+    pub(crate) fn note(
+        &mut self,
+        whose: (FlowId, &Arc<str>),
+        method: Option<&Arc<Method>>,
+        what: (Kind, Code),
+        (took_ns, exemplar): (u64, Option<Exemplar>),
+    ) {
+        self.record(whose, method, what, took_ns);
+        if let Some(exemplar) = exemplar {
+            self.exemplify(whose.0, method, what, exemplar);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(
+        &mut self,
+        (flow, tenant): (FlowId, &Arc<str>),
+        method: Option<&Arc<Method>>,
+        (kind, code): (Kind, Code),
+        took_ns: u64,
+    ) {
+        let key = Key::of(flow, method, (kind, code));
+        match self.of(&key) {
+            Some(series) => series.durations.record(took_ns),
+            None => self.record_first(key, tenant, method, took_ns),
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, key: &Key) -> Option<&mut Series> {
+        let recent = key.recent();
+        let at = self.recent[recent];
+        let is_it = self.series.get(at).is_some_and(|series| series.key == *key);
+        let at = match is_it {
+            true => at,
+            false => {
+                self.recent[recent] = *self.places.get(key)?;
+                self.recent[recent]
+            }
+        };
+        self.series.get_mut(at)
+    }
+
+    /// One of those recorded has a span; what is in the overflow needs none.
+    fn exemplify(
+        &mut self,
+        flow: FlowId,
+        method: Option<&Arc<Method>>,
+        (kind, code): (Kind, Code),
+        exemplar: Exemplar,
+    ) {
+        let key = Key::of(flow, method, (kind, code));
+        if let Some(series) = self.of(&key) {
+            series.durations.exemplify(exemplar);
+        }
+    }
+
+    #[cold]
+    fn record_first(
+        &mut self,
+        key: Key,
+        tenant: &Arc<str>,
+        method: Option<&Arc<Method>>,
+        took_ns: u64,
+    ) {
+        let its = self.series.iter().filter(|s| s.key.flow == key.flow);
+        if self.series.len() >= MAX_SERIES || its.count() >= MAX_SERIES_PER_TENANT {
+            return self.overflow[key.kind as usize].record(took_ns);
+        }
+        let mut durations = Histogram::default();
+        durations.record(took_ns);
+        let series = Series {
+            key,
+            tenant: Arc::clone(tenant),
+            method: method.cloned(),
+            durations,
+        };
+        self.places.insert(key, self.series.len());
+        self.series.push(series);
+    }
+
+    /// What has been measured so far: a copy, of 2.7 KB per series.
+    pub(crate) fn measured(&self) -> Vec<Measured> {
+        let own = self.series.iter().map(|series| Measured {
+            kind: series.key.kind,
+            of: Some(MeasuredOf {
+                tenant: Arc::clone(&series.tenant),
+                method: series.method.as_ref().map(|method| method.name.clone()),
+                code: series.key.code,
+            }),
+            durations: series.durations.clone(),
+        });
+        let kinds = [Kind::Client, Kind::Server, Kind::Waited];
+        let others = kinds.into_iter().zip(&self.overflow);
+        let others = others.filter(|(_, durations)| durations.count() > 0);
+        let others = others.map(|(kind, durations)| Measured {
+            kind,
+            of: None,
+            durations: durations.clone(),
+        });
+        own.chain(others).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_engine::fair::Schedule;
+
+    #[test]
+    fn series_are_limited_per_tenant_and_in_all_and_the_rest_is_counted() {
+        let mut schedule = Schedule::default();
+        let mut durations = Durations::default();
+        let codes = Code::ALL.len();
+        let tenants = MAX_SERIES / codes + 2;
+        for tenant in 0..tenants {
+            let (flow, name): (_, Arc<str>) = (schedule.add(), format!("t{tenant}").into());
+            for code in Code::ALL {
+                let what = (Kind::Client, *code);
+                durations.record((flow, &name), None, what, 5);
+            }
+        }
+        let measured = durations.measured();
+        assert_eq!(measured.len(), MAX_SERIES + 1);
+        let rest = measured.iter().find(|series| series.of.is_none());
+        let rest = rest.map(|series| series.durations.count());
+        assert_eq!(rest, Some((tenants * codes - MAX_SERIES) as u64));
+
+        let mut durations = Durations::default();
+        let (flow, name): (_, Arc<str>) = (schedule.add(), "greedy".into());
+        let kinds = [Kind::Client, Kind::Server, Kind::Waited];
+        let known = kinds
+            .iter()
+            .flat_map(|k| Code::ALL.iter().map(|c| (*k, *c)));
+        let before = known.clone().count();
+        known.for_each(|what| durations.record((flow, &name), None, what, 5));
+        // A status that nobody knows is UNKNOWN.
+        let strange = Code(u32::MAX);
+        durations.record((flow, &name), None, (Kind::Client, strange), 5);
+        assert_eq!(durations.measured().len(), before);
+        assert!(before < MAX_SERIES_PER_TENANT);
+        for method in 1..=MAX_SERIES_PER_TENANT {
+            let key = Key {
+                flow,
+                method,
+                kind: Kind::Server,
+                code: Code::OK,
+            };
+            durations.record_first(key, &name, None, 5);
+        }
+        let measured = durations.measured();
+        assert_eq!(measured.len(), MAX_SERIES_PER_TENANT + 1);
+        // Somebody else has room.
+        let other = (schedule.add(), &"other".into());
+        durations.record(other, None, (Kind::Client, Code::OK), 5);
+        assert_eq!(durations.measured().len(), MAX_SERIES_PER_TENANT + 2);
+    }
+}

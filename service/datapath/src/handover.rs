@@ -1,0 +1,192 @@
+//! A runtime's state for the process that takes over, and a runtime that goes on with it.
+//!
+//! ```text
+//!   old: between two turns ── hand_over ──▶ Estate: state (JSON), bytes of messages, descriptors of sessions
+//!        waits for the verdict: goes on as if nothing had happened, or ends without touching a session again
+//!   new: take_over ── all private: engine, sessions, what waits ──▶ waits for the verdict ── begin ──▶ its first turn
+//! ```
+//!
+//! Nothing is taken from the old runtime, and until its `begin` the new one writes nothing that an application can see: so either of
+//! them can be the one that goes on. What a call has met it doesn't meet again: who waits within a chain goes on behind the policies
+//! that have judged it. Only what a policy's process was asked and hasn't answered is asked again.
+//!
+//! What is handed over are sessions whose applications can follow ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)), with
+//! all their calls. The others' applications connect again. Links go on, too, unless the other process is of before that: then their calls
+//! end with UNAVAILABLE, and it dials again.
+//!
+//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`, of traces in `traced.rs`.
+
+use std::time::Instant;
+
+use links::{LinksLeft, next_key};
+use message_forms::Bytes;
+use state::{ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of};
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{LinkId, SessionId};
+use traced::traced_forms;
+
+use crate::handover::estate::Estate;
+use crate::limits::HAND_OVER_TIMEOUT;
+use crate::ports::{Held, Kept};
+use crate::runtime::Runtime;
+use tollgate_policy_chain::message::Source;
+
+pub mod estate;
+mod link_forms;
+mod links;
+mod message_forms;
+mod state;
+mod taking;
+mod traced;
+
+/// What becomes visible once the new runtime begins.
+#[derive(Default)]
+pub(crate) struct Beginning {
+    gone: Vec<SessionId>,
+    /// Those that aren't gone on with.
+    links: Vec<LinkId>,
+    reclaims: Vec<Source>,
+    bindings: Vec<BoundAgain>,
+}
+
+/// A binding to a peer.
+struct BoundAgain {
+    key: u32,
+    /// Its peer is to be asked again, even if the link goes on.
+    unsettled: bool,
+}
+
+/// Handing over.
+impl Runtime {
+    /// Everything as it is between two turns, `with_links` if the next process can go on with them; nothing is taken from here.
+    ///
+    /// # Errors
+    /// Something can't be handed over, or it takes longer than until then: the applications wait meanwhile.
+    pub(crate) fn hand_over(&mut self, with_links: bool, until: Instant) -> Result<Estate, String> {
+        let in_time = || match Instant::now() < until {
+            true => Ok(()),
+            false => Err(format!(
+                "its sessions take longer than {HAND_OVER_TIMEOUT:?} to hand over"
+            )),
+        };
+        if with_links {
+            self.flush_links();
+        }
+        for (_, port) in self.sessions.iter_mut() {
+            // What broke the rules is found by whoever goes on.
+            let _as_far_as_it_goes = port.flush(None);
+        }
+        let mut bytes = Bytes::default();
+        let mut sources: Vec<Source> = self.sending.values().copied().collect();
+        let links = match with_links {
+            true => self.leave_links(&mut bytes)?,
+            false => self.end_links(),
+        };
+        sources.extend(&links.sources);
+        let engine = self.engine.freeze(|message| {
+            sources.extend(source_of(message));
+            bytes.keep(message)
+        });
+        let engine = engine.map_err(|error| error.to_string())?;
+        let parked = self.policies.parked_calls().into_iter();
+        let parked = parked
+            .map(|waiting| {
+                let (question, position) = (waiting.question, waiting.position);
+                sources.extend(source_of(&question.message));
+                let steered = question.steered.as_deref();
+                ParkedForm {
+                    call: question.call,
+                    tenant: waiting.tenant.to_string(),
+                    stage: position.stage,
+                    chain: position.chain,
+                    step: position.step,
+                    until_ns: waiting.until_ns,
+                    waits_since_ns: question.waits_since_ns,
+                    priority: steered.and_then(|steered| steered.priority),
+                    route: steered.and_then(|steered| Some(steered.route.as_deref()?.to_owned())),
+                    message: bytes.keep(&question.message),
+                }
+            })
+            .collect();
+        let (mut sessions, mut descriptors) = (Vec::new(), Vec::new());
+        let mut free: Vec<u32> = self.sessions.free().collect();
+        for (key, port) in self.sessions.iter_mut() {
+            in_time()?;
+            for held in &port.held {
+                if let Held::Message { message, .. } = held {
+                    sources.extend(source_of(message));
+                }
+            }
+            let lent = match port.can_go() {
+                true => port.end.lend(),
+                false => None,
+            };
+            let Some(lent) = lent else {
+                free.insert(0, next_key(key));
+                continue;
+            };
+            let lent = lent.map(|fd| fd.try_clone_to_owned());
+            let lent: Result<Vec<_>, _> = lent.into_iter().collect();
+            let lent = lent.map_err(|error| format!("no descriptors are left: {error}"))?;
+            descriptors.push((SessionId(key), lent));
+            sessions.push(session_form(port, &mut bytes));
+        }
+        let policies = self.policies.save().into_iter();
+        self.pass_on_events();
+        let policies = policies.map(|saved| PolicyForm {
+            id: saved.id,
+            version: saved.version,
+            format: saved.format,
+            at: bytes.append(&saved.bytes),
+            len: saved.bytes.len(),
+        });
+        let state = State {
+            policies: policies.collect(),
+            engine,
+            services: self.services.iter().map(service_form).collect(),
+            sessions,
+            free,
+            bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),
+            parked,
+            lent: sources.iter().map(|s| (s.session, s.offset)).collect(),
+            traced: traced_forms(&self.traces),
+            links: links.forms,
+            free_links: links.free,
+        };
+        in_time()?;
+        Ok(Estate {
+            state: serde_json::to_vec(&state).map_err(|error| error.to_string())?,
+            bytes: bytes.0,
+            sessions: descriptors,
+            links: links.sockets,
+        })
+    }
+
+    /// Links that nobody goes on with leave only the blocks that they would send from.
+    fn end_links(&self) -> LinksLeft {
+        let mut sources = Vec::new();
+        for (_, port) in self.links.iter() {
+            sources.extend(port.state.kept.iter().filter_map(|kept| match kept {
+                Kept::PutOff { session, block, .. } => Some(Source {
+                    session: *session,
+                    offset: block.offset,
+                }),
+                Kept::Reply { message, .. } => source_of(message),
+                Kept::Status { .. } | Kept::Credit { .. } => None,
+            }));
+        }
+        LinksLeft {
+            sources,
+            ..LinksLeft::default()
+        }
+    }
+
+    /// Another process goes on: this one does nothing any more that anybody could see. What is queued on links refers to memory that
+    /// isn't this one's any more, or is sent by the other one, so nothing of it is sent.
+    pub(crate) fn leave(&mut self) {
+        self.sessions = Slots::default();
+        self.links = Slots::default();
+        self.bindings = Slots::default();
+        self.dials.clear();
+    }
+}

@@ -1,0 +1,381 @@
+//! A runtime that goes on with what another one has left.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tollgate_engine::slots::Slots;
+use tollgate_engine::{
+    CallKey, ChainId, Engine, LinkId, MethodChains, RouteTarget, SessionId, Status, Unportable,
+};
+use tollgate_shm_abi::descriptor::Entry;
+use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
+use tollgate_shm_abi::status::Code;
+
+use super::state::{BindingForm, HeldForm, ParkedForm, SessionForm, State, named};
+use super::traced::TracedForm;
+use super::{Beginning, BoundAgain};
+use crate::binds::ServiceSchema;
+use crate::handover::estate::{Estate, Inventory, Resumed};
+use crate::handover::message_forms::MessageForm;
+use crate::placement::note_birth;
+use crate::ports::{Held, RemoteBinding, Service, SessionPort, Who};
+use crate::runtime::Runtime;
+use crate::target::Target;
+use tollgate_policy_chain::ids::Why;
+use tollgate_policy_chain::message::Source;
+use tollgate_policy_chain::parked::Position;
+use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
+use tollgate_policy_chain::question::{Question, Steered};
+use tollgate_policy_chain::slot::SavedState;
+
+/// What links that can't be gone on with, and their calls, end with.
+const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
+
+/// Taking over.
+impl Runtime {
+    /// Goes on with what another process leaves, in a runtime that has nothing yet but its policies. What an application would see of it
+    /// waits for [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// Says what can't be gone on with; the runtime is of no use then.
+    pub(crate) fn take_over(
+        &mut self,
+        estate: Estate,
+        inventory: Inventory,
+    ) -> Result<(Vec<Resumed>, Beginning), String> {
+        let Inventory {
+            schemas,
+            chains,
+            policies,
+        } = inventory;
+        let state = serde_json::from_slice::<State>(&estate.state);
+        let mut state = state.map_err(|error| format!("the state can't be read: {error}"))?;
+        let bytes = &estate.bytes[..];
+        let of_hash = |hash: &[u8; 32]| {
+            let schema = schemas.get(hash).map(Arc::clone);
+            schema.ok_or_else(|| format!("no schema was handed over with hash {:02x?}", &hash[..4]))
+        };
+        for service in &state.services {
+            self.services.push(Service {
+                tenant: service.tenant.as_str().into(),
+                schema: of_hash(&service.schema)?,
+            });
+        }
+        let mut descriptors: HashMap<_, _> = estate.sessions.into_iter().collect();
+        let (mut ports, mut resumed) = (Vec::new(), Vec::new());
+        for session in state.sessions {
+            let fds = descriptors.remove(&session.id).unwrap_or_default();
+            let (port, heap) = self.resume(session, fds, (bytes, &of_hash))?;
+            ports.push((port.id.0, port));
+            resumed.push(heap);
+        }
+        let there: HashSet<SessionId> = ports.iter().map(|(key, _)| SessionId(*key)).collect();
+        let table = Slots::of(ports, &state.free);
+        self.sessions = table.ok_or("the sessions don't have one key each")?;
+        let before = state.engine.take_chains();
+        let birth = state.engine.birth();
+        state.engine.births().for_each(note_birth);
+        let gone = state.engine.sessions().filter(|id| !there.contains(id));
+        let mut beginning = Beginning {
+            gone: gone.collect(),
+            links: state.engine.links().collect(),
+            reclaims: state
+                .lent
+                .iter()
+                .map(|&(session, offset)| Source { session, offset })
+                .collect(),
+            bindings: Vec::new(),
+        };
+        let pool = &mut self.pool;
+        let engine = Engine::thaw(state.engine, self.now_ns, |form: MessageForm| {
+            form.message(bytes).map(|message| pool.boxed(message))
+        });
+        self.engine = engine.map_err(|error| error.to_string())?;
+        if birth.is_none() {
+            // A daemon of before engines had births gave all of them the first one's.
+            self.engine.set_birth(self.options.birth);
+        }
+        let target = self.options.tuning.wait_target;
+        self.engine
+            .set_wait_target(target.map(|target| target.as_nanos() as u64));
+        for form in state.policies {
+            let Some(&id) = policies.get(&form.id) else {
+                continue;
+            };
+            let end = form.at.saturating_add(form.len);
+            let its = bytes.get(form.at..end);
+            let its = its.ok_or_else(|| format!("the state of policy {id} isn't there"))?;
+            self.policies.restore(&SavedState {
+                id,
+                version: form.version,
+                format: form.format,
+                bytes: its.to_vec(),
+            })?;
+        }
+        self.make_chains(chains)?;
+        let traced = state.traced.into_iter();
+        self.traces
+            .absorb(traced.filter_map(TracedForm::into_traced));
+        let renamed = renamed(&before, &self.engine.chains())?;
+        self.park_again(state.parked, bytes, &renamed)?;
+        beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
+        let keys: Vec<u32> = beginning.bindings.iter().map(|bound| bound.key).collect();
+        self.resume_links(state.links, &state.free_links, estate.links, bytes, &keys)?;
+        let links = &self.links;
+        beginning.links.retain(|link| links.get(link.0).is_none());
+        Ok((resumed, beginning))
+    }
+
+    fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), String> {
+        let change = PolicyChange {
+            chains,
+            ..PolicyChange::default()
+        };
+        let (sessions, services) = (&self.sessions, &self.services);
+        let tenant_of = |scope: &Scope| match *scope {
+            Scope::Client { session, .. } => {
+                let port = sessions.get(session.0);
+                port.map_or_else(|| "".into(), |port| Arc::clone(&port.who.tenant))
+            }
+            Scope::Server { service, .. } => {
+                let service = services.get(service.0 as usize);
+                service.map_or_else(|| "".into(), |service| Arc::clone(&service.tenant))
+            }
+        };
+        let applied = self.policies.apply(change, &mut self.engine, tenant_of);
+        self.pass_on_events();
+        applied
+    }
+
+    fn resume(
+        &mut self,
+        form: SessionForm,
+        fds: Vec<OwnedFd>,
+        (bytes, of_hash): (
+            &[u8],
+            &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
+        ),
+    ) -> Result<(Box<SessionPort>, Resumed), String> {
+        let id = form.id;
+        let failed = |error: &dyn std::fmt::Display| format!("session {}: {error}", id.0);
+        let standing = Standing {
+            shape: SessionShape {
+                ring_capacity: form.standing.ring_capacity,
+                send_heap_bytes: form.standing.send_heap_bytes,
+                receive_heap_bytes: form.standing.receive_heap_bytes,
+            },
+            receive_heap_end: form.standing.receive_heap_end,
+            taken: form.standing.taken,
+            told: form.standing.told,
+            heard: form.standing.heard,
+        };
+        let (mut end, heap) = resume_session(&standing, fds).map_err(|error| failed(&error))?;
+        let watched = end.doorbell.watch(&self.epoll, Self::session_token(id));
+        watched.map_err(|error| failed(&error))?;
+        let who = Who {
+            tenant: form.tenant.as_str().into(),
+            app: form.app,
+            pid: form.pid,
+            takes_metadata: form.takes_metadata,
+            tells_waits: form.tells_waits,
+            knows_streams: form.knows_streams,
+            follows_heaps: true,
+            label: form.label.map(Into::into),
+        };
+        let flow = self.shares.of(&who.tenant);
+        let mut port = Box::new(SessionPort::new(id, who, flow, end));
+        for (hash, calls) in &form.bound {
+            port.add_handles(&of_hash(hash)?, *calls);
+        }
+        for held in form.held {
+            let held = self.held_again(&port, held, bytes);
+            let held = held.map_err(|error| failed(&error))?;
+            if let Held::Message { message, .. } = &held {
+                port.held_bytes += u64::from(message.total_len);
+            }
+            port.held.push_back(held);
+        }
+        let backlog = form.backlog.into_iter().map(Entry::try_from);
+        let backlog: Result<VecDeque<Entry>, _> = backlog.collect();
+        port.backlog = backlog.map_err(|_| failed(&"a completion hasn't 64 bytes"))?;
+        let heap_bytes = form.standing.receive_heap_bytes;
+        let session = id;
+        let resumed = Resumed {
+            session,
+            heap,
+            heap_bytes,
+        };
+        Ok((port, resumed))
+    }
+
+    fn held_again(
+        &mut self,
+        port: &SessionPort,
+        held: HeldForm,
+        bytes: &[u8],
+    ) -> Result<Held, Unportable> {
+        Ok(match held {
+            HeldForm::Message {
+                handle,
+                message,
+                what,
+            } => {
+                let bound = port.handles.get(handle as usize);
+                let lost = || Unportable("what it is given is of no method of its".to_owned());
+                Held::Message {
+                    method: Arc::clone(&bound.ok_or_else(lost)?.method),
+                    message: self.pool.boxed(message.message(bytes)?),
+                    what,
+                }
+            }
+            HeldForm::Status { call, status } => Held::Status {
+                call,
+                status: status.into(),
+            },
+            HeldForm::End { call } => Held::End { call },
+        })
+    }
+
+    fn park_again(
+        &mut self,
+        parked: Vec<ParkedForm>,
+        bytes: &[u8],
+        renamed: &HashMap<ChainId, ChainId>,
+    ) -> Result<(), String> {
+        let mut with_chains: HashSet<CallKey> = self.engine.with_rim().collect();
+        for form in parked {
+            if !with_chains.remove(&form.call) {
+                return Err(format!(
+                    "call {} waits in a chain, and the engine doesn't know of it",
+                    form.call.to_wire()
+                ));
+            }
+            let message = form.message.message(bytes);
+            let message = message.map_err(|error| error.to_string())?;
+            let mut question = Question::new(form.call, self.pool.boxed(message));
+            question.waits_since_ns = form.waits_since_ns;
+            question.notes = self.notes_of(form.call);
+            if form.priority.is_some() || form.route.is_some() {
+                question.steered = Some(Box::new(Steered {
+                    priority: form.priority,
+                    route: form.route.map(Into::into),
+                }));
+            }
+            let position = Position {
+                stage: form.stage,
+                chain: form.chain.and_then(|chain| renamed.get(&chain).copied()),
+                step: form.step,
+            };
+            let why = form
+                .until_ns
+                .map_or(Why::Turn, |at_ns| Why::Until { at_ns });
+            let tenant = form.tenant.as_str().into();
+            self.policies
+                .park_again(&tenant, position, why, question, self.now_ns)?;
+        }
+        match with_chains.into_iter().next() {
+            None => Ok(()),
+            Some(call) => Err(format!(
+                "call {} is with a chain, and doesn't wait there",
+                call.to_wire()
+            )),
+        }
+    }
+
+    /// Bindings to peers, in their order.
+    fn bind_again(
+        &mut self,
+        bindings: Vec<BindingForm>,
+        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
+    ) -> Result<Vec<BoundAgain>, String> {
+        let mut bound = Vec::with_capacity(bindings.len());
+        for form in bindings {
+            let unsettled = form.unsettled;
+            let binding = RemoteBinding {
+                session: form.session,
+                first_handle: form.first_handle,
+                schema: of_hash(&form.schema)?,
+                asked: None,
+                comparing: None,
+                tenant: form.tenant.as_str().into(),
+                peer: named(form.name.as_deref(), form.peer),
+                retry_at_ns: form.retry_at_ns,
+                retry_pause: None,
+            };
+            let key = self.bindings.insert(binding);
+            let key = key.ok_or("there are more bindings than can be")?;
+            bound.push(BoundAgain { key, unsettled });
+        }
+        Ok(bound)
+    }
+
+    /// The old process is gone: from here on applications see what this one does.
+    pub(crate) fn begin(&mut self, beginning: Beginning) {
+        self.now_ns = tollgate_shm_abi::wait::now_ns();
+        for source in beginning.reclaims {
+            self.reclaim(source);
+        }
+        for session in beginning.gone {
+            self.engine.session_closed(session);
+            self.drop_bindings_of(session);
+        }
+        for link in beginning.links {
+            self.engine.link_closed(link, LINK_LOST);
+        }
+        let links: Vec<LinkId> = self.links.iter().map(|(key, _)| LinkId(key)).collect();
+        for link in links {
+            if let Some(port) = self.links.get_mut(link.0) {
+                port.set_window(&self.options.tuning.link);
+            }
+            // What lay in shared memory has been copied, and counts.
+            self.note_behind(link);
+        }
+        for BoundAgain { key, unsettled } in beginning.bindings {
+            let Some(binding) = self.bindings.get_mut(key) else {
+                continue;
+            };
+            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+            match self.link_to(&tenant, &peer) {
+                None => self.bind_when_dialled(key, &tenant, &peer),
+                Some(link) if unsettled => self.send_bind(link, key),
+                Some(_) => {}
+            }
+        }
+        self.act();
+    }
+
+    /// The link of this binding has ended with the old process, and is dialled at once.
+    fn bind_when_dialled(&mut self, key: u32, tenant: &Arc<str>, peer: &Target) {
+        let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
+        self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
+        if let Some(binding) = self.bindings.get_mut(key) {
+            binding.retry_at_ns = None;
+        }
+        self.dial_of(tenant, peer);
+    }
+}
+
+/// How the chains of before are called now.
+fn renamed(
+    before: &[MethodChains],
+    now: &[MethodChains],
+) -> Result<HashMap<ChainId, ChainId>, String> {
+    if before.len() != now.len() {
+        let text = format!(
+            "{} methods had chains, and {} have",
+            before.len(),
+            now.len()
+        );
+        return Err(text);
+    }
+    let pairs = before.iter().zip(now);
+    let both = pairs.flat_map(|(before, now)| {
+        let pair = |before: Option<ChainId>, now: Option<ChainId>| before.zip(now);
+        [
+            pair(before.request, now.request),
+            pair(before.reply, now.reply),
+        ]
+    });
+    Ok(both.flatten().collect())
+}

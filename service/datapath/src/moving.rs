@@ -1,0 +1,452 @@
+//! A tenant moves from one runtime to another, with everything that it has, while its calls are in flight.
+//!
+//! ```text
+//!   control plane ── Part ──▶ old: takes everything out, in one piece ── Absorb ──▶ new: is there room?
+//!         ▲                     ▲                                                   yes: goes on with it
+//!         │                     └──────────────── Absorb, and why ───────────────── no
+//!         └──────────────────────────── Moved: what things are called now ──────────┘
+//! ```
+//!
+//! What moves are the things themselves, in memory: ports with their rings, heaps and sockets, calls where they stand, instances of policies,
+//! orders that processes haven't answered. Nobody outside notices but by the pause: calls keep their numbers, what comes meanwhile
+//! waits in rings and sockets. Nothing is copied, nothing restored, so nothing can fail but for lack of room, and who has given can take
+//! back.
+//!
+//! Invariants: nobody waits for anybody: each runtime does its part between two calls; what reaches the old runtime afterwards for the
+//! tenant, a link that another runtime has accepted or the channel of a process, it sends on, and the new one has the tenant by
+//! then, because commands come in the order in which they were sent. The control plane sends nothing else about the tenant meanwhile,
+//! and moves one tenant at a time.
+//!
+//! What has a name per runtime gets another one: sessions, links, services, bindings, chains. What has one in the whole process keeps it:
+//! calls (their keys have their engine's birth in them), blocks that links send from (tokens begin with it, too), attachments, policy
+//! processes. An attachment for every tenant is there once in each runtime, and stays: the tenant meets the other one from then on.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tollgate_engine::{LinkId, Origin, Renamed, ServiceId, SessionId, Wanted};
+use tollgate_shm_abi::wait::now_ns;
+
+use crate::command::{Command, Map};
+use crate::migration::{Move, Moved, Moving, NO_BINDING};
+use crate::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
+use crate::runtime::Runtime;
+use tollgate_policy_chain::message::{Body, Message, Source};
+use tollgate_policy_chain::past;
+
+/// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
+const NO_SESSION: SessionId = SessionId(u32::MAX);
+
+/// Leaving.
+impl Runtime {
+    /// Another placement is in force. What is here of tenants that live elsewhere goes there; those that were moved have gone already.
+    pub(crate) fn placed(&mut self, map: Map) {
+        self.map = map;
+        let astray = |port: &LinkPort| {
+            let tenant = port.state.tenant.as_ref()?;
+            let home = self.map.placement.home(tenant);
+            (home != self.options.index).then(|| (Arc::clone(tenant), home))
+        };
+        let astray: HashMap<_, _> = self
+            .links
+            .iter()
+            .filter_map(|(_, port)| astray(port))
+            .collect();
+        for (tenant, to) in astray {
+            self.part_with(Move {
+                tenant,
+                to,
+                attachments: Vec::new(),
+                same: HashMap::new(),
+                reply: None,
+            });
+        }
+    }
+
+    /// The runtime ends: what is left are links.
+    pub(crate) fn retire(&mut self, map: Map) {
+        self.placed(map);
+        let Some(first) = self.map.runtimes.first().cloned() else {
+            return;
+        };
+        for slot in 0..self.links.slots() {
+            let Some(key) = self.links.key_at(slot) else {
+                continue;
+            };
+            self.engine.link_closed(LinkId(key), "the link has moved");
+            self.act();
+            if let Some(port) = self.links.remove(key) {
+                port.io.unwatch(&self.epoll);
+                first.send(Command::Adopt { port, bind: None });
+            }
+        }
+    }
+
+    /// Sends a tenant to another runtime.
+    pub(crate) fn part_with(&mut self, order: Move) {
+        let Some(there) = self.map.runtimes.get(order.to).cloned() else {
+            let text = format!("there is no runtime {}", order.to);
+            return order.refuse(text);
+        };
+        let (tenant, to) = (Arc::clone(&order.tenant), order.to);
+        let moving = match self.take_out(order) {
+            Ok(moving) => moving,
+            Err((order, why)) => return order.refuse(why),
+        };
+        self.map.placement.assign(&tenant, to);
+        if let Err(Command::Absorb { moving }) = there.try_send(Command::Absorb { moving }) {
+            let why = format!("runtime {to} has ended");
+            self.absorb(Box::new(Moving {
+                refused: Some(why),
+                ..*moving
+            }));
+        }
+    }
+
+    /// Everything of a tenant's.
+    #[allow(clippy::result_large_err, reason = "it is answered at once")]
+    fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, String)> {
+        let began_ns = now_ns();
+        let tenant = &order.tenant;
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, port)| port.who.tenant == *tenant);
+        let links = self.links.iter();
+        let links = links.filter(|(_, port)| port.state.tenant.as_ref() == Some(tenant));
+        let services = self.services.iter().zip(0u32..);
+        let services = services.filter(|(service, _)| service.tenant == *tenant);
+        let wanted = Wanted {
+            sessions: sessions.map(|(key, _)| SessionId(key)).collect(),
+            links: links.map(|(key, _)| LinkId(key)).collect(),
+            services: services.map(|(_, id)| ServiceId(id)).collect(),
+        };
+        let engine = match self.engine.part(&wanted) {
+            Ok(parcel) => parcel,
+            Err(why) => return Err((order, why.to_string())),
+        };
+        // From here on nothing fails.
+        let policies = self
+            .policies
+            .part(tenant, &order.attachments, engine.chains());
+        let strangers = self.shares.of_strangers();
+        let links = wanted.links.iter().filter_map(|&id| {
+            let port = self.links.remove(id.0)?;
+            port.io.unwatch(&self.epoll);
+            let is_stranger = port.state.flow == strangers;
+            Some((id, port, is_stranger))
+        });
+        let links = links.collect();
+        // Nobody waits for blocks of sessions that have ended.
+        self.sending
+            .retain(|_, source| self.sessions.get(source.session.0).is_some());
+        let of_its = |source: &Source| wanted.sessions.contains(&source.session);
+        let sending = self
+            .sending
+            .extract_if(|_, source| of_its(source))
+            .collect();
+        let traced = self.traces.part(|origin| match origin {
+            Origin::Session { session, .. } => wanted.sessions.contains(session),
+            Origin::Link { link, .. } => wanted.links.contains(link),
+        });
+        let sessions = wanted.sessions.iter();
+        let sessions = sessions.filter_map(|id| self.sessions.remove(id.0));
+        let sessions = sessions.collect();
+        let its = self.bindings.iter();
+        let its = its.filter(|(_, binding)| binding.tenant == *tenant);
+        let its: Vec<u32> = its.map(|(key, _)| key).collect();
+        let bindings = its.into_iter();
+        let bindings = bindings.filter_map(|key| Some((key, self.bindings.remove(key)?)));
+        let bindings = bindings.collect();
+        let dials = self
+            .dials
+            .extract_if(.., |dial| dial.tenant == *tenant)
+            .collect();
+        let services = wanted.services.iter();
+        let services = services.filter_map(|&id| {
+            let service = self.services.get(id.0 as usize)?;
+            Some((id, service.clone()))
+        });
+        Ok(Box::new(Moving {
+            services: services.collect(),
+            order,
+            from: self.options.index,
+            refused: None,
+            began_ns,
+            engine,
+            sessions,
+            links,
+            bindings,
+            dials,
+            sending,
+            traced,
+            policies,
+        }))
+    }
+}
+
+/// Coming.
+impl Runtime {
+    /// A tenant has come. If there is no room for it, it goes back.
+    pub(crate) fn absorb(&mut self, moving: Box<Moving>) {
+        let from = self.map.runtimes.get(moving.from).cloned();
+        match (self.refusal_of(&moving), from) {
+            (Some(why), Some(from)) if moving.refused.is_none() => {
+                let back = Box::new(Moving {
+                    refused: Some(format!("runtime {} has no room: {why}", self.options.index)),
+                    ..*moving
+                });
+                let unsent = from.try_send(Command::Absorb { moving: back });
+                if let Err(Command::Absorb { moving }) = unsent {
+                    self.take_in(*moving);
+                }
+            }
+            // There is room, or it has been here before.
+            _ => self.take_in(*moving),
+        }
+    }
+
+    fn refusal_of(&mut self, moving: &Moving) -> Option<String> {
+        if let Err(why) = self.engine.fits(&moving.engine) {
+            return Some(why.to_string());
+        }
+        let (here, more) = (self.links.len(), moving.links.len());
+        let most = self.options.tuning.room.links;
+        if here + more > most {
+            let text = format!("{here} links are open there, and {more} more would exceed {most}");
+            return Some(text);
+        }
+        self.policies
+            .refusal_of(&moving.order.tenant, &moving.policies)
+    }
+
+    fn take_in(&mut self, moving: Moving) {
+        let Moving {
+            order,
+            refused,
+            began_ns,
+            engine,
+            sessions,
+            links,
+            services,
+            bindings,
+            dials,
+            sending,
+            traced,
+            mut policies,
+            ..
+        } = moving;
+        let tenant = order.tenant;
+        self.map.placement.assign(&tenant, self.options.index);
+        let calls = engine.calls();
+        let mut names = Renamed::default();
+        for (id, service) in services {
+            names.services.insert(id, self.service_of(service));
+        }
+        let mut unwatched = Vec::new();
+        for port in sessions {
+            let id = port.id;
+            if let Some(name) = self.seat(port, &tenant) {
+                names.sessions.insert(id, name);
+            }
+        }
+        let mut came = Vec::with_capacity(links.len());
+        for (id, mut port, is_stranger) in links {
+            let Some(name) = self.links.next_key().map(LinkId) else {
+                continue;
+            };
+            if self.watch_link(name, &mut port.io).is_err() {
+                unwatched.push(name);
+            }
+            self.links.insert(port);
+            names.links.insert(id, name);
+            came.push((name, is_stranger));
+        }
+        let rename = |message: &mut Message| rename(message, &names.sessions);
+        let questions = policies.questions();
+        questions.for_each(|question| rename(&mut question.message));
+        // What each runtime has of its own is in force here, too, unless the tenant comes back.
+        let same = match refused {
+            Some(_) => HashMap::new(),
+            None => order.same,
+        };
+        let chains = self.policies.absorb(
+            &tenant,
+            policies,
+            &same,
+            (&self.epoll, Self::process_token),
+            self.now_ns,
+        );
+        names.chains = chains;
+        self.engine
+            .absorb(engine, &names, |message| rename_all(message, &names));
+        // What its versions have seen of changes is in their past from here on, too.
+        self.engine.set_era(past::era());
+        let mut keys = HashMap::new();
+        for (key, mut binding) in bindings {
+            let session = names.sessions.get(&binding.session);
+            let Some(session) = session else { continue };
+            binding.session = *session;
+            if let Some(name) = self.bindings.insert(binding) {
+                keys.insert(key, name);
+            }
+        }
+        for (token, source) in sending {
+            if let Some(&session) = names.sessions.get(&source.session) {
+                self.sending.insert(token, Source { session, ..source });
+            }
+        }
+        let traced = traced.into_iter().filter_map(|(origin, traced)| {
+            let origin = match origin {
+                Origin::Session { session, call } => Origin::Session {
+                    session: *names.sessions.get(&session)?,
+                    call,
+                },
+                Origin::Link { link, call } => Origin::Link {
+                    link: *names.links.get(&link)?,
+                    call,
+                },
+            };
+            Some((origin, traced))
+        });
+        self.traces.absorb(traced);
+        self.dials.extend(dials);
+        for name in names.sessions.values() {
+            if let Some(port) = self.sessions.get_mut(name.0) {
+                let messages = port.held.iter_mut().filter_map(|held| match held {
+                    Held::Message { message, .. } => Some(message),
+                    Held::Status { .. } | Held::End { .. } => None,
+                });
+                messages.for_each(|message| rename_all(message, &names));
+            }
+        }
+        for (link, is_stranger) in came {
+            self.settle_link(link, &tenant, is_stranger, (&names, &keys));
+        }
+        for link in unwatched {
+            self.lose_link(link, "it can't be watched any more");
+        }
+        self.compare_again(keys.values().copied().collect());
+        self.act();
+        let moved = Moved {
+            runtime: self.options.index,
+            refused,
+            links: names.links.len(),
+            sessions: names.sessions,
+            services: names.services,
+            calls,
+            still_ns: now_ns().saturating_sub(began_ns),
+        };
+        if let Some(reply) = order.reply {
+            let _asker_gone = reply.send(Ok(moved));
+        }
+    }
+
+    /// What a service is called here. One that was here before has kept its place.
+    fn service_of(&mut self, service: Service) -> ServiceId {
+        let (name, methods) = (&service.schema.name, service.schema.methods.len());
+        let is_same = |known: &Service| {
+            known.tenant == service.tenant
+                && known.schema.name == *name
+                && known.schema.hash == service.schema.hash
+        };
+        if let Some(at) = self.services.iter().position(is_same) {
+            return ServiceId(at as u32);
+        }
+        let id = self.engine.add_service(name, methods);
+        self.services.push(service);
+        id
+    }
+
+    /// Puts a session in its place here.
+    fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
+        let id = SessionId(self.sessions.next_key()?);
+        port.id = id;
+        port.flow = self.shares.of(tenant);
+        if let Err(error) = port
+            .end
+            .doorbell
+            .watch(&self.epoll, Self::session_token(id))
+        {
+            // It is heard whenever this runtime is awake.
+            tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
+        }
+        self.sessions.insert(port);
+        Some(id)
+    }
+
+    /// What a link knows of its runtime is of this one from now on.
+    fn settle_link(
+        &mut self,
+        link: LinkId,
+        tenant: &Arc<str>,
+        is_stranger: bool,
+        (names, keys): (&Renamed, &HashMap<u32, u32>),
+    ) {
+        let flow = match is_stranger {
+            true => self.shares.of_strangers(),
+            false => self.shares.of(tenant),
+        };
+        let Some(port) = self.links.get_mut(link.0) else {
+            return;
+        };
+        // It may have left the other runtime before a change that this one has made.
+        port.set_window(&self.options.tuning.link);
+        let state = &mut port.state;
+        state.flow = flow;
+        // Whatever was told of it before, nobody says again.
+        state.readable = true;
+        state.inbound = std::mem::take(&mut state.inbound)
+            .into_iter()
+            .filter_map(|(bind, service)| Some((bind, *names.services.get(&service)?)))
+            .collect();
+        for Outbound { binding, .. } in &mut state.outbound {
+            *binding = keys.get(binding).copied().unwrap_or(NO_BINDING);
+        }
+        for kept in &mut state.kept {
+            match kept {
+                Kept::PutOff { session, .. } => {
+                    *session = session_of(session, &names.sessions);
+                }
+                Kept::Reply { message, .. } => rename_all(message, names),
+                Kept::Status { .. } | Kept::Credit { .. } => {}
+            }
+        }
+        if let Some(large) = &mut state.large
+            && let Some(session) = large.landing.session_mut()
+        {
+            *session = session_of(session, &names.sessions);
+        }
+    }
+
+    /// Comparisons that were under way are the other runtime's: the peer is asked for those bindings once more.
+    fn compare_again(&mut self, keys: Vec<u32>) {
+        for key in keys {
+            let Some(binding) = self.bindings.get_mut(key) else {
+                continue;
+            };
+            if binding.comparing.take().is_some() {
+                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
+                if let Some(link) = self.link_to(&tenant, &peer) {
+                    self.send_bind(link, key);
+                }
+            }
+        }
+    }
+}
+
+fn rename_all(message: &mut Message, names: &Renamed) {
+    rename(message, &names.sessions);
+}
+
+/// A message's memory is a session's, which has another name now.
+fn rename(message: &mut Message, names: &HashMap<SessionId, SessionId>) {
+    let session = match &mut message.body {
+        Body::Gathered { source, .. } => &mut source.session,
+        Body::Landed { session, .. } => session,
+        Body::Private { .. } | Body::Encoded { .. } => return,
+    };
+    *session = session_of(session, names);
+}
+
+fn session_of(id: &SessionId, names: &HashMap<SessionId, SessionId>) -> SessionId {
+    names.get(id).copied().unwrap_or(NO_SESSION)
+}

@@ -1,0 +1,548 @@
+//! What is told of calls when they end and while they are under way: durations, spans, lines.
+
+use std::sync::Arc;
+
+use tollgate_engine::fair::FlowId;
+use tollgate_engine::{CallKey, Ended, Origin, RouteTarget, SessionId, Stage, Status};
+use tollgate_shm_abi::metadata::MetadataBuf;
+use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_telemetry::histogram::Exemplar;
+use tollgate_telemetry::limits::{MAX_LINES_PER_SECOND, MAX_TAPPED_PER_SECOND, MAX_TRACED};
+use tollgate_telemetry::record::{
+    Attributes, BYTES, DECISION, DURATION_NS, Event, Line, Outcome, QUEUE, Record, STAGE, Side,
+    Span, TRIAL, Tapped, event,
+};
+use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TraceId};
+
+use crate::durations::{Kind, is_error};
+use crate::limits::TRACES_SWEPT_EVERY_NS;
+use crate::runtime::Runtime;
+use crate::traces::{Toss, Traced, attributes_of, context_of, policy_key, set_parent, stage_name};
+use crate::tuning::Tap;
+use tollgate_policy_chain::ids::NamedPolicy;
+use tollgate_policy_chain::message::Message;
+use tollgate_policy_chain::question::Notes;
+
+/// A trace begins, or goes on.
+impl Runtime {
+    /// An application posts a call, with metadata or without any. `None`: nobody wants to know.
+    #[inline]
+    pub(crate) fn trace_posting(&mut self, session: SessionId, has_metadata: bool) -> Option<Toss> {
+        if !self.options.tuning.telemetry.traces {
+            return None;
+        }
+        let port = self.sessions.get(session.0)?;
+        let sampling = self.options.tuning.telemetry.sampler.of(&port.who.tenant);
+        let is_hit = sampling.is_traced(None, self.traces.dice.chance());
+        self.traces.marshals(is_hit || has_metadata);
+        Some(Toss { sampling, is_hit })
+    }
+
+    /// That call has been accepted.
+    #[inline]
+    pub(crate) fn trace_posted(
+        &mut self,
+        (session, handle): (SessionId, u32),
+        origin: Origin,
+        toss: Option<Toss>,
+        message: &mut Message,
+    ) {
+        let Some(Toss { sampling, is_hit }) = toss else {
+            return;
+        };
+        let came = match message.metadata.is_empty() {
+            true => None,
+            false => context_of(&message.metadata),
+        };
+        let is_sampled = came.as_ref().map_or(is_hit, |(context, _)| context.sampled);
+        if is_sampled || (came.is_some() && sampling.errors) {
+            let metadata = &mut message.metadata;
+            self.trace_call((session, handle), origin, (is_sampled, came), metadata);
+            let what = ("request", message.message_len());
+            self.traces.note_marshalled(origin, event::MARSHALLED, what);
+        }
+    }
+
+    #[cold]
+    fn trace_call(
+        &mut self,
+        (session, handle): (SessionId, u32),
+        origin: Origin,
+        (is_sampled, came): (bool, Option<(Context, Box<str>)>),
+        metadata: &mut Vec<u8>,
+    ) {
+        if !self.has_room_to_trace() {
+            return;
+        }
+        let route = self.engine.route_mut(session, handle);
+        let link = match route.map(|route| &route.target) {
+            Some(RouteTarget::Link { link, .. }) => Some(*link),
+            _ => None,
+        };
+        let route = self.engine.route_mut(session, handle);
+        let is_local = route.is_some_and(|r| matches!(r.target, RouteTarget::Local { .. }));
+        let is_carried = is_local || link.is_some_and(|link| self.carries_metadata(link));
+        let peer = link.and_then(|link| self.peer_of(Origin::Link { link, call: 0 }));
+        let dice = &mut self.traces.dice;
+        let client = dice.span();
+        let server = is_local.then(|| dice.span());
+        let (trace, parent, state) = match came {
+            Some((context, state)) => (context.trace, Some(context.span), state),
+            None => (dice.trace(), None, "".into()),
+        };
+        if is_sampled {
+            let next = server.unwrap_or(client);
+            if parent.is_some() {
+                set_parent(metadata, next);
+            } else if is_carried {
+                let context = Context {
+                    trace,
+                    span: next,
+                    sampled: true,
+                };
+                // Without room for it, the trace ends here.
+                if let Ok(mut with) = MetadataBuf::from_bytes(metadata.clone())
+                    && with.push(TRACEPARENT, &context.to_bytes()).is_ok()
+                {
+                    let before = std::mem::replace(metadata, with.into_bytes());
+                    self.pool.give(before);
+                }
+            }
+        }
+        let traced = Traced {
+            is_sampled,
+            parent,
+            state,
+            client: Some(client),
+            server,
+            peer,
+            ..Traced::of(trace)
+        };
+        self.traces.live.insert(origin, Box::new(traced));
+    }
+
+    /// A peer's call is about to be checked.
+    #[inline]
+    pub(crate) fn trace_arriving(&mut self, metadata: &[u8]) {
+        let is_told = self.options.tuning.telemetry.traces;
+        self.traces.marshals(!metadata.is_empty() && is_told);
+    }
+
+    /// A peer's call has come.
+    #[inline]
+    pub(crate) fn trace_arrived(&mut self, origin: Origin, message: &mut Message) {
+        if !message.metadata.is_empty() && self.options.tuning.telemetry.traces {
+            self.trace_arrived_with(origin, &mut message.metadata);
+            let what = ("request", message.message_len());
+            self.traces.note_marshalled(origin, event::MARSHALLED, what);
+        }
+    }
+
+    fn trace_arrived_with(&mut self, origin: Origin, metadata: &mut [u8]) {
+        let Some((context, state)) = context_of(metadata) else {
+            return;
+        };
+        if !self.has_room_to_trace() {
+            return;
+        }
+        let server = self.traces.dice.span();
+        if context.sampled {
+            set_parent(metadata, server);
+        }
+        let traced = Traced {
+            is_sampled: context.sampled,
+            parent: Some(context.span),
+            state,
+            server: Some(server),
+            peer: self.peer_of(origin),
+            ..Traced::of(context.trace)
+        };
+        self.traces.live.insert(origin, Box::new(traced));
+    }
+
+    fn peer_of(&self, origin: Origin) -> Option<Box<str>> {
+        match origin {
+            Origin::Session { .. } => None,
+            Origin::Link { link, .. } => {
+                let port = self.links.get(link.0)?;
+                Some(port.state.address.as_str().into())
+            }
+        }
+    }
+
+    /// Entries of calls that have no answer, because their callers have gone, make room.
+    fn has_room_to_trace(&mut self) -> bool {
+        if self.traces.live.len() < MAX_TRACED {
+            return true;
+        }
+        // Looking costs more than most calls: a table that stays full isn't looked through for each.
+        if self.now_ns.saturating_sub(self.traces.swept_ns) >= TRACES_SWEPT_EVERY_NS {
+            self.traces.swept_ns = self.now_ns;
+            let (sessions, links) = (&self.sessions, &self.links);
+            self.traces.live.retain(|origin, _| match origin {
+                Origin::Session { session, .. } => sessions.get(session.0).is_some(),
+                Origin::Link { link, .. } => links.get(link.0).is_some(),
+            });
+        }
+        let has_room = self.traces.live.len() < MAX_TRACED;
+        self.traces.untraced += u64::from(!has_room);
+        has_room
+    }
+}
+
+/// On the way.
+impl Runtime {
+    /// Whose a call is, if any are traced.
+    #[inline]
+    fn traced_origin(&self, call: CallKey) -> Option<Origin> {
+        match self.traces.live.is_empty() {
+            true => None,
+            false => self.engine.origin_of(call),
+        }
+    }
+
+    /// Something has happened to a call.
+    #[inline]
+    pub(crate) fn trace_event(
+        &mut self,
+        call: CallKey,
+        name: &'static str,
+        attributes: impl FnOnce() -> Attributes,
+    ) {
+        if let Some(origin) = self.traced_origin(call) {
+            self.traces.note(origin, || Event {
+                name,
+                at_ns: now_ns(),
+                attributes: attributes(),
+            });
+        }
+    }
+
+    /// A request is on its way to a peer.
+    #[inline]
+    pub(crate) fn trace_sent(&mut self, call: CallKey, bytes: u32) {
+        self.trace_event(call, event::SENT, || vec![(BYTES, i64::from(bytes).into())]);
+    }
+
+    /// A call waits.
+    #[inline]
+    pub(crate) fn trace_queued(&mut self, call: CallKey, what_for: &'static str) {
+        self.trace_event(call, event::QUEUED, || vec![(QUEUE, what_for.into())]);
+    }
+
+    /// A message of a call has been marshalled: a request or a reply, with its size.
+    #[inline]
+    pub(crate) fn trace_marshalled(
+        &mut self,
+        call: CallKey,
+        name: &'static str,
+        what: (&'static str, u32),
+    ) {
+        if let Some(origin) = self.traced_origin(call) {
+            self.traces.note_marshalled(origin, name, what);
+        }
+    }
+
+    /// Where what policies say of a call is noted: nowhere unless it is sampled.
+    #[inline]
+    pub(crate) fn notes_of(&self, call: CallKey) -> Option<Box<Notes>> {
+        let origin = self.traced_origin(call)?;
+        self.traces.is_sampled(origin).then(Box::default)
+    }
+
+    /// What policies have said of a call since this was asked last.
+    #[cold]
+    pub(crate) fn trace_verdicts(&mut self, call: CallKey, stage: Stage, notes: &mut Notes) {
+        let origin = self.engine.origin_of(call);
+        for said in notes.said.drain(..) {
+            let Some(origin) = origin else {
+                continue;
+            };
+            self.traces.note(origin, || {
+                let mut attributes = vec![
+                    (policy_key(said.by.is_provider), said.by.policy.into()),
+                    (DECISION, said.decision.into()),
+                    (STAGE, stage_name(stage).into()),
+                    (DURATION_NS, (said.cost_ns as i64).into()),
+                ];
+                attributes.extend(said.trial.map(|trial| (TRIAL, trial.into())));
+                Event {
+                    name: event::VERDICT,
+                    at_ns: said.at_ns,
+                    attributes,
+                }
+            });
+        }
+    }
+
+    /// A policy has denied a call, whose status follows.
+    #[cold]
+    pub(crate) fn trace_denied(&mut self, call: CallKey, by: NamedPolicy) {
+        let watch = &self.options.tuning.telemetry;
+        if !(watch.traces || watch.lines || watch.is_tapped()) {
+            return;
+        }
+        if let Some(origin) = self.engine.origin_of(call) {
+            self.traces.denied.push((origin, by));
+        }
+    }
+
+    /// All statuses are out.
+    #[inline]
+    pub(crate) fn trace_settled(&mut self) {
+        self.traces.denied.clear();
+    }
+}
+
+/// A call ends.
+impl Runtime {
+    /// A call has its answer: `None` is a reply.
+    #[inline]
+    pub(crate) fn call_ended(&mut self, origin: Origin, ended: &Ended, status: Option<&Status>) {
+        let status = status.filter(|status| status.code != Code::OK);
+        let code = status.map_or(Code::OK, |status| status.code);
+        let is_tapped = self.options.tuning.telemetry.is_tapped();
+        if self.traces.live.is_empty() && status.is_none() && !is_tapped {
+            return self.measure(origin, ended, code, [None; 2]);
+        }
+        let traced = self.traces.live.remove(&origin);
+        let sampled = traced.as_deref().filter(|traced| traced.is_sampled);
+        let named = |span: Option<SpanId>| Some((sampled?.trace, span?));
+        let spans = sampled.map_or([None; 2], |t| [named(t.client), named(t.server)]);
+        self.measure(origin, ended, code, spans);
+        let watch = &self.options.tuning.telemetry;
+        if sampled.is_some() || is_tapped || (status.is_some() && (watch.traces || watch.lines)) {
+            self.record_ended(origin, ended, status, traced);
+        }
+    }
+
+    #[cold]
+    fn record_ended(
+        &mut self,
+        origin: Origin,
+        ended: &Ended,
+        status: Option<&Status>,
+        traced: Option<Box<Traced>>,
+    ) {
+        let Some(whose) = self.whose(origin, ended) else {
+            return;
+        };
+        let Whose {
+            flow,
+            tenant,
+            method,
+            sides,
+        } = whose;
+        let seen_from = sides.first().map_or(Side::Server, |(side, _)| *side);
+        let denied = &mut self.traces.denied;
+        let at = denied.iter().position(|(whose, _)| *whose == origin);
+        let by = at.map(|at| denied.swap_remove(at).1);
+        let watch = &self.options.tuning.telemetry;
+        let errors = watch.traces && watch.sampler.of(&tenant).errors;
+        let lines = watch.lines;
+        let code = status.map_or(Code::OK, |status| status.code);
+        let is_recorded =
+            traced.as_ref().is_some_and(|traced| traced.is_sampled) || (status.is_some() && errors);
+        let is_denied = by.is_some();
+        let name = code.name().unwrap_or("UNKNOWN");
+        let takes = |tap: &Tap| tap.takes(&tenant, &method, name, is_denied);
+        let is_tapped = watch.taps.iter().any(takes);
+        let (is_told, keeps) = (watch.told || is_tapped, watch.kept_spans);
+        let tapped = is_tapped && !is_recorded;
+        let turn_ns = self.now_ns;
+        let tapped = tapped.then(|| self.traces.tapped.admit(MAX_TAPPED_PER_SECOND, turn_ns));
+        let mut tapped = tapped.flatten();
+        let dice = &mut self.traces.dice;
+        let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(dice.trace())));
+        let ended_ns = match traced.events.is_empty() {
+            true => self.now_ns,
+            false => now_ns(),
+        };
+        let outcome = |side| Outcome {
+            code: name,
+            is_error: is_error(side, code),
+            message: status.map_or_else(String::new, |status| status.message.to_string()),
+        };
+        let mut first = None;
+        let mut parent = traced.parent;
+        for (side, began_ns) in sides {
+            let known = match side {
+                Side::Client => traced.client,
+                Side::Server => traced.server,
+            };
+            let span = known.unwrap_or_else(|| self.traces.dice.span());
+            first = first.or(Some((traced.trace, span)));
+            if is_recorded || tapped.is_some() {
+                let span = Span {
+                    tenant: Arc::clone(&tenant),
+                    trace: traced.trace,
+                    span,
+                    parent,
+                    state: traced.state.clone(),
+                    side,
+                    method: method.clone(),
+                    began_ns,
+                    ended_ns,
+                    outcome: outcome(side),
+                    attributes: attributes_of(side, traced.peer.as_deref(), by.as_ref()),
+                    // Of a call within the host, they are the caller's side's.
+                    events: std::mem::take(&mut traced.events),
+                    dropped_events: std::mem::take(&mut traced.dropped_events),
+                };
+                if let Some(withheld) = &mut tapped {
+                    let withheld = std::mem::take(withheld);
+                    let tapped = Tapped { span, withheld };
+                    self.traces.leave(Record::Tapped(Box::new(tapped)));
+                } else {
+                    let span = Arc::new(span);
+                    self.traces.keep(&span, keeps);
+                    if is_told {
+                        self.traces.leave(Record::Span(span));
+                    }
+                }
+            }
+            parent = Some(span);
+        }
+        let Some(_) = status.filter(|_| lines) else {
+            return;
+        };
+        let rate = self.traces.lines.entry(flow).or_default();
+        if let Some(withheld) = rate.admit(MAX_LINES_PER_SECOND, turn_ns) {
+            let line = Line {
+                tenant,
+                at_ns: self.now_ns,
+                span: first.filter(|_| is_recorded),
+                side: seen_from,
+                method,
+                outcome: outcome(seen_from),
+                is_providers: by.as_ref().is_some_and(|by| by.is_provider),
+                policy: by.map(|by| by.policy),
+                withheld,
+            };
+            self.traces.leave(Record::Line(Box::new(line)));
+        }
+    }
+
+    /// Whose a call is, what it was for, and from which sides it was seen since when.
+    fn whose(&self, origin: Origin, ended: &Ended) -> Option<Whose> {
+        let since = |then_ns| match then_ns {
+            0 => self.now_ns,
+            then_ns => then_ns,
+        };
+        let other = || "_OTHER".to_owned();
+        match origin {
+            Origin::Session { session, .. } => {
+                let port = self.sessions.get(session.0)?;
+                let called = port.handles.get(ended.handle as usize);
+                let called = called.filter(|_| ended.began_ns > 0);
+                let mut sides = vec![(Side::Client, since(ended.began_ns))];
+                if ended.delivered_ns > 0 {
+                    sides.push((Side::Server, ended.delivered_ns));
+                }
+                Some(Whose {
+                    flow: port.flow,
+                    tenant: Arc::clone(&port.who.tenant),
+                    method: called.map_or_else(other, |called| called.method.name.clone()),
+                    sides,
+                })
+            }
+            Origin::Link { link, .. } => {
+                let port = self.links.get(link.0)?;
+                let served = ended.served.and_then(|(service, method)| {
+                    let service = self.services.get(service.0 as usize)?;
+                    service.schema.methods.get(usize::from(method))
+                });
+                Some(Whose {
+                    flow: port.state.flow,
+                    tenant: Arc::clone(port.state.tenant.as_ref()?),
+                    method: served.map_or_else(other, |method| method.name.clone()),
+                    sides: vec![(Side::Server, since(ended.began_ns))],
+                })
+            }
+        }
+    }
+}
+
+impl Runtime {
+    /// A call has ended with this status; the spans are those of its client's and its server's side, if it has any.
+    // One place in the code, so that what it takes can be counted (conformance/tests/telemetry_cost.rs).
+    #[inline(never)]
+    pub(crate) fn measure(
+        &mut self,
+        origin: Origin,
+        ended: &Ended,
+        code: Code,
+        [client, server]: [Option<(TraceId, SpanId)>; 2],
+    ) {
+        if !self.options.tuning.telemetry.durations {
+            return;
+        }
+        let at_ns = self.now_ns;
+        let since = |then_ns: u64| match then_ns {
+            0 => 0,
+            then_ns => at_ns.saturating_sub(then_ns),
+        };
+        let exemplar = |(trace, span): (TraceId, SpanId), took_ns| Exemplar {
+            trace,
+            span,
+            took_ns,
+            at_ns,
+        };
+        let served = ended.served.and_then(|(service, method)| {
+            let service = self.services.get(service.0 as usize)?;
+            let method = service.schema.methods.get(usize::from(method))?;
+            Some((&service.tenant, method))
+        });
+        match origin {
+            Origin::Session { session, .. } => {
+                let Some(port) = self.sessions.get(session.0) else {
+                    return;
+                };
+                let called = port.handles.get(ended.handle as usize);
+                let called = called.filter(|_| ended.began_ns > 0);
+                let whose = (port.flow, &port.who.tenant);
+                let method = called.map(|called| &called.method);
+                let took_ns = since(ended.began_ns);
+                let what = (Kind::Client, code);
+                let span = client.map(|span| exemplar(span, took_ns));
+                self.durations.note(whose, method, what, (took_ns, span));
+                if let Some((_, method)) = served.filter(|_| ended.delivered_ns > 0) {
+                    let took_ns = since(ended.delivered_ns);
+                    let what = (Kind::Server, code);
+                    let span = server.map(|span| exemplar(span, took_ns));
+                    self.durations
+                        .note(whose, Some(method), what, (took_ns, span));
+                }
+            }
+            Origin::Link { link, .. } => {
+                let Some(port) = self.links.get(link.0) else {
+                    return;
+                };
+                let method = served.map(|(_, method)| method);
+                let tenant = served.map(|(tenant, _)| tenant);
+                let Some(tenant) = tenant.or(port.state.tenant.as_ref()) else {
+                    return;
+                };
+                let whose = (port.state.flow, tenant);
+                let took_ns = since(ended.began_ns);
+                let what = (Kind::Server, code);
+                let span = server.map(|span| exemplar(span, took_ns));
+                self.durations.note(whose, method, what, (took_ns, span));
+                if ended.delivered_ns > 0 {
+                    let waited_ns = ended.delivered_ns.saturating_sub(ended.began_ns);
+                    let what = (Kind::Waited, Code::OK);
+                    self.durations.record(whose, method, what, waited_ns);
+                }
+            }
+        }
+    }
+}
+
+/// See [`Runtime::whose`].
+struct Whose {
+    flow: FlowId,
+    tenant: Arc<str>,
+    method: String,
+    sides: Vec<(Side, u64)>,
+}

@@ -1,0 +1,325 @@
+//! What a runtime says about itself: its part of `status --json` and of the metrics.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+use tollgate_transport::Moved;
+
+use crate::durations::Measured;
+use crate::tuning::{Scheduling, Waiting};
+use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
+
+/// A runtime's part of `status --json`.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub runtimes: Vec<RuntimeReport>,
+    pub sessions: Vec<SessionReport>,
+    pub links: Vec<LinkReport>,
+    pub peers: Vec<PeerReport>,
+    pub services: Vec<ServiceReport>,
+    pub policies: Vec<PolicyReport>,
+    pub accounts: Vec<AccountReport>,
+    pub shares: Vec<ShareReport>,
+    pub calls: CallCounters,
+    pub bytes: ByteCounters,
+    pub live_calls: usize,
+    /// Sentences for the operator.
+    #[serde(skip)]
+    pub problems: Vec<String>,
+    /// Of metrics, and of these only.
+    #[serde(skip)]
+    pub measured: Vec<Measured>,
+    #[serde(skip)]
+    pub times: Vec<(usize, RuntimeTimes)>,
+    #[serde(skip)]
+    pub link_bytes: Vec<LinkBytes>,
+    /// Calls with a context that weren't traced, and records that were dropped, for want of room.
+    #[serde(skip)]
+    pub untraced: u64,
+    #[serde(skip)]
+    pub unrecorded: u64,
+}
+
+impl Report {
+    /// Adds another runtime's part.
+    pub fn absorb(&mut self, part: Report) {
+        self.measured.extend(part.measured);
+        self.times.extend(part.times);
+        self.link_bytes.extend(part.link_bytes);
+        self.untraced += part.untraced;
+        self.unrecorded += part.unrecorded;
+        self.runtimes.extend(part.runtimes);
+        self.sessions.extend(part.sessions);
+        self.problems.extend(part.problems);
+        self.links.extend(part.links);
+        self.peers.extend(part.peers);
+        self.services.extend(part.services);
+        self.policies.extend(part.policies);
+        self.accounts.extend(part.accounts);
+        self.shares.extend(part.shares);
+        self.live_calls += part.live_calls;
+        let (sum, more) = (&mut self.calls, part.calls);
+        sum.posted += more.posted;
+        sum.received += more.received;
+        sum.delivered += more.delivered;
+        sum.completed += more.completed;
+        sum.failed += more.failed;
+        sum.sleeps += more.sleeps;
+        sum.converted += more.converted;
+        self.bytes.add(&part.bytes);
+    }
+}
+
+/// What a runtime's thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// There was something to do.
+    Busy,
+    /// It looks for something to do.
+    Spinning,
+    /// It waits to be woken.
+    Sleeping,
+}
+
+/// For how long a runtime's thread has done what, by the wall's clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RuntimeTimes {
+    pub busy_ns: u64,
+    pub spinning_ns: u64,
+    pub sleeping_ns: u64,
+}
+
+impl RuntimeTimes {
+    #[inline]
+    pub(crate) fn add(&mut self, doing: Doing, ns: u64) {
+        match doing {
+            Doing::Busy => self.busy_ns += ns,
+            Doing::Spinning => self.spinning_ns += ns,
+            Doing::Sleeping => self.sleeping_ns += ns,
+        }
+    }
+}
+
+/// Bytes of messages that a link has moved since it was opened.
+#[derive(Clone, Debug)]
+pub struct LinkBytes {
+    pub address: String,
+    pub tenant: Option<Arc<str>>,
+    pub sent: u64,
+    pub received: u64,
+    /// Segments that were sent again, if somebody counts them.
+    pub retransmits: Option<u32>,
+}
+
+/// How a runtime works at the moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct RuntimeReport {
+    pub(crate) runtime: usize,
+    /// Where it is pinned; `None`: nowhere, or the kernel refused.
+    pub(crate) core: Option<usize>,
+    pub(crate) waiting: Waiting,
+    pub(crate) spin_us: u64,
+    pub(crate) scheduling: Scheduling,
+    /// 0: calls wait in front of a server however long.
+    pub(crate) wait_target_us: u64,
+    pub(crate) cpu_share_percent: u8,
+    /// Times that it slept.
+    pub(crate) sleeps: u64,
+    /// What its links over RDMA share, if there are devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rdma: Option<PolledReport>,
+}
+
+/// What a runtime's links over RDMA have together, and what that has cost beside what they report each.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct PolledReport {
+    pub(crate) links: usize,
+    /// Of receives and memory, each for so many links as a pool has room for.
+    pub(crate) pools: usize,
+    /// Messages that devices were given room for.
+    pub(crate) receives: u64,
+    /// Copied because their links weren't read at once.
+    pub(crate) bytes_spilled: u64,
+    pub(crate) system_calls: u64,
+}
+
+/// Calls since the daemon started.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct CallCounters {
+    /// Posted by applications of this host.
+    pub(crate) posted: u64,
+    /// Received from peers.
+    pub(crate) received: u64,
+    /// Handed to serving applications.
+    pub(crate) delivered: u64,
+    /// Answered with a reply, to applications of this host.
+    pub(crate) completed: u64,
+    /// Answered with a status, to applications of this host.
+    pub(crate) failed: u64,
+    /// Messages rewritten between two schemas: made protobuf of, made from protobuf, or both.
+    pub(crate) converted: u64,
+    /// Times that a runtime slept.
+    pub(crate) sleeps: u64,
+}
+
+/// Bytes of messages since the daemon started: each copy that this daemon makes is in one of the first six, and each byte that
+/// only the kernel moves, between a socket and shared memory, in one of the last two. Rewriting between schemas isn't copying.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct ByteCounters {
+    /// Inline parts, always; extents, if a policy reads them or the message is to be rewritten.
+    pub(crate) send_heap_to_private: u64,
+    /// Extents for an application of this host.
+    pub(crate) send_heap_to_receive_heap: u64,
+    /// Extents too small to be sent from where they lie.
+    pub(crate) send_heap_to_link: u64,
+    pub(crate) private_to_link: u64,
+    pub(crate) private_to_receive_heap: u64,
+    /// Out of a link's receive buffer, to where the message lands.
+    pub(crate) link_to_message: u64,
+    /// Extents sent from where they lie.
+    pub(crate) sent_in_place: u64,
+    /// Large bodies received in the place where they stay.
+    pub(crate) received_in_place: u64,
+}
+
+impl ByteCounters {
+    pub(crate) fn add(&mut self, more: &ByteCounters) {
+        self.send_heap_to_private += more.send_heap_to_private;
+        self.send_heap_to_receive_heap += more.send_heap_to_receive_heap;
+        self.send_heap_to_link += more.send_heap_to_link;
+        self.private_to_link += more.private_to_link;
+        self.private_to_receive_heap += more.private_to_receive_heap;
+        self.link_to_message += more.link_to_message;
+        self.sent_in_place += more.sent_in_place;
+        self.received_in_place += more.received_in_place;
+    }
+
+    /// What a link has moved.
+    pub(crate) fn add_link(&mut self, moved: &Moved) {
+        self.private_to_link += moved.private_copied;
+        self.send_heap_to_link += moved.shared_copied;
+        self.sent_in_place += moved.shared_in_place;
+        self.link_to_message += moved.body_copied;
+        self.received_in_place += moved.body_in_place;
+    }
+}
+
+/// One session.
+#[derive(Clone, Debug, Serialize)]
+pub struct SessionReport {
+    pub(crate) session: u32,
+    pub tenant: String,
+    pub(crate) app: String,
+    pub(crate) pid: i32,
+    pub(crate) outstanding: u32,
+    /// Calls that it serves at the moment, how many of those there may be, and how many it wasn't given for having as many.
+    pub(crate) serving: u32,
+    pub(crate) serving_limit: u32,
+    pub(crate) serving_refused: u64,
+    pub send_heap_bytes: u64,
+    pub receive_heap_bytes: u64,
+    pub receive_heap_used: u64,
+    pub(crate) methods: usize,
+}
+
+/// One link.
+#[derive(Clone, Debug, Serialize)]
+pub struct LinkReport {
+    pub(crate) peer: String,
+    pub address: String,
+    pub tenant: Option<String>,
+    /// Whether this end dialled: its applications call, those of the peer serve.
+    pub(crate) dialled: bool,
+    pub state: &'static str,
+    /// What both ends speak, and the features that both have; nothing before the handshake.
+    pub(crate) version: Option<u16>,
+    pub(crate) features: Vec<&'static str>,
+    /// Services that applications of this end are bound to through it, as the peer has accepted.
+    pub(crate) bound: BTreeSet<String>,
+    pub unanswered: u64,
+    pub credit_calls: u32,
+    pub credit_bytes: u64,
+    /// What the peer may have unanswered here.
+    pub(crate) window_calls: u32,
+    pub(crate) window_bytes: u64,
+    #[serde(flatten)]
+    pub(crate) carriage: Carriage,
+}
+
+/// A peer as one tenant's calls have it: by a link, or by none although applications are bound through it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PeerReport {
+    /// Its name, once it has said it.
+    pub name: Option<String>,
+    pub address: String,
+    pub dialled: bool,
+    pub tenant: Option<String>,
+    /// `ready`, `opening` or `lost`.
+    pub state: &'static str,
+    /// When that began, by CLOCK_MONOTONIC; unknown if that was before this process.
+    pub since_ns: Option<u64>,
+    /// What the last link to there ended with.
+    pub last_error: Option<String>,
+}
+
+/// One service of this host.
+#[derive(Clone, Debug, Serialize)]
+pub struct ServiceReport {
+    pub(crate) tenant: String,
+    pub(crate) service: String,
+    pub(crate) servers: usize,
+    pub(crate) schema: String,
+    pub(crate) methods: usize,
+    /// Methods with machine code: those that were called.
+    pub(crate) compiled: usize,
+    /// Methods with machine code for protobuf: those whose messages have crossed between two schemas.
+    pub(crate) compiled_wire: usize,
+}
+
+/// What a tenant's calls have had of its runtime.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShareReport {
+    pub tenant: String,
+    /// Time for taking, judging and sending them, the kernel's part included.
+    pub busy_ns: u64,
+}
+
+impl Report {
+    /// A tenant that has moved has had something of several runtimes.
+    pub fn merge_shares(&mut self) {
+        self.shares.sort_unstable_by(|a, b| a.tenant.cmp(&b.tenant));
+        self.shares.dedup_by(|more, its| {
+            let same = more.tenant == its.tenant;
+            its.busy_ns += u64::from(same) * more.busy_ns;
+            same
+        });
+    }
+}
+
+/// How a link is carried, for operators.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "transport", rename_all = "kebab-case")]
+pub(crate) enum Carriage {
+    Tcp {
+        /// Why not by RDMA, if this end dialled.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        not_rdma: Option<String>,
+    },
+    #[cfg(feature = "rdma")]
+    Rdma {
+        /// Once it is known.
+        device: Option<String>,
+        /// Whether the peer writes into a ring of this end's.
+        one_sided: bool,
+        /// Why messages are copied that could be sent from where they lie, if some are.
+        copies_because: Option<String>,
+        work_requests: u64,
+        doorbells: u64,
+        completions: u64,
+        registrations: u64,
+        bytes_copied: u64,
+        bytes_in_place: u64,
+        system_calls: u64,
+    },
+}

@@ -1,0 +1,409 @@
+//! To a peer: what is queued on its link, and what is kept back until the link has room.
+//!
+//! ```text
+//!               the link        is behind (1 MiB waits)        is full (4 MiB)
+//!   call        queued          stays in the engine            its caller is told
+//!   reply       queued          stays with its application     is kept here
+//!   status      queued          queued                         is kept here
+//!   request,
+//!   response    queued          stays in the engine            (never comes to that)
+//!   credit      queued          queued                         is kept here
+//! ```
+//!
+//! A peer that reads slowly thus holds up who calls it and its own answers, and nobody else: the server that answers it goes on with
+//! others' calls. What its answers hold is the server's own heap; what is kept here is one entry per call that the peer has
+//! unanswered, so its window bounds it. One that takes nothing for [`TAKES_NOTHING_FOR`] loses its link.
+
+use tollgate_engine::{CallKey, Encoding, LinkId, Status};
+use tollgate_shm_abi::metadata::Metadata;
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
+
+use crate::limits::{
+    BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
+    TAKES_NOTHING_FOR,
+};
+use crate::ports::{Kept, LinkPort};
+use crate::runtime::Runtime;
+use crate::wire::on_wire;
+use tollgate_policy_chain::message::{Body, Message};
+
+/// What a flush of a link has done.
+pub(crate) struct Flushed {
+    /// There was something to send.
+    pub(crate) sent: bool,
+    /// What was kept back has been queued: flush again soon.
+    pub(crate) more: bool,
+}
+
+impl Runtime {
+    pub(crate) fn send_call(
+        &mut self,
+        link: LinkId,
+        call: CallKey,
+        head: &CallHead,
+        message: Message,
+    ) {
+        if (head.more || head.bare) && !self.carries_streams(link) {
+            self.discard(message);
+            let text =
+                "the peer's daemon is of a version whose calls have one request and one reply";
+            let status = Status::new(Code::FAILED_PRECONDITION, text);
+            return self.engine.undeliverable(call, status);
+        }
+        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+            self.discard(message);
+            let text = "the peer's daemon is of a version whose calls carry no metadata";
+            let status = Status::new(Code::FAILED_PRECONDITION, text);
+            return self.engine.undeliverable(call, status);
+        }
+        let sent = self.send_image(link, message, |link, image, token| {
+            link.send_call(head, image, token)
+        });
+        if let Err(error) = sent {
+            let text = format!("the call can't be sent: {error}");
+            let status = Status::new(send_code(&error), text);
+            self.engine.undeliverable(call, status);
+        }
+    }
+
+    /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
+    pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
+        let port = self.links.get(link.0);
+        port.is_none_or(|port| port.io.link().carries_metadata())
+    }
+
+    /// As [`carries_metadata`](Self::carries_metadata), of further requests and responses.
+    pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
+        let port = self.links.get(link.0);
+        port.is_none_or(|port| port.io.link().carries_streams())
+    }
+
+    /// What remains until a deadline, for a peer, whose clock is another one; 0 if there is none.
+    pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
+        if deadline_ns == 0 {
+            return 0;
+        }
+        deadline_ns
+            .saturating_sub(self.now_ns)
+            .div_ceil(1_000)
+            .max(1)
+    }
+
+    pub(crate) fn send_reply(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        encoding: Encoding,
+        request_bytes: u64,
+        mut message: Message,
+    ) {
+        if self.is_full(link) {
+            let message = self.pool.boxed(message);
+            let reply = Kept::Reply {
+                call,
+                encoding,
+                request_bytes,
+                message,
+            };
+            return self.keep(link, reply);
+        }
+        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+            // The handler has run. Its caller couldn't read the metadata, and an error would hide what was done.
+            self.pool.give(std::mem::take(&mut message.metadata));
+        }
+        match self.send_image(link, message, |link, image, token| {
+            link.send_reply(call, encoding == Encoding::Protobuf, image, token)
+        }) {
+            Ok(()) => self.return_credit(link, request_bytes),
+            Err(error) => {
+                let text = format!("the reply can't be sent: {error}");
+                let status = Status::new(send_code(&error), text);
+                self.send_status(link, call, request_bytes, status);
+            }
+        }
+    }
+
+    pub(crate) fn send_status(
+        &mut self,
+        link: LinkId,
+        call: u64,
+        request_bytes: u64,
+        status: Status,
+    ) {
+        let Some(port) = self.links.get_mut(link.0) else {
+            return;
+        };
+        let trailers = Metadata::of_checked(&status.trailers);
+        let link_of_port = port.io.link_mut();
+        let queued = match status.code {
+            // It had no responses: such a peer gets none.
+            Code::OK if !link_of_port.carries_streams() => {
+                let text = "the server ended the call without a reply";
+                link_of_port.send_status(call, Code::INTERNAL, 0, text, trailers)
+            }
+            code => {
+                let retry_ms = status.retry_after_ms;
+                link_of_port.send_status(call, code, retry_ms, &status.message, trailers)
+            }
+        };
+        match queued {
+            Ok(()) => {
+                self.note_behind(link);
+                self.return_credit(link, request_bytes);
+            }
+            Err(SendError::Full { .. }) => {
+                let status = Kept::Status {
+                    call,
+                    request_bytes,
+                    status,
+                };
+                self.keep(link, status);
+            }
+            // The link has ended, and its calls end with it.
+            Err(_) => {}
+        }
+    }
+
+    pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
+        if let Some(port) = self.links.get_mut(link.0) {
+            // The answer to the call is ignored anyway; cancelling only saves the peer some work.
+            let _full = port.io.link_mut().send_cancel(call.to_wire());
+        }
+    }
+
+    fn return_credit(&mut self, link: LinkId, bytes: u64) {
+        if let Some(port) = self.links.get_mut(link.0) {
+            port.io.link_mut().return_credit(1, bytes);
+        }
+    }
+
+    /// Queues an image on a link; its memory is given back now or once it has left.
+    pub(crate) fn send_image(
+        &mut self,
+        link: LinkId,
+        message: Message,
+        send: impl FnOnce(&mut Link, &Image<'_>, Token) -> Result<Queued, SendError>,
+    ) -> Result<(), SendError> {
+        let token = self.next_token;
+        let port = self.links.get_mut(link.0);
+        let queued = port.and_then(|port| {
+            on_wire(&message, |image| {
+                send(port.io.link_mut(), image, Token(token))
+            })
+        });
+        let queued = queued.unwrap_or(Err(SendError::Ended));
+        if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
+            self.next_token += 1;
+            self.sending.insert(token, *source);
+            self.pool.give(message.metadata);
+            if let Body::Gathered { inline, .. } = message.body {
+                self.pool.give(inline);
+            }
+        } else {
+            self.discard(message);
+        }
+        self.note_behind(link);
+        queued.map(|_| ())
+    }
+
+    pub(crate) fn reclaim_sent(&mut self, port: &mut LinkPort) {
+        while let Some(Token(token)) = port.io.poll_sent() {
+            if let Some(source) = self.sending.remove(&token) {
+                self.reclaim(source);
+            }
+        }
+    }
+
+    /// Sends what is queued on a link.
+    pub(crate) fn flush_link(&mut self, link: LinkId) -> Flushed {
+        let mut flushed = Flushed {
+            sent: false,
+            more: false,
+        };
+        let Some(mut port) = self.links.take(link.0) else {
+            return flushed;
+        };
+        let mut outcome = Ok(());
+        let taken = port.io.link().taken();
+        if port.io.link().wants_write() {
+            flushed.sent = true;
+            outcome = port.io.flush().map(|_| ());
+        }
+        self.reclaim_sent(&mut port);
+        if port.state.behind_since_ns.is_some() {
+            flushed.more = !port.io.link().is_behind();
+            if port.io.link().taken() > taken {
+                port.state.behind_since_ns = Some(self.now_ns);
+            }
+        }
+        self.links.put_back(link.0, port);
+        if let Err(error) = outcome {
+            self.lose_link(link, &error.to_string());
+        } else if flushed.more {
+            self.catch_up(link);
+        }
+        flushed
+    }
+}
+
+/// Links that have more to send than their peers take.
+impl Runtime {
+    fn is_full(&self, link: LinkId) -> bool {
+        let port = self.links.get(link.0);
+        port.is_some_and(|port| port.io.link().is_full())
+    }
+
+    /// After something was queued: whether what can wait has to, from now on.
+    pub(crate) fn note_behind(&mut self, link: LinkId) {
+        if let Some(port) = self.links.get_mut(link.0)
+            && port.state.behind_since_ns.is_none()
+            && port.io.link().is_behind()
+        {
+            port.state.behind_since_ns = Some(self.now_ns);
+            self.engine.set_behind(link, true);
+        }
+    }
+
+    /// Keeps an answer until its link has room.
+    pub(crate) fn keep(&mut self, link: LinkId, answer: Kept) {
+        let Some(mut port) = self.links.take(link.0) else {
+            // The call has ended with its link.
+            return self.drop_answer(answer);
+        };
+        let state = &mut port.state;
+        if state.kept.len() >= state.sweep_at {
+            for kept in std::mem::take(&mut state.kept) {
+                match self.is_wanted(&kept) {
+                    true => state.kept.push_back(kept),
+                    false => self.drop_answer(kept),
+                }
+            }
+            state.sweep_at = KEPT_BEFORE_SWEEP.max(2 * state.kept.len());
+        }
+        state.kept.push_back(answer);
+        self.links.put_back(link.0, port);
+    }
+
+    /// Whether somebody waits for a kept answer: a call may end while its server has the answer, which then serves nobody.
+    fn is_wanted(&self, kept: &Kept) -> bool {
+        match *kept {
+            Kept::PutOff { session, call, .. } => {
+                self.engine.expected_after_wait(session, call).is_some()
+            }
+            Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
+        }
+    }
+
+    fn drop_answer(&mut self, answer: Kept) {
+        match answer {
+            Kept::PutOff { session, block, .. } => self.reclaim_block(session, block),
+            Kept::Reply { message, .. } => {
+                let message = self.pool.unboxed(message);
+                self.discard(message);
+            }
+            Kept::Status { .. } | Kept::Credit { .. } => {}
+        }
+    }
+
+    pub(crate) fn drop_kept(&mut self, port: &mut LinkPort) {
+        std::mem::take(&mut port.state.kept)
+            .into_iter()
+            .for_each(|kept| self.drop_answer(kept));
+    }
+
+    /// A link that was behind has room: what was kept back for it follows, until it is behind again.
+    fn catch_up(&mut self, link: LinkId) {
+        if let Some(port) = self.links.get_mut(link.0) {
+            port.state.behind_since_ns = None;
+        }
+        self.engine.set_behind(link, false);
+        loop {
+            let more_calls = self.engine.send_waiting(link);
+            self.act();
+            let more_answers = self.take_up(link);
+            self.act();
+            if !more_calls && !more_answers {
+                break;
+            }
+        }
+    }
+
+    /// Sends the calls that the engine holds back and the link affords now.
+    pub(crate) fn send_waiting(&mut self, link: LinkId) {
+        while self.engine.send_waiting(link) {
+            self.act();
+        }
+        self.act();
+    }
+
+    /// Answers a turn's worth of what was kept, unless the link is behind. Whether there was any.
+    fn take_up(&mut self, link: LinkId) -> bool {
+        self.turn_bytes = 0;
+        for taken in 0..SUBMISSIONS_PER_TURN {
+            let Some(port) = self.links.get_mut(link.0) else {
+                return false;
+            };
+            let enough =
+                port.state.behind_since_ns.is_some() || self.turn_bytes >= BYTES_PER_SHARED_TURN;
+            let Some(kept) = (!enough).then(|| port.state.kept.pop_front()).flatten() else {
+                return taken > 0;
+            };
+            match kept {
+                Kept::PutOff {
+                    session,
+                    call,
+                    block,
+                } => self.answer_after_wait(session, call, block),
+                Kept::Reply {
+                    call,
+                    encoding,
+                    request_bytes,
+                    message,
+                } => {
+                    let message = self.pool.unboxed(message);
+                    self.send_reply(link, call, encoding, request_bytes, message);
+                }
+                Kept::Status {
+                    call,
+                    request_bytes,
+                    status,
+                } => self.send_status(link, call, request_bytes, status),
+                Kept::Credit { call, of, credit } => self.send_credit(link, call, of, credit),
+            }
+        }
+        true
+    }
+}
+
+/// What a caller is told when its message can't be queued on a link.
+pub(crate) fn send_code(error: &SendError) -> Code {
+    match error {
+        SendError::Full { .. } | SendError::NoCredit { .. } => Code::RESOURCE_EXHAUSTED,
+        _ => Code::UNAVAILABLE,
+    }
+}
+
+impl LinkPort {
+    /// When the link ends, unless its peer takes something or, dialled by RDMA, is ready.
+    pub(crate) fn ends_at(&self) -> Option<u64> {
+        let behind = self.state.behind_since_ns;
+        let behind = behind.map(|since_ns| since_ns + TAKES_NOTHING_FOR.as_nanos() as u64);
+        behind.into_iter().chain(self.state.rdma_until_ns).min()
+    }
+
+    /// Why it ends now, if it does.
+    pub(crate) fn overdue(&self, now_ns: u64) -> Option<String> {
+        self.ends_at().filter(|at_ns| *at_ns <= now_ns)?;
+        Some(match self.state.rdma_until_ns {
+            Some(_) => {
+                let seconds = RDMA_PATIENCE.as_secs();
+                format!("the peer isn't ready by RDMA after {seconds} s")
+            }
+            None => {
+                let seconds = TAKES_NOTHING_FOR.as_secs();
+                format!("the peer has taken nothing of what waits for it for {seconds} s")
+            }
+        })
+    }
+}

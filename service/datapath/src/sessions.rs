@@ -1,0 +1,855 @@
+//! Applications: what they post is copied out, checked and given to the engine; what they get is placed in their heap.
+//!
+//! Distrust (P1): a descriptor is copied out of the ring once and checked; a block is copied to private memory once and
+//! validated there; an extent becomes a range of the heap that is only ever copied or sent. Whatever a correct library can't
+//! have done ends the session ([`Runtime::expel`]), and nothing else.
+
+use std::sync::Arc;
+
+use tollgate_engine::fair::FlowId;
+use tollgate_engine::{
+    CallKey, Encoding, Engine, LinkId, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
+    SessionId, Status, Steering, Submission as Posted,
+};
+use tollgate_shm_abi::descriptor::{
+    Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, Part, Submission,
+};
+use tollgate_shm_abi::heap::Span;
+use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
+use tollgate_shm_abi::metadata::{Metadata, MetadataError};
+use tollgate_shm_abi::session::DaemonEnd;
+use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
+
+use crate::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
+use crate::command::Event;
+use crate::limits::{
+    BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
+    MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
+};
+use crate::ports::{Handle, Kept, Service, SessionPort, Who};
+use crate::report::{ServiceReport, SessionReport};
+use crate::runtime::{Refusal, Runtime};
+use crate::wire::credit_bytes;
+use tollgate_jit::on_demand::{Method, Streams};
+use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
+use tollgate_policy_chain::plan::{MethodSteps, Scope};
+
+/// What a correct client library can't have done: why the session ends.
+pub(crate) struct Broken(pub(crate) String);
+
+impl<E: std::fmt::Display> From<E> for Broken {
+    fn from(error: E) -> Self {
+        Broken(error.to_string())
+    }
+}
+
+/// Opening, binding and ending sessions.
+impl Runtime {
+    pub(crate) fn open_session(
+        &mut self,
+        mut end: DaemonEnd,
+        who: Who,
+    ) -> Result<SessionId, Status> {
+        let full = || {
+            Status::new(
+                Code::RESOURCE_EXHAUSTED,
+                "the daemon's table of sessions is full",
+            )
+        };
+        let key = self.sessions.next_key().ok_or_else(full)?;
+        let session = SessionId(key);
+        if let Err(error) = end
+            .doorbell
+            .watch(&self.epoll, Self::session_token(session))
+        {
+            let text = format!("the daemon can't watch another doorbell: {error}");
+            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
+        let flow = self.shares.of(&who.tenant);
+        self.sessions
+            .insert(Box::new(SessionPort::new(session, who, flow, end)));
+        self.engine.session_opened(session);
+        Ok(session)
+    }
+
+    /// Frees everything that a session held. Its calls end; those that it served end with UNAVAILABLE.
+    pub(crate) fn close_session(&mut self, session: SessionId) {
+        let Some(mut port) = self.sessions.remove(session.0) else {
+            return;
+        };
+        for held in std::mem::take(&mut port.held) {
+            self.drop_held(session, held);
+        }
+        for handle in 0..port.handles.len() as u32 {
+            if let Some(route) = self.engine.route_mut(session, handle) {
+                let chains = std::mem::take(&mut route.chains);
+                self.policies.drop_chains(chains);
+            }
+        }
+        self.engine.session_closed(session);
+        self.drop_bindings_of(session);
+        drop(port);
+        self.act();
+    }
+
+    /// Ends a session that broke the rules.
+    pub(crate) fn expel(&mut self, session: SessionId, reason: &str) {
+        self.close_session(session);
+        let runtime = self.options.index;
+        self.events.tell(Event::SessionEnded {
+            runtime,
+            session,
+            reason: reason.to_owned(),
+        });
+    }
+
+    /// Methods that the sessions of a tenant have bound or serve.
+    fn methods_of(&self, tenant: &str) -> usize {
+        let sessions = self.sessions.iter();
+        let its = sessions.filter(|(_, port)| *port.who.tenant == *tenant);
+        its.map(|(_, port)| port.handles.len()).sum()
+    }
+
+    pub(crate) fn bind(
+        &mut self,
+        session: SessionId,
+        schema: Arc<ServiceSchema>,
+        bind: BindAs,
+        chains: Vec<MethodSteps>,
+        reply: Asker,
+    ) {
+        let Some(port) = self.sessions.get(session.0) else {
+            let _asker_gone =
+                reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
+            return;
+        };
+        if port.handles.len() + schema.methods.len() > MAX_METHODS_PER_SESSION {
+            let text = format!(
+                "the application has bound {} methods and wants {} more, the limit is {MAX_METHODS_PER_SESSION}",
+                port.handles.len(),
+                schema.methods.len()
+            );
+            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            return;
+        }
+        let tenant = Arc::clone(&port.who.tenant);
+        let of_tenant = self.methods_of(&tenant);
+        if of_tenant + schema.methods.len() > MAX_METHODS_PER_TENANT {
+            let text = format!(
+                "the applications of tenant {tenant} have bound {of_tenant} methods and want {} more, the limit of one tenant is \
+                 {MAX_METHODS_PER_TENANT}: sessions that end make room",
+                schema.methods.len()
+            );
+            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            return;
+        }
+        if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
+            let _asker_gone = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
+            return;
+        }
+        match bind {
+            BindAs::Server => {
+                let bound = self.bind_server(session, &tenant, schema, chains);
+                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
+            }
+            BindAs::Across { service, matches } => {
+                let bound = self.bind_across((session, &tenant), schema, chains, service, &matches);
+                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
+            }
+            BindAs::Client { peer: None } => {
+                let bound = self.bind_local(session, &tenant, schema, chains);
+                let _asker_gone = reply.send(bound);
+            }
+            BindAs::Client { peer: Some(peer) } => {
+                self.bind_remote(session, tenant, schema, chains, peer, reply)
+            }
+        }
+    }
+
+    /// Adds method handles to a session: the engine's routes and the port's programs stay parallel.
+    pub(crate) fn add_handles(
+        &mut self,
+        session: SessionId,
+        schema: &Arc<ServiceSchema>,
+        calls: bool,
+        routes: Vec<Route>,
+    ) -> Result<u32, Status> {
+        let gone = || Status::new(Code::UNAVAILABLE, "the session has ended");
+        let port = self.sessions.get_mut(session.0).ok_or_else(gone)?;
+        let first = self.engine.add_routes(session, routes).ok_or_else(gone)?;
+        port.add_handles(schema, calls);
+        Ok(first)
+    }
+
+    /// The routes of a client's methods, all to be made by `target`.
+    ///
+    /// # Errors
+    /// There is no room for their chains.
+    pub(crate) fn client_routes(
+        &mut self,
+        tenant: &Arc<str>,
+        chains: Vec<MethodSteps>,
+        target: impl Fn(u16) -> RouteTarget,
+    ) -> Result<Vec<Route>, Status> {
+        let chains = self.policies.make_chains(tenant, chains)?;
+        let with_index = chains.into_iter().zip(0u16..);
+        let route = |(chains, k)| Route {
+            target: target(k),
+            chains,
+        };
+        Ok(with_index.map(route).collect())
+    }
+
+    fn bind_local(
+        &mut self,
+        session: SessionId,
+        tenant: &Arc<str>,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+    ) -> Result<BindOutcome, Status> {
+        let service = match self.find_service(tenant, &schema.name, &schema.hash) {
+            Ok(service) => service,
+            Err(Refusal::Absent(status)) => return Err(status),
+            Err(Refusal::Differs(service)) => {
+                let served = Arc::clone(&self.services[service.0 as usize].schema);
+                return Ok(BindOutcome::Differs { service, served });
+            }
+        };
+        let routes = self.client_routes(tenant, chains, |method| RouteTarget::Local {
+            service,
+            method,
+            encoding: Encoding::Native,
+        })?;
+        let first_handle = self.add_handles(session, &schema, true, routes)?;
+        Ok(BindOutcome::Bound(Bound {
+            first_handle,
+            service: None,
+            refused: Vec::new(),
+        }))
+    }
+
+    fn bind_server(
+        &mut self,
+        session: SessionId,
+        tenant: &Arc<str>,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+    ) -> Result<Bound, Status> {
+        let served = |service: &Service| {
+            service.tenant == *tenant
+                && service.schema.name == schema.name
+                && service.schema.hash == schema.hash
+        };
+        let service = match self.services.iter().position(served) {
+            Some(at) => ServiceId(at as u32),
+            None => {
+                if self
+                    .services
+                    .iter()
+                    .filter(|service| service.tenant == *tenant)
+                    .count()
+                    >= MAX_SERVICES_PER_TENANT
+                {
+                    let text = format!(
+                        "tenant {tenant} has served {MAX_SERVICES_PER_TENANT} services and schemas, which is the limit"
+                    );
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
+                }
+                let id = self.engine.add_service(&schema.name, schema.methods.len());
+                self.services.push(Service {
+                    tenant: Arc::clone(tenant),
+                    schema: Arc::clone(&schema),
+                });
+                id
+            }
+        };
+        let change = chains
+            .into_iter()
+            .zip(0u16..)
+            .map(|(steps, method)| (Scope::Server { service, method }, steps));
+        let change = tollgate_policy_chain::plan::PolicyChange {
+            chains: change.collect(),
+            ..Default::default()
+        };
+        let applied = self
+            .policies
+            .apply(change, &mut self.engine, |_| Arc::clone(tenant));
+        self.pass_on_events();
+        applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
+        let not_callable = Status::new(
+            Code::UNIMPLEMENTED,
+            "the application serves this method, it hasn't bound it to call it",
+        );
+        let route = || Route {
+            target: RouteTarget::Broken(not_callable.clone()),
+            chains: MethodChains::default(),
+        };
+        let routes = schema.methods.iter().map(|_| route()).collect();
+        let first_handle = self.add_handles(session, &schema, false, routes)?;
+        Ok(Bound {
+            first_handle,
+            service: Some(service),
+            refused: Vec::new(),
+        })
+    }
+}
+
+/// The status for what can't be called because two schemas differ.
+pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
+    let text = format!(
+        "the schema of {} differs between the calling application and {who}: {reason}",
+        ours.name
+    );
+    Status::new(Code::FAILED_PRECONDITION, text)
+}
+
+/// The status for a method that the server's schema doesn't have: gRPC's for a method that a server doesn't know.
+pub(crate) fn lacks_method(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
+    let text = format!("{who} serves another version of {}: {reason}", ours.name);
+    Status::new(Code::UNIMPLEMENTED, text)
+}
+
+/// From the application.
+impl Runtime {
+    /// Takes a bounded number of submissions, fewer if they are large and others wait. Whether there was any.
+    pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
+        let mut taken = 0;
+        self.turn_bytes = 0;
+        let mut look_at = self.shares.bytes_per_look();
+        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < BYTES_PER_TURN {
+            if self.turn_bytes >= look_at {
+                if self.others_wait(flow) {
+                    break;
+                }
+                look_at = self.turn_bytes + self.shares.bytes_per_look();
+            }
+            let Some(port) = self.sessions.get_mut(session.0) else {
+                break;
+            };
+            if port.is_choked() {
+                break;
+            }
+            let entry = match port.end.submissions.pop() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                Err(how) => {
+                    self.expel(session, &how.to_string());
+                    return true;
+                }
+            };
+            taken += 1;
+            if let Err(Broken(reason)) = self.submission(session, Alleged::from(entry)) {
+                self.expel(session, &reason);
+                return true;
+            }
+        }
+        // Once for all of them: calls for the same chain are judged together.
+        self.act();
+        taken > 0
+    }
+
+    fn submission(&mut self, session: SessionId, alleged: Alleged) -> Result<(), Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Ok(());
+        };
+        match alleged.submission(&port.heaps)? {
+            Submission::Call {
+                method,
+                call,
+                part,
+                block,
+                deadline_ns,
+            } => self.posted_call(session, method, call, (part, block), deadline_ns),
+            Submission::Request { call, part, block } => {
+                self.posted_request(session, call, part, block)
+            }
+            Submission::Response {
+                call,
+                bare,
+                block,
+                waited_ns,
+            } => {
+                self.began(session, waited_ns);
+                self.posted_response(session, CallKey::from_wire(call), bare, block)
+            }
+            Submission::RequestCredit { call, credit } => {
+                let key = CallKey::from_wire(call);
+                self.engine
+                    .requests_consumed_by_session(session, key, credit);
+                Ok(())
+            }
+            Submission::ResponseCredit { call, credit } => {
+                let origin = Origin::Session { session, call };
+                self.engine.responses_consumed(origin, credit);
+                Ok(())
+            }
+            Submission::Reply {
+                call,
+                block,
+                waited_ns,
+            } => {
+                self.began(session, waited_ns);
+                self.posted_reply(session, CallKey::from_wire(call), block)
+            }
+            Submission::Status {
+                call,
+                code,
+                epilogue,
+                waited_ns,
+                retry_after_ms,
+            } => {
+                self.began(session, waited_ns);
+                let key = CallKey::from_wire(call);
+                let status = Status::new(code, "").with_retry_after_ms(retry_after_ms);
+                self.posted_status(session, key, epilogue, status)
+            }
+            Submission::Cancel { call } => {
+                self.engine.cancel(Origin::Session { session, call });
+                Ok(())
+            }
+            Submission::Release(offsets) => {
+                for &offset in offsets.as_slice() {
+                    port.end.receive_heap.free(offset)?;
+                }
+                if !port.held.is_empty() {
+                    self.hand_held(session);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn tenant_of(&self, session: SessionId) -> Option<&str> {
+        let port = self.sessions.get(session.0)?;
+        Some(&port.who.tenant)
+    }
+
+    /// Why no further call of a tenant is tracked, if none is. `from` is the link whose turn it is, which isn't in its place. Until the
+    /// engine has as many calls as one tenant may have, that is no work.
+    pub(crate) fn beyond_its_share(
+        &self,
+        tenant: Option<&str>,
+        from: Option<LinkId>,
+    ) -> Option<Status> {
+        if self.engine.live_calls() < MAX_CALLS_PER_TENANT {
+            return None;
+        }
+        let tenant = tenant?;
+        let flow = self.shares.known(tenant)?;
+        let sessions = self.sessions.iter();
+        let sessions = sessions.filter(|(_, port)| port.flow == flow);
+        let sessions = sessions.map(|(key, _)| self.engine.outstanding(SessionId(key)) as usize);
+        let links = self.links.iter();
+        let links = links.filter(|(_, port)| port.state.flow == flow);
+        let links = links.map(|(key, _)| LinkId(key)).chain(from);
+        let links = links.map(|link| self.engine.called_by(link));
+        let count: usize = sessions.chain(links).sum();
+        (count >= MAX_CALLS_PER_TENANT).then(|| {
+            let text = format!(
+                "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
+            );
+            Status::new(Code::RESOURCE_EXHAUSTED, text)
+        })
+    }
+
+    /// An application answers a call that had waited so long until its handler began; 0: it doesn't say. What it claims concerns
+    /// calls to itself only.
+    fn began(&mut self, session: SessionId, waited_ns: u64) {
+        if waited_ns > 0 {
+            self.engine.waited(self.now_ns, session, waited_ns);
+        }
+    }
+
+    fn posted_call(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        call: u64,
+        (part, block): (Part, BlockRef),
+        deadline_ns: u64,
+    ) -> Result<(), Broken> {
+        self.counters.posted += 1;
+        let origin = Origin::Session { session, call };
+        if let Some(status) = self.beyond_its_share(self.tenant_of(session), None) {
+            self.reclaim_part(session, part.bare, block);
+            self.engine.reject(origin, 0, status);
+            return Ok(());
+        }
+        let toss = self.trace_posting(session, block.metadata > 0);
+        let mut streams = Streams::default();
+        let gathered = self.with_handle(session, handle, |runtime, bound| {
+            let Some(bound) = bound.filter(|bound| bound.calls) else {
+                let text =
+                    format!("the application hasn't bound method handle {handle} to call it");
+                return Ok(Err(Status::new(Code::UNIMPLEMENTED, text)));
+            };
+            bound.method.called();
+            streams = bound.method.streams;
+            let codec = &bound.method.request;
+            if part == Part::ONLY {
+                return runtime.gather(session, codec, block, Code::INVALID_ARGUMENT);
+            }
+            if !streams.requests {
+                let text = format!(
+                    "{} takes one request, no more and no less",
+                    bound.method.name
+                );
+                return Ok(Err(Status::new(Code::INVALID_ARGUMENT, text)));
+            }
+            runtime.gather_part(session, codec, part.bare, block, Code::INVALID_ARGUMENT)
+        });
+        match gathered? {
+            Ok(mut message) => {
+                self.trace_posted((session, handle), origin, toss, &mut message);
+                let bytes = credit_bytes(&message);
+                let message = self.pool.boxed(message);
+                self.engine.submit(
+                    self.now_ns,
+                    session,
+                    handle,
+                    Posted {
+                        origin,
+                        deadline_ns,
+                        streams: streams.any(),
+                        more: part.more,
+                        bytes,
+                        steering: Steering::default(),
+                        message,
+                    },
+                );
+            }
+            Err(status) => {
+                self.reclaim_part(session, part.bare, block);
+                self.engine.reject(origin, 0, status);
+            }
+        }
+        Ok(())
+    }
+
+    fn posted_reply(
+        &mut self,
+        session: SessionId,
+        call: CallKey,
+        block: BlockRef,
+    ) -> Result<(), Broken> {
+        let Some(served) = self.engine.expected_from_session(session, call) else {
+            // The call ended meanwhile; the application couldn't know.
+            self.reclaim_block(session, block);
+            return Ok(());
+        };
+        if let Some(link) = served.behind {
+            self.engine.put_off(session, call);
+            let answer = Kept::PutOff {
+                session,
+                call,
+                block,
+            };
+            self.keep(link, answer);
+            return Ok(());
+        }
+        match self.gather_reply(session, call, &served, block)? {
+            Ok(message) => {
+                self.engine.reply_from_session(session, call, message);
+            }
+            Err(status) => {
+                self.engine.fail_from_session(session, call, status);
+            }
+        }
+        Ok(())
+    }
+
+    /// An answer that was put off: the link that it goes to has room now.
+    pub(crate) fn answer_after_wait(&mut self, session: SessionId, call: CallKey, block: BlockRef) {
+        let Some(served) = self.engine.expected_after_wait(session, call) else {
+            return self.reclaim_block(session, block);
+        };
+        match self.gather_reply(session, call, &served, block) {
+            Ok(Ok(message)) => self.engine.reply_after_wait(session, call, message),
+            Ok(Err(status)) => self.engine.undeliverable(call, status),
+            Err(Broken(reason)) => self.expel(session, &reason),
+        }
+    }
+
+    /// As [`gather`](Self::gather), what answers a call; of what isn't an answer nothing is held.
+    fn gather_reply(
+        &mut self,
+        session: SessionId,
+        call: CallKey,
+        served: &Served,
+        block: BlockRef,
+    ) -> Result<Result<Box<Message>, Status>, Broken> {
+        self.traces.marshals_more();
+        let gathered = self.with_served(served.service, served.method, |runtime, method| {
+            // Not its caller's, if the schemas differ only elsewhere.
+            method.called();
+            runtime.gather(session, &method.reply, block, Code::INTERNAL)
+        });
+        let gathered = gathered.unwrap_or_else(|lost| Ok(Err(lost)))?;
+        if gathered.is_err() {
+            self.reclaim_block(session, block);
+        }
+        Ok(gathered.map(|message| {
+            let what = ("reply", message.message_len());
+            self.trace_marshalled(call, event::MARSHALLED, what);
+            self.pool.boxed(message)
+        }))
+    }
+
+    pub(crate) fn reclaim_block(&mut self, session: SessionId, block: BlockRef) {
+        let offset = block.offset;
+        self.reclaim(Source { session, offset });
+    }
+
+    fn posted_status(
+        &mut self,
+        session: SessionId,
+        call: CallKey,
+        epilogue: Option<Epilogue>,
+        mut status: Status,
+    ) -> Result<(), Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Ok(());
+        };
+        if let Some(epilogue) = epilogue {
+            let heap = &port.end.send_heap;
+            let mut text = vec![0; epilogue.text as usize];
+            heap.copy_in(epilogue.offset, &mut text)?;
+            status.message = String::from_utf8_lossy(&text).into_owned().into();
+            let mut trailers = vec![0; epilogue.metadata as usize];
+            heap.copy_in(epilogue.metadata_offset(), &mut trailers)?;
+            port.reclaim(epilogue.offset);
+            if !trailers.is_empty() {
+                match Metadata::check_trailers(&trailers) {
+                    Ok(_) => status.trailers = trailers,
+                    // The status itself says more than what is wrong beside it.
+                    Err(MetadataError::Reserved { .. }) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        self.engine.fail_from_session(session, call, status);
+        Ok(())
+    }
+
+    /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer; `misuse` is
+    /// its code if the application used what isn't its to use.
+    pub(crate) fn gather(
+        &mut self,
+        session: SessionId,
+        codec: &tollgate_jit::Codec,
+        block: BlockRef,
+        misuse: Code,
+    ) -> Result<Result<Message, Status>, Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
+        let mut inline = self.pool.take(block.len as usize);
+        port.end.send_heap.copy_in(block.offset, &mut inline)?;
+        self.bytes.send_heap_to_private += u64::from(block.len);
+        let mut lens = [0; tollgate_marshal::MAX_EXTENTS];
+        let found = codec
+            .gather(&inline, &mut lens)
+            .map_err(|fault| Broken(codec.explain(&fault)))?;
+        if found != usize::from(block.extents) {
+            let text = format!(
+                "its message refers to {found} extents, its descriptor says {}",
+                block.extents
+            );
+            return Err(Broken(text));
+        }
+        let mut metadata = Vec::new();
+        if block.metadata > 0 {
+            metadata = match self.gather_metadata(session, block, misuse)? {
+                Ok(metadata) => metadata,
+                Err(status) => {
+                    self.pool.give(inline);
+                    return Ok(Err(status));
+                }
+            };
+        }
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
+        let source = Source {
+            session,
+            offset: block.offset,
+        };
+        if found == 0 {
+            port.reclaim(block.offset);
+            self.turn_bytes += block.len as usize;
+            let message = Message::accepted(inline, block.len);
+            return Ok(Ok(Message {
+                metadata,
+                ..message
+            }));
+        }
+        let spans = extents_of(port, &block, &lens[..found])?;
+        let (_, total_len) = image_layout(inline.len(), spans.iter().map(Span::len));
+        if total_len > u64::from(MAX_MESSAGE_BYTES) {
+            self.pool.give(inline);
+            return Ok(Err(too_large(total_len)));
+        }
+        self.turn_bytes += total_len as usize;
+        let body = Body::Gathered {
+            inline,
+            spans,
+            source,
+        };
+        Ok(Ok(Message {
+            body,
+            inline_len: block.len,
+            total_len: total_len as u32,
+            metadata,
+            bare: false,
+        }))
+    }
+
+    /// Copies the metadata behind a posted block to private memory, and checks the copy; errors as of [`gather`](Self::gather).
+    pub(crate) fn gather_metadata(
+        &mut self,
+        session: SessionId,
+        block: BlockRef,
+        misuse: Code,
+    ) -> Result<Result<Vec<u8>, Status>, Broken> {
+        let Some(port) = self.sessions.get_mut(session.0) else {
+            return Err(Broken("the session has ended".to_owned()));
+        };
+        let mut metadata = self.pool.take(block.metadata as usize);
+        port.end
+            .send_heap
+            .copy_in(block.metadata_offset(), &mut metadata)?;
+        match Metadata::check_application(&metadata) {
+            Ok(_) => Ok(Ok(metadata)),
+            Err(error @ MetadataError::Reserved { .. }) => {
+                Ok(Err(Status::new(misuse, error.to_string())))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Reads a block's table of extents, once, and checks it against the lengths that the block states.
+fn extents_of(port: &SessionPort, block: &BlockRef, lens: &[u32]) -> Result<Vec<Span>, Broken> {
+    let mut table = [0; tollgate_marshal::MAX_EXTENTS * EXTENT_ENTRY_BYTES];
+    let table = &mut table[..block.table_len()];
+    port.end.send_heap.copy_in(block.table_offset(), table)?;
+    let (entries, _) = table.as_chunks::<EXTENT_ENTRY_BYTES>();
+    let mut spans = Vec::with_capacity(lens.len());
+    for (entry, &len) in entries.iter().zip(lens) {
+        let extent = Extent::check(entry, port.heaps.send)?;
+        if extent.len != len {
+            let text = format!(
+                "an extent has {} bytes in the table, {len} in the message",
+                extent.len
+            );
+            return Err(Broken(text));
+        }
+        spans.push(
+            port.end
+                .send_heap
+                .span(extent.offset, extent.len as usize)?,
+        );
+    }
+    Ok(spans)
+}
+
+fn too_large(bytes: u64) -> Status {
+    let text = format!("the message has {bytes} bytes, the limit is {MAX_MESSAGE_BYTES}");
+    Status::new(Code::RESOURCE_EXHAUSTED, text)
+}
+
+/// Methods by who knows them.
+impl Runtime {
+    /// Does something with a method handle, if it is there. Meanwhile the session is without its handles: to count a reference
+    /// to the method takes longer than to put them back.
+    pub(crate) fn with_handle<R>(
+        &mut self,
+        session: SessionId,
+        handle: u32,
+        work: impl FnOnce(&mut Self, Option<&Handle>) -> R,
+    ) -> R {
+        let port = self.sessions.get_mut(session.0);
+        let handles = port.map(|port| std::mem::take(&mut port.handles));
+        let handles = handles.unwrap_or_default();
+        let done = work(self, handles.get(handle as usize));
+        if let Some(port) = self.sessions.get_mut(session.0) {
+            port.handles = handles;
+        }
+        done
+    }
+
+    /// As [`with_handle`](Self::with_handle), with a method that is served here: services stay, so it is there.
+    pub(crate) fn with_served<R>(
+        &mut self,
+        service: ServiceId,
+        method: u16,
+        work: impl FnOnce(&mut Self, &Arc<Method>) -> R,
+    ) -> Result<R, Status> {
+        let services = std::mem::take(&mut self.services);
+        let its = services.get(service.0 as usize).map(|s| &s.schema.methods);
+        let its = its.and_then(|its| its.get(usize::from(method)));
+        let done = its.map(|method| work(self, method));
+        self.services = services;
+        let text = "the daemon lost a method that it serves";
+        done.ok_or_else(|| Status::new(Code::INTERNAL, text))
+    }
+
+    /// The method behind a handle; `None` once the session has ended.
+    pub(crate) fn method_of(&self, session: SessionId, handle: u32) -> Option<Arc<Method>> {
+        let port = self.sessions.get(session.0)?;
+        port.handles
+            .get(handle as usize)
+            .map(|handle| Arc::clone(&handle.method))
+    }
+}
+
+impl SessionPort {
+    /// Handles for the methods of a schema, behind those that there are.
+    pub(crate) fn add_handles(&mut self, schema: &Arc<ServiceSchema>, calls: bool) {
+        let methods = schema.methods.iter().map(Arc::clone);
+        let handles = methods.map(|method| Handle { method, calls });
+        self.handles.extend(handles);
+        self.bound.push((Arc::clone(schema), calls));
+    }
+
+    pub(crate) fn report(&self, engine: &Engine<Box<Message>>) -> SessionReport {
+        let serving = engine.serving(self.id);
+        SessionReport {
+            session: self.id.0,
+            tenant: self.who.tenant.to_string(),
+            app: self.who.app.clone(),
+            pid: self.who.pid,
+            outstanding: engine.outstanding(self.id),
+            serving: serving.calls,
+            serving_limit: serving.limit,
+            serving_refused: serving.refused,
+            send_heap_bytes: self.heaps.send,
+            receive_heap_bytes: self.end.receive_heap.len_bytes(),
+            receive_heap_used: self.end.receive_heap.in_use(),
+            methods: self.handles.len(),
+        }
+    }
+}
+
+impl Service {
+    pub(crate) fn report(&self, servers: usize) -> ServiceReport {
+        let methods = &self.schema.methods;
+        let count = |is: fn(&Method) -> bool| methods.iter().filter(|method| is(method)).count();
+        ServiceReport {
+            tenant: self.tenant.to_string(),
+            service: self.schema.name.clone(),
+            servers,
+            schema: self
+                .schema
+                .hash
+                .iter()
+                .take(8)
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+            methods: methods.len(),
+            compiled: count(Method::is_compiled),
+            compiled_wire: count(Method::is_wire_compiled),
+        }
+    }
+}

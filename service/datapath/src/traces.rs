@@ -1,0 +1,382 @@
+//! Calls that are traced, from where they came to what they leave; and lines about those that fail.
+//!
+//! ```text
+//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the metadata: the next one's parent
+//!   a peer's call ────────── its traceparent ────────────▶ server span ◀─┘
+//!        └─ to an application: the server's span in the metadata; spans of its own are children of that
+//! ```
+//!
+//! A trace begins where an application calls; a daemon that is called begins none. The context is written before any chain is asked, so what policies
+//! are shown is what is sent (P2). A call with a context is in a table until it ends, as long as there is room; all others cost a random
+//! number, if anybody is to be told at all. What happens to a call that is sampled is noted with a time of its own, and so is its end; it begins
+//! with the turn in which it came.
+//!
+//! Invariants: what a record needs is taken when its call ends, on the runtime; the queue to the control plane is bounded and nobody waits for it.
+//!
+//! The newest spans are kept here, too, for who asks for a trace; who watches calls end is told of those that have no span.
+//!
+//! A call that moves to another runtime or process takes with it what is known of it.
+//!
+//! Absent on purpose: spans of calls whose caller has gone: their entries are swept when the table is full.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use tollgate_engine::fair::FlowId;
+use tollgate_engine::{Origin, Stage};
+use tollgate_shm_abi::metadata::Metadata;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_telemetry::limits::{MAX_EVENTS, MAX_TRACED, MAX_TRACESTATE_BYTES};
+use tollgate_telemetry::record::{
+    Attributes, BYTES, DURATION_NS, Event, MESSAGE, POLICY, PROVIDERS_POLICY, Rate, Record, Side,
+    Span,
+};
+use tollgate_telemetry::sampling::{Dice, Sampling};
+use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId, replace_parent};
+
+use tollgate_policy_chain::ids::NamedPolicy;
+
+/// A call with a context, while it lives.
+pub(crate) struct Traced {
+    /// It is recorded however it ends.
+    pub(crate) is_sampled: bool,
+    pub(crate) trace: TraceId,
+    pub(crate) parent: Option<SpanId>,
+    pub(crate) state: Box<str>,
+    pub(crate) client: Option<SpanId>,
+    pub(crate) server: Option<SpanId>,
+    /// The other daemon's address.
+    pub(crate) peer: Option<Box<str>>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) dropped_events: u32,
+}
+
+impl Traced {
+    /// Nothing is known yet but its trace.
+    pub(crate) fn of(trace: TraceId) -> Traced {
+        Traced {
+            is_sampled: false,
+            trace,
+            parent: None,
+            state: "".into(),
+            client: None,
+            server: None,
+            peer: None,
+            events: Vec::new(),
+            dropped_events: 0,
+        }
+    }
+}
+
+/// All that a runtime knows of single calls.
+pub(crate) struct Traces {
+    pub(crate) live: HashMap<Origin, Box<Traced>, foldhash::fast::RandomState>,
+    /// Of calls whose statuses are on their way out.
+    pub(crate) denied: Vec<(Origin, NamedPolicy)>,
+    pub(crate) lines: HashMap<FlowId, Rate, foldhash::fast::RandomState>,
+    pub(crate) tapped: Rate,
+    /// The newest spans, oldest first.
+    kept: VecDeque<Arc<Span>>,
+    pub(crate) dice: Dice,
+    records: SyncSender<Record>,
+    /// Since when a message is being marshalled; 0: of no call that may be traced.
+    marshals_since_ns: u64,
+    /// When the table was full and those were last looked for that have ended without an answer.
+    pub(crate) swept_ns: u64,
+    /// Calls with a context that there was no room for.
+    pub(crate) untraced: u64,
+    /// Records that there was no room for.
+    pub(crate) dropped: u64,
+}
+
+impl Traces {
+    pub(crate) fn new(records: SyncSender<Record>) -> Self {
+        Self {
+            live: HashMap::default(),
+            denied: Vec::new(),
+            lines: HashMap::default(),
+            tapped: Rate::default(),
+            kept: VecDeque::new(),
+            dice: Dice::random(),
+            records,
+            marshals_since_ns: 0,
+            swept_ns: 0,
+            untraced: 0,
+            dropped: 0,
+        }
+    }
+
+    pub(crate) fn leave(&mut self, record: Record) {
+        self.dropped += u64::from(self.records.try_send(record).is_err());
+    }
+
+    pub(crate) fn keep(&mut self, span: &Arc<Span>, most: usize) {
+        self.kept.push_back(Arc::clone(span));
+        self.keep_at_most(most);
+    }
+
+    /// Keeps so many of the newest spans.
+    pub(crate) fn keep_at_most(&mut self, most: usize) {
+        let too_many = self.kept.len().saturating_sub(most);
+        self.kept.drain(..too_many);
+    }
+
+    /// The newest spans, oldest first.
+    pub(crate) fn kept(&self) -> Vec<Arc<Span>> {
+        self.kept.iter().map(Arc::clone).collect()
+    }
+
+    /// All that are traced, for another process.
+    pub(crate) fn live(&self) -> impl Iterator<Item = (&Origin, &Traced)> {
+        self.live.iter().map(|(origin, traced)| (origin, &**traced))
+    }
+
+    /// Those of some calls, for another runtime.
+    pub(crate) fn part(&mut self, is_its: impl Fn(&Origin) -> bool) -> Vec<(Origin, Box<Traced>)> {
+        self.live.extract_if(|origin, _| is_its(origin)).collect()
+    }
+
+    /// Goes on with some, as far as there is room.
+    pub(crate) fn absorb(&mut self, traced: impl Iterator<Item = (Origin, Box<Traced>)>) {
+        for (origin, traced) in traced {
+            match self.live.len() < MAX_TRACED {
+                true => drop(self.live.insert(origin, traced)),
+                false => self.untraced += 1,
+            }
+        }
+    }
+
+    /// A message is about to be copied and checked: the clock is looked at only if its call may be traced, which isn't known yet.
+    #[inline]
+    pub(crate) fn marshals(&mut self, may_be_traced: bool) {
+        self.marshals_since_ns = if may_be_traced { now_ns() } else { 0 };
+    }
+
+    /// As [`marshals`](Self::marshals), of a call that is there: its reply, or what is converted.
+    #[inline]
+    pub(crate) fn marshals_more(&mut self) {
+        self.marshals(!self.live.is_empty());
+    }
+
+    #[inline]
+    pub(crate) fn is_sampled(&self, origin: Origin) -> bool {
+        let traced = self.live.get(&origin);
+        traced.is_some_and(|traced| traced.is_sampled)
+    }
+
+    /// Something has happened to a call; what, is asked only if the call is sampled.
+    pub(crate) fn note(&mut self, origin: Origin, what: impl FnOnce() -> Event) {
+        let Some(traced) = self.live.get_mut(&origin).filter(|t| t.is_sampled) else {
+            return;
+        };
+        match traced.events.len() < MAX_EVENTS {
+            true => traced.events.push(what()),
+            false => traced.dropped_events += 1,
+        }
+    }
+
+    /// A message of a call has been marshalled.
+    pub(crate) fn note_marshalled(
+        &mut self,
+        origin: Origin,
+        name: &'static str,
+        (message, bytes): (&'static str, u32),
+    ) {
+        let since_ns = std::mem::take(&mut self.marshals_since_ns);
+        if since_ns == 0 {
+            return;
+        }
+        self.note(origin, || {
+            let at_ns = now_ns();
+            let took_ns = at_ns.saturating_sub(since_ns) as i64;
+            let attributes = vec![
+                (MESSAGE, message.into()),
+                (BYTES, i64::from(bytes).into()),
+                (DURATION_NS, took_ns.into()),
+            ];
+            Event {
+                name,
+                at_ns,
+                attributes,
+            }
+        });
+    }
+}
+
+pub(crate) fn stage_name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::ClientRequest => "client request",
+        Stage::ServerRequest => "server request",
+        Stage::ServerReply => "server reply",
+        Stage::ClientReply => "client reply",
+    }
+}
+
+/// Under which key a policy is named, so that the provider's are told apart.
+pub(crate) fn policy_key(is_provider: bool) -> &'static str {
+    match is_provider {
+        true => PROVIDERS_POLICY,
+        false => POLICY,
+    }
+}
+
+/// What metadata says of where a call comes from, and what others have added to that.
+pub(crate) fn context_of(metadata: &[u8]) -> Option<(Context, Box<str>)> {
+    let metadata = Metadata::of_checked(metadata);
+    let context = Context::parse(metadata.get(TRACEPARENT)?)?;
+    let state = metadata.get(TRACESTATE).unwrap_or_default();
+    let state = match state.len() <= MAX_TRACESTATE_BYTES {
+        true => String::from_utf8_lossy(state).into(),
+        false => "".into(),
+    };
+    Some((context, state))
+}
+
+/// Puts another parent into the metadata's context, in place.
+pub(crate) fn set_parent(metadata: &mut [u8], parent: SpanId) {
+    let at = Metadata::of_checked(metadata).get(TRACEPARENT);
+    let Some((at, len)) = at.map(|text| (text.as_ptr().addr(), text.len())) else {
+        return;
+    };
+    let at = at - metadata.as_ptr().addr();
+    replace_parent(&mut metadata[at..at + len], parent);
+}
+
+pub(crate) fn attributes_of(
+    side: Side,
+    peer: Option<&str>,
+    by: Option<&NamedPolicy>,
+) -> Attributes {
+    let mut attributes = Attributes::new();
+    if let Some(peer) = peer {
+        attributes.push(("network.peer.address", peer.to_owned().into()));
+        if side == Side::Client
+            && let Some((address, port)) = peer.rsplit_once(':')
+            && let Ok(port) = port.parse::<u16>()
+        {
+            attributes.push(("server.address", address.to_owned().into()));
+            attributes.push(("server.port", i64::from(port).into()));
+        }
+    }
+    if let Some(by) = by {
+        attributes.push((policy_key(by.is_provider), by.policy.clone().into()));
+    }
+    attributes
+}
+
+/// What is known of a call before its message has been looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Toss {
+    pub(crate) sampling: Sampling,
+    /// It is traced unless it has a parent, which decides.
+    pub(crate) is_hit: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use tollgate_engine::SessionId;
+    use tollgate_shm_abi::metadata::MetadataBuf;
+    use tollgate_telemetry::record::{Line, Outcome};
+
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn metadata(pairs: &[(&str, &str)]) -> Vec<u8> {
+        let mut buf = MetadataBuf::new();
+        for (key, value) in pairs {
+            buf.push(key, value.as_bytes()).unwrap();
+        }
+        buf.into_bytes()
+    }
+
+    #[test]
+    fn a_context_is_found_among_other_metadata_and_changed_in_place() {
+        let pairs = [
+            ("tag", "one"),
+            ("traceparent", PARENT),
+            ("tracestate", "v=1"),
+        ];
+        let mut block = metadata(&pairs);
+        let (context, state) = context_of(&block).unwrap();
+        assert_eq!((context.to_text().as_str(), &*state), (PARENT, "v=1"));
+        let span = SpanId::new([1; 8]).unwrap();
+        let len = block.len();
+        set_parent(&mut block, span);
+        let (changed, _) = context_of(&block).unwrap();
+        assert_eq!(changed, Context { span, ..context });
+        assert_eq!(block.len(), len);
+        assert_eq!(
+            Metadata::check(&block).unwrap().get("tag"),
+            Some(&b"one"[..])
+        );
+    }
+
+    #[test]
+    fn what_is_no_context_is_left_as_it_is() {
+        let long = "x".repeat(MAX_TRACESTATE_BYTES + 1);
+        let block = metadata(&[("traceparent", PARENT), ("tracestate", &long)]);
+        assert_eq!(
+            &*context_of(&block).unwrap().1,
+            "",
+            "too long a state is none"
+        );
+        let mut block = metadata(&[("traceparent", "00-0-0-01")]);
+        let before = block.clone();
+        assert!(context_of(&block).is_none());
+        set_parent(&mut block, SpanId::new([1; 8]).unwrap());
+        assert_eq!(block, before);
+        assert!(context_of(&metadata(&[("tag", "one")])).is_none());
+    }
+
+    #[test]
+    fn events_of_a_call_and_records_of_all_are_limited() {
+        let (records, waiting) = std::sync::mpsc::sync_channel(1);
+        let mut traces = Traces::new(records);
+        let origin = Origin::Session {
+            session: SessionId(1),
+            call: 1,
+        };
+        let what = |at_ns| Event {
+            name: "again",
+            at_ns,
+            attributes: Vec::new(),
+        };
+        traces.note(origin, || what(1));
+        let traced = Traced {
+            is_sampled: true,
+            ..Traced::of(traces.dice.trace())
+        };
+        traces.live.insert(origin, Box::new(traced));
+        for at_ns in 0..MAX_EVENTS as u64 + 3 {
+            traces.note(origin, || what(at_ns));
+        }
+        let traced = &traces.live[&origin];
+        assert_eq!(
+            (traced.events.len(), traced.dropped_events),
+            (MAX_EVENTS, 3)
+        );
+        let outcome = Outcome {
+            code: "OK",
+            is_error: false,
+            message: String::new(),
+        };
+        for _ in 0..3 {
+            traces.leave(Record::Line(Box::new(Line {
+                tenant: "acme".into(),
+                at_ns: 0,
+                span: None,
+                side: Side::Client,
+                method: String::new(),
+                outcome: outcome.clone(),
+                policy: None,
+                is_providers: false,
+                withheld: 0,
+            })));
+        }
+        assert_eq!(traces.dropped, 2);
+        assert!(waiting.try_recv().is_ok());
+    }
+}
