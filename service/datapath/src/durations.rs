@@ -99,17 +99,22 @@ pub(crate) struct Durations {
 /// One series, as it is handed out.
 #[derive(Clone, Debug)]
 pub struct Measured {
+    /// What was measured.
     pub kind: Kind,
     /// `None`: what had no series of its own.
     pub of: Option<MeasuredOf>,
+    /// How long it took.
     pub durations: Histogram,
 }
 
 /// See [`Measured`]. The method is `None` if it wasn't known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeasuredOf {
+    /// The tenant's name.
     pub tenant: Arc<str>,
+    /// The method, if it is known.
     pub method: Option<String>,
+    /// The status of the calls.
     pub code: Code,
 }
 

@@ -22,8 +22,11 @@ pub struct Moved {
     pub runtime: usize,
     /// Why that is where it has lived before.
     pub refused: Option<String>,
+    /// Sessions: the old name, and the new one.
     pub sessions: HashMap<SessionId, SessionId>,
+    /// Services: the old name, and the new one.
     pub services: HashMap<ServiceId, ServiceId>,
+    /// How many links moved.
     pub links: usize,
     /// Calls that were in flight.
     pub calls: usize,
@@ -33,7 +36,9 @@ pub struct Moved {
 
 /// Who wants a tenant to move, and what the control plane knows of it.
 pub struct Move {
+    /// The tenant's name.
     pub tenant: Arc<str>,
+    /// The index of the new runtime.
     pub to: usize,
     /// Its own attachments.
     pub attachments: Vec<u32>,
@@ -44,7 +49,7 @@ pub struct Move {
 }
 
 /// A tenant between two runtimes.
-pub(crate) struct Moving {
+pub struct Moving {
     pub(crate) order: Move,
     pub(crate) from: usize,
     /// It comes back, because of this.

@@ -388,7 +388,7 @@ pub(crate) struct Comparing {
 
 /// A link to a peer daemon. It carries the calls of one tenant, so that no tenant can use up another's credit or stand in
 /// its way.
-pub(crate) struct LinkPort {
+pub struct LinkPort {
     pub(crate) io: Carrier,
     pub(crate) state: LinkState,
 }

@@ -13,16 +13,27 @@ use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
 /// A runtime's part of `status --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
+    /// How each runtime works.
     pub runtimes: Vec<RuntimeReport>,
+    /// Sessions of applications.
     pub sessions: Vec<SessionReport>,
+    /// Links to peers.
     pub links: Vec<LinkReport>,
+    /// Peers, as the tenants have them.
     pub peers: Vec<PeerReport>,
+    /// Services of this host.
     pub services: Vec<ServiceReport>,
+    /// Policies, by version.
     pub policies: Vec<PolicyReport>,
+    /// What the tenants' policies have used.
     pub accounts: Vec<AccountReport>,
+    /// What the tenants' calls have used.
     pub shares: Vec<ShareReport>,
+    /// Calls, counted.
     pub calls: CallCounters,
+    /// Bytes of messages, counted.
     pub bytes: ByteCounters,
+    /// Calls in flight.
     pub live_calls: usize,
     /// Sentences for the operator.
     #[serde(skip)]
@@ -30,13 +41,16 @@ pub struct Report {
     /// Of metrics, and of these only.
     #[serde(skip)]
     pub measured: Vec<Measured>,
+    /// What each runtime has spent its time on.
     #[serde(skip)]
     pub times: Vec<(usize, RuntimeTimes)>,
+    /// What each link has moved.
     #[serde(skip)]
     pub link_bytes: Vec<LinkBytes>,
     /// Calls with a context that weren't traced, and records that were dropped, for want of room.
     #[serde(skip)]
     pub untraced: u64,
+    /// Records that were dropped because the queue was full.
     #[serde(skip)]
     pub unrecorded: u64,
 }
@@ -85,8 +99,11 @@ pub(crate) enum Doing {
 /// For how long a runtime's thread has done what, by the wall's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeTimes {
+    /// Working, in ns.
     pub busy_ns: u64,
+    /// Looking for work, in ns.
     pub spinning_ns: u64,
+    /// Waiting to be woken, in ns.
     pub sleeping_ns: u64,
 }
 
@@ -104,9 +121,13 @@ impl RuntimeTimes {
 /// Bytes of messages that a link has moved since it was opened.
 #[derive(Clone, Debug)]
 pub struct LinkBytes {
+    /// The peer's address.
     pub address: String,
+    /// The tenant's name.
     pub tenant: Option<Arc<str>>,
+    /// Bytes sent.
     pub sent: u64,
+    /// Bytes received.
     pub received: u64,
     /// Segments that were sent again, if somebody counts them.
     pub retransmits: Option<u32>,
@@ -209,6 +230,7 @@ impl ByteCounters {
 #[derive(Clone, Debug, Serialize)]
 pub struct SessionReport {
     pub(crate) session: u32,
+    /// The tenant's name.
     pub tenant: String,
     pub(crate) app: String,
     pub(crate) pid: i32,
@@ -217,8 +239,11 @@ pub struct SessionReport {
     pub(crate) serving: u32,
     pub(crate) serving_limit: u32,
     pub(crate) serving_refused: u64,
+    /// Size of the send heap.
     pub send_heap_bytes: u64,
+    /// Size of the receive heap.
     pub receive_heap_bytes: u64,
+    /// Bytes of it in use.
     pub receive_heap_used: u64,
     pub(crate) methods: usize,
 }
@@ -227,18 +252,24 @@ pub struct SessionReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct LinkReport {
     pub(crate) peer: String,
+    /// The peer's address.
     pub address: String,
+    /// The tenant's name.
     pub tenant: Option<String>,
     /// Whether this end dialled: its applications call, those of the peer serve.
     pub(crate) dialled: bool,
+    /// `ready` or `opening`.
     pub state: &'static str,
     /// What both ends speak, and the features that both have; nothing before the handshake.
     pub(crate) version: Option<u16>,
     pub(crate) features: Vec<&'static str>,
     /// Services that applications of this end are bound to through it, as the peer has accepted.
     pub(crate) bound: BTreeSet<String>,
+    /// Calls that the peer has not answered.
     pub unanswered: u64,
+    /// Calls that may be sent now.
     pub credit_calls: u32,
+    /// Bytes that may be sent now.
     pub credit_bytes: u64,
     /// What the peer may have unanswered here.
     pub(crate) window_calls: u32,
@@ -252,8 +283,11 @@ pub struct LinkReport {
 pub struct PeerReport {
     /// Its name, once it has said it.
     pub name: Option<String>,
+    /// The peer's address.
     pub address: String,
+    /// Whether this end dialled it.
     pub dialled: bool,
+    /// The tenant's name.
     pub tenant: Option<String>,
     /// `ready`, `opening` or `lost`.
     pub state: &'static str,
@@ -280,6 +314,7 @@ pub struct ServiceReport {
 /// What a tenant's calls have had of its runtime.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShareReport {
+    /// The tenant's name.
     pub tenant: String,
     /// Time for taking, judging and sending them, the kernel's part included.
     pub busy_ns: u64,

@@ -58,12 +58,15 @@ use tollgate_policy_chain::question::Question;
 
 /// How one runtime is set up.
 pub struct Options {
+    /// The runtime's index.
     pub index: usize,
     /// Of its engine: no other of this process has it.
     pub birth: Birth,
+    /// Its settings.
     pub tuning: Tuning,
     /// How much fuel a policy burns in a microsecond.
     pub rate: Rate,
+    /// The devices.
     pub rdma: Rdma,
     /// What single calls leave, for whoever is told of them.
     pub records: SyncSender<Record>,

@@ -25,6 +25,7 @@ pub struct Target {
 }
 
 impl Target {
+    /// A peer by its name, and the address at which it was found first.
     pub fn new(name: &str, found: SocketAddr) -> Target {
         Target {
             name: name.into(),
@@ -32,6 +33,7 @@ impl Target {
         }
     }
 
+    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -69,7 +71,9 @@ impl std::fmt::Display for Target {
 /// A peer with the addresses of its name.
 #[derive(Clone, Debug)]
 pub struct Found {
+    /// The peer.
     pub peer: Target,
+    /// The addresses, the preferred first.
     pub addresses: Vec<SocketAddr>,
 }
 

@@ -50,8 +50,11 @@ pub enum Scheduling {
 pub struct Tuning {
     /// Where its thread runs; `None`: wherever the kernel puts it.
     pub core: Option<usize>,
+    /// How the runtime waits.
     pub waiting: Waiting,
+    /// How long it looks for work before it sleeps, in us.
     pub spin_us: u64,
+    /// How its time is divided.
     pub scheduling: Scheduling,
     /// How long calls may wait in front of a server.
     pub wait_target: Option<Duration>,
@@ -61,6 +64,7 @@ pub struct Tuning {
     pub room: PeerRoom,
     /// What the policies of one tenant may use, in percent of a core.
     pub cpu_share_percent: u8,
+    /// What is recorded of calls.
     pub telemetry: Watch,
 }
 
@@ -71,6 +75,7 @@ pub struct Watch {
     pub durations: bool,
     /// Whether spans are made of calls, and of which: somebody gets them, or they are kept.
     pub traces: bool,
+    /// Which calls are traced.
     pub sampler: Sampler,
     /// Whether somebody gets them.
     pub told: bool,
@@ -103,10 +108,13 @@ impl Tuning {
 /// Which calls somebody watches as they end; what is empty holds for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tap {
+    /// The tenant; empty: all.
     pub tenant: String,
     /// The method with its service, or the service with `/`.
     pub method: String,
+    /// Only denied calls.
     pub denied: bool,
+    /// Only failed calls.
     pub failed: bool,
 }
 

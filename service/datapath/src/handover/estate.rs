@@ -23,8 +23,11 @@ pub struct Estate {
 
 /// A session that goes on: its application maps the next receive heap by this descriptor, and so many bytes of it.
 pub struct Resumed {
+    /// The session.
     pub session: SessionId,
+    /// Its next receive heap.
     pub heap: OwnedFd,
+    /// Bytes of that heap.
     pub heap_bytes: u64,
 }
 
