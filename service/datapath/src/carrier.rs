@@ -25,7 +25,7 @@ use crate::landing::Landing;
 use crate::rdma::{Polled, Rdma};
 use crate::report::Carriage;
 #[cfg(feature = "rdma")]
-use crate::{datapath::landing::Place, limits::FAREWELL};
+use crate::{landing::Place, limits::FAREWELL};
 
 /// A link and its connection.
 #[cfg_attr(

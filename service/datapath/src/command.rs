@@ -280,7 +280,7 @@ pub struct Handle {
     pub(crate) doorbell: Arc<OwnedFd>,
     /// Of its poller, if there is RDMA.
     #[cfg(feature = "rdma")]
-    pub(crate) door: Option<Door>,
+    pub door: Option<Door>,
 }
 
 impl Handle {

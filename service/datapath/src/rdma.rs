@@ -69,7 +69,7 @@ impl Rdma {
 
     /// The configuration of RDMA links.
     #[cfg(feature = "rdma")]
-    pub(crate) fn link_config(&self, config: &LinkConfig) -> LinkConfig {
+    pub fn link_config(&self, config: &LinkConfig) -> LinkConfig {
         let is_unprotected = |rdma: &Rdma| {
             matches!(
                 rdma,
