@@ -12,7 +12,7 @@
 use std::ops::Range;
 
 use crate::effects::{self, Subject, part};
-use crate::imports::text;
+use crate::text::text;
 use crate::{Fault, Hook, Instance, JudgeError, Manifest, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.

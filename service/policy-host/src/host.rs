@@ -16,7 +16,7 @@ use crate::proxy_wasm::{self, Filter, Proxy};
 use crate::scan::{self, FEATURES};
 use crate::{
     Capabilities, Hook, HostConfig, Instance, LoadError, Manifest, Setup, TenantLimits, cost,
-    error::cut, limits,
+    limits, text::cut,
 };
 
 /// The engine: compiles policies and holds the pool that their instances live in.

@@ -17,10 +17,11 @@ use wasmtime::{
 
 use crate::batch::{Batch, ENTRY_BYTES};
 use crate::effects::part;
-use crate::imports::{State, text};
+use crate::imports::State;
+use crate::text::text;
 use crate::{
     BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
-    SharedState, StateLimits, Verdict, error::cut, limits,
+    SharedState, StateLimits, Verdict, limits, text::cut,
 };
 
 /// Bytes of the first buffer: enough for one call with small fields.

@@ -11,7 +11,7 @@ use wasmparser::{
 };
 
 use crate::foreign::{self, Abi};
-use crate::{LoadError, error::cut, imports, limits, opa, proxy_wasm};
+use crate::{LoadError, imports, limits, opa, proxy_wasm, text::cut};
 
 /// The custom section that holds the manifest.
 pub(crate) const MANIFEST_SECTION: &str = "tollgate.manifest";

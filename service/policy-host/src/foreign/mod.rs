@@ -179,7 +179,7 @@ pub(crate) fn optional<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
     let found = instance.get_typed_func(&mut *store, name);
     found.map(Some).map_err(|error| LoadError::ForeignExport {
         name,
-        found: crate::error::cut(&format!("{:#}", error)),
+        found: crate::text::cut(&format!("{:#}", error)),
     })
 }
 

@@ -13,7 +13,10 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use tollgate_shm_abi::metadata::is_binary;
 
-use crate::{Fault, ForeignChange, ForeignVerdict, KeyChange, error::cut, imports::text, limits};
+use crate::{
+    Fault, ForeignChange, ForeignVerdict, KeyChange, limits,
+    text::{cut, text},
+};
 
 const PERMISSION_DENIED: u32 = 7;
 

@@ -18,7 +18,10 @@ use wasmtime::{
 
 use crate::foreign::{self, ForeignCall, ForeignVerdict};
 use crate::instance::{Budget, start_error, store};
-use crate::{Fault, LoadError, Policy, Setup, cost, error::cut, imports::text, limits};
+use crate::{
+    Fault, LoadError, Policy, Setup, cost, limits,
+    text::{cut, text},
+};
 
 /// The module name of the imports.
 const MODULE: &str = "env";

@@ -4,7 +4,7 @@ use wasmtime::Linker;
 
 use super::memory::{charge, copy, write};
 use super::{Answer, Guest, MODULE, Proxy, status};
-use crate::{Histogram, cost, imports::text, limits};
+use crate::{Histogram, cost, limits, text::text};
 
 /// What kind of metric it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

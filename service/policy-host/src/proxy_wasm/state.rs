@@ -9,7 +9,7 @@ use super::headers::Headers;
 use super::metrics::Defined;
 use super::properties::Properties;
 use super::shared::Queues;
-use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, imports::text, limits};
+use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, limits, text::text};
 
 /// A store's data.
 pub(crate) struct Proxy {

@@ -9,7 +9,7 @@ use super::headers::deserialize;
 use super::memory::{answer, charge, copy, give};
 use super::state::{Local, ROOT};
 use super::{Answer, Guest, MODULE, Proxy, status};
-use crate::{cost, imports::text, limits};
+use crate::{cost, limits, text::text};
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "proxy_send_local_response", send_local_response)?;
