@@ -63,6 +63,7 @@ mod opa;
 mod proxy_wasm;
 mod rate;
 mod scan;
+mod sections;
 mod shown;
 mod state;
 mod text;
