@@ -6,6 +6,7 @@
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
+use crate::budget::charge;
 use crate::state::Unstored;
 use crate::text::text;
 use crate::{Capabilities, Metrics, SharedState, cost, limits};
@@ -111,15 +112,6 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     linker.func_wrap(MODULE, "now_ms", now_ms)?;
     linker.func_wrap(MODULE, "random", random)?;
     Ok(linker)
-}
-
-/// Takes fuel for work that comes next.
-pub(crate) fn charge<T>(guest: &mut Caller<'_, T>, units: u64) -> wasmtime::Result<()> {
-    let left = guest.get_fuel()?;
-    match left.checked_sub(units) {
-        Some(rest) => guest.set_fuel(rest),
-        None => Err(wasmtime::Trap::OutOfFuel.into()),
-    }
 }
 
 /// The guest's whole memory beside the store's data.

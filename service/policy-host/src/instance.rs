@@ -11,17 +11,16 @@
 
 use std::ops::Range;
 
-use wasmtime::{
-    Engine, InstancePre, Memory, Store, StoreLimits, StoreLimitsBuilder, Trap, TypedFunc,
-};
+use wasmtime::{InstancePre, Memory, Store, StoreLimitsBuilder, TypedFunc};
 
 use crate::batch::{Batch, ENTRY_BYTES};
+use crate::budget::{Budget, start_error, store};
 use crate::effects::part;
 use crate::imports::State;
 use crate::text::text;
 use crate::{
     BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
-    SharedState, StateLimits, Verdict, limits, text::cut,
+    SharedState, StateLimits, Verdict, limits,
 };
 
 /// Bytes of the first buffer: enough for one call with small fields.
@@ -53,69 +52,6 @@ struct Exports {
     save: Option<TypedFunc<(), u64>>,
     restore: Option<TypedFunc<(u32, u32), u32>>,
     tick: Option<TypedFunc<(), u32>>,
-}
-
-/// The fuel of one judgement, which may take several calls into the guest.
-#[derive(Debug, Default)]
-pub(crate) struct Budget {
-    /// Used by earlier calls into the guest.
-    earlier: u64,
-    /// What the last one was given.
-    granted: u64,
-    /// What it left.
-    left: u64,
-}
-
-impl Budget {
-    pub(crate) fn used(&self) -> u64 {
-        self.earlier + (self.granted - self.left)
-    }
-
-    pub(crate) fn grant(&mut self, fuel: u64) {
-        *self = Budget {
-            earlier: self.used(),
-            granted: fuel,
-            left: fuel,
-        };
-    }
-
-    /// What the guest has left.
-    pub(crate) fn left(&self) -> u64 {
-        self.left
-    }
-
-    /// Reads what the guest has left after a call into it, which has nothing after a failure.
-    #[inline]
-    pub(crate) fn settle<T, R>(
-        &mut self,
-        store: &Store<T>,
-        returned: wasmtime::Result<R>,
-    ) -> Result<R, Fault> {
-        match returned {
-            Ok(returned) => {
-                self.left = store.get_fuel().expect("the engine counts fuel");
-                Ok(returned)
-            }
-            Err(error) => {
-                self.left = 0;
-                Err(fault(&error, self.granted))
-            }
-        }
-    }
-
-    /// Pays for work that the host does on the guest's behalf after it has stopped.
-    pub(crate) fn charge(&mut self, units: u64) -> Result<(), Fault> {
-        match self.left.checked_sub(units) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => {
-                self.left = 0;
-                Err(Fault::OutOfFuel { fuel: self.granted })
-            }
-        }
-    }
 }
 
 impl std::fmt::Debug for Instance {
@@ -528,44 +464,5 @@ fn state(policy: &Policy, setup: &Setup<'_>) -> State {
         metrics: Metrics::of(policy.manifest()),
         shared: setup.state.cloned().unwrap_or_else(own),
         now_ms: 0,
-    }
-}
-
-/// A store for one instance, and the fuel for its set-up.
-pub(crate) fn store<T: 'static>(
-    engine: &Engine,
-    state: T,
-    limiter: fn(&mut T) -> &mut StoreLimits,
-    fuel: u64,
-) -> (Store<T>, Budget) {
-    let mut store = Store::new(engine, state);
-    store.limiter(move |state| limiter(state));
-    store.set_fuel(fuel).expect("the engine counts fuel");
-    let mut budget = Budget::default();
-    budget.grant(fuel);
-    (store, budget)
-}
-
-/// What a failed call into the guest means.
-fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
-    match error.downcast_ref::<Trap>() {
-        Some(Trap::OutOfFuel) => Fault::OutOfFuel { fuel },
-        Some(trap) => Fault::Trap(
-            trap.to_string()
-                .trim_start_matches("wasm trap: ")
-                .to_owned(),
-        ),
-        None => Fault::Trap(cut(&error.root_cause().to_string())),
-    }
-}
-
-/// What a failed instantiation means.
-pub(crate) fn start_error(error: &wasmtime::Error, fuel: u64) -> LoadError {
-    if error.is::<wasmtime::PoolConcurrencyLimitError>() {
-        return LoadError::PoolFull(cut(&error.to_string()));
-    }
-    LoadError::Setup {
-        step: "start",
-        fault: fault(error, fuel),
     }
 }

@@ -38,6 +38,7 @@ pub mod apart;
 #[allow(unsafe_code)]
 mod artifact;
 mod batch;
+mod budget;
 mod cache;
 mod calibrate;
 mod capabilities;

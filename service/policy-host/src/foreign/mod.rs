@@ -18,11 +18,10 @@
 mod description;
 mod grants;
 mod instance;
-mod setup;
+pub(crate) mod setup;
 mod verdict;
 
 pub use description::{Description, describe, detect};
 pub use grants::{Abi, Body, EVERY_KEY, Foreign, covers};
 pub use instance::ForeignInstance;
-pub(crate) use setup::{configuration, limiter, optional, required};
 pub use verdict::{ForeignCall, ForeignChange, ForeignVerdict, KeyChange, Shown};

@@ -5,9 +5,11 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::headers::{Headers, TooMany, deserialize, name, serialize};
 use super::memory::{answer, both, charge, copy, give, part};
-use super::{Answer, Guest, MODULE, Proxy, status};
+use super::state::Proxy;
+use super::status;
 use crate::{Hook, cost, limits};
 
 const REQUEST_HEADERS: u32 = 0;
