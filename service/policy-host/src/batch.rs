@@ -11,8 +11,9 @@
 
 use std::ops::Range;
 
-use crate::effects::{self, Subject, part};
+use crate::effects::{self, Subject};
 use crate::sandbox::Sandbox;
+use crate::span::Span;
 use crate::text::text;
 use crate::{Fault, Hook, JudgeError, Manifest, Misuse, Verdict, cost, limits};
 
@@ -300,13 +301,17 @@ impl Claim<'_> {
                 entry[i * 4 + 3],
             ])
         };
-        let (status, at) = (word(4), (word(5), word(6)));
+        let status = word(4);
+        let span = Span {
+            address: word(5),
+            len: word(6),
+        };
         match word(3) {
             ALLOW => Ok(Verdict::Allow),
             DENY if !(1..=STATUS_MAX).contains(&status) => Err(Fault::BadStatus { index, status }),
             DENY => Ok(Verdict::Deny {
                 code: status,
-                message: read_message(memory, at, charge)?,
+                message: read_message(memory, span, charge)?,
             }),
             EFFECTS => {
                 let subject = Subject {
@@ -315,7 +320,7 @@ impl Claim<'_> {
                     method: &self.manifest.methods()[self.method],
                     capabilities: self.manifest.capabilities(),
                 };
-                let effects = effects::read(memory, at, subject, charge)?;
+                let effects = effects::read(memory, span, subject, charge)?;
                 Ok(match effects.is_empty() {
                     true => Verdict::Allow,
                     false => Verdict::Effects(Box::new(effects)),
@@ -328,15 +333,15 @@ impl Claim<'_> {
 
 fn read_message(
     memory: &[u8],
-    (address, len): (u32, u32),
+    span: Span,
     mut charge: impl FnMut(u64) -> Result<(), Fault>,
 ) -> Result<String, Fault> {
-    if len == 0 {
+    if span.len == 0 {
         return Ok(String::new());
     }
-    let bytes = part(memory, address, len).ok_or(Fault::BadMessage {
-        address,
-        len,
+    let bytes = span.of(memory).ok_or(Fault::BadMessage {
+        address: span.address,
+        len: span.len,
         memory: memory.len(),
     })?;
     let bytes_read = bytes.len().min(limits::MESSAGE_BYTES);

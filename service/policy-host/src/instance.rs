@@ -12,9 +12,9 @@ use wasmtime::InstancePre;
 
 use crate::batch::{Batch, ENTRY_BYTES};
 use crate::budget::Budget;
-use crate::effects::part;
 use crate::imports::State;
 use crate::sandbox::Sandbox;
+use crate::span::Span;
 use crate::{
     BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
     Verdict, limits,
@@ -203,13 +203,18 @@ impl Instance {
         self.sandbox.budget = Budget::default();
         self.sandbox.grant(self.sandbox.fuel_for_handover);
         let place = self.sandbox.enter(|_, store| save.call(store, ()))?;
-        let (address, len) = (place as u32, (place >> 32) as u32);
+        let span = Span {
+            address: place as u32,
+            len: (place >> 32) as u32,
+        };
         let memory = self.sandbox.memory.data(&self.sandbox.store);
-        let saved = part(memory, address, len).filter(|saved| saved.len() <= limits::SAVED_BYTES);
+        let saved = span
+            .of(memory)
+            .filter(|saved| saved.len() <= limits::SAVED_BYTES);
         let Some(saved) = saved else {
             let fault = Fault::BadSave {
-                address,
-                len,
+                address: span.address,
+                len: span.len,
                 max: limits::SAVED_BYTES,
                 memory: memory.len(),
             };

@@ -69,6 +69,7 @@ mod sandbox;
 mod scan;
 mod sections;
 mod shown;
+mod span;
 mod state;
 mod text;
 mod verdict;

@@ -229,7 +229,7 @@ impl Filter {
             None => return Ok(ControlFlow::Break(())),
         };
         let last = u32::from(body.is_none());
-        if self.step(on_headers, (context, count, last))?.is_break() {
+        if self.step(on_headers, context, count, last)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
         let Some(body) = body else {
@@ -239,19 +239,21 @@ impl Filter {
         if let Some(stream) = &mut self.store.data_mut().stream {
             stream.body = Some(body);
         }
-        self.step(on_body, (context, len, 1))
+        self.step(on_body, context, len, 1)
     }
 
-    /// A callback that says whether the call goes on.
+    /// A callback that says whether the call goes on. It is told how many headers or bytes there are, and 1 if no more follow.
     fn step(
         &mut self,
         function: Option<TypedFunc<(u32, u32, u32), u32>>,
-        arguments: (u32, u32, u32),
+        context: u32,
+        size: u32,
+        last: u32,
     ) -> Result<ControlFlow<()>, Fault> {
-        self.store.data_mut().effective = arguments.0;
+        self.store.data_mut().effective = context;
         // A call that the callback itself resumes goes on, whatever it returns: so it is paused first.
         let before = self.paused(true);
-        match self.callback(function, arguments)? {
+        match self.callback(function, (context, size, last))? {
             Some(0) => drop(self.paused(false)),
             Some(_) => {}
             None => drop(self.paused(before)),
