@@ -11,9 +11,11 @@
 
 use std::ops::Range;
 
-use crate::effects::{self, Subject, part};
-use crate::imports::text;
-use crate::{Fault, Hook, Instance, JudgeError, Manifest, Misuse, Verdict, cost, limits};
+use crate::effects::{self, Subject};
+use crate::sandbox::Sandbox;
+use crate::span::Span;
+use crate::text::text;
+use crate::{Fault, Hook, JudgeError, Manifest, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
@@ -30,7 +32,7 @@ const STATUS_MAX: u32 = 16;
 /// Calls on their way to one judgement. Dropping it forgets them.
 #[derive(Debug)]
 pub struct Batch<'a> {
-    instance: &'a mut Instance,
+    sandbox: &'a mut Sandbox,
     hook: Hook,
     /// Entries there is room for.
     room: usize,
@@ -46,14 +48,9 @@ pub struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     /// `end` bytes of the instance's buffer are there.
-    pub(crate) fn new(
-        instance: &'a mut Instance,
-        hook: Hook,
-        room: usize,
-        end: usize,
-    ) -> Batch<'a> {
+    pub(crate) fn new(sandbox: &'a mut Sandbox, hook: Hook, room: usize, end: usize) -> Batch<'a> {
         Batch {
-            instance,
+            sandbox,
             hook,
             room,
             count: 0,
@@ -73,7 +70,7 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
-    /// Adds a call; arguments as for [`Instance::judge`].
+    /// Adds a call; arguments as for [`crate::Instance::judge`].
     ///
     /// # Errors
     /// The writer failed, or the call doesn't fit. The batch is as before, and can go on.
@@ -89,14 +86,14 @@ impl<'a> Batch<'a> {
     /// For adding several calls: the guest's buffer is looked up once for all of them.
     #[inline]
     pub fn fill(&mut self) -> Filling<'_> {
-        let Instance {
+        let Sandbox {
             memory,
             store,
             buffer,
             used,
             methods: methods_max,
             ..
-        } = &mut *self.instance;
+        } = &mut *self.sandbox;
         Filling {
             buffer: &mut memory.data_mut(store)[buffer.clone()],
             used,
@@ -119,22 +116,22 @@ impl<'a> Batch<'a> {
         }
         self.clear_leftovers();
         let Batch {
-            instance,
+            sandbox,
             hook,
             count,
             methods,
             ..
         } = self;
-        instance.run(hook, count)?;
+        sandbox.run(hook, count)?;
         let mut at = 0;
         while at < count {
-            let allowed = count_allowed(instance, at..count);
+            let allowed = count_allowed(sandbox, at..count);
             (at..at + allowed).for_each(|index| each(index, Verdict::Allow));
             at += allowed;
             if at < count {
-                match read_verdict(instance, hook, methods[at].into(), at) {
+                match read_verdict(sandbox, hook, methods[at].into(), at) {
                     Ok(verdict) => each(at, verdict),
-                    Err(fault) => return Err(instance.kill(fault)),
+                    Err(fault) => return Err(sandbox.kill(fault)),
                 }
                 at += 1;
             }
@@ -146,15 +143,15 @@ impl<'a> Batch<'a> {
     #[inline]
     fn clear_leftovers(&mut self) {
         let (pushed, announced) = (self.count * ENTRY_BYTES, self.room * ENTRY_BYTES);
-        let (next, used) = (self.next, self.instance.used);
-        let buffer = self.instance.buffer_mut();
+        let (next, used) = (self.next, self.sandbox.used);
+        let buffer = self.sandbox.buffer_mut();
         if pushed < announced {
             buffer[pushed..announced].fill(0);
         }
         if next < used {
             buffer[next..used].fill(0);
         }
-        self.instance.used = next;
+        self.sandbox.used = next;
     }
 }
 
@@ -241,9 +238,9 @@ impl Filling<'_> {
 
 /// How many entries from the first of `range` on say nothing but the usual: one look at the memory for all of them.
 #[inline]
-fn count_allowed(instance: &Instance, range: Range<usize>) -> usize {
-    let memory = instance.memory.data(&instance.store);
-    let (entries, _) = memory[instance.buffer.clone()].as_chunks::<ENTRY_BYTES>();
+fn count_allowed(sandbox: &Sandbox, range: Range<usize>) -> usize {
+    let memory = sandbox.memory.data(&sandbox.store);
+    let (entries, _) = memory[sandbox.buffer.clone()].as_chunks::<ENTRY_BYTES>();
     let is_allowed = |entry: &&[u8; ENTRY_BYTES]| entry[12..16] == ALLOW.to_le_bytes();
     entries[range].iter().take_while(is_allowed).count()
 }
@@ -251,22 +248,22 @@ fn count_allowed(instance: &Instance, range: Range<usize>) -> usize {
 /// Reads one entry's outcome. The guest has stopped; everything here is its own claim.
 #[inline]
 fn read_verdict(
-    instance: &mut Instance,
+    sandbox: &mut Sandbox,
     hook: Hook,
     method: usize,
     index: usize,
 ) -> Result<Verdict, Fault> {
-    let memory = instance.memory.data(&instance.store);
-    let entry = instance.buffer.start + index * ENTRY_BYTES;
+    let memory = sandbox.memory.data(&sandbox.store);
+    let entry = sandbox.buffer.start + index * ENTRY_BYTES;
     let claim = Claim {
         memory,
         entry: &memory[entry..][..ENTRY_BYTES],
-        manifest: instance.policy.manifest(),
+        manifest: sandbox.policy.manifest(),
         hook,
         method,
         index,
     };
-    claim.read(|units| instance.budget.charge(units))
+    claim.read(|units| sandbox.budget.charge(units))
 }
 
 /// What a guest, or the process that it runs in, has left about one call of a batch.
@@ -304,13 +301,17 @@ impl Claim<'_> {
                 entry[i * 4 + 3],
             ])
         };
-        let (status, at) = (word(4), (word(5), word(6)));
+        let status = word(4);
+        let span = Span {
+            address: word(5),
+            len: word(6),
+        };
         match word(3) {
             ALLOW => Ok(Verdict::Allow),
             DENY if !(1..=STATUS_MAX).contains(&status) => Err(Fault::BadStatus { index, status }),
             DENY => Ok(Verdict::Deny {
                 code: status,
-                message: read_message(memory, at, charge)?,
+                message: read_message(memory, span, charge)?,
             }),
             EFFECTS => {
                 let subject = Subject {
@@ -319,7 +320,7 @@ impl Claim<'_> {
                     method: &self.manifest.methods()[self.method],
                     capabilities: self.manifest.capabilities(),
                 };
-                let effects = effects::read(memory, at, subject, charge)?;
+                let effects = effects::read(memory, span, subject, charge)?;
                 Ok(match effects.is_empty() {
                     true => Verdict::Allow,
                     false => Verdict::Effects(Box::new(effects)),
@@ -332,15 +333,15 @@ impl Claim<'_> {
 
 fn read_message(
     memory: &[u8],
-    (address, len): (u32, u32),
+    span: Span,
     mut charge: impl FnMut(u64) -> Result<(), Fault>,
 ) -> Result<String, Fault> {
-    if len == 0 {
+    if span.len == 0 {
         return Ok(String::new());
     }
-    let bytes = part(memory, address, len).ok_or(Fault::BadMessage {
-        address,
-        len,
+    let bytes = span.of(memory).ok_or(Fault::BadMessage {
+        address: span.address,
+        len: span.len,
         memory: memory.len(),
     })?;
     let bytes_read = bytes.len().min(limits::MESSAGE_BYTES);

@@ -103,7 +103,7 @@ impl FromStr for Capabilities {
         let found = Capabilities::NAMES.iter().find(|(known, _)| *known == name);
         found
             .map(|(_, one)| *one)
-            .ok_or_else(|| UnknownCapability(crate::error::cut(name)))
+            .ok_or_else(|| UnknownCapability(crate::text::cut(name)))
     }
 }
 

@@ -27,7 +27,7 @@ use sha2::{Digest, Sha256};
 
 use crate::artifact::{Artifact, Key, engine_number};
 use crate::cache::{Artifacts, Found, Refusals};
-use crate::error::cut;
+use crate::text::cut;
 use crate::worker::{self, WorkerLimits};
 use crate::{ChildUser, Host, LoadError, Manifest, Policy, limits};
 

@@ -18,6 +18,7 @@
 
 use tollgate_shm_abi::metadata::check_value;
 
+use crate::span::Span;
 use crate::{
     Capabilities, Effects, Fault, FieldChange, Hook, MetadataChange, Method, Value, cost, limits,
 };
@@ -44,27 +45,27 @@ pub(crate) struct Subject<'a> {
     pub(crate) capabilities: Capabilities,
 }
 
-/// Reads the list at `address`; `charge` takes fuel.
+/// Reads the list in `span`; `charge` takes fuel.
 pub(crate) fn read(
     memory: &[u8],
-    (address, len): (u32, u32),
+    span: Span,
     subject: Subject<'_>,
     mut charge: impl FnMut(u64) -> Result<(), Fault>,
 ) -> Result<Effects, Fault> {
     if !subject.capabilities.intersects(Capabilities::EFFECTS) {
         return Err(subject.may_not(Capabilities::CHANGE));
     }
-    if !(len as usize).is_multiple_of(RECORD_BYTES) {
-        return Err(subject.bad("list's length", len.into()));
+    if !(span.len as usize).is_multiple_of(RECORD_BYTES) {
+        return Err(subject.bad("list's length", span.len.into()));
     }
-    let count = len as usize / RECORD_BYTES;
+    let count = span.len as usize / RECORD_BYTES;
     if count > limits::EFFECTS {
         return Err(subject.bad("number of records", count as u64));
     }
-    let list = part(memory, address, len).ok_or(Fault::EffectOutside {
+    let list = span.of(memory).ok_or(Fault::EffectOutside {
         index: subject.index,
-        address,
-        len,
+        address: span.address,
+        len: span.len,
         memory: memory.len(),
     })?;
     charge(cost::EFFECT * count as u64)?;
@@ -104,17 +105,21 @@ impl<'a> Reader<'a> {
     ) -> Result<(), Fault> {
         let [kind, field, low, high] = words(record);
         let value = u64::from(low) | u64::from(high) << 32;
+        let span = Span {
+            address: low,
+            len: high,
+        };
         match kind {
             CLEAR => self.field(field, Value::Clear),
             BITS => self.field(field, Value::Bits(value)),
             BYTES => {
                 self.check_field(field)?;
-                let bytes = self.bytes((low, high), charge)?.to_vec();
+                let bytes = self.bytes(span, charge)?.to_vec();
                 self.field(field, Value::Bytes(bytes))
             }
             SET_METADATA => {
                 let key = self.key(field)?;
-                let bytes = self.bytes((low, high), charge)?;
+                let bytes = self.bytes(span, charge)?;
                 let index = self.subject.index;
                 check_value(key, bytes).map_err(|why| Fault::BadMetadata { index, why })?;
                 self.metadata(field, Some(bytes.to_vec()))
@@ -139,7 +144,7 @@ impl<'a> Reader<'a> {
             }
             ROUTE => {
                 self.once(kind, Capabilities::ROUTE, field)?;
-                let label = self.label((low, high), charge)?;
+                let label = self.label(span, charge)?;
                 self.effects.route = Some(label);
                 Ok(())
             }
@@ -204,7 +209,7 @@ impl<'a> Reader<'a> {
     /// A route's label.
     fn label(
         &mut self,
-        place: (u32, u32),
+        span: Span,
         charge: &mut impl FnMut(u64) -> Result<(), Fault>,
     ) -> Result<String, Fault> {
         if self.subject.hook != Hook::Request {
@@ -212,10 +217,10 @@ impl<'a> Reader<'a> {
                 .subject
                 .bad("kind (replies have no route)", ROUTE.into()));
         }
-        if !(1..=limits::ROUTE_BYTES).contains(&(place.1 as usize)) {
-            return Err(self.subject.bad("length of a route", place.1.into()));
+        if !(1..=limits::ROUTE_BYTES).contains(&(span.len as usize)) {
+            return Err(self.subject.bad("length of a route", span.len.into()));
         }
-        let bytes = self.bytes(place, charge)?;
+        let bytes = self.bytes(span, charge)?;
         let allowed = |b: &&u8| !matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.');
         match bytes.iter().find(allowed) {
             Some(byte) => Err(self.subject.bad("byte of a route", (*byte).into())),
@@ -226,18 +231,18 @@ impl<'a> Reader<'a> {
     /// Bytes that a record names, within what one list may have of them.
     fn bytes(
         &mut self,
-        (address, len): (u32, u32),
+        span: Span,
         charge: &mut impl FnMut(u64) -> Result<(), Fault>,
     ) -> Result<&'a [u8], Fault> {
-        let bytes = part(self.memory, address, len).ok_or(Fault::EffectOutside {
+        let bytes = span.of(self.memory).ok_or(Fault::EffectOutside {
             index: self.subject.index,
-            address,
-            len,
+            address: span.address,
+            len: span.len,
             memory: self.memory.len(),
         })?;
         let left = self.bytes_left.checked_sub(bytes.len());
-        self.bytes_left = left.ok_or(self.subject.bad("length of a value", len.into()))?;
-        charge(len.into())?;
+        self.bytes_left = left.ok_or(self.subject.bad("length of a value", span.len.into()))?;
+        charge(span.len.into())?;
         Ok(bytes)
     }
 }
@@ -259,11 +264,6 @@ impl Subject<'_> {
             false => Err(self.may_not(capability)),
         }
     }
-}
-
-/// `len` bytes of memory at `address`, if they are there.
-pub(crate) fn part(memory: &[u8], address: u32, len: u32) -> Option<&[u8]> {
-    memory.get(address as usize..)?.get(..len as usize)
 }
 
 fn words(record: &[u8; RECORD_BYTES]) -> [u32; 4] {

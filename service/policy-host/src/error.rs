@@ -10,13 +10,13 @@
 
 use tollgate_shm_abi::metadata::MetadataError;
 
-use crate::{Capabilities, Hook, limits};
+use crate::{Capabilities, Hook};
 
 /// Why a module can't become a policy, or a policy an instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// More bytes than [`limits::MODULE_BYTES`].
+    /// More bytes than [`crate::limits::MODULE_BYTES`].
     #[error("the module has {bytes} bytes, above the limit of {max}")]
     TooLarge {
         /// Bytes uploaded.
@@ -153,7 +153,7 @@ pub enum LoadError {
     /// The compiler refused.
     #[error("the module doesn't compile: {0}")]
     Compile(String),
-    /// The compiler was killed because it took too long. Remembered for [`limits::REFUSAL_PAUSE`].
+    /// The compiler was killed because it took too long. Remembered for [`crate::limits::REFUSAL_PAUSE`].
     #[error(
         "compiling the module took more than {ms} ms of CPU; it isn't tried again for some minutes"
     )]
@@ -161,7 +161,7 @@ pub enum LoadError {
         /// The limit.
         ms: u128,
     },
-    /// The compiler wanted more memory than it gets. Remembered for [`limits::REFUSAL_PAUSE`].
+    /// The compiler wanted more memory than it gets. Remembered for [`crate::limits::REFUSAL_PAUSE`].
     #[error(
         "compiling the module takes more than {bytes} bytes of memory; it isn't tried again for some minutes"
     )]
@@ -169,7 +169,7 @@ pub enum LoadError {
         /// The limit.
         bytes: u64,
     },
-    /// The compiler didn't survive the module. Remembered for [`limits::REFUSAL_PAUSE`].
+    /// The compiler didn't survive the module. Remembered for [`crate::limits::REFUSAL_PAUSE`].
     #[error("the compiler died of the module ({how}); it isn't tried again for some minutes")]
     CompilerDied {
         /// The signal or exit status, and its last words.
@@ -178,7 +178,7 @@ pub enum LoadError {
     /// No worker process could be started or confined, or it got no CPU: the machine's fault.
     #[error("no compile worker: {0}")]
     NoCompiler(String),
-    /// More bytes than [`limits::CONFIG_BYTES`].
+    /// More bytes than [`crate::limits::CONFIG_BYTES`].
     #[error("the configuration has {bytes} bytes, above the limit of {max}")]
     ConfigTooLarge {
         /// Bytes given.
@@ -416,9 +416,4 @@ pub enum Misuse {
         /// The room there is.
         max: usize,
     },
-}
-
-/// The beginning of a text from a module, fit for a message.
-pub(crate) fn cut(text: &str) -> String {
-    text.chars().take(limits::NAME_BYTES).collect()
 }

@@ -5,19 +5,16 @@ use std::sync::Arc;
 use sha2::{Digest, Sha256};
 use wasmparser::WasmFeatures;
 use wasmtime::{
-    Config, Enabled, Engine, ExternType, InstanceAllocationStrategy, InstancePre, Linker, Module,
-    OptLevel, PoolingAllocationConfig,
+    Config, Enabled, Engine, ExternType, InstanceAllocationStrategy, Module, OptLevel,
+    PoolingAllocationConfig,
 };
 
-use crate::foreign::{Abi, ForeignInstance};
-use crate::imports::{self, State};
-use crate::opa::{self, Evaluation, Rego};
-use crate::proxy_wasm::{self, Filter, Proxy};
+use crate::foreign::Abi;
+use crate::imports;
+use crate::policy::{Code, Linkers, Loaded, check_memory, refused};
 use crate::scan::{self, FEATURES};
-use crate::{
-    Capabilities, Hook, HostConfig, Instance, LoadError, Manifest, Setup, TenantLimits, cost,
-    error::cut, limits,
-};
+use crate::text::cut;
+use crate::{Hook, HostConfig, LoadError, Manifest, Policy, cost, limits};
 
 /// The engine: compiles policies and holds the pool that their instances live in.
 ///
@@ -27,23 +24,6 @@ pub struct Host {
     linkers: Arc<Linkers>,
     engine: Engine,
     config: HostConfig,
-}
-
-/// What each interface's modules can import.
-struct Linkers {
-    own: Linker<State>,
-    proxy_wasm: Linker<Proxy>,
-    opa: Linker<Evaluation>,
-}
-
-impl Linkers {
-    fn new(engine: &Engine) -> wasmtime::Result<Linkers> {
-        Ok(Linkers {
-            own: imports::linker(engine)?,
-            proxy_wasm: proxy_wasm::linker(engine)?,
-            opa: opa::linker(engine)?,
-        })
-    }
 }
 
 impl std::fmt::Debug for Host {
@@ -140,10 +120,6 @@ impl Host {
     }
 }
 
-fn refused(error: wasmtime::Error) -> LoadError {
-    LoadError::Compile(cut(&format!("{error:#}")))
-}
-
 /// Refuses imports that exist with another type or aren't declared; the scan has refused those that don't exist.
 fn check_imports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
     for (name, expected, capability) in imports::FUNCTIONS {
@@ -162,19 +138,6 @@ fn check_imports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> 
         }
     }
     Ok(())
-}
-
-/// Refuses a module whose first page count alone is above `max` bytes.
-fn check_memory(module: &Module, max: usize) -> Result<(), LoadError> {
-    let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
-        return Ok(());
-    };
-    let (bytes, max) = (memory.minimum() * memory.page_size(), max as u64);
-    if bytes > max {
-        Err(LoadError::Memory { bytes, max })
-    } else {
-        Ok(())
-    }
 }
 
 fn engine_config(host: &HostConfig) -> Config {
@@ -213,181 +176,6 @@ pub(crate) fn compiler_config() -> Config {
         .gc_support(false)
         .concurrency_support(false);
     config
-}
-
-/// A compiled module with its manifest. Immutable and cheap to clone.
-#[derive(Clone)]
-pub struct Policy(Arc<Loaded>);
-
-/// Machine code, ready to be instantiated.
-#[derive(Clone)]
-enum Code {
-    Own(InstancePre<State>),
-    ProxyWasm(InstancePre<Proxy>),
-    /// Its memory is an import, and so an instance's own.
-    Opa(Arc<Linkers>, Module),
-}
-
-impl Code {
-    fn module(&self) -> &Module {
-        match self {
-            Code::Own(pre) => pre.module(),
-            Code::ProxyWasm(pre) => pre.module(),
-            Code::Opa(_, module) => module,
-        }
-    }
-}
-
-struct Loaded {
-    code: Code,
-    manifest: Manifest,
-    digest: [u8; 32],
-    wasm_bytes: usize,
-    host: HostConfig,
-}
-
-impl std::fmt::Debug for Policy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Policy")
-            .field("manifest", &self.0.manifest)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Policy {
-    /// What the policy declares.
-    pub fn manifest(&self) -> &Manifest {
-        &self.0.manifest
-    }
-
-    /// SHA-256 of the uploaded bytes.
-    pub fn digest(&self) -> &[u8; 32] {
-        &self.0.digest
-    }
-
-    /// Bytes uploaded.
-    pub fn wasm_bytes(&self) -> usize {
-        self.0.wasm_bytes
-    }
-
-    /// Names of the host functions that the module can call.
-    pub fn imports(&self) -> Vec<&str> {
-        let imports = self.0.code.module().imports();
-        imports.map(|import| import.name()).collect()
-    }
-
-    /// Bytes of its machine code.
-    pub fn code_bytes(&self) -> usize {
-        self.0.code.module().text().len()
-    }
-
-    /// The machine code as another engine of the same settings loads it.
-    pub(crate) fn code(&self) -> Result<Vec<u8>, LoadError> {
-        self.0.code.module().serialize().map_err(refused)
-    }
-
-    /// What an instance gets of `limits`; in `memory_bytes` is what its kind of module has.
-    pub(crate) fn cut(&self, limits: &TenantLimits) -> TenantLimits {
-        let host = &self.0.host;
-        let memory_bytes = match &self.0.code {
-            Code::Own(_) => limits.memory_bytes,
-            Code::ProxyWasm(_) | Code::Opa(..) => limits.foreign_memory_bytes,
-        };
-        TenantLimits {
-            memory_bytes: memory_bytes.min(host.memory_bytes_max),
-            table_elements: limits.table_elements.min(host.table_elements_max),
-            ..limits.clone()
-        }
-    }
-
-    /// The policy as this configuration makes it: with the metadata keys that its manifest leaves to the configuration.
-    /// A manifest that leaves nothing to it is as it was.
-    ///
-    /// # Errors
-    /// The configuration doesn't say which keys, or names impossible ones.
-    pub fn configured(&self, config: Option<&[u8]>) -> Result<Policy, LoadError> {
-        if !self.0.manifest.is_configurable() {
-            return Ok(self.clone());
-        }
-        let config = config.unwrap_or_default();
-        check_config_length(config)?;
-        let manifest = self.0.manifest.configured(config);
-        let loaded = Loaded {
-            manifest: manifest.map_err(LoadError::ConfigKeys)?,
-            code: self.0.code.clone(),
-            host: self.0.host.clone(),
-            ..*self.0
-        };
-        Ok(Policy(Arc::new(loaded)))
-    }
-
-    /// Starts and configures an instance of the policy as [`Policy::configured`] makes it.
-    ///
-    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
-    ///
-    /// # Errors
-    /// A declared capability isn't granted, the configuration is too large or refused, the module fails while it starts, or the
-    /// pool is full; or it is a foreign module.
-    pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
-        let limits = self.limits(setup)?;
-        let setup = Setup {
-            limits: &limits,
-            ..*setup
-        };
-        match &self.0.code {
-            Code::Own(pre) => {
-                check_config_length(setup.config.unwrap_or_default())?;
-                Instance::new(&self.configured(setup.config)?, pre, &setup)
-            }
-            Code::ProxyWasm(_) | Code::Opa(..) => Err(self.wrong_interface()),
-        }
-    }
-
-    /// Starts and configures an instance of a foreign module.
-    ///
-    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
-    ///
-    /// # Errors
-    /// As [`Policy::instantiate`]; or it isn't a foreign module.
-    pub fn instantiate_foreign(&self, setup: &Setup<'_>) -> Result<ForeignInstance, LoadError> {
-        let limits = self.limits(setup)?;
-        let setup = Setup {
-            limits: &limits,
-            ..*setup
-        };
-        match &self.0.code {
-            Code::Own(_) => Err(self.wrong_interface()),
-            Code::ProxyWasm(pre) => Filter::new(self, pre, &setup).map(ForeignInstance::filter),
-            Code::Opa(linkers, module) => {
-                Rego::new(self, &linkers.opa, module, &setup).map(ForeignInstance::rego)
-            }
-        }
-    }
-
-    fn wrong_interface(&self) -> LoadError {
-        let foreign = self.0.manifest.foreign();
-        let abi = foreign.map_or("tollgate's own", |foreign| foreign.abi().name());
-        LoadError::WrongInterface { abi }
-    }
-
-    /// What an instance may use at most, if it may exist.
-    fn limits(&self, setup: &Setup<'_>) -> Result<TenantLimits, LoadError> {
-        let missing = self.0.manifest.capabilities().without(setup.granted);
-        if !missing.without(Capabilities::ALWAYS).is_empty() {
-            return Err(LoadError::NotGranted(missing));
-        }
-        let limits = self.cut(setup.limits);
-        check_memory(self.0.code.module(), limits.memory_bytes)?;
-        Ok(limits)
-    }
-}
-
-fn check_config_length(config: &[u8]) -> Result<(), LoadError> {
-    let (bytes, max) = (config.len(), limits::CONFIG_BYTES);
-    match bytes > max {
-        true => Err(LoadError::ConfigTooLarge { bytes, max }),
-        false => Ok(()),
-    }
 }
 
 /// The exports that the ABI asks for, with their types.

@@ -6,7 +6,9 @@
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
+use crate::budget::charge;
 use crate::state::Unstored;
+use crate::text::text;
 use crate::{Capabilities, Metrics, SharedState, cost, limits};
 
 /// The module name of the imports.
@@ -110,15 +112,6 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     linker.func_wrap(MODULE, "now_ms", now_ms)?;
     linker.func_wrap(MODULE, "random", random)?;
     Ok(linker)
-}
-
-/// Takes fuel for work that comes next.
-pub(crate) fn charge<T>(guest: &mut Caller<'_, T>, units: u64) -> wasmtime::Result<()> {
-    let left = guest.get_fuel()?;
-    match left.checked_sub(units) {
-        Some(rest) => guest.set_fuel(rest),
-        None => Err(wasmtime::Trap::OutOfFuel.into()),
-    }
 }
 
 /// The guest's whole memory beside the store's data.
@@ -274,19 +267,4 @@ fn random(mut guest: Guest<'_>, address: u32, len: u32) -> wasmtime::Result<()> 
     let room = range(memory, "room for random bytes", address, len)?;
     getrandom::fill(&mut memory[room])
         .map_err(|e| wasmtime::Error::msg(format!("the kernel gives no random bytes: {e}")))
-}
-
-/// Text from a guest: cut at a character to at most `max` bytes, with what isn't UTF-8 replaced.
-pub(crate) fn text(bytes: &[u8], max: usize) -> String {
-    let is_continuation = |byte: u8| byte & 0xc0 == 0x80;
-    let mut cut = bytes.len().min(max);
-    for _ in 0..3 {
-        if cut > 0 && cut < bytes.len() && is_continuation(bytes[cut]) {
-            cut -= 1;
-        }
-    }
-    let mut text = String::from_utf8_lossy(&bytes[..cut]).into_owned();
-    // A replacement character is longer than the byte that it replaces.
-    text.truncate(text.floor_char_boundary(max));
-    text
 }

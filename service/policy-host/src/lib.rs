@@ -38,6 +38,7 @@ pub mod apart;
 #[allow(unsafe_code)]
 mod artifact;
 mod batch;
+mod budget;
 mod cache;
 mod calibrate;
 mod capabilities;
@@ -52,18 +53,26 @@ mod descriptors;
 mod effects;
 mod error;
 pub mod foreign;
+mod hook;
 mod host;
 mod imports;
 mod instance;
+mod instantiate;
 pub mod limits;
 mod manifest;
 mod metrics;
 mod opa;
+mod policy;
 mod proxy_wasm;
 mod rate;
+mod sandbox;
 mod scan;
+mod sections;
 mod shown;
+mod span;
 mod state;
+mod text;
+mod verdict;
 pub mod worker;
 
 pub use batch::{Batch, Filling};
@@ -74,104 +83,16 @@ pub use confinement::{ChildUser, RESERVED_ID};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
 pub use foreign::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};
-pub use host::{Host, Policy};
+pub use hook::Hook;
+pub use host::Host;
 pub use imports::{LogLevel, LogLine};
 pub use instance::Instance;
+pub use limits::BUCKETS;
 pub use manifest::{Manifest, Method};
-pub use metrics::{BUCKETS, Histogram, MetricChange, Metrics};
+pub use metrics::{Histogram, MetricChange, Metrics};
+pub use policy::Policy;
 pub use proxy_wasm::{MeasuredMetric, MetricKind};
 pub use rate::Rate;
 pub use shown::{ShownKeys, changed_keys, changed_metadata};
 pub use state::{SharedState, StateLimits};
-
-/// Where in a call's life a policy is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Hook {
-    /// The request, on its way to the server.
-    Request,
-    /// The reply, on its way back.
-    Reply,
-}
-
-impl std::fmt::Display for Hook {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl Hook {
-    /// As manifests write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Hook::Request => "request",
-            Hook::Reply => "reply",
-        }
-    }
-}
-
-/// What a policy decided about a call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Let it pass.
-    Allow,
-    /// End it with an error.
-    Deny {
-        /// The gRPC status code, 1 to 16.
-        code: u32,
-        /// Text for the caller, at most [`limits::MESSAGE_BYTES`].
-        message: String,
-    },
-    /// Let it pass, with this done to it: something, at least.
-    Effects(Box<Effects>),
-}
-
-/// What a policy does to a call that it lets pass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Effects {
-    /// Fields of the message, each once.
-    pub fields: Vec<FieldChange>,
-    /// Keys of the metadata, each once.
-    pub metadata: Vec<MetadataChange>,
-    /// How long the call waits before it goes on, at most [`limits::DELAY_US`]; 0: not at all.
-    pub delay_us: u32,
-    /// How urgent the call is from here on, at most [`limits::PRIORITY`]: higher is sooner, 0 is what all calls have.
-    pub priority: Option<u8>,
-    /// The label of the route that the request takes: 1 to [`limits::ROUTE_BYTES`] of `a-z 0-9 - _ .`.
-    pub route: Option<String>,
-}
-
-impl Effects {
-    /// True if they do nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Effects::default()
-    }
-}
-
-/// A field's new value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FieldChange {
-    /// Index into the method's [`Method::changes`].
-    pub field: u32,
-    /// Unchecked: whether it fits the field's type is for whoever knows the schema.
-    pub value: Value,
-}
-
-/// A metadata key's new value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetadataChange {
-    /// Index into the method's [`Method::metadata_changes`].
-    pub key: u32,
-    /// The one value that it has from now on, fit for its key; `None`: it has none.
-    pub value: Option<Vec<u8>>,
-}
-
-/// What a policy wants a field to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// Absent.
-    Clear,
-    /// A scalar, as a view has it.
-    Bits(u64),
-    /// A string or bytes; at most [`limits::CHANGED_BYTES`] in one verdict.
-    Bytes(Vec<u8>),
-}
+pub use verdict::{Effects, FieldChange, MetadataChange, Value, Verdict};

@@ -39,6 +39,8 @@ pub const COUNTERS: usize = 64;
 pub const GAUGES: usize = 64;
 /// Histograms of a policy.
 pub const HISTOGRAMS: usize = 64;
+/// Buckets of a histogram: one for values up to 0, and one for each power of two.
+pub const BUCKETS: usize = 64;
 /// Milliseconds between two ticks, at least: a tick costs as much as a call.
 pub const TICK_MS_MIN: u32 = 100;
 /// Milliseconds between two ticks, at most: an hour.
@@ -134,7 +136,7 @@ pub(crate) fn apart_shape() -> SessionShape {
 const _: () = assert!(
     APART_CALLS * (CHANGED_BYTES + 4096)
         + LOG_LINES * (LOG_LINE_BYTES + 8)
-        + 16 * (COUNTERS + GAUGES + HISTOGRAMS * (crate::BUCKETS + 1))
+        + 16 * (COUNTERS + GAUGES + HISTOGRAMS * (BUCKETS + 1))
         <= APART_ANSWER_BYTES,
     "what an answer can hold fits"
 );

@@ -520,3 +520,24 @@ fn check_list<T: std::hash::Hash + Eq + std::fmt::Debug>(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_described_in_one_place() {
+        let manifest = |method: &str| {
+            let text = format!(
+                r#"{{"abi": 1, "name": "f", "hooks": ["request"], "methods": [{method}], "foreign": {{"abi": "opa"}}}}"#
+            );
+            Manifest::parse(text.as_bytes()).map(drop)
+        };
+        assert_eq!(manifest(r#"{"method": "*"}"#), Ok(()));
+        let text = "lists metadata of *; a description lists it under foreign, for all methods";
+        for lists in [r#""metadata": ["a"]"#, r#""reply_metadata": ["*"]"#] {
+            let refused = manifest(&format!(r#"{{"method": "*", {lists}}}"#));
+            assert_eq!(refused, Err(text.to_owned()));
+        }
+    }
+}

@@ -1,7 +1,6 @@
 //! What a policy counts and measures: arrays of fixed length, so that no policy can flood a monitoring system with names.
 
-/// Buckets of a histogram: one for values up to 0, and one for each power of two.
-pub const BUCKETS: usize = 64;
+use crate::limits::BUCKETS;
 
 /// How often values of which size were recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]

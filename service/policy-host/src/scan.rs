@@ -10,11 +10,10 @@ use wasmparser::{
     ValidPayload, Validator, ValidatorResources, WasmFeatures,
 };
 
-use crate::foreign::{self, Abi};
-use crate::{LoadError, error::cut, imports, limits, opa, proxy_wasm};
-
-/// The custom section that holds the manifest.
-pub(crate) const MANIFEST_SECTION: &str = "tollgate.manifest";
+use crate::foreign::Abi;
+use crate::sections::{MANIFEST_SECTION, invalid, manifests};
+use crate::text::cut;
+use crate::{LoadError, Manifest, imports, limits, opa, proxy_wasm};
 
 /// Everything a module may use beyond WebAssembly 1.0; the engine is configured with the same set.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
@@ -68,9 +67,18 @@ impl Rules {
     }
 }
 
+/// What the only manifest says about its interface, if there is one and it parses: by which rules a scan goes.
+fn peek(wasm: &[u8]) -> Option<Abi> {
+    let manifests = manifests(wasm).ok()?;
+    let [manifest] = manifests[..] else {
+        return None;
+    };
+    Some(Manifest::parse(manifest).ok()?.foreign()?.abi())
+}
+
 /// Scans a module and returns its manifest's bytes.
 pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
-    let rules = Rules::of(foreign::peek(wasm));
+    let rules = Rules::of(peek(wasm));
     if wasm.len() > rules.bounds.module_bytes {
         return Err(LoadError::TooLarge {
             bytes: wasm.len(),
@@ -114,10 +122,6 @@ fn check_preamble(wasm: &[u8]) -> Result<(), LoadError> {
     } else {
         Ok(())
     }
-}
-
-pub(crate) fn invalid(error: wasmparser::BinaryReaderError) -> LoadError {
-    LoadError::Invalid(cut(&error.to_string()))
 }
 
 fn bound(what: &'static str, count: u64, max: impl Into<u64>) -> Result<(), LoadError> {

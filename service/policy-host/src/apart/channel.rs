@@ -26,8 +26,7 @@ use crate::apart::wire::{
     views_at,
 };
 use crate::batch::{Claim, ENTRY_BYTES};
-use crate::error::cut;
-use crate::imports::text;
+use crate::text::{cut, text};
 use crate::{Fault, Hook, JudgeError, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
 
 /// Names one order of a channel.

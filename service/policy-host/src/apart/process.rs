@@ -23,7 +23,7 @@ use tollgate_shm_abi::session::{SessionFds, create};
 use crate::apart::channel::{Channel, Seat};
 use crate::apart::seats::ARGUMENT;
 use crate::apart::wire::{SeatId, SeatReply, SeatRequest, receive, send};
-use crate::error::cut;
+use crate::text::cut;
 use crate::{Capabilities, ChildUser, LoadError, Policy, TenantLimits, limits};
 
 /// How a policy process is started.

@@ -426,7 +426,7 @@ impl Judge {
             log,
             metrics,
         };
-        let reason = |fault: Fault| Writer(crate::error::cut(&fault.to_string()).into());
+        let reason = |fault: Fault| Writer(crate::text::cut(&fault.to_string()).into());
         match ended {
             Ok(part) => Ok(done(Result8::Done, part)),
             Err(Failed::Seat(fault)) => Ok(done(Result8::Failed, reason(fault))),

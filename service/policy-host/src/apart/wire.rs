@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::descriptor::Entry;
 
 use crate::batch::ENTRY_BYTES;
-use crate::imports::text;
+use crate::text::text;
 use crate::{
     Effects, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, Value, Verdict,
     limits,

@@ -13,7 +13,8 @@ use base64::prelude::BASE64_STANDARD;
 use serde_json::Value;
 use tollgate_shm_abi::metadata::is_binary;
 
-use crate::{Fault, ForeignChange, ForeignVerdict, KeyChange, error::cut, imports::text, limits};
+use crate::text::{cut, text};
+use crate::{Fault, ForeignChange, ForeignVerdict, KeyChange, limits};
 
 const PERMISSION_DENIED: u32 = 7;
 

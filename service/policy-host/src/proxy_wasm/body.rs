@@ -8,8 +8,10 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::memory::{answer, charge, copy, give};
-use super::{Answer, Guest, MODULE, Proxy, status};
+use super::state::Proxy;
+use super::status;
 use crate::{Fault, Hook, cost, limits};
 
 const REQUEST_BODY: u32 = 0;

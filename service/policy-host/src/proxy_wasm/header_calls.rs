@@ -5,9 +5,12 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::headers::{Headers, TooMany, deserialize, name, serialize};
 use super::memory::{answer, both, charge, copy, give, part};
-use super::{Answer, Guest, MODULE, Proxy, status};
+use super::state::Proxy;
+use super::status;
+use crate::span::Span;
 use crate::{Hook, cost, limits};
 
 const REQUEST_HEADERS: u32 = 0;
@@ -116,7 +119,8 @@ fn add_value(
     value: u32,
     value_len: u32,
 ) -> Answer {
-    put(guest, map, [key, key_len, value, value_len], Headers::add)
+    let (key, value) = (span(key, key_len), span(value, value_len));
+    put(guest, map, key, value, Headers::add)
 }
 
 fn replace_value(
@@ -127,22 +131,23 @@ fn replace_value(
     value: u32,
     value_len: u32,
 ) -> Answer {
-    put(
-        guest,
-        map,
-        [key, key_len, value, value_len],
-        Headers::replace,
-    )
+    let (key, value) = (span(key, key_len), span(value, value_len));
+    put(guest, map, key, value, Headers::replace)
+}
+
+fn span(address: u32, len: u32) -> Span {
+    Span { address, len }
 }
 
 fn put(
     mut guest: Guest<'_>,
     map: u32,
-    [key, key_len, value, value_len]: [u32; 4],
+    key: Span,
+    value: Span,
     how: fn(&mut Headers, String, Vec<u8>) -> Result<(), TooMany>,
 ) -> Answer {
-    let key = read_key(&mut guest, map, key, key_len)?;
-    let value = copy(&mut guest, value, value_len)?;
+    let key = read_key(&mut guest, map, key.address, key.len)?;
+    let value = copy(&mut guest, value.address, value.len)?;
     let (Some(key), Some(value)) = (key, value) else {
         return Ok(status::INVALID_MEMORY_ACCESS);
     };

@@ -181,7 +181,7 @@ impl Headers {
             }
             if is_transport(key) || !may_change(key) {
                 return Err(Fault::NotItsToChange {
-                    what: format!("the header {:?}", crate::error::cut(key)),
+                    what: format!("the header {:?}", crate::text::cut(key)),
                 });
             }
             changes.push(KeyChange::new(key, self.decoded(key)?)?);
@@ -207,7 +207,7 @@ impl Headers {
         let values = values.flat_map(|joined| joined.split(|byte| *byte == b','));
         let decoded = values.map(|value| {
             BASE64.decode(value.trim_ascii()).map_err(|error| {
-                let key = crate::error::cut(key);
+                let key = crate::text::cut(key);
                 Fault::BadAnswer(format!("the header {key:?} isn't base64: {error}"))
             })
         });

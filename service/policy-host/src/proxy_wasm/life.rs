@@ -18,13 +18,15 @@ use wasmtime::{InstancePre, Store, TypedFunc};
 
 use super::body::{frame, unframe};
 use super::headers::Headers;
+use super::metrics::MeasuredMetric;
 use super::properties::Properties;
-use super::state::{ROOT, Stream};
-use super::{MeasuredMetric, Proxy};
-use crate::foreign::{self, Body, ForeignCall, ForeignChange, ForeignVerdict, Shown};
-use crate::instance::{Budget, start_error, store};
+use super::state::{Proxy, ROOT, Stream};
+use crate::budget::{Budget, start_error, store};
+use crate::foreign::Body;
+use crate::foreign::setup::{configuration, limiter, optional};
 use crate::{
-    Fault, Hook, LoadError, LogLine, Policy, Setup, SharedState, StateLimits, cost, limits,
+    Fault, ForeignCall, ForeignChange, ForeignVerdict, Hook, LoadError, LogLine, Policy, Setup,
+    SharedState, Shown, StateLimits, cost, limits,
 };
 
 /// A filter with its own memory.
@@ -67,18 +69,18 @@ struct Exports {
 impl Exports {
     fn of(instance: &wasmtime::Instance, store: &mut Store<Proxy>) -> Result<Exports, LoadError> {
         Ok(Exports {
-            context_create: foreign::optional(instance, store, "proxy_on_context_create")?,
-            vm_start: foreign::optional(instance, store, "proxy_on_vm_start")?,
-            configure: foreign::optional(instance, store, "proxy_on_configure")?,
-            request_headers: foreign::optional(instance, store, "proxy_on_request_headers")?,
-            request_body: foreign::optional(instance, store, "proxy_on_request_body")?,
-            response_headers: foreign::optional(instance, store, "proxy_on_response_headers")?,
-            response_body: foreign::optional(instance, store, "proxy_on_response_body")?,
-            done: foreign::optional(instance, store, "proxy_on_done")?,
-            log: foreign::optional(instance, store, "proxy_on_log")?,
-            delete: foreign::optional(instance, store, "proxy_on_delete")?,
-            tick: foreign::optional(instance, store, "proxy_on_tick")?,
-            queue_ready: foreign::optional(instance, store, "proxy_on_queue_ready")?,
+            context_create: optional(instance, store, "proxy_on_context_create")?,
+            vm_start: optional(instance, store, "proxy_on_vm_start")?,
+            configure: optional(instance, store, "proxy_on_configure")?,
+            request_headers: optional(instance, store, "proxy_on_request_headers")?,
+            request_body: optional(instance, store, "proxy_on_request_body")?,
+            response_headers: optional(instance, store, "proxy_on_response_headers")?,
+            response_body: optional(instance, store, "proxy_on_response_body")?,
+            done: optional(instance, store, "proxy_on_done")?,
+            log: optional(instance, store, "proxy_on_log")?,
+            delete: optional(instance, store, "proxy_on_delete")?,
+            tick: optional(instance, store, "proxy_on_tick")?,
+            queue_ready: optional(instance, store, "proxy_on_queue_ready")?,
         })
     }
 }
@@ -90,7 +92,7 @@ impl Filter {
         pre: &InstancePre<Proxy>,
         setup: &Setup<'_>,
     ) -> Result<Filter, LoadError> {
-        let config = foreign::configuration(setup)?;
+        let config = configuration(setup)?;
         let limits = setup.limits;
         let (mut store, budget) = store(
             pre.module().engine(),
@@ -106,10 +108,10 @@ impl Filter {
             name: "memory",
             found: "missing".to_owned(),
         })?);
-        let allocate = foreign::optional(&instance, &mut store, "proxy_on_memory_allocate")?;
+        let allocate = optional(&instance, &mut store, "proxy_on_memory_allocate")?;
         store.data_mut().allocate = match allocate {
             Some(allocate) => Some(allocate),
-            None => foreign::optional(&instance, &mut store, "malloc")?,
+            None => optional(&instance, &mut store, "malloc")?,
         };
         let exports = Exports::of(&instance, &mut store)?;
         let mut filter = Filter {
@@ -128,17 +130,16 @@ impl Filter {
 
     fn start(&mut self, instance: &wasmtime::Instance) -> Result<(), LoadError> {
         let store = &mut self.store;
-        let initialize: Option<TypedFunc<(), ()>> =
-            foreign::optional(instance, store, "_initialize")?;
+        let initialize: Option<TypedFunc<(), ()>> = optional(instance, store, "_initialize")?;
         let failed = |fault| LoadError::Setup {
             step: "start",
             fault,
         };
         let Some(initialize) = initialize else {
-            let start: Option<TypedFunc<(), ()>> = foreign::optional(instance, store, "_start")?;
+            let start: Option<TypedFunc<(), ()>> = optional(instance, store, "_start")?;
             return self.callback(start, ()).map_err(failed).map(drop);
         };
-        let main: Option<TypedFunc<(u32, u32), u32>> = foreign::optional(instance, store, "main")?;
+        let main: Option<TypedFunc<(u32, u32), u32>> = optional(instance, store, "main")?;
         self.callback(Some(initialize), ()).map_err(failed)?;
         self.callback(main, (0, 0)).map_err(failed).map(drop)
     }
@@ -228,7 +229,7 @@ impl Filter {
             None => return Ok(ControlFlow::Break(())),
         };
         let last = u32::from(body.is_none());
-        if self.step(on_headers, (context, count, last))?.is_break() {
+        if self.step(on_headers, context, count, last)?.is_break() {
             return Ok(ControlFlow::Break(()));
         }
         let Some(body) = body else {
@@ -238,19 +239,21 @@ impl Filter {
         if let Some(stream) = &mut self.store.data_mut().stream {
             stream.body = Some(body);
         }
-        self.step(on_body, (context, len, 1))
+        self.step(on_body, context, len, 1)
     }
 
-    /// A callback that says whether the call goes on.
+    /// A callback that says whether the call goes on. It is told how many headers or bytes there are, and 1 if no more follow.
     fn step(
         &mut self,
         function: Option<TypedFunc<(u32, u32, u32), u32>>,
-        arguments: (u32, u32, u32),
+        context: u32,
+        size: u32,
+        last: u32,
     ) -> Result<ControlFlow<()>, Fault> {
-        self.store.data_mut().effective = arguments.0;
+        self.store.data_mut().effective = context;
         // A call that the callback itself resumes goes on, whatever it returns: so it is paused first.
         let before = self.paused(true);
-        match self.callback(function, arguments)? {
+        match self.callback(function, (context, size, last))? {
             Some(0) => drop(self.paused(false)),
             Some(_) => {}
             None => drop(self.paused(before)),
@@ -489,7 +492,7 @@ fn state(policy: &Policy, setup: &Setup<'_>, config: &[u8]) -> Proxy {
     let manifest = policy.manifest();
     let own = || SharedState::new(&StateLimits::default());
     Proxy {
-        limiter: foreign::limiter(setup.limits),
+        limiter: limiter(setup.limits),
         memory: None,
         allocate: None,
         allocating: false,

@@ -2,8 +2,10 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::memory::{answer, both, charge, part, write};
-use super::{Answer, Guest, MODULE, Proxy, status};
+use super::state::Proxy;
+use super::status;
 use crate::{Capabilities, LogLevel, cost, limits};
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {

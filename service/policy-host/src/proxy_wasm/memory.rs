@@ -3,8 +3,10 @@
 //! A filter names addresses; what doesn't lie in its memory is answered with INVALID_MEMORY_ACCESS. What the host gives is copied to a
 //! place that the filter's own allocator finds, which is a call into it: with its fuel, and never nested.
 
-use super::{Answer, Guest, Proxy, status};
-pub(super) use crate::imports::charge;
+use super::guest::{Answer, Guest};
+use super::state::Proxy;
+use super::status;
+pub(super) use crate::budget::charge;
 
 /// The whole memory beside the state; empty before the instance is complete.
 pub(super) fn both<'a>(guest: &'a mut Guest<'_>) -> (&'a mut [u8], &'a mut Proxy) {

@@ -1,10 +1,6 @@
 //! Metrics that a filter defines by name, within the limits that native policies have.
 
-use wasmtime::Linker;
-
-use super::memory::{charge, copy, write};
-use super::{Answer, Guest, MODULE, Proxy, status};
-use crate::{Histogram, cost, imports::text, limits};
+use crate::{Histogram, limits};
 
 /// What kind of metric it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +36,7 @@ impl Defined {
     }
 
     /// `None`: there is no room.
-    fn define(&mut self, kind: MetricKind, name: String) -> Option<u32> {
+    pub(super) fn define(&mut self, kind: MetricKind, name: String) -> Option<u32> {
         let same = |known: &MeasuredMetric| known.kind == kind && known.name == name;
         if let Some(known) = self.0.iter().position(same) {
             return Some(known as u32);
@@ -63,13 +59,13 @@ impl Defined {
         Some(self.0.len() as u32 - 1)
     }
 
-    fn get(&mut self, id: u32) -> Option<&mut MeasuredMetric> {
+    pub(super) fn get(&mut self, id: u32) -> Option<&mut MeasuredMetric> {
         self.0.get_mut(id as usize)
     }
 }
 
 impl MeasuredMetric {
-    fn record(&mut self, value: u64) {
+    pub(super) fn record(&mut self, value: u64) {
         match &mut self.histogram {
             Some(histogram) => {
                 histogram.record(i64::try_from(value).unwrap_or(i64::MAX));
@@ -82,7 +78,7 @@ impl MeasuredMetric {
     }
 
     /// False if this can't be done to it.
-    fn increment(&mut self, delta: i64) -> bool {
+    pub(super) fn increment(&mut self, delta: i64) -> bool {
         match self.kind {
             MetricKind::Counter if delta < 0 => false,
             MetricKind::Counter | MetricKind::Gauge => {
@@ -92,64 +88,6 @@ impl MeasuredMetric {
             MetricKind::Histogram => false,
         }
     }
-}
-
-pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
-    linker.func_wrap(MODULE, "proxy_define_metric", define_metric)?;
-    linker.func_wrap(MODULE, "proxy_record_metric", record_metric)?;
-    linker.func_wrap(MODULE, "proxy_increment_metric", increment_metric)?;
-    linker.func_wrap(MODULE, "proxy_get_metric", get_metric)?;
-    Ok(())
-}
-
-fn define_metric(mut guest: Guest<'_>, kind: u32, name: u32, name_len: u32, id_at: u32) -> Answer {
-    charge(&mut guest, cost::STATE)?;
-    let Some(name) = copy(&mut guest, name, name_len.min(limits::NAME_BYTES as u32))? else {
-        return Ok(status::INVALID_MEMORY_ACCESS);
-    };
-    let kind = match kind {
-        0 => MetricKind::Counter,
-        1 => MetricKind::Gauge,
-        2 => MetricKind::Histogram,
-        _ => return Ok(status::BAD_ARGUMENT),
-    };
-    let name = text(&name, limits::NAME_BYTES);
-    match guest.data_mut().metrics.define(kind, name) {
-        Some(id) => Ok(super::memory::answer(&mut guest, id_at, id)),
-        None => Ok(status::INTERNAL_FAILURE),
-    }
-}
-
-fn record_metric(mut guest: Guest<'_>, id: u32, value: u64) -> Answer {
-    charge(&mut guest, cost::METRIC)?;
-    Ok(match guest.data_mut().metrics.get(id) {
-        Some(metric) => {
-            metric.record(value);
-            status::OK
-        }
-        None => status::NOT_FOUND,
-    })
-}
-
-fn increment_metric(mut guest: Guest<'_>, id: u32, delta: i64) -> Answer {
-    charge(&mut guest, cost::METRIC)?;
-    let metric = guest.data_mut().metrics.get(id);
-    Ok(match metric.map(|metric| metric.increment(delta)) {
-        Some(true) => status::OK,
-        Some(false) => status::BAD_ARGUMENT,
-        None => status::NOT_FOUND,
-    })
-}
-
-fn get_metric(mut guest: Guest<'_>, id: u32, value_at: u32) -> Answer {
-    charge(&mut guest, cost::METRIC)?;
-    let Some(value) = guest.data_mut().metrics.get(id).map(|metric| metric.value) else {
-        return Ok(status::NOT_FOUND);
-    };
-    Ok(match write(&mut guest, value_at, &value.to_le_bytes()) {
-        true => status::OK,
-        false => status::INVALID_MEMORY_ACCESS,
-    })
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::memory::charge;
-use super::{Answer, Guest, MODULE, Proxy, status};
+use super::state::Proxy;
+use super::status;
 use crate::cost;
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {

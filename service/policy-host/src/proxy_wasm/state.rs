@@ -8,8 +8,9 @@ use wasmtime::{Memory, StoreLimits, TypedFunc};
 use super::headers::Headers;
 use super::metrics::Defined;
 use super::properties::Properties;
-use super::shared::Queues;
-use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, imports::text, limits};
+use super::queues::Queues;
+use crate::text::text;
+use crate::{Capabilities, Hook, LogLevel, LogLine, SharedState, limits};
 
 /// A store's data.
 pub(crate) struct Proxy {

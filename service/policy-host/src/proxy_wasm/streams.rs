@@ -5,11 +5,13 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest, MODULE};
 use super::headers::deserialize;
 use super::memory::{answer, charge, copy, give};
-use super::state::{Local, ROOT};
-use super::{Answer, Guest, MODULE, Proxy, status};
-use crate::{cost, imports::text, limits};
+use super::state::{Local, Proxy, ROOT};
+use super::status;
+use crate::text::text;
+use crate::{cost, limits};
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, "proxy_send_local_response", send_local_response)?;

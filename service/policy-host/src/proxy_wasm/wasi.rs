@@ -6,9 +6,10 @@
 
 use wasmtime::Linker;
 
+use super::guest::{Answer, Guest};
 use super::logs::now_ns;
 use super::memory::{both, charge, part, write};
-use super::{Answer, Guest, Proxy};
+use super::state::Proxy;
 use crate::{Capabilities, LogLevel, cost, limits};
 
 /// The module name of these functions.

@@ -1,0 +1,207 @@
+//! What a foreign module may see and do: the part of a manifest that its author couldn't write.
+//!
+//! ```json
+//!   { "abi": 1, "name": "auth", "hooks": ["request"], "methods": [{ "method": "*" }],
+//!     "foreign": { "abi": "proxy-wasm", "metadata": ["authorization"], "metadata_changes": ["x-user"], "body": "read" } }
+//! ```
+//!
+//! Invariant: all that is absent is refused. Without `metadata` a filter sees no metadata, without `body` no byte of the message.
+//! Reserved keys of the metadata are in no list, nor in what `*` stands for.
+
+use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;
+use tollgate_shm_abi::metadata::{check_key, is_reserved};
+
+use crate::{Hook, limits};
+
+/// The interface that a foreign module was made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Abi {
+    /// Envoy's filters: proxy-wasm 0.2.0 and 0.2.1.
+    #[serde(rename = "proxy-wasm")]
+    ProxyWasm,
+    /// What `opa build -t wasm` writes: ABI 1.2 and later 1.x.
+    #[serde(rename = "opa")]
+    Opa,
+}
+
+impl Abi {
+    /// As descriptions write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Abi::ProxyWasm => "proxy-wasm",
+            Abi::Opa => "opa",
+        }
+    }
+}
+
+impl std::fmt::Display for Abi {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a filter may do with a message's bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Body {
+    /// It doesn't see them.
+    #[default]
+    None,
+    /// It sees all of them.
+    Read,
+    /// It sees and replaces them.
+    Change,
+}
+
+/// The manifest's key `foreign`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Foreign {
+    pub(super) abi: Abi,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) metadata: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) reply_metadata: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) metadata_changes: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) reply_metadata_changes: Vec<String>,
+    #[serde(default)]
+    pub(super) body: Body,
+    #[serde(default)]
+    pub(super) reply_body: Body,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) root_id: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) entrypoint: Option<String>,
+}
+
+/// What stands for every key in a list of them, but for the reserved ones.
+pub const EVERY_KEY: &str = "*";
+
+impl Foreign {
+    /// Which interface it is.
+    pub fn abi(&self) -> Abi {
+        self.abi
+    }
+
+    /// Whether it may read a key of the metadata at this hook.
+    pub fn reads_key(&self, hook: Hook, key: &str) -> bool {
+        covers(self.keys(hook), key)
+    }
+
+    /// Whether it may change a key of the metadata at this hook.
+    pub fn changes_key(&self, hook: Hook, key: &str) -> bool {
+        covers(self.key_changes(hook), key)
+    }
+
+    /// Keys that it reads at this hook; [`EVERY_KEY`] for all.
+    pub fn keys(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.metadata,
+            Hook::Reply => &self.reply_metadata,
+        }
+    }
+
+    /// Keys that it changes at this hook; [`EVERY_KEY`] for all.
+    pub fn key_changes(&self, hook: Hook) -> &[String] {
+        match hook {
+            Hook::Request => &self.metadata_changes,
+            Hook::Reply => &self.reply_metadata_changes,
+        }
+    }
+
+    /// What it may do with the message's bytes at this hook.
+    pub fn body(&self, hook: Hook) -> Body {
+        match hook {
+            Hook::Request => self.body,
+            Hook::Reply => self.reply_body,
+        }
+    }
+
+    /// The root context's name, for filters that have several.
+    pub(crate) fn root_id(&self) -> &str {
+        self.root_id.as_deref().unwrap_or_default()
+    }
+
+    /// The decision that is asked for; none: the module's first.
+    pub(crate) fn entrypoint(&self) -> Option<&str> {
+        self.entrypoint.as_deref()
+    }
+
+    /// Whether it changes anything.
+    pub(crate) fn changes(&self) -> bool {
+        let body = self.body == Body::Change || self.reply_body == Body::Change;
+        body || !self.metadata_changes.is_empty() || !self.reply_metadata_changes.is_empty()
+    }
+
+    /// The rest of a sentence that begins with "the manifest".
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let lists = [
+            ("metadata", &self.metadata),
+            ("reply_metadata", &self.reply_metadata),
+            ("metadata_changes", &self.metadata_changes),
+            ("reply_metadata_changes", &self.reply_metadata_changes),
+        ];
+        for (what, keys) in lists {
+            check_keys(what, keys)?;
+        }
+        let only_for = |abi: Abi, what: &str, there: bool| {
+            if there && self.abi != abi {
+                return Err(format!(
+                    "has a {what}, which modules of {} don't have",
+                    self.abi
+                ));
+            }
+            Ok(())
+        };
+        only_for(Abi::ProxyWasm, "body", self.body != Body::None)?;
+        only_for(Abi::ProxyWasm, "reply_body", self.reply_body != Body::None)?;
+        only_for(Abi::ProxyWasm, "root_id", self.root_id.is_some())?;
+        only_for(Abi::Opa, "entrypoint", self.entrypoint.is_some())?;
+        let names = [&self.root_id, &self.entrypoint];
+        match names
+            .into_iter()
+            .flatten()
+            .find(|name| name.len() > limits::NAME_BYTES)
+        {
+            Some(long) => Err(format!(
+                "has a name of {} bytes, above the limit of {}",
+                long.len(),
+                limits::NAME_BYTES
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether a list of keys has a key, or all of them.
+pub fn covers(keys: &[String], key: &str) -> bool {
+    let mut keys = keys.iter();
+    !is_reserved(key) && keys.any(|listed| listed == EVERY_KEY || listed == key)
+}
+
+fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
+    if keys.len() > limits::FOREIGN_KEYS {
+        return Err(format!(
+            "lists {} {what}; {} are allowed",
+            keys.len(),
+            limits::FOREIGN_KEYS
+        ));
+    }
+    for key in keys.iter().filter(|key| *key != EVERY_KEY) {
+        let shown: String = key.chars().take(32).collect();
+        if check_key(key.as_bytes()).is_err() {
+            return Err(format!(
+                "lists {shown:?} in {what}; a key is 1 to {MAX_METADATA_KEY_BYTES} of a-z 0-9 - _ . or *"
+            ));
+        }
+        if is_reserved(key) {
+            return Err(format!(
+                "lists {shown:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! An instance of a foreign module, of whichever interface.
+
+use std::time::Duration;
+
+use crate::opa::Rego;
+use crate::proxy_wasm::Filter;
+use crate::{Fault, ForeignCall, ForeignVerdict, LogLine, MeasuredMetric, Policy};
+
+/// A foreign module with a memory of its own, ready to judge. May move between threads, but serves one at a time.
+#[derive(Debug)]
+pub struct ForeignInstance(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Filter(Box<Filter>),
+    Rego(Box<Rego>),
+}
+
+impl ForeignInstance {
+    pub(crate) fn filter(filter: Filter) -> ForeignInstance {
+        ForeignInstance(Kind::Filter(Box::new(filter)))
+    }
+
+    pub(crate) fn rego(rego: Rego) -> ForeignInstance {
+        ForeignInstance(Kind::Rego(Box::new(rego)))
+    }
+
+    /// Asks for a verdict on one call.
+    ///
+    /// # Errors
+    /// The module failed and is dead. Nothing but [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`] let a call pass.
+    pub fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.judge(call),
+            Kind::Rego(rego) => rego.judge(call),
+        }
+    }
+
+    /// Bytes of its linear memory.
+    pub fn memory_bytes(&self) -> usize {
+        match &self.0 {
+            Kind::Filter(filter) => filter.memory_bytes(),
+            Kind::Rego(rego) => rego.memory_bytes(),
+        }
+    }
+
+    /// How often it wants to be ticked at the moment, if at all.
+    pub fn tick_period(&self) -> Option<Duration> {
+        match &self.0 {
+            Kind::Filter(filter) => filter.tick_period(),
+            Kind::Rego(_) => None,
+        }
+    }
+
+    /// Runs what it does from time to time, with the fuel of one call; nothing if it has none.
+    ///
+    /// # Errors
+    /// The module failed and is dead.
+    pub fn tick(&mut self) -> Result<(), Fault> {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.tick(),
+            Kind::Rego(_) => Ok(()),
+        }
+    }
+
+    /// The policy that this is an instance of.
+    pub fn policy(&self) -> &Policy {
+        match &self.0 {
+            Kind::Filter(filter) => filter.policy(),
+            Kind::Rego(rego) => rego.policy(),
+        }
+    }
+
+    /// True after a fault: discard the instance, or replace it by a fresh one.
+    pub fn is_dead(&self) -> bool {
+        match &self.0 {
+            Kind::Filter(filter) => filter.is_dead(),
+            Kind::Rego(rego) => rego.is_dead(),
+        }
+    }
+
+    /// Units of fuel that the last judgement or tick used; before any, what the set-up used.
+    pub fn fuel_used(&self) -> u64 {
+        match &self.0 {
+            Kind::Filter(filter) => filter.fuel_used(),
+            Kind::Rego(rego) => rego.fuel_used(),
+        }
+    }
+
+    /// Changes what each call's judgement may use.
+    pub fn set_fuel_per_call(&mut self, fuel: u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.set_fuel_per_call(fuel),
+            Kind::Rego(rego) => rego.set_fuel_per_call(fuel),
+        }
+    }
+
+    /// Sets the clock that the module reads if it may, in milliseconds of Unix time; 0 before.
+    pub fn set_time_ms(&mut self, now_ms: u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.set_time_ms(now_ms),
+            Kind::Rego(_) => {}
+        }
+    }
+
+    /// Takes the log lines since the last time, and how many more were dropped. Also works after a fault.
+    pub fn take_log(&mut self) -> (Vec<LogLine>, u64) {
+        match &mut self.0 {
+            Kind::Filter(filter) => filter.take_log(),
+            Kind::Rego(_) => (Vec::new(), 0),
+        }
+    }
+
+    /// The metrics that the module has defined.
+    pub fn metrics(&self) -> &[MeasuredMetric] {
+        match &self.0 {
+            Kind::Filter(filter) => filter.metrics(),
+            Kind::Rego(_) => &[],
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! From a policy to an instance of it, of its own interface or of a foreign one.
+
+use crate::foreign::ForeignInstance;
+use crate::opa::Rego;
+use crate::policy::{Code, check_config_length, check_memory};
+use crate::proxy_wasm::Filter;
+use crate::{Capabilities, Instance, LoadError, Policy, Setup, TenantLimits};
+
+impl Policy {
+    /// Starts and configures an instance of the policy as [`Policy::configured`] makes it.
+    ///
+    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
+    ///
+    /// # Errors
+    /// A declared capability isn't granted, the configuration is too large or refused, the module fails while it starts, or the
+    /// pool is full; or it is a foreign module.
+    pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
+        let limits = self.limits(setup)?;
+        let setup = Setup {
+            limits: &limits,
+            ..*setup
+        };
+        match &self.0.code {
+            Code::Own(pre) => {
+                check_config_length(setup.config.unwrap_or_default())?;
+                Instance::new(&self.configured(setup.config)?, pre, &setup)
+            }
+            Code::ProxyWasm(_) | Code::Opa(..) => Err(self.wrong_interface()),
+        }
+    }
+
+    /// Starts and configures an instance of a foreign module.
+    ///
+    /// Runs guest code, up to `setup.limits.fuel_for_setup`.
+    ///
+    /// # Errors
+    /// As [`Policy::instantiate`]; or it isn't a foreign module.
+    pub fn instantiate_foreign(&self, setup: &Setup<'_>) -> Result<ForeignInstance, LoadError> {
+        let limits = self.limits(setup)?;
+        let setup = Setup {
+            limits: &limits,
+            ..*setup
+        };
+        match &self.0.code {
+            Code::Own(_) => Err(self.wrong_interface()),
+            Code::ProxyWasm(pre) => Filter::new(self, pre, &setup).map(ForeignInstance::filter),
+            Code::Opa(linkers, module) => {
+                Rego::new(self, &linkers.opa, module, &setup).map(ForeignInstance::rego)
+            }
+        }
+    }
+
+    fn wrong_interface(&self) -> LoadError {
+        let foreign = self.0.manifest.foreign();
+        let abi = foreign.map_or("tollgate's own", |foreign| foreign.abi().name());
+        LoadError::WrongInterface { abi }
+    }
+
+    /// What an instance may use at most, if it may exist.
+    fn limits(&self, setup: &Setup<'_>) -> Result<TenantLimits, LoadError> {
+        let missing = self.0.manifest.capabilities().without(setup.granted);
+        if !missing.without(Capabilities::ALWAYS).is_empty() {
+            return Err(LoadError::NotGranted(missing));
+        }
+        let limits = self.cut(setup.limits);
+        check_memory(self.0.code.module(), limits.memory_bytes)?;
+        Ok(limits)
+    }
+}

@@ -1,0 +1,14 @@
+//! What each of the specification's functions is called with, and what it answers.
+
+use wasmtime::Caller;
+
+use super::state::Proxy;
+
+/// The module name of the specification's functions.
+pub(super) const MODULE: &str = "env";
+
+/// The filter that calls.
+pub(super) type Guest<'a> = Caller<'a, Proxy>;
+
+/// What a function returns; an error ends the filter.
+pub(super) type Answer = wasmtime::Result<u32>;

@@ -1,0 +1,18 @@
+//! A span of a guest's memory, as the guest names it.
+
+/// An address and a length. Nothing is known about them until [`Span::of`] has looked at the memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) address: u32,
+    pub(crate) len: u32,
+}
+
+impl Span {
+    /// Its bytes, if they lie in memory.
+    #[inline]
+    pub(crate) fn of(self, memory: &[u8]) -> Option<&[u8]> {
+        memory
+            .get(self.address as usize..)?
+            .get(..self.len as usize)
+    }
+}
