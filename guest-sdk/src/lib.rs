@@ -4,7 +4,7 @@
 //! [`policy`] turns an author's functions into a [`Policy`] and types for what they read, [`export!`] turns that into a
 //! module. [`Call`] is a call before it has types, [`Verdict`] what a function answers. `rt.rs` moves bytes between the ABI's buffer and those types, in safe Rust and on any target,
 //! which is how the vectors are checked natively; only `wasm.rs`,
-//! which has the imports and the exports, is about WebAssembly. Absent on purpose:
+//! which has the imports, and `export.rs`, which has the exports, are about WebAssembly. Absent on purpose:
 //! allocation per allowed call, any dependency.
 #![allow(
     clippy::test_attr_in_doctest,
@@ -14,6 +14,7 @@
 mod call;
 mod config;
 mod effects;
+mod export;
 mod names;
 #[doc(hidden)]
 pub mod rt;
