@@ -12,10 +12,10 @@ use tollgate_benches::drawing::{
 };
 use tollgate_benches::figures::Spread;
 
-use crate::report::Samples;
-use crate::scenario::{
-    GOODPUT, Language, Metric, Otherwise, P50, P99, Policy, RPS, SCENARIOS, SHARE, Subject,
-};
+use crate::metric::{GOODPUT, Metric, P50, P99, RPS, SHARE};
+use crate::samples::Samples;
+use crate::scenario::SCENARIOS;
+use crate::subject::{Language, Otherwise, Policy, Subject};
 
 /// One picture.
 struct Plot {

@@ -1,4 +1,4 @@
-//! The events: what happens, to which hosts, under which loads, and what is looked at.
+//! How events are measured: what happens, to which hosts, and what is looked at.
 //!
 //! Each event has fresh hosts. For each of its loads the capacity is measured first; then, in turns, the load runs for a while in which nothing
 //! happens and for one in which the event does, so that the machine's own pauses are known. What is claimed of the numbers
@@ -15,107 +15,13 @@ use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
 
 use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, judged_so_far};
+use crate::model::{
+    AFTERMATH_NS, CRASH, Event, FAILED, HUNG, LIMIT, ROLLING, SHARES, STEADY, SWAP, Sample, Share,
+    UPGRADE, UPGRADE_SERVER,
+};
 use crate::recording::{MS, Mark, Recording};
-use crate::report::Sample;
 
 const TENANT: &str = "bench";
-
-/// A name, and what is shown of it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    /// Only in the full form: it takes seconds.
-    pub(crate) is_long: bool,
-}
-
-const fn event(name: &'static str, title: &'static str) -> Event {
-    Event {
-        name,
-        title,
-        is_long: false,
-    }
-}
-
-pub(crate) const SWAP: Event = event(
-    "swap",
-    "A policy is swapped 1,000 times per second, with 32 KiB of state",
-);
-pub(crate) const LIMIT: Event = event(
-    "limit",
-    "A rate limit is attached, raised beyond all calls, and detached",
-);
-pub(crate) const UPGRADE: Event = event("upgrade", "The daemon of both applications is upgraded");
-pub(crate) const UPGRADE_CALLER: Event = event(
-    "upgrade-caller",
-    "The caller's daemon is upgraded, the server's isn't",
-);
-pub(crate) const UPGRADE_SERVER: Event = event(
-    "upgrade-server",
-    "The server's daemon is upgraded, the caller's isn't",
-);
-pub(crate) const FAILED: Event = event(
-    "failed-upgrade",
-    "Upgrades that fail: no program, a crash before and after it is given everything, a time-out",
-);
-pub(crate) const HUNG: Event = Event {
-    is_long: true,
-    ..event(
-        "hung-upgrade",
-        "Upgrades that hang once they are given everything",
-    )
-};
-pub(crate) const ROLLING: Event = event(
-    "rolling-upgrade",
-    "Four hosts, each of which calls the next, are upgraded one after the other",
-);
-pub(crate) const CRASH: Event = event("crash", "The daemon is killed and started again at once");
-
-/// All of them, in the order of the report.
-pub(crate) const EVENTS: [&Event; 9] = [
-    &SWAP,
-    &LIMIT,
-    &UPGRADE,
-    &UPGRADE_CALLER,
-    &UPGRADE_SERVER,
-    &FAILED,
-    &HUNG,
-    &ROLLING,
-    &CRASH,
-];
-
-/// How much is called, of what can be.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Share {
-    pub(crate) name: &'static str,
-    in_flight: usize,
-    /// Of the capacity; none: calls aren't paced.
-    share: Option<f64>,
-}
-
-/// Where every event happens.
-const STEADY: [Share; 2] = [
-    Share {
-        name: "128 in flight",
-        in_flight: 128,
-        share: Some(0.5),
-    },
-    Share {
-        name: "1 in flight",
-        in_flight: 1,
-        share: Some(0.5),
-    },
-];
-
-/// As in the paper, where a rate limit meets all that an application can do.
-const FLAT_OUT: Share = Share {
-    name: "128 in flight, unpaced",
-    in_flight: 128,
-    share: None,
-};
-
-/// All of them.
-pub(crate) const SHARES: [&Share; 3] = [&STEADY[0], &STEADY[1], &FLAT_OUT];
 
 /// How often, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -166,9 +72,6 @@ impl Size {
         crashes: 1,
     };
 }
-
-/// After an event, until what it did to calls is over.
-pub(crate) const AFTERMATH_NS: u64 = 30 * MS;
 
 /// Between two events of one kind.
 const APART_MS: u64 = 60;
