@@ -352,13 +352,15 @@ const UNSAFE_FILES: &[&str] = &[
     // System calls by number, to see that a confined process dies of them.
     "service/policy-host/src/bin/compile-worker.rs",
     // Verbs: memory that a device reads and writes by address.
-    "service/transport-rdma/src/verbs.rs",
     "service/transport-rdma/src/verbs/completions.rs",
     "service/transport-rdma/src/verbs/connection.rs",
+    "service/transport-rdma/src/verbs/device.rs",
+    "service/transport-rdma/src/verbs/domain.rs",
     "service/transport-rdma/src/verbs/lane.rs",
     "service/transport-rdma/src/verbs/memory.rs",
     "service/transport-rdma/src/verbs/pool.rs",
     "service/transport-rdma/src/verbs/queues.rs",
+    "service/transport-rdma/src/verbs/seat.rs",
     "service/transport-rdma/src/verbs/window.rs",
 ];
 
