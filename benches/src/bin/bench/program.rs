@@ -43,6 +43,19 @@ impl Program {
     }
 }
 
+/// The two ends of a measurement without daemons.
+#[derive(Clone, Copy)]
+pub(crate) struct Ends {
+    pub(crate) server: Program,
+    pub(crate) client: Program,
+}
+
+/// tonic's, over one direct connection.
+pub(crate) const TONIC: Ends = Ends {
+    server: Program::Ours("tonic-server"),
+    client: Program::Ours("tonic-client"),
+};
+
 /// Starts a program that doesn't choose its CPU by itself.
 pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Process> {
     let path = path.display().to_string();

@@ -28,6 +28,13 @@ pub(crate) struct Sample {
 #[derive(Debug, Default)]
 pub(crate) struct Samples(pub(crate) Vec<Sample>);
 
+/// What a number is divided by: the best of these subjects in any of these scenarios.
+#[derive(Clone, Copy)]
+struct Others<'o> {
+    scenarios: &'o [&'o str],
+    subjects: &'o [Subject],
+}
+
 impl Samples {
     /// What [`to_json`](crate::report::to_json) made of samples; without those of scenarios and subjects that there aren't any more.
     pub(crate) fn from_json(json: &Value) -> Samples {
@@ -82,7 +89,15 @@ impl Samples {
         to: &[Subject],
         metric: Metric,
     ) -> Option<Spread> {
-        self.ratio_to(scenario, of, (&[scenario], to), metric)
+        self.ratio_to(
+            scenario,
+            of,
+            Others {
+                scenarios: &[scenario],
+                subjects: to,
+            },
+            metric,
+        )
     }
 
     /// As [`ratio`](Self::ratio), to what others have reached in any of these scenarios.
@@ -90,16 +105,18 @@ impl Samples {
         &self,
         scenario: &str,
         of: Subject,
-        (elsewhere, to): (&[&str], &[Subject]),
+        to: Others<'_>,
         metric: Metric,
     ) -> Option<Spread> {
         let each = 0..self.repetitions();
         let ratio = |rep| {
             let value = self.value(scenario, of, rep, metric.key)?;
-            let places = elsewhere
+            let places = to
+                .scenarios
                 .iter()
-                .flat_map(|at| to.iter().map(move |to| (at, to)));
-            let others = places.filter_map(|(at, to)| self.value(at, *to, rep, metric.key));
+                .flat_map(|at| to.subjects.iter().map(move |subject| (at, subject)));
+            let others =
+                places.filter_map(|(at, subject)| self.value(at, *subject, rep, metric.key));
             let best = others.reduce(if metric.more { f64::max } else { f64::min });
             Some(value / best?)
         };
@@ -129,7 +146,15 @@ impl Samples {
         };
         match claim.to {
             [] => self.spread(claim.scenario, claim.subject, metric.key),
-            to => self.ratio_to(claim.scenario, claim.subject, (elsewhere, to), metric),
+            to => self.ratio_to(
+                claim.scenario,
+                claim.subject,
+                Others {
+                    scenarios: elsewhere,
+                    subjects: to,
+                },
+                metric,
+            ),
         }
     }
 }

@@ -22,7 +22,7 @@ use tollgate_conformance::workload::acl_config;
 use crate::collector::Collector;
 use crate::envoy::{self, Filter};
 use crate::placement::Placement;
-use crate::program::{Program, peer};
+use crate::program::{Ends, Program, TONIC, peer};
 use crate::scenario::{Before, Rival, Scenario};
 use crate::subject::{Attached, Otherwise, Policy, Sidecar, Subject};
 
@@ -54,8 +54,6 @@ impl Window {
         (self.secs < Self::PATIENCE_SECS).then_some(longer)
     }
 }
-
-const TONIC: [Program; 2] = [Program::Ours("tonic-server"), Program::Ours("tonic-client")];
 
 /// One repetition's processes.
 #[derive(Debug)]
@@ -184,7 +182,11 @@ impl Stage {
                 };
                 args.push(wait.to_owned());
                 let program = Program::Ours("tcp-pingpong");
-                self.direct([program, program], &[], &args, None, window)
+                let ends = Ends {
+                    server: program,
+                    client: program,
+                };
+                self.direct(ends, &[], &args, None, window)
             }
             Subject::Tonic(threads) => {
                 let server = [format!("threads={threads}")];
@@ -214,7 +216,11 @@ impl Stage {
             },
             Subject::Grpc(language) => {
                 let peer = |role| Program::Peer(language.peer(), role);
-                self.direct([peer("server"), peer("client")], &[], &args, None, window)
+                let ends = Ends {
+                    server: peer("server"),
+                    client: peer("client"),
+                };
+                self.direct(ends, &[], &args, None, window)
             }
             Subject::Tollgate(policy) => match &self.tollgate {
                 Some(tollgate) => tollgate.measure(policy, &args, scenario.rival, window),
@@ -273,7 +279,7 @@ impl Stage {
     /// A server and a client with TCP between them, and perhaps an Envoy beside each.
     fn direct(
         &self,
-        [server, client]: [Program; 2],
+        ends: Ends,
         server_args: &[String],
         args: &[String],
         sidecars: Option<Sidecar>,
@@ -282,7 +288,7 @@ impl Stage {
         let (_, server_cpu) = self.placement.cpus().unzip();
         let mut server_args = [args, server_args].concat();
         server_args.extend(server_cpu.map(|cpu| format!("cpu={cpu}")));
-        let server = server.start(&server_args)?;
+        let server = ends.server.start(&server_args)?;
         let ready = server.line(SOON, |line| line.starts_with("ready listen="))?;
         let mut address: SocketAddr = ready
             .trim_start_matches("ready listen=")
@@ -312,7 +318,7 @@ impl Stage {
             }
         }
         let args = [args, &[format!("to={address}")]].concat();
-        drive(client.start(&args)?, None, &pids, window)
+        drive(ends.client.start(&args)?, None, &pids, window)
     }
 }
 

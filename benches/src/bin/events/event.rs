@@ -14,7 +14,7 @@ use tollgate_conformance::module::stamping;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
 
-use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, judged_so_far};
+use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, Tenant, judged_so_far};
 use crate::model::{
     AFTERMATH_NS, CRASH, Event, FAILED, HUNG, LIMIT, ROLLING, SHARES, STEADY, SWAP, Sample, Share,
     UPGRADE, UPGRADE_SERVER,
@@ -95,7 +95,8 @@ impl<'l> Trial<'l> {
     fn new(
         event: &'static Event,
         share: &'static Share,
-        (lane, judged): (&'l Lane, Judged),
+        lane: &'l Lane,
+        judged: Judged,
         size: Size,
     ) -> Result<Trial<'l>, String> {
         let mut trial = Trial {
@@ -221,7 +222,8 @@ impl Stage {
         let bed = Testbed::new();
         let a = bed.daemon_with("a", options);
         let token = a.tenant(TENANT);
-        let lane = Lane::between((&a, &token), (&a, &token))?;
+        let own = Tenant::of(&a, &token);
+        let lane = Lane::between(own, own)?;
         Ok(Stage {
             lane,
             a,
@@ -235,7 +237,7 @@ impl Stage {
         let bed = Testbed::new();
         let [a, b] = ["a", "b"].map(|name| bed.daemon_with(name, &Stage::options()));
         let (token, its) = (a.tenant(TENANT), b.tenant(TENANT));
-        let lane = Lane::between((&a, &token), (&b, &its))?;
+        let lane = Lane::between(Tenant::of(&a, &token), Tenant::of(&b, &its))?;
         Ok(Stage {
             lane,
             a,
@@ -283,7 +285,7 @@ fn swaps(size: Size) -> Result<Vec<Sample>, String> {
     let (mut version, mut alone) = (1, 0);
     let mut samples: Vec<Sample> = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&SWAP, share, (&lane, Judged::Stamped), size)?;
+        let mut trial = Trial::new(&SWAP, share, &lane, Judged::Stamped, size)?;
         for turn in 0..size.turns {
             let mut per_s = 0.0;
             let storm = |clock: &mut Clock<'_>| {
@@ -329,20 +331,28 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     let place = Place::client(TENANT, SERVICE).granting(&["state", "clock"]);
     let module = std::fs::read(policy_file("rate_limit"))
         .map_err(|error| format!("the policy can't be read: {error}"))?;
-    let push = |admin: &mut Admin, per_second: f64, burst: f64| {
+    let push = |admin: &mut Admin, limit: RateLimit| {
+        let RateLimit { per_second, burst } = limit;
         let config = format!(r#"{{"per_second": {per_second}, "burst": {burst}}}"#);
         let pushed = admin.push(&place, "rate-limit", &module, Some(config.as_bytes()));
         pushed.map_err(|failure| format!("the policy is refused: {failure:?}"))
     };
-    let endless = push(&mut admin, 1e6, 1e6)?;
+    let endless = push(
+        &mut admin,
+        RateLimit {
+            per_second: 1e6,
+            burst: 1e6,
+        },
+    )?;
     let mut samples = Vec::new();
     for share in SHARES {
-        let mut trial = Trial::new(&LIMIT, share, (&lane, Judged::Limited), size)?;
-        let limit = (trial.offered() / 2.0).round().max(1.0);
+        let mut trial = Trial::new(&LIMIT, share, &lane, Judged::Limited, size)?;
+        let per_second = (trial.offered() / 2.0).round().max(1.0);
         // What it gives in two ticks of its clock.
-        let burst = (limit / 500.0).ceil();
-        let limited = push(&mut admin, limit, burst)?;
-        trial.sample.push("limit", limit);
+        let burst = (per_second / 500.0).ceil();
+        let limit = RateLimit { per_second, burst };
+        let limited = push(&mut admin, limit)?;
+        trial.sample.push("limit", per_second);
         for turn in 0..size.turns {
             let failed = |failure| format!("a rate limit is refused: {failure:?}");
             let cycles = |clock: &mut Clock<'_>| {
@@ -366,7 +376,7 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
             let quiet_ms = size.limits as u64 * size.phase_ms * 4;
             let [quiet, eventful] = trial.pair(turn, quiet_ms, cycles)?;
             for cycle in eventful.marks.chunks_exact(3) {
-                followed(&mut trial, cycle, (limit, burst), &eventful, &quiet);
+                followed(&mut trial, cycle, limit, &eventful, &quiet);
             }
         }
         samples.push(trial.sample);
@@ -374,11 +384,18 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     Ok(samples)
 }
 
+/// What a rate limit lets through.
+#[derive(Debug, Clone, Copy)]
+struct RateLimit {
+    per_second: f64,
+    burst: f64,
+}
+
 /// What a rate did around a limit's attachment, its end, and the policy's.
 fn followed(
     trial: &mut Trial<'_>,
     cycle: &[Mark],
-    (limit, burst): (f64, f64),
+    limit: RateLimit,
     eventful: &Recording,
     quiet: &Recording,
 ) {
@@ -394,7 +411,7 @@ fn followed(
         let found = found.unwrap_or(to_ns - from_ns);
         trial.sample.push(key, ms(found));
     };
-    follows("limit_ms", attached.to_ns, raised.from_ns, limit);
+    follows("limit_ms", attached.to_ns, raised.from_ns, limit.per_second);
     // With a limit that is never met, calls take a little longer than without, so it is the rate's own level that it is to reach.
     let unlimited = eventful.rate(raised.to_ns + AFTERMATH_NS, detached.from_ns);
     follows("raise_ms", raised.to_ns, detached.from_ns, unlimited);
@@ -417,7 +434,7 @@ fn followed(
     let served = eventful.rate(attached.to_ns, raised.from_ns) * limited_s;
     let in_flight = trial.load.in_flight as f64;
     // The clock is the wall's, and somebody may set it.
-    let most = burst + limit * (limited_s * 1.05 + 0.002) + in_flight;
+    let most = limit.burst + limit.per_second * (limited_s * 1.05 + 0.002) + in_flight;
     trial.sample.push("over_limit", (served - most).max(0.0));
     let refused = |from_ns, to_ns| eventful.refused(from_ns, to_ns) as f64;
     trial
@@ -451,7 +468,7 @@ fn upgrades(event: &'static Event, stage: Stage, size: Size) -> Result<Vec<Sampl
     };
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let mut pauses = Vec::new();
             let upgrades = |clock: &mut Clock<'_>| {
@@ -518,7 +535,7 @@ fn fail(
 ) -> Result<Vec<Sample>, String> {
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 for (what, program, timeout) in
@@ -552,7 +569,7 @@ fn rolls(size: Size) -> Result<Vec<Sample>, String> {
     ];
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&ROLLING, share, (&lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(&ROLLING, share, &lane, Judged::Plainly, size)?;
         for turn in 0..size.rolling_turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 let outcome = clock.mark("upgrade", || run(&program("tollgate"), line, b""));
@@ -579,7 +596,7 @@ fn crashes(size: Size) -> Result<Vec<Sample>, String> {
     ));
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&CRASH, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(&CRASH, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let (daemon, bed) = (&mut stage.a, &stage.bed);
             let crashes = |clock: &mut Clock<'_>| {
