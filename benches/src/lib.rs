@@ -26,6 +26,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod drawing;
 pub mod figures;
 pub mod machine;

@@ -37,6 +37,7 @@ use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
+pub use crate::answer::Answer;
 use crate::request::Requests;
 use crate::settings::Settings;
 
@@ -48,30 +49,6 @@ pub const TICK: Duration = Duration::from_micros(200);
 
 /// Digits of a latency that are kept: 0.1% of its value.
 const DIGITS: u8 = 3;
-
-/// How a call ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// With the reply that was expected.
-    Ok,
-    /// With PERMISSION_DENIED.
-    Denied,
-    /// With RESOURCE_EXHAUSTED.
-    Refused,
-    /// With anything else, in one sentence.
-    Failed(String),
-}
-
-impl Answer {
-    /// Nothing is measured after a first call that was refused or failed.
-    pub fn of_first_call(self) -> Result<(), String> {
-        match self {
-            Answer::Ok | Answer::Denied => Ok(()),
-            Answer::Refused => Err("the first call was refused".to_owned()),
-            Answer::Failed(sentence) => Err(format!("the first call failed: {sentence}")),
-        }
-    }
-}
 
 /// A client that can issue one call.
 pub trait Caller {

@@ -15,12 +15,6 @@ use crate::settings::{Method, Settings};
 use crate::split::Split;
 use crate::ycsb::Operations;
 
-/// The least content: a customer's name.
-pub const MIN_SIZE: usize = NAME_BYTES;
-
-/// The most content: a message, with everything around it, has at most 16 MiB.
-pub const MAX_SIZE: usize = 16_000_000;
-
 /// Bytes of a reply.
 pub const REPLY_BYTES: usize = 8;
 

@@ -31,9 +31,15 @@ use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tollgate::SessionOptions;
+use tollgate_conformance::workload::NAME_BYTES;
 
-use crate::request::{MAX_SIZE, MIN_SIZE};
 use crate::ycsb::Workload;
+
+/// The least content of a request: a customer's name.
+pub const MIN_SIZE: usize = NAME_BYTES;
+
+/// The most content of a request: a message, with everything around it, has at most 16 MiB.
+pub const MAX_SIZE: usize = 16_000_000;
 
 /// The most calls that a client keeps in flight.
 pub const MAX_INFLIGHT: usize = 4096;

@@ -22,7 +22,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tollgate_conformance::workload::mix;
 
-use crate::measure::Answer;
+use crate::answer::Answer;
 
 /// Records that the store has from the beginning.
 pub const RECORDS: u64 = 10_000;

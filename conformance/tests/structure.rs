@@ -360,7 +360,9 @@ const UNSAFE_FILES: &[&str] = &[
     "client-libs/shm-abi/src/segment/tests.rs",
     // The index words and entries of a ring.
     "client-libs/shm-abi/src/sync.rs",
-    // The exports of a guest, which the host calls with addresses.
+    // The exports of a guest: their fixed names, and the section of its manifest.
+    "guest-sdk/src/export.rs",
+    // The imports of a guest, which take addresses.
     "guest-sdk/src/wasm.rs",
     // Calls into code that Cranelift emitted, and helpers that such code calls.
     "marshal-codegen/jit/src/helpers.rs",
@@ -375,13 +377,15 @@ const UNSAFE_FILES: &[&str] = &[
     // System calls by number, to check that they kill a confined process.
     "service/policy-host/src/bin/compile-worker.rs",
     // Verbs: memory that a device reads and writes by address.
-    "service/transport-rdma/src/verbs.rs",
     "service/transport-rdma/src/verbs/completions.rs",
     "service/transport-rdma/src/verbs/connection.rs",
+    "service/transport-rdma/src/verbs/device.rs",
+    "service/transport-rdma/src/verbs/domain.rs",
     "service/transport-rdma/src/verbs/lane.rs",
     "service/transport-rdma/src/verbs/memory.rs",
     "service/transport-rdma/src/verbs/pool.rs",
     "service/transport-rdma/src/verbs/queues.rs",
+    "service/transport-rdma/src/verbs/seat.rs",
     "service/transport-rdma/src/verbs/window.rs",
 ];
 

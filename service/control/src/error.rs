@@ -1,7 +1,7 @@
 //! Errors of the store: rejected requests, and failures of the file or the machine.
 
 use crate::limits;
-use crate::model::{Owner, PolicyVersion};
+use crate::policy::{Owner, PolicyVersion};
 use crate::slot::SlotError;
 
 /// The kind of a status that the operator gets.
@@ -202,3 +202,23 @@ from_redb!(
     redb::StorageError,
     redb::CommitError
 );
+
+pub(crate) fn contradiction(what: String) -> StoreError {
+    StoreError::Contradiction { what }
+}
+
+pub(crate) fn full(what: &'static str, limit: usize) -> StoreError {
+    StoreError::Full { what, limit }
+}
+
+pub(crate) fn no_tenant(tenant: &str) -> StoreError {
+    let tenant = tenant.to_owned();
+    StoreError::NoTenant { tenant }
+}
+
+pub(crate) fn no_policy(owner: &Owner, policy: &PolicyVersion) -> StoreError {
+    StoreError::NoPolicy {
+        owner: owner.clone(),
+        policy: policy.clone(),
+    }
+}

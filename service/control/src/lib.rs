@@ -12,21 +12,26 @@
 #![forbid(unsafe_code)]
 
 pub mod audit;
+mod check;
 mod disk;
 mod error;
 mod lent;
 pub mod limits;
 mod model;
 mod pair;
+mod policy;
 mod repeats;
+mod rows;
 mod slot;
 mod store;
+mod tables;
 
 pub use error::{Cause, StoreError};
 pub use model::{
-    ALL, Attachment, Holdings, Isolation, OnFault, Options, Owner, Party, PolicyBytes, PolicyInfo,
-    PolicyVersion, Selection, Side, Target, Token, TokenDigest, hex,
+    ALL, Attachment, Holdings, Isolation, OnFault, Options, Party, PolicyBytes, PolicyInfo,
+    Selection, Side, Target, Token, TokenDigest, hex,
 };
+pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};
 pub use slot::{Candidate, Slot, SlotError, Trial};
 pub use store::Store;

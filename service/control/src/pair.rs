@@ -44,8 +44,7 @@ use serde_json::{Value, json};
 
 use crate::audit::{self, Head};
 use crate::error::StoreError;
-use crate::store;
-use crate::{disk, limits};
+use crate::{check, disk, limits, tables};
 
 /// The file's name in the state directory.
 pub(crate) const FILE: &str = "tollgate.redb";
@@ -459,7 +458,7 @@ fn look_into(file: File) -> Result<Head, String> {
     if overlay.changes().len == 0 {
         return Err("it is empty".to_owned());
     }
-    let mut database = store::builder()
+    let mut database = tables::builder()
         .create_with_backend(overlay)
         .map_err(|error| error.to_string())?;
     match database.check_integrity() {
@@ -467,8 +466,8 @@ fn look_into(file: File) -> Result<Head, String> {
         Ok(false) => return Err("its pages don't match their checksums".to_owned()),
         Err(error) => return Err(error.to_string()),
     }
-    store::check(&database).map_err(|error| error.to_string())?;
-    let line = store::last_record(&database).map_err(|error| error.to_string())?;
+    check::check(&database).map_err(|error| error.to_string())?;
+    let line = tables::last_record(&database).map_err(|error| error.to_string())?;
     audit::head_of(line.as_deref())
 }
 

@@ -1,34 +1,14 @@
-//! The store: eleven tables in one file, every change one transaction.
+//! The store: [tables](crate::tables) in one file, every change one transaction.
 //!
-//! ```text
-//!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
-//!   tenants      tenant                                             -> SHA-256 of its token
-//!   tokens       SHA-256 of a token                                 -> tenant
-//!   retiring     SHA-256 of a token that was rotated                -> (tenant, until when it opens sessions, in ms since 1970)
-//!   modules      SHA-256 of a module                                -> (versions that use it, module)
-//!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
-//!   counters     (owner, policy)                                    -> the last version given out
-//!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
-//!   settings     a setting of the daemon's                          -> what it was set to at run time
-//!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
-//!   audit        "last"                                             -> the audit log's newest line
-//! ```
-//!
-//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
-//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
-//! from before there were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them leaves them alone.
-//!
-//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants exist; every policy's module is in `modules` with the number of
-//! its users, and no other; every version that a slot names is in `policies`; a change and its audit record are one
-//! transaction. A crash or a power cut leaves the state before or after a change, never between. A module is validated
-//! before it is pushed: the store takes its caller's word for that, and only bounds its size.
+//! A change and its audit record are one transaction. A crash or a power cut leaves the state before or after a change, never
+//! between. A module is validated before it is pushed: the store takes its caller's word for that, and only bounds its size.
 //!
 //! The file has a copy beside it, `tollgate.redb.copy`, with the same bytes: see [`crate::pair`] for what a start makes of damaged ones. A change
 //! costs three syncs (the file, its copy, the audit log), pages that don't change aren't written again, and the disk holds everything
 //! twice, three times while a damaged file is made again.
 //!
-//! What the disk gives back is checked at the start: each page has a checksum, each module is compared with its digest, and the invariants above
-//! hold, or the file is damaged ([`check`]). A module is compared with its digest again whenever it is loaded.
+//! What the disk gives back is checked at the start: each page has a checksum, each module is compared with its digest, and the tables'
+//! invariants hold, or the file is damaged ([`crate::check`]). A module is compared with its digest again whenever it is loaded.
 //!
 //! After an error of a file's, a full disk's say, the library answers nothing any more, not even what it has in memory. So the files are closed and opened
 //! again at once, and if they can't be written, they are read only ([`pair::open_to_read`]): applications are let in, policies are found, and each change
@@ -44,75 +24,30 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redb::backends::InMemoryBackend;
 use redb::{
-    Builder, Database, DatabaseError, ReadOnlyTable, ReadTransaction, ReadableDatabase,
-    ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition, TableError,
-    WriteTransaction,
+    Database, DatabaseError, ReadTransaction, ReadableTable, ReadableTableMetadata, StorageBackend,
+    TableDefinition, WriteTransaction,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::audit::{self, Actor, Event, Found, Head, Log, Note, Verification};
-use crate::error::StoreError;
+use crate::check::{check_module, module_lost, sha256};
+use crate::error::{StoreError, full, no_policy, no_tenant};
 use crate::lent::{Held, Lent};
 use crate::limits;
 use crate::model::{
-    ALL, Attachment, Holdings, Options, Owner, Party, PolicyBytes, PolicyInfo, PolicyVersion,
-    Selection, Side, Target, Token, TokenDigest, check_name, check_target, hex,
+    Attachment, Holdings, PolicyBytes, PolicyInfo, Selection, Token, TokenDigest, check_name,
+    check_target, hex,
 };
 use crate::pair::{self, Restored};
-use crate::slot::Slot;
-
-type Digest = [u8; 32];
-
-const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-const TENANTS: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
-const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
-const RETIRING: TableDefinition<Digest, (&str, u64)> = TableDefinition::new("retiring");
-const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
-const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
-const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
-const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
-const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
-const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
-const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
-
-/// Of format 1.
-const ATTACHMENTS_1: TableDefinition<Place1, (u64, u32)> = TableDefinition::new("attachments");
-
-/// Owner, policy, version.
-type PolicyKey = (&'static str, &'static str, u32);
-
-/// The module's digest, and the configuration.
-type PolicyRow = (Digest, Option<&'static [u8]>);
-
-/// Owner, tenant, service, method, side, party, policy.
-type Place = (
-    &'static str,
-    &'static str,
-    &'static str,
-    &'static str,
-    u8,
-    u8,
-    &'static str,
-);
-
-/// Tenant, service, method, side, policy.
-type Place1 = (&'static str, &'static str, &'static str, u8, &'static str);
-
-/// The value of a slot's row, apart from its place in the chain.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Row {
-    slot: Slot,
-    options: Options,
-}
-
-/// The file's layout, as documented above.
-const FORMAT: u32 = 2;
-
-/// The key of the audit log's newest line.
-const LAST: &str = "last";
+use crate::policy::{Owner, PolicyVersion};
+use crate::rows::{
+    attached_to, forget_version, holdings, kept_versions, make_room, names_kept, names_used, put,
+    require_owner, require_owner_in, successor, use_module,
+};
+use crate::tables::{
+    AUDIT, COUNTERS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES, RETIRING, SETTINGS, SLOTS,
+    TENANTS, TOKENS, builder, in_order, key_of, last_record, prepare, table,
+};
 
 /// The daemon's stored configuration, kept across restarts.
 #[derive(Debug)]
@@ -1132,25 +1067,6 @@ fn note(actor: Actor, event: Event, details: Value) -> Note {
     }
 }
 
-fn module_lost(digest: Digest) -> StoreError {
-    let digest = hex(&digest);
-    StoreError::ModuleLost { digest }
-}
-
-fn check_module(digest: Digest, wasm: &[u8]) -> Result<(), StoreError> {
-    match sha256(wasm) == digest {
-        true => Ok(()),
-        false => Err(contradiction(format!(
-            "module {} has other bytes than its digest says",
-            hex(&digest)
-        ))),
-    }
-}
-
-fn contradiction(what: String) -> StoreError {
-    StoreError::Contradiction { what }
-}
-
 fn log_failed(log: &Log, error: IoError) -> StoreError {
     audit_failed(log.path().unwrap_or(Path::new("memory")), error)
 }
@@ -1158,13 +1074,6 @@ fn log_failed(log: &Log, error: IoError) -> StoreError {
 fn audit_failed(path: &Path, error: IoError) -> StoreError {
     let path = path.display().to_string();
     StoreError::Audit { path, error }
-}
-
-/// How the database is opened, wherever it is.
-pub(crate) fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder.set_cache_size(limits::CACHE_BYTES);
-    builder
 }
 
 fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
@@ -1180,284 +1089,9 @@ fn copy_table<K: redb::Key + 'static, V: redb::Value + 'static>(
     Ok(())
 }
 
-/// The audit log's newest line; none in a database without tables, too.
-pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
-    let Some(audit) = table(&database.begin_read()?, AUDIT)? else {
-        return Ok(None);
-    };
-    let line = audit.get(LAST)?;
-    Ok(line.map(|line| line.value().to_owned()))
-}
-
-/// Makes the tables; carries a file of an older format over, and says which that was.
-fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
-    // A start that has nothing to write needs no room.
-    if is_prepared(&database.begin_read()?)? {
-        return Ok(None);
-    }
-    let change = database.begin_write()?;
-    let prepared = (|| {
-        let mut meta = change.open_table(META)?;
-        let found = meta.get("format")?.map(|format| format.value());
-        let found = u32::try_from(found.unwrap_or(FORMAT.into())).unwrap_or(u32::MAX);
-        if !(1..=FORMAT).contains(&found) {
-            return Err(StoreError::Format {
-                path: path.to_owned(),
-                found,
-                expected: FORMAT,
-            });
-        }
-        meta.insert("format", u64::from(FORMAT))?;
-        change.open_table(TENANTS)?;
-        change.open_table(TOKENS)?;
-        change.open_table(RETIRING)?;
-        change.open_table(MODULES)?;
-        change.open_table(POLICIES)?;
-        change.open_table(COUNTERS)?;
-        change.open_table(SLOTS)?;
-        change.open_table(SETTINGS)?;
-        change.open_table(PLACEMENTS)?;
-        change.open_table(AUDIT)?;
-        if found == 1 {
-            carry_over(&change)?;
-        }
-        Ok((found != FORMAT).then_some(found))
-    })();
-    match prepared {
-        Ok(_) => change.commit()?,
-        Err(_) => change.abort()?,
-    }
-    prepared
-}
-
-fn format_of(read: &ReadTransaction) -> Result<Option<u64>, StoreError> {
-    let Some(meta) = table(read, META)? else {
-        return Ok(None);
-    };
-    Ok(meta.get("format")?.map(|format| format.value()))
-}
-
-fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
-    Ok(format_of(read)? == Some(FORMAT.into())
-        && table(read, TENANTS)?.is_some()
-        && table(read, TOKENS)?.is_some()
-        && table(read, RETIRING)?.is_some()
-        && table(read, MODULES)?.is_some()
-        && table(read, POLICIES)?.is_some()
-        && table(read, COUNTERS)?.is_some()
-        && table(read, SLOTS)?.is_some()
-        && table(read, SETTINGS)?.is_some()
-        && table(read, PLACEMENTS)?.is_some()
-        && table(read, AUDIT)?.is_some())
-}
-
-/// Format 1's attachments, each a version that decides under today's default conditions, which are those that it had.
-fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
-    {
-        let old = change.open_table(ATTACHMENTS_1)?;
-        let mut slots = change.open_table(SLOTS)?;
-        for row in old.iter()? {
-            let (key, value) = row?;
-            let ((tenant, service, method, side, name), (place, version)) =
-                (key.value(), value.value());
-            let row = encode(&Slot::enforcing(version), &Options::default())?;
-            let party = Party::Tenant.code();
-            let key = (tenant, tenant, service, method, side, party, name);
-            slots.insert(key, (place, row.as_slice()))?;
-        }
-    }
-    change.delete_table(ATTACHMENTS_1)?;
-    Ok(())
-}
-
-fn encode(slot: &Slot, options: &Options) -> Result<Vec<u8>, StoreError> {
-    let row = Row {
-        slot: slot.clone(),
-        options: options.clone(),
-    };
-    serde_json::to_vec(&row).map_err(|error| StoreError::Unreadable { error })
-}
-
-type KeyOf<'a> = (&'a str, &'a str, &'a str, &'a str, u8, u8, &'a str);
-
-fn key_of<'a>(attachment: &'a Attachment, owner: &'a str) -> KeyOf<'a> {
-    let Target {
-        party,
-        tenant,
-        service,
-        method,
-        side,
-    } = &attachment.target;
-    let (side, party) = (side.code(), party.code());
-    (
-        owner,
-        tenant,
-        service,
-        method,
-        side,
-        party,
-        &attachment.policy,
-    )
-}
-
-fn put(change: &WriteTransaction, attachment: &Attachment) -> Result<(), StoreError> {
-    let owner = attachment.target.owner();
-    if attachment.target.tenant != ALL {
-        let tenant = attachment.target.tenant.clone();
-        require_owner(change, &Owner::Tenant(tenant))?;
-    }
-    let policies = change.open_table(POLICIES)?;
-    for version in attachment.slot.versions() {
-        let name = attachment.policy.as_str();
-        if policies.get((owner.key(), name, version))?.is_none() {
-            let name = name.to_owned();
-            return Err(no_policy(&owner, &PolicyVersion { name, version }));
-        }
-    }
-    let mut slots = change.open_table(SLOTS)?;
-    let key = key_of(attachment, owner.key());
-    let place = slots.get(key)?.map(|row| row.value().0);
-    let place = match place {
-        Some(place) => place,
-        None => {
-            if attached_to(&slots, &owner)?.len() >= limits::MAX_ATTACHMENTS {
-                return Err(full("attachments of this owner", limits::MAX_ATTACHMENTS));
-            }
-            next_place(change)?
-        }
-    };
-    let row = encode(&attachment.slot, &attachment.options)?;
-    slots.insert(key, (place, row.as_slice()))?;
-    Ok(())
-}
-
-/// Rows as attachments, in the order in which they were attached.
-fn in_order(
-    rows: redb::Range<'_, Place, (u64, &'static [u8])>,
-) -> Result<Vec<Attachment>, StoreError> {
-    let mut placed = Vec::new();
-    for row in rows {
-        let (key, value) = row?;
-        let ((_, tenant, service, method, side, party, name), (place, row)) =
-            (key.value(), value.value());
-        let target = Target {
-            party: Party::from_code(party),
-            tenant: tenant.to_owned(),
-            service: service.to_owned(),
-            method: method.to_owned(),
-            side: Side::from_code(side),
-        };
-        let row = serde_json::from_slice(row).map_err(|error| StoreError::Unreadable { error });
-        let Row { slot, options } = row?;
-        let policy = name.to_owned();
-        placed.push((
-            place,
-            Attachment {
-                target,
-                policy,
-                slot,
-                options,
-            },
-        ));
-    }
-    placed.sort_by_key(|(place, _)| *place);
-    Ok(placed
-        .into_iter()
-        .map(|(_, attachment)| attachment)
-        .collect())
-}
-
-fn attached_to(
-    slots: &impl ReadableTable<Place, (u64, &'static [u8])>,
-    owner: &Owner,
-) -> Result<Vec<Attachment>, StoreError> {
-    let after = successor(owner.key());
-    let (first, last) = (owner.key(), after.as_str());
-    in_order(slots.range((first, "", "", "", 0, 0, "")..(last, "", "", "", 0, 0, ""))?)
-}
-
-fn names_used(
-    counters: &impl ReadableTable<(&'static str, &'static str), u32>,
-    owner: &str,
-) -> Result<usize, StoreError> {
-    let after = successor(owner);
-    Ok(counters.range((owner, "")..(after.as_str(), ""))?.count())
-}
-
-/// The names of an owner's policies that have a version.
-fn names_kept(
-    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
-    owner: &str,
-) -> Result<BTreeSet<String>, StoreError> {
-    Ok(versions_of(policies, owner)?
-        .into_iter()
-        .map(|of| of.name)
-        .collect())
-}
-
-/// All versions of an owner's policies.
-fn versions_of(
-    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
-    owner: &str,
-) -> Result<Vec<PolicyVersion>, StoreError> {
-    let after = successor(owner);
-    let rows = policies.range((owner, "", 0)..(after.as_str(), "", 0))?;
-    let version = |row: Result<(redb::AccessGuard<'_, PolicyKey>, _), redb::StorageError>| {
-        let (key, _) = row?;
-        let (_, name, version) = key.value();
-        let name = name.to_owned();
-        Ok(PolicyVersion { name, version })
-    };
-    rows.map(version).collect()
-}
-
-/// The versions of one policy, oldest first.
-fn kept_versions(
-    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
-    owner: &str,
-    name: &str,
-) -> Result<Vec<u32>, StoreError> {
-    let rows = policies.range((owner, name, 0)..=(owner, name, u32::MAX))?;
-    rows.map(|row| Ok(row?.0.value().2)).collect()
-}
-
-/// What a tenant has, and what the provider has for it alone.
-fn holdings(
-    policies: &impl ReadableTable<PolicyKey, PolicyRow>,
-    slots: &impl ReadableTable<Place, (u64, &'static [u8])>,
-    tenant: &str,
-) -> Result<Holdings, StoreError> {
-    let mut attachments = attached_to(slots, &Owner::Tenant(tenant.to_owned()))?;
-    let of_provider = attached_to(slots, &Owner::Provider)?;
-    attachments.extend(
-        of_provider
-            .into_iter()
-            .filter(|a| a.target.tenant == tenant),
-    );
-    Ok(Holdings {
-        policies: versions_of(policies, tenant)?,
-        attachments,
-    })
-}
-
 /// The names of policies, each once.
 fn names_of(policies: &[PolicyVersion]) -> BTreeSet<&str> {
     policies.iter().map(|policy| policy.name.as_str()).collect()
-}
-
-/// Takes a version out, and its module if nobody else has it.
-fn forget_version(
-    change: &WriteTransaction,
-    owner: &str,
-    policy: &PolicyVersion,
-) -> Result<(), StoreError> {
-    let mut policies = change.open_table(POLICIES)?;
-    let removed = policies.remove((owner, policy.name.as_str(), policy.version))?;
-    let digest = removed.map(|row| row.value().0);
-    match digest {
-        Some(digest) => drop_module(change, digest),
-        None => Ok(()),
-    }
 }
 
 fn check_grace(grace: Duration) -> Result<(), StoreError> {
@@ -1480,81 +1114,6 @@ fn unix_ms() -> u64 {
     now.map_or(0, |now| now.as_millis() as u64)
 }
 
-/// The least string above `text`.
-fn successor(text: &str) -> String {
-    format!("{text}\0")
-}
-
-/// The next place at the end of a chain: one sequence for all, so that places only grow.
-fn next_place(change: &WriteTransaction) -> Result<u64, StoreError> {
-    let mut meta = change.open_table(META)?;
-    let place = meta.get("sequence")?.map_or(0, |next| next.value());
-    meta.insert("sequence", place + 1)?;
-    Ok(place)
-}
-
-/// Drops the oldest version that no slot needs if the policy has as many as are kept.
-fn make_room(change: &WriteTransaction, owner: &Owner, name: &str) -> Result<(), StoreError> {
-    let kept = kept_versions(&change.open_table(POLICIES)?, owner.key(), name)?;
-    if kept.len() < limits::MAX_VERSIONS {
-        return Ok(());
-    }
-    let attached = attached_to(&change.open_table(SLOTS)?, owner)?;
-    let in_use = |version: u32| {
-        let of_this_policy = attached.iter().filter(|a| a.policy == name);
-        of_this_policy
-            .flat_map(|a| a.slot.versions())
-            .any(|v| v == version)
-    };
-    let oldest = kept.into_iter().find(|version| !in_use(*version));
-    let oldest =
-        oldest.ok_or_else(|| full("attached versions of this policy", limits::MAX_VERSIONS))?;
-    let oldest = PolicyVersion {
-        name: name.to_owned(),
-        version: oldest,
-    };
-    forget_version(change, owner.key(), &oldest)
-}
-
-/// Counts one more user of a module; stores it if it is the first.
-fn use_module(change: &WriteTransaction, digest: Digest, wasm: &[u8]) -> Result<(), StoreError> {
-    let mut modules = change.open_table(MODULES)?;
-    let users = modules.get(digest)?.map_or(0, |row| row.value().0);
-    modules.insert(digest, (users + 1, wasm))?;
-    Ok(())
-}
-
-/// Counts one user of a module less; forgets it after the last.
-fn drop_module(change: &WriteTransaction, digest: Digest) -> Result<(), StoreError> {
-    let mut modules = change.open_table(MODULES)?;
-    let left = modules.remove(digest)?.map(|row| {
-        let (users, wasm) = row.value();
-        (users.saturating_sub(1), wasm.to_vec())
-    });
-    if let Some((users @ 1.., wasm)) = left {
-        modules.insert(digest, (users, wasm.as_slice()))?;
-    }
-    Ok(())
-}
-
-/// The provider is always there.
-fn require_owner(change: &WriteTransaction, owner: &Owner) -> Result<(), StoreError> {
-    require_owner_in(&change.open_table(TENANTS)?, owner)
-}
-
-fn require_owner_in(
-    tenants: &impl ReadableTable<&'static str, Digest>,
-    owner: &Owner,
-) -> Result<(), StoreError> {
-    let Owner::Tenant(tenant) = owner else {
-        return Ok(());
-    };
-    match tenants.get(tenant.as_str())? {
-        Some(_) => Ok(()),
-        None => Err(no_tenant(tenant)),
-    }
-}
-
 fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), StoreError> {
     if bytes <= limit {
         Ok(())
@@ -1563,141 +1122,13 @@ fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), Stor
     }
 }
 
-fn full(what: &'static str, limit: usize) -> StoreError {
-    StoreError::Full { what, limit }
-}
-
-fn no_tenant(tenant: &str) -> StoreError {
-    let tenant = tenant.to_owned();
-    StoreError::NoTenant { tenant }
-}
-
-fn no_policy(owner: &Owner, policy: &PolicyVersion) -> StoreError {
-    StoreError::NoPolicy {
-        owner: owner.clone(),
-        policy: policy.clone(),
-    }
-}
-
-fn sha256(bytes: &[u8]) -> Digest {
-    Sha256::digest(bytes).into()
-}
-
-/// Compares what tables say of each other, and modules with their digests: the invariants that are documented above. For a database that is only
-/// looked at: it may be of any format, or have no tables yet.
-pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
-    let read = database.begin_read()?;
-    if format_of(&read)?.is_some_and(|format| !(1..=u64::from(FORMAT)).contains(&format)) {
-        // What it promises is another daemon's business.
-        return Ok(());
-    }
-    let (Some(tenants), Some(tokens)) = (table(&read, TENANTS)?, table(&read, TOKENS)?) else {
-        return Ok(());
-    };
-    let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
-        return Ok(());
-    };
-    let mut turned = BTreeMap::new();
-    for row in tokens.iter()? {
-        let (digest, tenant) = row?;
-        turned.insert(tenant.value().to_owned(), digest.value());
-    }
-    if turned.len() as u64 != tokens.len()? {
-        return Err(contradiction("two tokens are of one tenant".to_owned()));
-    }
-    for row in tenants.iter()? {
-        let (tenant, digest) = row?;
-        if turned.remove(tenant.value()) != Some(digest.value()) {
-            let what = format!("tenant {:?} has no token, or another one", tenant.value());
-            return Err(contradiction(what));
-        }
-    }
-    if let Some(tenant) = turned.keys().next() {
-        let what = format!("a token is of tenant {tenant:?}, who doesn't exist");
-        return Err(contradiction(what));
-    }
-    if let Some(retiring) = table(&read, RETIRING)? {
-        check_retiring(&retiring, &tenants, &tokens)?;
-    }
-    check_users(&policies, &modules)?;
-    let Some(slots) = table(&read, SLOTS)? else {
-        return Ok(());
-    };
-    for attachment in in_order(slots.iter()?)? {
-        let owner = attachment.target.owner();
-        for version in attachment.slot.versions() {
-            let name = attachment.policy.clone();
-            if policies.get((owner.key(), &*name, version))?.is_none() {
-                return Err(no_policy(&owner, &PolicyVersion { name, version }));
-            }
-        }
-    }
-    Ok(())
-}
-
-fn check_retiring(
-    retiring: &ReadOnlyTable<Digest, (&'static str, u64)>,
-    tenants: &ReadOnlyTable<&'static str, Digest>,
-    tokens: &ReadOnlyTable<Digest, &'static str>,
-) -> Result<(), StoreError> {
-    for row in retiring.iter()? {
-        let (digest, row) = row?;
-        let (tenant, _) = row.value();
-        if tenants.get(tenant)?.is_none() {
-            let what = format!("a token that ends is of tenant {tenant:?}, who doesn't exist");
-            return Err(contradiction(what));
-        }
-        if tokens.get(digest.value())?.is_some() {
-            let what = format!("a token of tenant {tenant:?} ends and doesn't");
-            return Err(contradiction(what));
-        }
-    }
-    Ok(())
-}
-
-fn check_users(
-    policies: &ReadOnlyTable<PolicyKey, PolicyRow>,
-    modules: &ReadOnlyTable<Digest, (u32, &'static [u8])>,
-) -> Result<(), StoreError> {
-    let mut users: BTreeMap<Digest, u32> = BTreeMap::new();
-    for row in policies.iter()? {
-        *users.entry(row?.1.value().0).or_default() += 1;
-    }
-    for row in modules.iter()? {
-        let (digest, row) = row?;
-        let (digest, (count, wasm)) = (digest.value(), row.value());
-        check_module(digest, wasm)?;
-        let used = users.remove(&digest).unwrap_or(0);
-        if used != count {
-            let digest = hex(&digest);
-            let what = format!("module {digest} has {count} users, and {used} policies use it");
-            return Err(contradiction(what));
-        }
-    }
-    match users.into_keys().next() {
-        Some(digest) => Err(module_lost(digest)),
-        None => Ok(()),
-    }
-}
-
-/// `None`: there is no such table.
-fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
-    read: &ReadTransaction,
-    table: TableDefinition<K, V>,
-) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
-    match read.open_table(table) {
-        Err(TableError::TableDoesNotExist(_)) => Ok(None),
-        opened => Ok(Some(opened?)),
-    }
-}
-
 #[cfg(test)]
 impl Store {
-    /// Checks the invariants that are documented above.
+    /// Checks the tables' invariants.
     #[track_caller]
     pub(crate) fn check_invariants(&self) {
         self.database
-            .look(check)
+            .look(crate::check::check)
             .expect("what is changed keeps the invariants");
     }
 }

@@ -18,6 +18,7 @@ use tollgate_control::limits::CPU_US;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_telemetry::sampling::MILLION;
 
+pub use crate::config::source::Source;
 use crate::config::{Config, ConfigError};
 use crate::limits::{
     MAX_CORE, MAX_KEPT_SPANS, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS,
@@ -217,30 +218,6 @@ impl Setting {
         match (self.write)(config, text) {
             true => self.check(config),
             false => Err(self.refuse(text.to_owned())),
-        }
-    }
-}
-
-/// Where a setting's value comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// The built-in value.
-    Default,
-    /// The configuration file.
-    File,
-    /// The daemon's command line.
-    CommandLine,
-    /// `tollgate daemon set`.
-    RunTime,
-}
-
-impl Source {
-    fn name(self) -> &'static str {
-        match self {
-            Source::Default => "default",
-            Source::File => "file",
-            Source::CommandLine => "command line",
-            Source::RunTime => "run time",
         }
     }
 }

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use tollgate_shm_abi::status::Code;
 
-use crate::calls::{CALLERS_SIDE, Call, CallKey, SERVERS_SIDE};
+use crate::calls::{CALLERS_SIDE, Call, SERVERS_SIDE};
+use crate::engine::Engine;
+use crate::ids::{CallKey, LinkId, Origin, SessionId};
 use crate::limits::SENT_AT_ONCE_BYTES;
+use crate::output::Output;
+use crate::routes::{Encoding, End, Steering, Target};
 use crate::state::{Event, Stage, State};
-use crate::tables::{
-    Encoding, End, Ended, Engine, LinkId, Origin, Output, SessionId, Status, Steering, Target,
-    Verdict,
-};
+use crate::status::{Ended, Status, Verdict};
 
 /// Whether an application may answer a call.
 enum Answerable {

@@ -1,119 +1,17 @@
 //! The table of calls: slots with generations, so that a late answer never meets another call.
 //!
-//! ```text
-//!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |
-//! ```
-//!
-//! The birth is the engine's in which the call began, so keys are unique in a process, and a call keeps its own when
-//! [another engine](crate::Parcel) goes on with it: peers and applications know it by that. There it has a place as any other,
-//! and is found through a table that is looked into only when the key isn't one of the engine's own, and only if there are
-//! such calls.
+//! A call keeps its [key](CallKey) when [another engine](crate::Parcel) goes on with it: peers and applications know it by that.
+//! There it has a place as any other, and is found through a table that is looked into only when the key isn't one of the
+//! engine's own, and only if there are such calls.
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-
-use crate::limits::{MAX_BIRTHS, MAX_CALLS};
+use crate::ids::{Birth, CallKey, Origin, ServiceId};
+use crate::limits::MAX_CALLS;
+use crate::routes::{Encoding, Steering, Target};
 use crate::state::{Event, State};
-use crate::streams::Stream;
-use crate::tables::{Encoding, Ended, Origin, ServiceId, Steering, Target};
-
-/// Of a key's lower half, the bits that are the slot's.
-const SLOT_BITS: u32 = 18;
-
-/// As many slots as keys can name: an engine that takes back what another one has no room for may have more than it admits.
-pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
-
-const _: () = assert!(MAX_SLOTS >= 2 * MAX_CALLS);
-const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
-
-/// Tells the engines of a process apart, those that have ended included.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "u16", into = "u16")]
-pub struct Birth(u16);
-
-impl Birth {
-    /// The one of this number; `None`: there aren't so many ([`MAX_BIRTHS`]).
-    pub fn new(number: u32) -> Option<Self> {
-        let number = u16::try_from(number).ok()?;
-        (usize::from(number) < MAX_BIRTHS).then_some(Self(number))
-    }
-
-    /// Its number.
-    pub fn number(self) -> u32 {
-        self.0.into()
-    }
-
-    fn bits(self) -> u32 {
-        u32::from(self.0) << SLOT_BITS
-    }
-}
-
-impl TryFrom<u16> for Birth {
-    type Error = String;
-
-    fn try_from(number: u16) -> Result<Self, String> {
-        let birth = Birth::new(number.into());
-        birth.ok_or_else(|| format!("{number} is no engine's birth: there are {MAX_BIRTHS}"))
-    }
-}
-
-impl From<Birth> for u16 {
-    fn from(birth: Birth) -> Self {
-        birth.0
-    }
-}
-
-/// Names one call of one engine: a slot and the generation of its use.
-///
-/// It is also what peers and serving applications are given as the call's number, so it is checked on the way back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(from = "u64", into = "u64")]
-pub struct CallKey {
-    /// And the birth above it.
-    slot: u32,
-    generation: u32,
-}
-
-impl CallKey {
-    /// The number that travels in descriptors and frames.
-    pub fn to_wire(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.slot)
-    }
-
-    /// The key that a peer or application claims; whether it names a live call, the table knows.
-    pub fn from_wire(wire: u64) -> Self {
-        Self {
-            slot: wire as u32,
-            generation: (wire >> 32) as u32,
-        }
-    }
-
-    /// The engine in which the call began.
-    pub fn birth(self) -> Birth {
-        Birth((self.slot >> SLOT_BITS) as u16)
-    }
-
-    /// The next use of the same slot.
-    fn next(self) -> Self {
-        Self {
-            generation: self.generation.wrapping_add(1),
-            ..self
-        }
-    }
-}
-
-impl From<u64> for CallKey {
-    fn from(wire: u64) -> Self {
-        Self::from_wire(wire)
-    }
-}
-
-impl From<CallKey> for u64 {
-    fn from(key: CallKey) -> Self {
-        key.to_wire()
-    }
-}
+use crate::status::Ended;
+use crate::streams::queues::Stream;
 
 /// Of [`Call::judged_in`].
 pub(crate) const CALLERS_SIDE: usize = 0;
@@ -222,10 +120,7 @@ impl<M> Calls<M> {
     fn take_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len() as u32;
-            let key = CallKey {
-                slot: self.birth.bits() | slot,
-                generation: 0,
-            };
+            let key = CallKey::first(self.birth, slot);
             self.slots.push(Slot { key, call: None });
             slot
         })
@@ -254,7 +149,7 @@ impl<M> Calls<M> {
     #[inline]
     pub(crate) fn slot_of(&self, key: CallKey) -> Option<u32> {
         // Of another birth it is beyond all slots.
-        let slot = key.slot ^ self.birth.bits();
+        let slot = key.slot_under(self.birth);
         match self.slots.get(slot as usize) {
             Some(place) if place.key == key => Some(slot),
             _ if self.adopted.is_empty() => None,
@@ -269,7 +164,7 @@ impl<M> Calls<M> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call<M>> {
-        let slot = (key.slot ^ self.birth.bits()) as usize;
+        let slot = key.slot_under(self.birth) as usize;
         if self.slots.get(slot).is_some_and(|place| place.key == key) {
             return self.slots[slot].call.as_mut();
         }
@@ -282,7 +177,7 @@ impl<M> Calls<M> {
 
     #[inline]
     pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
-        let slot = (key.slot ^ self.birth.bits()) as usize;
+        let slot = key.slot_under(self.birth) as usize;
         match self.slots.get(slot) {
             Some(place) if place.key == key => place.call.as_ref(),
             _ if self.adopted.is_empty() => None,
@@ -344,7 +239,7 @@ impl<M> Calls<M> {
         let used = calls.into_iter();
         let used = used.map(|(key, place, call)| (key, place.unwrap_or(key), Some(call)));
         for (key, place, call) in unused.chain(used) {
-            let slot = place.slot ^ birth.bits();
+            let slot = place.slot_under(birth);
             if slots
                 .get_mut(slot as usize)?
                 .replace(Slot { key, call })
@@ -362,7 +257,7 @@ impl<M> Calls<M> {
         let slots: Vec<Slot<M>> = slots.into_iter().collect::<Option<_>>()?;
         // One that has come back may be where it was.
         let twice = |(key, its): (&CallKey, &Adopted)| {
-            let own = key.slot ^ birth.bits();
+            let own = key.slot_under(birth);
             let there = slots.get(own as usize);
             own != its.slot && there.is_some_and(|there| there.key == *key)
         };
@@ -372,7 +267,7 @@ impl<M> Calls<M> {
         Some(Self {
             birth,
             slots,
-            free: free.iter().map(|key| key.slot ^ birth.bits()).collect(),
+            free: free.iter().map(|key| key.slot_under(birth)).collect(),
             adopted,
         })
     }
@@ -384,10 +279,7 @@ impl<M> Calls<M> {
         }
         self.birth = birth;
         for (place, slot) in self.slots.iter_mut().zip(0u32..) {
-            let next = CallKey {
-                slot: birth.bits() | slot,
-                generation: 0,
-            };
+            let next = CallKey::first(birth, slot);
             match &place.call {
                 Some(_) => drop(self.adopted.insert(place.key, Adopted { slot, next })),
                 None => place.key = next,
@@ -399,21 +291,5 @@ impl<M> Calls<M> {
     pub(crate) fn select(&self, keep: impl Fn(&Call<M>) -> bool) -> Vec<CallKey> {
         let selected = self.iter().filter(|(_, call)| keep(call));
         selected.map(|(key, _)| key).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_birth_is_a_small_number() {
-        let last = MAX_BIRTHS as u32 - 1;
-        assert_eq!(Birth::new(last).map(Birth::number), Some(last));
-        assert_eq!(Birth::new(last + 1), None);
-        assert!(Birth::try_from(u16::MAX).is_err());
-        let key = CallKey::from_wire(u64::MAX);
-        assert_eq!(key.birth().number(), last);
-        assert_eq!(CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(), Birth(0));
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! Everything here is a function of its arguments, time and the call's key included.
 
-use crate::calls::CallKey;
+use crate::ids::CallKey;
 
 /// Whose policy it is, and where in a chain it stands: the order of a chain is the order of this type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

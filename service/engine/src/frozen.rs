@@ -47,13 +47,14 @@ use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Window;
 
-use crate::calls::{Birth, Call, CallKey};
+use crate::calls::Call;
+use crate::engine::Engine;
+use crate::ids::{Birth, CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
+use crate::routes::{Encoding, MethodChains, Route, RouteTarget, Target};
 use crate::state::{Stage, State};
-use crate::streams::{Stream, What};
-use crate::tables::{
-    ChainId, Encoding, Engine, Link, LinkId, MethodChains, Origin, Route, RouteTarget, Service,
-    ServiceId, Session, SessionId, Status, Target,
-};
+use crate::status::Status;
+use crate::streams::queues::{Stream, What};
+use crate::tables::{Link, Service, Session};
 
 mod thaw;
 

@@ -28,14 +28,19 @@
 mod answers;
 mod calls;
 pub mod chain;
+mod engine;
 pub mod fair;
 mod frozen;
+mod ids;
 pub mod limits;
+mod output;
 mod overload;
 mod parcel;
 mod requests;
+mod routes;
 pub mod slots;
 pub mod state;
+mod status;
 mod streams;
 mod tables;
 mod timer;
@@ -44,13 +49,12 @@ mod waiting;
 #[cfg(test)]
 mod tests;
 
-pub use calls::{Birth, CallKey};
+pub use engine::Engine;
 pub use frozen::{Frozen, Unportable};
+pub use ids::{Birth, CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
+pub use output::{Admission, Direction, Expected, Output, Served, Serving, Submission};
 pub use parcel::{Parcel, Renamed, Wanted};
+pub use routes::{Encoding, End, MethodChains, Route, RouteTarget, Steering};
 pub use state::Stage;
+pub use status::{Ended, Status, Verdict};
 pub use streams::{ExpectedRequest, Unfit};
-pub use tables::{
-    Admission, ChainId, Direction, Encoding, End, Ended, Engine, Expected, LinkId, MethodChains,
-    Origin, Output, Route, RouteTarget, Served, ServiceId, Serving, SessionId, Status, Steering,
-    Submission, Verdict,
-};

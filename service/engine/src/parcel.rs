@@ -14,13 +14,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::calls::{Call, CallKey, MAX_SLOTS};
+use crate::calls::Call;
+use crate::engine::Engine;
 use crate::frozen::Unportable;
+use crate::ids::{CallKey, ChainId, LinkId, MAX_SLOTS, Origin, ServiceId, SessionId};
 use crate::limits::MAX_CALLS;
-use crate::tables::{
-    ChainId, Engine, Link, LinkId, MethodChains, Origin, RouteTarget, Service, ServiceId, Session,
-    SessionId, Target,
-};
+use crate::routes::{MethodChains, RouteTarget, Target};
+use crate::tables::{Link, Service, Session};
 
 /// A link that no engine has: where what was to be sent to one that is gone leads.
 const NOWHERE: LinkId = LinkId(u32::MAX);

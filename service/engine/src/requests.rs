@@ -2,17 +2,19 @@
 
 use tollgate_shm_abi::status::Code;
 
-use crate::calls::{Call, CallKey};
+use crate::calls::Call;
+use crate::engine::Engine;
+use crate::ids::{CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
 use crate::limits::{
     MAX_CALLS, MAX_DEADLINE_NS, MAX_OUTSTANDING_PER_SESSION, MAX_WAITING_BYTES_PER_LINK,
     MAX_WAITING_PER_LINK,
 };
+use crate::output::{Admission, Output, Submission};
+use crate::routes::{Encoding, End, RouteTarget, Target};
 use crate::state::{Event, Stage, State};
-use crate::streams::Stream;
-use crate::tables::{
-    Admission, ChainId, Encoding, End, Ended, Engine, LinkId, Origin, Output, RouteTarget, Server,
-    ServiceId, Session, SessionId, Status, Submission, Target,
-};
+use crate::status::{Ended, Status};
+use crate::streams::queues::Stream;
+use crate::tables::{Server, Session};
 
 impl<M> Engine<M> {
     /// An application posted a call to one of its method handles.

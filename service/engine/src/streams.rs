@@ -9,126 +9,25 @@
 //! a reply meets, in the order in which its direction was sent. One message of a call is on its way at a time, of whichever direction, so
 //! there is at most one that a chain has; the others wait here. Messages for a link that [is behind](Engine::set_behind) wait, too.
 //!
-//! Invariants: a queue has no more than its [`Window`], which its reader opens; a status waits for the responses before it; who
+//! Invariants: a queue has no more than its [`Window`](tollgate_shm_abi::stream::Window), which its reader opens; a status waits for the responses before it; who
 //! has answered is sent no further requests.
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use tollgate_shm_abi::status::Code;
-use tollgate_shm_abi::stream::{Credit, Window};
+use tollgate_shm_abi::stream::Credit;
 
-use crate::calls::{Call, CallKey};
+use crate::calls::Call;
+use crate::engine::Engine;
+use crate::ids::{CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
 use crate::limits::STREAMS_BEFORE_SWEEP;
+use crate::output::{Direction, Output};
+use crate::routes::{Encoding, End, Target};
 use crate::state::{Event, Stage, State};
-use crate::tables::{
-    ChainId, Direction, Encoding, End, Engine, LinkId, Origin, Output, ServiceId, SessionId,
-    Status, Target,
-};
+use crate::status::Status;
+use crate::streams::queues::{Stream, Waiting, What};
 
-/// What a message is of its stream.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    Request {
-        more: bool,
-        charge: u32,
-    },
-    Response {
-        charge: u32,
-    },
-    /// The last response, which is the call's answer.
-    Reply,
-}
-
-impl What {
-    /// What it counts in a direction's window.
-    fn charge(self, of: Direction) -> Option<u32> {
-        match (self, of) {
-            (What::Request { charge, .. }, Direction::Requests) => Some(charge),
-            (What::Response { charge }, Direction::Responses) => Some(charge),
-            _ => None,
-        }
-    }
-}
-
-pub(crate) struct Waiting<M> {
-    pub(crate) what: What,
-    /// `None`: there are no further requests.
-    pub(crate) message: Option<M>,
-}
-
-/// What a call has more than one request and one answer.
-pub(crate) struct Stream<M> {
-    pub(crate) requests: VecDeque<Waiting<M>>,
-    pub(crate) responses: VecDeque<Waiting<M>>,
-    pub(crate) requests_sent: Window,
-    pub(crate) responses_sent: Window,
-    /// The caller may send further requests.
-    pub(crate) more: bool,
-    /// The method's handle at its server, once delivered.
-    pub(crate) served_as: u32,
-    pub(crate) passing: Option<What>,
-    /// How the call ends once its responses have been handed on.
-    pub(crate) ending: Option<Status>,
-    /// Its link knows that it waits.
-    pub(crate) waits_for_link: bool,
-    /// Whose turn it is when both directions have something.
-    pub(crate) response_next: bool,
-}
-
-impl<M> Stream<M> {
-    pub(crate) fn new(more: bool) -> Box<Self> {
-        Box::new(Self {
-            requests: VecDeque::new(),
-            responses: VecDeque::new(),
-            requests_sent: Window::default(),
-            responses_sent: Window::default(),
-            more,
-            served_as: 0,
-            passing: None,
-            ending: None,
-            waits_for_link: false,
-            response_next: false,
-        })
-    }
-
-    /// What it holds, when the call ends.
-    pub(crate) fn into_messages(self) -> impl Iterator<Item = M> {
-        let waiting = self.requests.into_iter().chain(self.responses);
-        waiting.filter_map(|waiting| waiting.message)
-    }
-
-    /// A reader says that it has consumed so much. What of that can be true: what waits here, or has a chain, hasn't come to it.
-    fn consumed(&mut self, of: Direction, said: Credit) -> Credit {
-        let (window, queue) = match of {
-            Direction::Requests => (&mut self.requests_sent, &self.requests),
-            Direction::Responses => (&mut self.responses_sent, &self.responses),
-        };
-        let (mut messages, mut bytes) = (window.messages(), window.bytes());
-        let queued = queue.iter().filter(|waiting| waiting.message.is_some());
-        let here = queued.map(|waiting| waiting.what).chain(self.passing);
-        for charge in here.filter_map(|what| what.charge(of)) {
-            messages = messages.saturating_sub(1);
-            bytes = bytes.saturating_sub(charge.into());
-        }
-        window.give_back(Credit {
-            messages: said.messages.min(messages),
-            bytes: u64::from(said.bytes).min(bytes) as u32,
-        })
-    }
-
-    fn next(&mut self, may_request: bool, may_respond: bool) -> Option<Waiting<M>> {
-        let response = may_respond && !self.responses.is_empty();
-        let request = may_request && !self.requests.is_empty();
-        let is_response = response && (self.response_next || !request);
-        self.response_next = !is_response;
-        match is_response {
-            true => self.responses.pop_front(),
-            false if request => self.requests.pop_front(),
-            false => None,
-        }
-    }
-}
+pub(crate) mod queues;
 
 /// What a correct library or daemon doesn't send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use tollgate_shm_abi::stream::Credit;
 use crate::frozen::tests::{freeze, thaw};
 use crate::limits::*;
 use crate::parcel::tests::{OTHERS, inhabit};
-use crate::tables::*;
-use crate::{Birth, CallKey, Renamed, Stage, Unfit, Wanted};
+use crate::{Renamed, Stage, Unfit, Wanted};
+use crate::{engine::*, ids::*, output::*, routes::*, status::*};
 
 pub(crate) const APP: SessionId = SessionId(1);
 pub(crate) const SERVER: SessionId = SessionId(2);

@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::calls::CallKey;
+use crate::ids::CallKey;
 use crate::limits::{OLDEST_EVERY, PRIORITIES};
 
 /// The queue of one link. Its length is bounded by whoever adds to it.

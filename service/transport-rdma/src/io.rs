@@ -17,13 +17,13 @@ mod connect;
 mod poller;
 mod receive;
 mod send;
+mod watch;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::epoll;
 use rustix::io::Errno;
 use tollgate_shm_abi::heap::Block;
 use tollgate_transport::{
@@ -32,13 +32,15 @@ use tollgate_transport::{
 };
 
 pub use connect::RdmaListener;
-pub use poller::{Door, LinkId, Poller, PollerOptions, Uses};
+pub use poller::{Door, Poller, PollerOptions, Uses};
 
 use self::poller::Membership;
+use self::watch::{CHANNEL, call, new_epoll, watch_for};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
+use crate::link_id::LinkId;
 use crate::plan::{Element, Step};
 use crate::ring::{Reader, Writer};
 use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Queues, Rdma};
@@ -591,27 +593,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-/// What an event of an epoll's says: something of a completion channel, another poller has found something, or the connection of the link of this
-/// number has to say something.
-const CHANNEL: u64 = 0;
-const BELL: u64 = 1;
-const FIRST_LINK: u64 = 2;
-
 impl Watch {
     fn own() -> Result<Watch, RdmaError> {
         Ok(Watch::Own(new_epoll()?))
     }
-}
-
-fn new_epoll() -> Result<OwnedFd, RdmaError> {
-    epoll::create(epoll::CreateFlags::CLOEXEC).map_err(call("creating an epoll"))
-}
-
-fn watch_for(watch: &OwnedFd, what: BorrowedFd<'_>, number: u64) -> Result<(), RdmaError> {
-    let data = epoll::EventData::new_u64(number);
-    epoll::add(watch, what, data, epoll::EventFlags::IN).map_err(call("watching a connection"))
-}
-
-fn call(doing: &'static str) -> impl Fn(Errno) -> RdmaError {
-    move |errno| RdmaError::Call { doing, errno }
 }

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, [`mod@ring`] is
-//! the one-sided path, `verbs/lane.rs` is what the link marshals into, `verbs.rs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
+//! the one-sided path, `verbs/lane.rs` is what the link marshals into, `verbs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
 //! without it [`probe`] says so.
 //!
 //! A link has queues of its own, or shares those of a `Poller`: one completion queue per pool of links, and receives that are anybody's, with bounds that
@@ -29,6 +29,8 @@ pub mod flow;
 mod io;
 pub mod limits;
 #[cfg(feature = "verbs")]
+mod link_id;
+#[cfg(feature = "verbs")]
 mod named;
 pub mod plan;
 #[cfg_attr(
@@ -44,9 +46,9 @@ pub mod wire;
 pub use counts::Counts;
 pub use error::RdmaError;
 #[cfg(feature = "verbs")]
-pub use io::{
-    Door, Landing, LinkId, Poller, PollerOptions, RdmaLink, RdmaListener, RdmaOptions, Uses,
-};
+pub use io::{Door, Landing, Poller, PollerOptions, RdmaLink, RdmaListener, RdmaOptions, Uses};
+#[cfg(feature = "verbs")]
+pub use link_id::LinkId;
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 

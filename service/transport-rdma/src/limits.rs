@@ -108,6 +108,9 @@ pub const MIN_RING_BYTES: u32 = 4 * MESSAGE_BYTES as u32;
 /// Most bytes of a ring.
 pub const MAX_RING_BYTES: u32 = 64 << 20;
 
+/// Where a ring begins in its window: behind a page with both ends' words.
+pub const RING_AT: usize = 4096;
+
 /// Bytes of a huge page, which buffers are made of where the host has set some aside, and little of them is wasted.
 pub const HUGE_PAGE: usize = 2 << 20;
 
@@ -167,7 +170,7 @@ pub(crate) fn pool_bytes(links: u16) -> usize {
 pub fn pinned_bytes(links: usize, ring_bytes: u32, pool: Option<u16>) -> usize {
     let ring = match ring_bytes {
         0 => 0,
-        bytes => crate::ring::RING_AT + bytes as usize,
+        bytes => RING_AT + bytes as usize,
     };
     let messages = match pool {
         None => links * (usize::from(RECEIVES) * MESSAGE_BYTES + LANE_BYTES),

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::LinkId;
 use crate::error::RdmaError;
+use crate::link_id::LinkId;
 
 pub(crate) struct Named {
     state: Mutex<State>,

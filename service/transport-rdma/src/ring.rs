@@ -20,14 +20,13 @@
 //!
 //! Pure: words in, places out. It touches no memory.
 
+pub use crate::limits::RING_AT;
 use crate::wire::WireError;
 
 /// Where the words are.
 pub const WRITTEN_AT: usize = 0;
 /// See [`WRITTEN_AT`].
 pub const READ_AT: usize = 16;
-/// Where the ring begins.
-pub const RING_AT: usize = 4096;
 
 /// A count and its complement, as they travel.
 pub fn word(count: u64) -> [u8; 16] {

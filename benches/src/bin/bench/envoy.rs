@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tollgate_conformance::process::Process;
 use tollgate_conformance::testbed::{SOON, eventually};
 
-use crate::stage::on_cpu;
+use crate::program::on_cpu;
 
 /// What an Envoy does with calls besides handing them on.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,8 @@
 //!
 //! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
 //! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
-//! alike, and ratios are taken within a repetition ([`report`]). [`scenario`] says what is compared
-//! and claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
+//! alike, and ratios are taken within a repetition ([`samples`]). [`scenario`] says what is compared, [`claim`]
+//! what is claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
 //! measured by `marshal-bench` and `policy-bench`, which run first, one at a time ([`part`]).
 //!
 //! Writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with `--record` also `benches/results.json`,
@@ -11,13 +11,19 @@
 //! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
 #![forbid(unsafe_code)]
 
+mod claim;
 mod collector;
 mod envoy;
+mod metric;
 mod part;
+mod placement;
 mod plot;
+mod program;
 mod report;
+mod samples;
 mod scenario;
 mod stage;
+mod subject;
 
 use std::fs;
 use std::path::Path;
@@ -31,9 +37,11 @@ use tollgate_benches::machine;
 use tollgate_benches::measure::exit;
 
 use crate::part::{Found, PARTS, Part, Recorded};
-use crate::report::{Sample, Samples};
-use crate::scenario::{SCENARIOS, Scenario, Subject};
-use crate::stage::{Placement, Stage, Window};
+use crate::placement::Placement;
+use crate::samples::{Sample, Samples};
+use crate::scenario::{SCENARIOS, Scenario};
+use crate::stage::{Stage, Window};
+use crate::subject::Subject;
 
 /// Measure Tollgate against tonic and raw TCP, interleaved in one run.
 #[derive(Debug, Parser)]

@@ -12,10 +12,10 @@ use tollgate_benches::drawing::{
 };
 use tollgate_benches::figures::Spread;
 
-use crate::report::Samples;
-use crate::scenario::{
-    GOODPUT, Language, Metric, Otherwise, P50, P99, Policy, RPS, SCENARIOS, SHARE, Subject,
-};
+use crate::metric::{GOODPUT, Metric, P50, P99, RPS, SHARE};
+use crate::samples::Samples;
+use crate::scenario::SCENARIOS;
+use crate::subject::{Language, Otherwise, Policy, Subject};
 
 /// One picture.
 struct Plot {
@@ -221,7 +221,7 @@ pub(crate) fn draw(samples: &Samples) -> Result<Vec<Picture>, String> {
         }
         let svg = match plot.across {
             Across::Subjects(_) => rows(plot, &series),
-            Across::Scenarios(axis, places) => lines(plot, (axis, places), &series),
+            Across::Scenarios(axis, places) => lines(plot, axis, places, &series),
         };
         pictures.push(Picture {
             name: plot.name,
@@ -328,7 +328,7 @@ fn rows(plot: &Plot, series: &[Series]) -> Drawn {
 }
 
 /// A line per subject, over places.
-fn lines(plot: &Plot, (axis, places): (&str, &[(&str, &str)]), series: &[Series]) -> Drawn {
+fn lines(plot: &Plot, axis: &str, places: &[(&str, &str)], series: &[Series]) -> Drawn {
     let mut svg = String::new();
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();

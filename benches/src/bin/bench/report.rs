@@ -1,135 +1,14 @@
-//! From samples to medians, ratios, tables and verdicts. Pure: samples in, text and JSON out.
-//!
-//! A ratio is taken within a repetition, between two windows that ran seconds apart, and then the
-//! median over the repetitions is shown; so a machine that gets slower over minutes doesn't bias it.
+//! From [samples](crate::samples) to tables and verdicts. Pure: samples in, text and JSON out.
 
 use serde_json::{Map, Value, json};
 use tollgate_benches::figures::{Spread, field, line, machine_lines};
 
+use crate::claim::{Bar, CLAIMS};
+use crate::metric::{CPU, Metric};
 use crate::plot::Picture;
-use crate::scenario::{Bar, CLAIMS, CPU, Claim, Metric, SCENARIOS, Scenario, Subject, TONICS};
-
-/// One window of one subject.
-#[derive(Debug, Clone)]
-pub(crate) struct Sample {
-    /// In which scenario.
-    pub(crate) scenario: &'static str,
-    /// Of which subject.
-    pub(crate) subject: Subject,
-    /// In which repetition, from 0.
-    pub(crate) repetition: usize,
-    /// The client's numbers, or why there are none.
-    pub(crate) outcome: Result<Map<String, Value>, String>,
-}
-
-/// All samples of a run.
-#[derive(Debug, Default)]
-pub(crate) struct Samples(pub(crate) Vec<Sample>);
-
-impl Samples {
-    /// What [`to_json`] made of samples; without those of scenarios and subjects that there aren't any more.
-    pub(crate) fn from_json(json: &Value) -> Samples {
-        let sample = |entry: &Value| {
-            let is_this = |name: &str, key: &str| entry[key].as_str() == Some(name);
-            let scenario = SCENARIOS.iter().find(|s| is_this(s.name, "scenario"))?;
-            let mut subjects = Subject::ALL.into_iter();
-            let subject = subjects.find(|subject| is_this(subject.name(), "subject"))?;
-            Some(Sample {
-                scenario: scenario.name,
-                subject,
-                repetition: usize::try_from(entry["repetition"].as_u64()?).ok()?,
-                outcome: match entry["failed"].as_str() {
-                    Some(sentence) => Err(sentence.to_owned()),
-                    None => Ok(entry.as_object()?.clone()),
-                },
-            })
-        };
-        let entries = json["samples"].as_array().map_or(&[][..], Vec::as_slice);
-        Samples(entries.iter().filter_map(sample).collect())
-    }
-
-    fn value(&self, scenario: &str, subject: Subject, repetition: usize, key: &str) -> Option<f64> {
-        let found = self.0.iter().find(|sample| {
-            (sample.scenario, sample.subject, sample.repetition) == (scenario, subject, repetition)
-        });
-        found?.outcome.as_ref().ok()?.get(key)?.as_f64()
-    }
-
-    fn repetitions(&self) -> usize {
-        self.0
-            .iter()
-            .map(|sample| sample.repetition + 1)
-            .max()
-            .unwrap_or(0)
-    }
-
-    /// A number over the repetitions.
-    pub(crate) fn spread(&self, scenario: &str, subject: Subject, key: &str) -> Option<Spread> {
-        let each = 0..self.repetitions();
-        Spread::of(
-            each.filter_map(|rep| self.value(scenario, subject, rep, key))
-                .collect(),
-        )
-    }
-
-    /// A number divided by the best of other subjects' in the same repetition, over the repetitions.
-    pub(crate) fn ratio(
-        &self,
-        scenario: &str,
-        of: Subject,
-        to: &[Subject],
-        metric: Metric,
-    ) -> Option<Spread> {
-        self.ratio_to(scenario, of, (&[scenario], to), metric)
-    }
-
-    /// As [`ratio`](Self::ratio), to what others have reached in any of these scenarios.
-    fn ratio_to(
-        &self,
-        scenario: &str,
-        of: Subject,
-        (elsewhere, to): (&[&str], &[Subject]),
-        metric: Metric,
-    ) -> Option<Spread> {
-        let each = 0..self.repetitions();
-        let ratio = |rep| {
-            let value = self.value(scenario, of, rep, metric.key)?;
-            let places = elsewhere
-                .iter()
-                .flat_map(|at| to.iter().map(move |to| (at, to)));
-            let others = places.filter_map(|(at, to)| self.value(at, *to, rep, metric.key));
-            let best = others.reduce(if metric.more { f64::max } else { f64::min });
-            Some(value / best?)
-        };
-        Spread::of(each.filter_map(ratio).collect())
-    }
-
-    /// The samples that are no numbers.
-    pub(crate) fn failures(&self) -> impl Iterator<Item = (&Sample, &str)> {
-        let failed = |sample: &'_ Sample| sample.outcome.is_err();
-        self.0
-            .iter()
-            .filter(move |sample| failed(sample))
-            .map(|sample| {
-                let sentence = sample.outcome.as_ref().err();
-                (sample, sentence.map_or("", String::as_str))
-            })
-    }
-
-    fn claimed(&self, claim: &Claim) -> Option<Spread> {
-        let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
-        let metric = claim.metric.unwrap_or(scenario.metrics[0]);
-        let same = [claim.scenario];
-        let elsewhere = match claim.elsewhere {
-            [] => &same[..],
-            elsewhere => elsewhere,
-        };
-        match claim.to {
-            [] => self.spread(claim.scenario, claim.subject, metric.key),
-            to => self.ratio_to(claim.scenario, claim.subject, (elsewhere, to), metric),
-        }
-    }
-}
+use crate::samples::{Sample, Samples};
+use crate::scenario::{SCENARIOS, Scenario};
+use crate::subject::{Subject, TONICS};
 
 /// Everything as JSON: the run's description, all samples, and what the claims came to.
 pub(crate) fn to_json(run: &Value, samples: &Samples) -> Value {
@@ -306,7 +185,7 @@ mod tests {
 
     const TONIC: Subject = TONICS[0];
     const TONIC_MT: Subject = TONICS[1];
-    const ACL: Subject = Subject::Tollgate(crate::scenario::Policy::Acl);
+    const ACL: Subject = Subject::Tollgate(crate::subject::Policy::Acl);
 
     fn samples(values: &[(&'static str, Subject, usize, &str, f64)]) -> Samples {
         let sample = |&(scenario, subject, repetition, key, value): &(_, _, _, &str, f64)| {

@@ -4,16 +4,16 @@
 //! differs from one start to the next, and the first bind is a cold one. tonic's and TCP's servers
 //! live for one measurement. Nothing outlives its [`Stage`].
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ChildStdin;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use tollgate_benches::machine::{is_idle_class, memory_mib};
 use tollgate_benches::settings::{Method, Wait};
-use tollgate_conformance::process::{Process, cpu_seconds, program, programs};
+use tollgate_conformance::process::{Process, cpu_seconds};
 use tollgate_conformance::testbed::{
     Daemon, Options, SOON, Testbed, eventually, policy_file, proto_file,
 };
@@ -21,41 +21,14 @@ use tollgate_conformance::workload::acl_config;
 
 use crate::collector::Collector;
 use crate::envoy::{self, Filter};
-use crate::scenario::{Attached, Before, Otherwise, Policy, Rival, Scenario, Sidecar, Subject};
+use crate::placement::Placement;
+use crate::program::{Ends, Program, TONIC, peer};
+use crate::scenario::{Before, Rival, Scenario};
+use crate::subject::{Attached, Otherwise, Policy, Sidecar, Subject};
 
 const TENANT: &str = "bench";
 const RIVAL: &str = "rival";
 const SERVICE: &str = "hotel.Reservation";
-
-/// Which thread runs where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Placement {
-    /// Wherever the scheduler puts it.
-    Free,
-    /// The client and its daemon on CPU 0, the server and its daemon on CPU 1.
-    Split,
-    /// Everything on CPU 0.
-    One,
-}
-
-impl Placement {
-    fn cpus(self) -> Option<(usize, usize)> {
-        match self {
-            Placement::Free => None,
-            Placement::Split => Some((0, 1)),
-            Placement::One => Some((0, 0)),
-        }
-    }
-
-    /// In words, for the results.
-    pub(crate) fn describe(self) -> &'static str {
-        match self {
-            Placement::Free => "free: the scheduler places every thread of every subject",
-            Placement::Split => "client and its daemon's runtime on CPU 0, server and its on CPU 1",
-            Placement::One => "client, server and the daemons' runtimes on CPU 0",
-        }
-    }
-}
 
 /// How long one window is.
 #[derive(Debug, Clone, Copy)]
@@ -209,7 +182,11 @@ impl Stage {
                 };
                 args.push(wait.to_owned());
                 let program = Program::Ours("tcp-pingpong");
-                self.direct([program, program], &[], &args, None, window)
+                let ends = Ends {
+                    server: program,
+                    client: program,
+                };
+                self.direct(ends, &[], &args, None, window)
             }
             Subject::Tonic(threads) => {
                 let server = [format!("threads={threads}")];
@@ -239,7 +216,11 @@ impl Stage {
             },
             Subject::Grpc(language) => {
                 let peer = |role| Program::Peer(language.peer(), role);
-                self.direct([peer("server"), peer("client")], &[], &args, None, window)
+                let ends = Ends {
+                    server: peer("server"),
+                    client: peer("client"),
+                };
+                self.direct(ends, &[], &args, None, window)
             }
             Subject::Tollgate(policy) => match &self.tollgate {
                 Some(tollgate) => tollgate.measure(policy, &args, scenario.rival, window),
@@ -298,7 +279,7 @@ impl Stage {
     /// A server and a client with TCP between them, and perhaps an Envoy beside each.
     fn direct(
         &self,
-        [server, client]: [Program; 2],
+        ends: Ends,
         server_args: &[String],
         args: &[String],
         sidecars: Option<Sidecar>,
@@ -307,7 +288,7 @@ impl Stage {
         let (_, server_cpu) = self.placement.cpus().unzip();
         let mut server_args = [args, server_args].concat();
         server_args.extend(server_cpu.map(|cpu| format!("cpu={cpu}")));
-        let server = server.start(&server_args)?;
+        let server = ends.server.start(&server_args)?;
         let ready = server.line(SOON, |line| line.starts_with("ready listen="))?;
         let mut address: SocketAddr = ready
             .trim_start_matches("ready listen=")
@@ -337,51 +318,8 @@ impl Stage {
             }
         }
         let args = [args, &[format!("to={address}")]].concat();
-        drive(client.start(&args)?, None, &pids, window)
+        drive(ends.client.start(&args)?, None, &pids, window)
     }
-}
-
-const TONIC: [Program; 2] = [Program::Ours("tonic-server"), Program::Ours("tonic-client")];
-
-/// What speaks the lines and arguments of this crate.
-#[derive(Clone, Copy)]
-enum Program {
-    /// Built with this one.
-    Ours(&'static str),
-    /// Built by `.ci/peers`, and what it is to be.
-    Peer(&'static str, &'static str),
-}
-
-impl Program {
-    fn start(self, args: &[String]) -> Result<Process, String> {
-        let (name, path, role) = match self {
-            Program::Ours(name) => (name, program(name), None),
-            Program::Peer(name, role) => (name, peer(name), Some(role.to_owned())),
-        };
-        let of = |args: &[String]| role.iter().chain(args).cloned().collect::<Vec<_>>();
-        let started = match self {
-            // They go to their CPU by themselves.
-            Program::Ours(_) => Process::start(&path, of(args)),
-            Program::Peer(..) => {
-                let (cpus, args): (Vec<_>, Vec<_>) = args
-                    .iter()
-                    .cloned()
-                    .partition(|arg| arg.starts_with("cpu="));
-                match cpus.last().map(|cpu| cpu.trim_start_matches("cpu=")) {
-                    Some(cpu) => on_cpu(&path, cpu.parse().unwrap_or(0), &of(&args)),
-                    None => Process::start(&path, of(&args)),
-                }
-            }
-        };
-        started.map_err(|error| format!("cannot start {name}: {error}"))
-    }
-}
-
-/// Starts a program that doesn't choose its CPU by itself.
-pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Process> {
-    let path = path.display().to_string();
-    let taskset = ["-c".to_owned(), cpu.to_string(), path];
-    Process::start(Path::new("taskset"), taskset.iter().chain(args))
 }
 
 /// Somebody on each CPU who never sleeps and gives way to everybody else.
@@ -411,11 +349,6 @@ fn spinners() -> Result<Vec<Process>, String> {
         }
     };
     (0..cpus).map(start).collect()
-}
-
-/// Where `.ci/peers` puts a peer.
-pub(crate) fn peer(name: &str) -> PathBuf {
-    programs().join("../peers").join(name)
 }
 
 impl Tollgate {

@@ -1,4 +1,4 @@
-//! The events: what happens, to which hosts, under which loads, and what is looked at.
+//! How events are measured: what happens, to which hosts, and what is looked at.
 //!
 //! Each event has fresh hosts. For each of its loads the capacity is measured first; then, in turns, the load runs for a while in which nothing
 //! happens and for one in which the event does, so that the machine's own pauses are known. What is claimed of the numbers
@@ -14,108 +14,14 @@ use tollgate_conformance::module::stamping;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
 
-use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, judged_so_far};
+use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, Tenant, judged_so_far};
+use crate::model::{
+    AFTERMATH_NS, CRASH, Event, FAILED, HUNG, LIMIT, ROLLING, SHARES, STEADY, SWAP, Sample, Share,
+    UPGRADE, UPGRADE_SERVER,
+};
 use crate::recording::{MS, Mark, Recording};
-use crate::report::Sample;
 
 const TENANT: &str = "bench";
-
-/// A name, and what is shown of it.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Event {
-    pub(crate) name: &'static str,
-    pub(crate) title: &'static str,
-    /// Only in the full form: it takes seconds.
-    pub(crate) is_long: bool,
-}
-
-const fn event(name: &'static str, title: &'static str) -> Event {
-    Event {
-        name,
-        title,
-        is_long: false,
-    }
-}
-
-pub(crate) const SWAP: Event = event(
-    "swap",
-    "A policy is swapped 1,000 times per second, with 32 KiB of state",
-);
-pub(crate) const LIMIT: Event = event(
-    "limit",
-    "A rate limit is attached, raised beyond all calls, and detached",
-);
-pub(crate) const UPGRADE: Event = event("upgrade", "The daemon of both applications is upgraded");
-pub(crate) const UPGRADE_CALLER: Event = event(
-    "upgrade-caller",
-    "The caller's daemon is upgraded, the server's isn't",
-);
-pub(crate) const UPGRADE_SERVER: Event = event(
-    "upgrade-server",
-    "The server's daemon is upgraded, the caller's isn't",
-);
-pub(crate) const FAILED: Event = event(
-    "failed-upgrade",
-    "Upgrades that fail: no program, a crash before and after it is given everything, a time-out",
-);
-pub(crate) const HUNG: Event = Event {
-    is_long: true,
-    ..event(
-        "hung-upgrade",
-        "Upgrades that hang once they are given everything",
-    )
-};
-pub(crate) const ROLLING: Event = event(
-    "rolling-upgrade",
-    "Four hosts, each of which calls the next, are upgraded one after the other",
-);
-pub(crate) const CRASH: Event = event("crash", "The daemon is killed and started again at once");
-
-/// All of them, in the order of the report.
-pub(crate) const EVENTS: [&Event; 9] = [
-    &SWAP,
-    &LIMIT,
-    &UPGRADE,
-    &UPGRADE_CALLER,
-    &UPGRADE_SERVER,
-    &FAILED,
-    &HUNG,
-    &ROLLING,
-    &CRASH,
-];
-
-/// How much is called, of what can be.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Share {
-    pub(crate) name: &'static str,
-    in_flight: usize,
-    /// Of the capacity; none: calls aren't paced.
-    share: Option<f64>,
-}
-
-/// Where every event happens.
-const STEADY: [Share; 2] = [
-    Share {
-        name: "128 in flight",
-        in_flight: 128,
-        share: Some(0.5),
-    },
-    Share {
-        name: "1 in flight",
-        in_flight: 1,
-        share: Some(0.5),
-    },
-];
-
-/// As in the paper, where a rate limit meets all that an application can do.
-const FLAT_OUT: Share = Share {
-    name: "128 in flight, unpaced",
-    in_flight: 128,
-    share: None,
-};
-
-/// All of them.
-pub(crate) const SHARES: [&Share; 3] = [&STEADY[0], &STEADY[1], &FLAT_OUT];
 
 /// How often, and for how long.
 #[derive(Debug, Clone, Copy)]
@@ -167,9 +73,6 @@ impl Size {
     };
 }
 
-/// After an event, until what it did to calls is over.
-pub(crate) const AFTERMATH_NS: u64 = 30 * MS;
-
 /// Between two events of one kind.
 const APART_MS: u64 = 60;
 
@@ -192,7 +95,8 @@ impl<'l> Trial<'l> {
     fn new(
         event: &'static Event,
         share: &'static Share,
-        (lane, judged): (&'l Lane, Judged),
+        lane: &'l Lane,
+        judged: Judged,
         size: Size,
     ) -> Result<Trial<'l>, String> {
         let mut trial = Trial {
@@ -318,7 +222,8 @@ impl Stage {
         let bed = Testbed::new();
         let a = bed.daemon_with("a", options);
         let token = a.tenant(TENANT);
-        let lane = Lane::between((&a, &token), (&a, &token))?;
+        let own = Tenant::of(&a, &token);
+        let lane = Lane::between(own, own)?;
         Ok(Stage {
             lane,
             a,
@@ -332,7 +237,7 @@ impl Stage {
         let bed = Testbed::new();
         let [a, b] = ["a", "b"].map(|name| bed.daemon_with(name, &Stage::options()));
         let (token, its) = (a.tenant(TENANT), b.tenant(TENANT));
-        let lane = Lane::between((&a, &token), (&b, &its))?;
+        let lane = Lane::between(Tenant::of(&a, &token), Tenant::of(&b, &its))?;
         Ok(Stage {
             lane,
             a,
@@ -380,7 +285,7 @@ fn swaps(size: Size) -> Result<Vec<Sample>, String> {
     let (mut version, mut alone) = (1, 0);
     let mut samples: Vec<Sample> = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&SWAP, share, (&lane, Judged::Stamped), size)?;
+        let mut trial = Trial::new(&SWAP, share, &lane, Judged::Stamped, size)?;
         for turn in 0..size.turns {
             let mut per_s = 0.0;
             let storm = |clock: &mut Clock<'_>| {
@@ -426,20 +331,28 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     let place = Place::client(TENANT, SERVICE).granting(&["state", "clock"]);
     let module = std::fs::read(policy_file("rate_limit"))
         .map_err(|error| format!("the policy can't be read: {error}"))?;
-    let push = |admin: &mut Admin, per_second: f64, burst: f64| {
+    let push = |admin: &mut Admin, limit: RateLimit| {
+        let RateLimit { per_second, burst } = limit;
         let config = format!(r#"{{"per_second": {per_second}, "burst": {burst}}}"#);
         let pushed = admin.push(&place, "rate-limit", &module, Some(config.as_bytes()));
         pushed.map_err(|failure| format!("the policy is refused: {failure:?}"))
     };
-    let endless = push(&mut admin, 1e6, 1e6)?;
+    let endless = push(
+        &mut admin,
+        RateLimit {
+            per_second: 1e6,
+            burst: 1e6,
+        },
+    )?;
     let mut samples = Vec::new();
     for share in SHARES {
-        let mut trial = Trial::new(&LIMIT, share, (&lane, Judged::Limited), size)?;
-        let limit = (trial.offered() / 2.0).round().max(1.0);
+        let mut trial = Trial::new(&LIMIT, share, &lane, Judged::Limited, size)?;
+        let per_second = (trial.offered() / 2.0).round().max(1.0);
         // What it gives in two ticks of its clock.
-        let burst = (limit / 500.0).ceil();
-        let limited = push(&mut admin, limit, burst)?;
-        trial.sample.push("limit", limit);
+        let burst = (per_second / 500.0).ceil();
+        let limit = RateLimit { per_second, burst };
+        let limited = push(&mut admin, limit)?;
+        trial.sample.push("limit", per_second);
         for turn in 0..size.turns {
             let failed = |failure| format!("a rate limit is refused: {failure:?}");
             let cycles = |clock: &mut Clock<'_>| {
@@ -463,7 +376,7 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
             let quiet_ms = size.limits as u64 * size.phase_ms * 4;
             let [quiet, eventful] = trial.pair(turn, quiet_ms, cycles)?;
             for cycle in eventful.marks.chunks_exact(3) {
-                followed(&mut trial, cycle, (limit, burst), &eventful, &quiet);
+                followed(&mut trial, cycle, limit, &eventful, &quiet);
             }
         }
         samples.push(trial.sample);
@@ -471,11 +384,18 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     Ok(samples)
 }
 
+/// What a rate limit lets through.
+#[derive(Debug, Clone, Copy)]
+struct RateLimit {
+    per_second: f64,
+    burst: f64,
+}
+
 /// What a rate did around a limit's attachment, its end, and the policy's.
 fn followed(
     trial: &mut Trial<'_>,
     cycle: &[Mark],
-    (limit, burst): (f64, f64),
+    limit: RateLimit,
     eventful: &Recording,
     quiet: &Recording,
 ) {
@@ -491,7 +411,7 @@ fn followed(
         let found = found.unwrap_or(to_ns - from_ns);
         trial.sample.push(key, ms(found));
     };
-    follows("limit_ms", attached.to_ns, raised.from_ns, limit);
+    follows("limit_ms", attached.to_ns, raised.from_ns, limit.per_second);
     // With a limit that is never met, calls take a little longer than without, so it is the rate's own level that it is to reach.
     let unlimited = eventful.rate(raised.to_ns + AFTERMATH_NS, detached.from_ns);
     follows("raise_ms", raised.to_ns, detached.from_ns, unlimited);
@@ -514,7 +434,7 @@ fn followed(
     let served = eventful.rate(attached.to_ns, raised.from_ns) * limited_s;
     let in_flight = trial.load.in_flight as f64;
     // The clock is the wall's, and somebody may set it.
-    let most = burst + limit * (limited_s * 1.05 + 0.002) + in_flight;
+    let most = limit.burst + limit.per_second * (limited_s * 1.05 + 0.002) + in_flight;
     trial.sample.push("over_limit", (served - most).max(0.0));
     let refused = |from_ns, to_ns| eventful.refused(from_ns, to_ns) as f64;
     trial
@@ -548,7 +468,7 @@ fn upgrades(event: &'static Event, stage: Stage, size: Size) -> Result<Vec<Sampl
     };
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let mut pauses = Vec::new();
             let upgrades = |clock: &mut Clock<'_>| {
@@ -615,7 +535,7 @@ fn fail(
 ) -> Result<Vec<Sample>, String> {
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 for (what, program, timeout) in
@@ -649,7 +569,7 @@ fn rolls(size: Size) -> Result<Vec<Sample>, String> {
     ];
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&ROLLING, share, (&lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(&ROLLING, share, &lane, Judged::Plainly, size)?;
         for turn in 0..size.rolling_turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 let outcome = clock.mark("upgrade", || run(&program("tollgate"), line, b""));
@@ -676,7 +596,7 @@ fn crashes(size: Size) -> Result<Vec<Sample>, String> {
     ));
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&CRASH, share, (&stage.lane, Judged::Plainly), size)?;
+        let mut trial = Trial::new(&CRASH, share, &stage.lane, Judged::Plainly, size)?;
         for turn in 0..size.turns {
             let (daemon, bed) = (&mut stage.a, &stage.bed);
             let crashes = |clock: &mut Clock<'_>| {

@@ -152,28 +152,39 @@ fn since(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn open(daemon: &Daemon, token: &str) -> Result<Session, String> {
-    let options = SessionOptions::new(daemon.socket(), token);
-    Session::open(options).map_err(|status| format!("no session: {status}"))
+/// A tenant of a daemon.
+#[derive(Clone, Copy)]
+pub(crate) struct Tenant<'d> {
+    daemon: &'d Daemon,
+    token: &'d str,
+}
+
+impl<'d> Tenant<'d> {
+    /// The owner of a token.
+    pub(crate) fn of(daemon: &'d Daemon, token: &'d str) -> Tenant<'d> {
+        Tenant { daemon, token }
+    }
+
+    fn open(self) -> Result<Session, String> {
+        let options = SessionOptions::new(self.daemon.socket(), self.token);
+        Session::open(options).map_err(|status| format!("no session: {status}"))
+    }
 }
 
 impl Lane {
     /// From an application of `from` to one of `to`, which may be the same daemon.
-    pub(crate) fn between(
-        (from, token): (&Daemon, &str),
-        (to, its_token): (&Daemon, &str),
-    ) -> Result<Lane, String> {
+    pub(crate) fn between(from: Tenant<'_>, to: Tenant<'_>) -> Result<Lane, String> {
         let ledger = Arc::new(Ledger((0..NUMBERS).map(|_| AtomicU8::new(0)).collect()));
-        let serving = open(to, its_token)?;
+        let serving = to.open()?;
         let service = ReservationServer::new(Counting(Arc::clone(&ledger)));
         let server = Server::new(&serving).add_service(service);
         block_on(&serving, server.bind()).map_err(|status| format!("cannot serve: {status}"))?;
         let drives = serving.clone();
         thread::spawn(move || block_on(&drives, drives.closed()));
-        let session = open(from, token)?;
-        let target = match from.name() == to.name() {
+        let session = from.open()?;
+        let target = match from.daemon.name() == to.daemon.name() {
             true => String::new(),
-            false => to.listen().to_string(),
+            false => to.daemon.listen().to_string(),
         };
         Ok(Lane {
             client: ReservationClient::new(Channel::new(&session, &target)),
@@ -259,7 +270,7 @@ impl Lane {
         };
         let (mut recording, happened) = thread::scope(|scope| {
             let calls = scope.spawn(|| {
-                let flow = self.flow(load, judged, began, (&over, &served));
+                let flow = self.flow(load, judged, began, &over, &served);
                 block_on(&self.session, flow)
             });
             let happened = happens(&mut clock);
@@ -278,7 +289,8 @@ impl Lane {
         load: Load,
         judged: Judged,
         began: Instant,
-        (over, served): (&AtomicBool, &AtomicU64),
+        over: &AtomicBool,
+        served: &AtomicU64,
     ) -> Recording {
         let mut recording = Recording {
             completions: Vec::with_capacity(ROOM),

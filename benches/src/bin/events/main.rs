@@ -10,6 +10,7 @@
 
 mod event;
 mod load;
+mod model;
 mod plot;
 mod recording;
 mod report;
@@ -25,8 +26,8 @@ use tollgate_benches::figures::put;
 use tollgate_benches::machine;
 use tollgate_benches::measure::exit;
 
-use crate::event::{EVENTS, Event, Size};
-use crate::report::Sample;
+use crate::event::Size;
+use crate::model::{EVENTS, Event, Sample};
 
 /// Measure what calls notice when policies and daemons are changed, or die.
 #[derive(Debug, Parser)]

@@ -3,9 +3,8 @@
 use plotters::prelude::*;
 use tollgate_benches::drawing::{BELOW, BLUE, CAPTION, Drawn, FONT, MARGIN, ORANGE, WIDTH, short};
 
-use crate::event::{EVENTS, Event};
+use crate::model::{BUCKET_MS, EVENTS, Event, Sample};
 use crate::recording::MS;
-use crate::report::{BUCKET_MS, Sample};
 
 /// Of a row.
 const HEIGHT: u32 = 190;
@@ -115,7 +114,7 @@ fn row(area: &Area<'_>, sample: &Sample) -> Result<(), Box<dyn std::error::Error
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::event::{SHARES, UPGRADE};
+    use crate::model::{SHARES, UPGRADE};
     use crate::recording::Mark;
 
     #[test]

@@ -1,134 +1,14 @@
 //! From samples to tables and verdicts. Pure: samples in, text and JSON out.
 
-use std::collections::BTreeMap;
-
 use serde_json::{Value, json};
 use tollgate_benches::figures::{Spread, field, line, machine_lines};
 
-use crate::event::{
-    AFTERMATH_NS, CRASH, EVENTS, Event, FAILED, HUNG, LIMIT, ROLLING, SHARES, SWAP, Share, UPGRADE,
+use crate::model::{
+    AFTERMATH_NS, CRASH, EVENTS, Event, FAILED, HUNG, LIMIT, ROLLING, SWAP, Sample, UPGRADE,
     UPGRADE_CALLER, UPGRADE_SERVER,
 };
 use crate::plot::Picture;
-use crate::recording::{Counts, MS, Mark, Recording};
-
-/// How wide the buckets of a plot are.
-pub(crate) const BUCKET_MS: u64 = 10;
-
-/// What of a run is drawn.
-const DRAWN_MS: u64 = 4_000;
-
-/// What is known of one load and one event. Everything is numbers under names: how many of each there are depends on how often it happened.
-#[derive(Debug)]
-pub(crate) struct Sample {
-    pub(crate) event: &'static Event,
-    pub(crate) share: &'static Share,
-    values: BTreeMap<String, Vec<f64>>,
-    /// How calls failed, and how many did so.
-    failures: BTreeMap<String, u64>,
-    /// Calls that were served in each bucket of the first run.
-    pub(crate) rates: Vec<u32>,
-    pub(crate) marks: Vec<Mark>,
-}
-
-impl Sample {
-    pub(crate) fn new(event: &'static Event, share: &'static Share) -> Sample {
-        Sample {
-            event,
-            share,
-            values: BTreeMap::new(),
-            failures: BTreeMap::new(),
-            rates: Vec::new(),
-            marks: Vec::new(),
-        }
-    }
-
-    pub(crate) fn push(&mut self, key: &str, value: f64) {
-        self.values.entry(key.to_owned()).or_default().push(value);
-    }
-
-    pub(crate) fn all(&self, key: &str) -> &[f64] {
-        self.values.get(key).map_or(&[], Vec::as_slice)
-    }
-
-    /// The latest value; 0 if there is none.
-    pub(crate) fn last(&self, key: &str) -> f64 {
-        self.all(key).last().copied().unwrap_or_default()
-    }
-
-    /// Adds up what became of calls.
-    pub(crate) fn count(&mut self, counts: Counts, failures: &BTreeMap<String, u64>) {
-        for (key, count) in [
-            ("calls", counts.calls),
-            ("lost", counts.lost),
-            ("duplicated", counts.duplicated),
-            ("mixed", counts.mixed),
-            ("crossed", counts.crossed),
-            ("errors", counts.errors),
-        ] {
-            let sum = self.last(key) + count as f64;
-            self.values.insert(key.to_owned(), vec![sum]);
-        }
-        for (sentence, count) in failures {
-            *self.failures.entry(sentence.clone()).or_default() += count;
-        }
-    }
-
-    /// Keeps what is drawn of a run.
-    pub(crate) fn draw(&mut self, recording: &Recording) {
-        self.rates = recording.buckets(BUCKET_MS * MS);
-        // The last one isn't whole.
-        self.rates.pop();
-        self.rates.truncate((DRAWN_MS / BUCKET_MS) as usize);
-        let until_ns = self.rates.len() as u64 * BUCKET_MS * MS;
-        let drawn = recording.marks.iter();
-        self.marks = drawn
-            .filter(|mark| mark.from_ns < until_ns)
-            .cloned()
-            .collect();
-    }
-
-    fn spread(&self, key: &str) -> Option<Spread> {
-        Spread::of(self.all(key).to_vec())
-    }
-
-    fn to_json(&self) -> Value {
-        let marks = self.marks.iter();
-        let marks = marks.map(|mark| json!([mark.from_ns, mark.to_ns, mark.what]));
-        json!({
-            "event": self.event.name,
-            "load": self.share.name,
-            "values": self.values,
-            "failures": self.failures,
-            "rates": self.rates,
-            "marks": marks.collect::<Vec<_>>(),
-        })
-    }
-
-    /// None if there is no such event or load any more.
-    fn from_json(entry: &Value) -> Option<Sample> {
-        let event = EVENTS.into_iter().find(|one| entry["event"] == one.name)?;
-        let share = SHARES.into_iter().find(|one| entry["load"] == one.name)?;
-        let mut sample = Sample::new(event, share);
-        for (key, values) in entry["values"].as_object()? {
-            let values = values.as_array()?.iter().filter_map(Value::as_f64);
-            sample.values.insert(key.clone(), values.collect());
-        }
-        for (sentence, count) in entry["failures"].as_object()? {
-            sample.failures.insert(sentence.clone(), count.as_u64()?);
-        }
-        let rates = entry["rates"].as_array()?.iter().filter_map(Value::as_u64);
-        sample.rates = rates.map(|rate| rate as u32).collect();
-        for mark in entry["marks"].as_array()? {
-            sample.marks.push(Mark {
-                from_ns: mark[0].as_u64()?,
-                to_ns: mark[1].as_u64()?,
-                what: mark[2].as_str()?.to_owned(),
-            });
-        }
-        Some(sample)
-    }
-}
+use crate::recording::MS;
 
 /// What is claimed of the samples of some events.
 struct Claim {
@@ -471,6 +351,8 @@ fn section(text: &mut String, event: &Event, samples: &[&Sample], pictures: &[Pi
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::model::SHARES;
+    use crate::recording::Mark;
 
     fn sample(event: &'static Event, values: &[(&str, &[f64])]) -> Sample {
         let mut sample = Sample::new(event, SHARES[0]);

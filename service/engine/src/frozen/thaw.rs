@@ -14,8 +14,9 @@ use super::*;
 use crate::calls::{Calls, Placed};
 use crate::limits::{MAX_CALL_BYTES, MAX_CALLS, STREAMS_BEFORE_SWEEP};
 use crate::overload::Limit;
-use crate::streams::Waiting as WaitingMessage;
-use crate::tables::{ByNumber, Server, Steering};
+use crate::routes::Steering;
+use crate::streams::queues::Waiting as WaitingMessage;
+use crate::tables::{ByNumber, Server};
 use crate::timer::Wheel;
 use crate::waiting::Waiting;
 

@@ -6,10 +6,12 @@ use serde_json::Value;
 use tollgate_shm_abi::status::Code;
 
 use super::*;
-use crate::calls::Birth;
 use crate::frozen::tests::{Follower, NOW_NS, everything, freeze, thaw};
+use crate::ids::Birth;
 use crate::limits::MAX_CALLS;
-use crate::tables::{Encoding, Output, Route, Status};
+use crate::output::Output;
+use crate::routes::{Encoding, Route};
+use crate::status::Status;
 use crate::tests::{APP, Message, PEER, SERVER, delivered, drain, engine, from_peer, submission};
 
 /// All that an engine has.

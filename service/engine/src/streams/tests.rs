@@ -5,7 +5,9 @@ use tollgate_shm_abi::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};
 
 use super::*;
 use crate::limits::MAX_DEADLINE_NS;
-use crate::tables::{MethodChains, Submission, Verdict};
+use crate::output::Submission;
+use crate::routes::MethodChains;
+use crate::status::Verdict;
 use crate::tests::{
     APP, Message, PEER, SERVER, delivered, drain, engine, failure, from_peer, served_here,
     submission,

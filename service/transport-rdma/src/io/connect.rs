@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use tollgate_transport::{LinkConfig, LinkError, LinkIo, Role, is_loopback};
 
-use super::{Door, Leaving, LinkId, Opening, Phase, RdmaLink, RdmaOptions, Rings, Watch};
+use super::{Door, Leaving, Opening, Phase, RdmaLink, RdmaOptions, Rings, Watch};
 use crate::error::RdmaError;
 use crate::flow::Flow;
 use crate::limits;
+use crate::link_id::LinkId;
 use crate::ring::RING_AT;
 use crate::verbs::{Connection, Event, EventKind, Listener, Pools, Queues, Rdma};
 use crate::wire::{Greeting, Kind, WireError};

@@ -11,7 +11,7 @@
 //!
 //! A link that isn't ready needn't be turned, but for its own sake: when it is new to the poller, to send what was just given to it, to read what was left,
 //! and for its clock. Its own [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor.
-//! One-sided links have to [say that they sleep](RdmaLink::announce_sleep) before the poller does. What is written into their rings is no completion, so a
+//! One-sided links have to [say that they sleep](crate::RdmaLink::announce_sleep) before the poller does. What is written into their rings is no completion, so a
 //! poller doesn't see it: while they are polled, turn them all.
 //!
 //! One thread has a poller and its links. Others know it by its [`Door`]: they make links of it, and give it theirs.
@@ -25,16 +25,13 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
-use super::{BELL, CHANNEL, FIRST_LINK, call, new_epoll, watch_for};
+use super::watch::{BELL, CHANNEL, FIRST_LINK, call, new_epoll, watch_for};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits;
+use crate::link_id::LinkId;
 use crate::named::Named;
 use crate::verbs::{Pool, Pools, Rdma};
-
-/// What pollers call a link. No two of a process have ever been called the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub(crate) u64);
 
 /// How a poller is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -270,7 +270,10 @@ impl RdmaLink {
         let scratch = &mut self.scratch;
         let body = list_elements(
             &parts[..count],
-            (declined, self.small_bytes),
+            &Bounds {
+                declined,
+                small_bytes: self.small_bytes,
+            },
             queues,
             scratch,
             &mut self.copies_because,
@@ -306,12 +309,19 @@ struct Carried {
     gathered: bool,
 }
 
+/// Which parts may lie in a heap.
+struct Bounds {
+    /// Of the first bytes so many were declined as a body.
+    declined: usize,
+    /// Parts of up to so many bytes are fused.
+    small_bytes: usize,
+}
+
 /// The parts as elements, as many as may go into one message, with the memory that they lie in, if they are long enough and a device can read it
-/// there. Of the first bytes so many were declined as a body. If the
-/// first one had better be offered as a body, its length instead.
+/// there. If the first one had better be offered as a body, its length instead.
 fn list_elements(
     parts: &[Part<'_>],
-    (declined, small_bytes): (usize, usize),
+    bounds: &Bounds,
     queues: &mut Queues,
     scratch: &mut Scratch,
     copies_because: &mut Option<Arc<RdmaError>>,
@@ -327,7 +337,7 @@ fn list_elements(
             Part::Private(bytes) => (bytes.len(), Lies::Unregistered, None),
             Part::Shared { span, at } => {
                 let len = span.len() - at;
-                match (len > small_bytes).then(|| queues.heap_of(span)) {
+                match (len > bounds.small_bytes).then(|| queues.heap_of(span)) {
                     None => (len, Lies::Unregistered, None),
                     Some(Ok(memory)) => (len, Lies::Heap, Some(memory)),
                     Some(Err(error)) => {
@@ -337,7 +347,7 @@ fn list_elements(
                 }
             }
         };
-        if len >= limits::BODY_MIN && memory.is_some() && total >= declined {
+        if len >= limits::BODY_MIN && memory.is_some() && total >= bounds.declined {
             return scratch.elements.is_empty().then_some(len);
         }
         scratch.elements.push(Element { len, lies });

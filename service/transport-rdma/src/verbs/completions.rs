@@ -8,7 +8,8 @@ use rdma_mummy_sys as sys;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::{Device, check, failed, last_errno};
+use super::device::Device;
+use super::domain::{check, failed, last_errno};
 use crate::error::RdmaError;
 use crate::limits::POLL_BATCH;
 

@@ -9,13 +9,16 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use tollgate_shm_abi::heap::Block;
 
-use super::{Pools, Queues, Rdma, check, failed, last_errno};
-use crate::LinkId;
+use super::device::Rdma;
+use super::domain::{check, failed, last_errno};
+use super::pools::Pools;
+use super::queues::Queues;
 use crate::error::RdmaError;
 use crate::limits::{
     ACK_TIMEOUT, BACKLOG, MAX_PRIVATE, MIN_BODY_MESSAGE, RECEIVER_RETRIES, RESOLVE_TIMEOUT_MS,
     RETRIES, SHARED_RECEIVER_RETRIES,
 };
+use crate::link_id::LinkId;
 
 // Of rdma_cma.h, which is an enum without a name.
 const RDMA_OPTION_ID: i32 = 0;

@@ -14,7 +14,9 @@ use std::sync::Arc;
 use rdma_mummy_sys as sys;
 use tollgate_transport::DeviceMemory;
 
-use super::{Device, Memory, Pool};
+use super::device::Device;
+use super::memory::Memory;
+use super::pool::Pool;
 use crate::error::RdmaError;
 use crate::limits::{
     LANE_BYTES, MARSHAL_BYTES, MESSAGE_BYTES, POOLED_MARSHAL_BYTES, POOLED_SENDS, SENDS,

@@ -12,7 +12,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Resource, getrlimit};
 use tollgate_shm_abi::heap::Region;
 
-use super::{Domain, last_errno};
+use super::domain::{Domain, last_errno};
 use crate::error::RdmaError;
 use crate::limits::{HUGE_PAGE, HUGE_WASTE};
 use crate::registrations::Held;

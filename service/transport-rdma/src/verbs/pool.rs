@@ -31,175 +31,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rdma_mummy_sys as sys;
 
 use super::completions::{Completions, no_completions};
-use super::lane::Lane;
-use super::queues::{ID_KIND, ID_RECEIVE};
-use super::{Device, Memory, check, failed};
-use crate::LinkId;
+use super::device::Device;
+use super::domain::{check, failed};
+use super::memory::Memory;
+use super::work_ids::{ID_KIND, ID_RECEIVE};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits::{
     BODY_MESSAGES, MESSAGE_BYTES, POLL_BATCH, POLL_BATCHES, POOLED_LANE_BYTES, POOLED_SENDS,
     RECEIVE_BATCH, RECEIVES, SHARED_RECEIVES, SHARED_RETRY_TIMER, pool_bytes, shared_receives,
 };
+use crate::link_id::LinkId;
 use crate::named::Named;
-
-/// The pools that a poller polls: those that it has made, and others' that have links of its own.
-pub(crate) struct Pools {
-    /// Links of a pool, and pools of a device.
-    size: [u16; 2],
-    named: Arc<Named>,
-    used: Mutex<All>,
-}
-
-#[derive(Default)]
-struct All {
-    pools: Vec<Used>,
-    /// Of pools that it has made, and has no more.
-    counted: Counts,
-}
-
-/// A pool, as one poller uses it.
-struct Used {
-    pool: Arc<Pool>,
-    /// It has made it, and gives it to its links.
-    own: bool,
-    /// Links of this poller's.
-    links: usize,
-}
-
-impl Used {
-    fn is(&self, pool: &Arc<Pool>) -> bool {
-        Arc::ptr_eq(&self.pool, pool)
-    }
-}
-
-impl Pools {
-    /// None, of at most so many for each device, of so many links each. Links to which something has come are named there.
-    pub(crate) fn new(size: [u16; 2], named: &Arc<Named>) -> Pools {
-        Pools {
-            size,
-            named: Arc::clone(named),
-            used: Mutex::default(),
-        }
-    }
-
-    fn used(&self) -> MutexGuard<'_, All> {
-        // Whoever panicked has added a pool or none.
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A link's place in a pool of its device's.
-    pub(super) fn seat(&self, device: &Arc<Device>, link: LinkId) -> Result<Seat, RdmaError> {
-        let mut used = self.used();
-        let own = used.pools.iter().filter(|used| used.own);
-        let own = own.filter(|used| Arc::ptr_eq(&used.pool.device, device));
-        let seat = |pool| Seat::take(pool, link, &self.named);
-        if let Some(seat) = own.clone().find_map(|used| seat(&used.pool)) {
-            return Ok(seat);
-        }
-        let [links, most] = self.size;
-        if own.count() == usize::from(most) {
-            return Err(RdmaError::PollerFull {
-                device: device.info().name,
-                links: u32::from(links) * u32::from(most),
-            });
-        }
-        let pool = Arc::new(Pool::new(device, links)?);
-        let seat = seat(&pool).expect("it is new");
-        used.pools.push(Used {
-            pool,
-            own: true,
-            links: 0,
-        });
-        Ok(seat)
-    }
-
-    /// A link of this pool's is this poller's from now on. If it is the only one, the pool's descriptor is to be watched: nobody else joins or leaves
-    /// meanwhile.
-    ///
-    /// # Errors
-    /// It can't be watched; the link isn't its.
-    pub(crate) fn join(
-        &self,
-        pool: &Arc<Pool>,
-        watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), RdmaError>,
-    ) -> Result<(), RdmaError> {
-        let pools = &mut self.used().pools;
-        let known = pools.iter_mut().find(|used| used.is(pool));
-        if known.as_ref().is_none_or(|used| used.links == 0) {
-            watch(pool.descriptor())?;
-        }
-        match known {
-            Some(used) => used.links += 1,
-            None => pools.push(Used {
-                pool: Arc::clone(pool),
-                own: false,
-                links: 1,
-            }),
-        }
-        Ok(())
-    }
-
-    /// And no more. If it was the last one, the pool isn't polled, and what its descriptor says isn't to be waited for. A pool is kept if it is its own,
-    /// and there is no other of its device's.
-    pub(crate) fn leave(&self, pool: &Arc<Pool>, unwatch: impl FnOnce(BorrowedFd<'_>)) {
-        let all = &mut *self.used();
-        let Some(at) = all.pools.iter().position(|used| used.is(pool)) else {
-            return;
-        };
-        all.pools[at].links -= 1;
-        if all.pools[at].links > 0 {
-            return;
-        }
-        unwatch(pool.descriptor());
-        let of_device = |used: &&Used| used.own && Arc::ptr_eq(&used.pool.device, &pool.device);
-        let is_kept = all.pools[at].own && all.pools.iter().filter(of_device).count() == 1;
-        if !is_kept && all.pools.swap_remove(at).own {
-            all.counted = all.counted + pool.counts();
-        }
-    }
-
-    /// Takes what is complete, of all links of pools that have links of this poller's.
-    ///
-    /// # Errors
-    /// A device failed; the others were polled nevertheless.
-    pub(crate) fn poll(&self) -> Result<(), RdmaError> {
-        let used = self.used();
-        let mut outcome = Ok(());
-        for used in used.pools.iter().filter(|used| used.links > 0) {
-            outcome = outcome.and(used.pool.poll().map(drop));
-        }
-        outcome
-    }
-
-    /// Makes their descriptors say what comes from now on. `false` if something has come already.
-    ///
-    /// # Errors
-    /// As of [`Pools::poll`].
-    pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
-        let mut nothing = true;
-        let used = self.used();
-        for used in used.pools.iter().filter(|used| used.links > 0) {
-            nothing &= used.pool.arm()?;
-        }
-        Ok(nothing)
-    }
-
-    /// What is nobody's own, of those that it has made; and how many these are.
-    pub(crate) fn counts(&self) -> (Counts, usize) {
-        let used = self.used();
-        let own = used.pools.iter().filter(|used| used.own);
-        let sum = |(counts, pools), used: &Used| (counts + used.pool.counts(), pools + 1);
-        own.fold((used.counted, 0), sum)
-    }
-}
 
 pub(crate) struct Pool {
     state: Mutex<State>,
     receives: NonNull<sys::ibv_srq>,
     pub(super) completions: Completions,
     pub(super) memory: Arc<Memory>,
-    device: Arc<Device>,
+    pub(super) device: Arc<Device>,
 }
 
 // SAFETY: a queue of receives isn't bound to a thread, and is used under `state`'s lock; this value owns it.
@@ -209,38 +59,38 @@ unsafe impl Sync for Pool {}
 
 /// Who may touch a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
+pub(super) enum Holder {
     Free,
     Device,
     /// The link of this queue pair.
     Link(u32),
 }
 
-struct State {
-    receives: Vec<Holder>,
+pub(super) struct State {
+    pub(super) receives: Vec<Holder>,
     /// Those that are free: to be posted.
     free: Vec<u16>,
     /// Lanes that no link has.
     lanes: Vec<u16>,
     /// By the number of their first queue pair.
-    links: HashMap<u32, Inbox>,
+    pub(super) links: HashMap<u32, Inbox>,
     /// The first queue pair's number of a second one's.
-    bodies: HashMap<u32, u32>,
+    pub(super) bodies: HashMap<u32, u32>,
     counts: Counts,
 }
 
 /// What has come to a link, and wasn't taken by it.
-struct Inbox {
-    link: LinkId,
+pub(super) struct Inbox {
+    pub(super) link: LinkId,
     /// Where that is named when something comes.
-    named: Arc<Named>,
-    stream: NonNull<sys::ibv_qp>,
-    body: u32,
-    came: VecDeque<Came>,
+    pub(super) named: Arc<Named>,
+    pub(super) stream: NonNull<sys::ibv_qp>,
+    pub(super) body: u32,
+    pub(super) came: VecDeque<Came>,
     /// Messages that weren't read, and those of them that lie in receives.
-    unread: u16,
-    holds: usize,
-    overrun: bool,
+    pub(super) unread: u16,
+    pub(super) holds: usize,
+    pub(super) overrun: bool,
 }
 
 // SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys it.
@@ -256,7 +106,7 @@ pub(super) enum Came {
 }
 
 impl Pool {
-    fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
+    pub(super) fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
         let count = shared_receives(links);
         // Of each link, all sends of both queue pairs and all receives of the second.
         let entries = count + usize::from(links) * (POOLED_SENDS + 2 * BODY_MESSAGES);
@@ -298,13 +148,13 @@ impl Pool {
         Ok(pool)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         // What panics in between are asserts, of this crate's own numbers.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A lane that no link has, and where it begins in the memory.
-    fn take_lane(&self) -> Option<(u16, usize)> {
+    pub(super) fn take_lane(&self) -> Option<(u16, usize)> {
         let mut state = self.state();
         let lane = state.lanes.pop()?;
         let before = state.receives.len() * MESSAGE_BYTES;
@@ -344,7 +194,7 @@ impl Pool {
         self.state().counts
     }
 
-    fn poll_into(&self, state: &mut State) -> Result<usize, RdmaError> {
+    pub(super) fn poll_into(&self, state: &mut State) -> Result<usize, RdmaError> {
         let mut entries = no_completions();
         let mut all = 0;
         for _ in 0..POLL_BATCHES {
@@ -413,24 +263,24 @@ impl Pool {
     }
 
     /// What a message has brought into a receive: the device has written it, and writes it no more until it is posted again.
-    fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
+    pub(super) fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
         let at = usize::from(receive) * MESSAGE_BYTES;
         let start = self.memory.own(at, len);
         // SAFETY: the range is of this value's own memory and initialised, since its pages begin zeroed. Of both callers, `deliver` asks
-        // for a receive whose completion it has in its hand and posts it afterwards, under the lock; `Seat::received` for one that its link
+        // for a receive whose completion it has in its hand and posts it afterwards, under the lock; `Seat::received` (in `seat.rs`) for one that its link
         // holds, which only `Seat::repost` ends, while the slice borrows the seat.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
     /// Posts what is free, once that is a batch. There are many more, so no message waits for it.
-    fn post_soon(&self, state: &mut State) -> Result<(), RdmaError> {
+    pub(super) fn post_soon(&self, state: &mut State) -> Result<(), RdmaError> {
         if state.free.len() >= RECEIVE_BATCH {
             self.post(state)?;
         }
         Ok(())
     }
 
-    fn post(&self, state: &mut State) -> Result<(), RdmaError> {
+    pub(super) fn post(&self, state: &mut State) -> Result<(), RdmaError> {
         while !state.free.is_empty() {
             let from = state.free.len().saturating_sub(POLL_BATCH);
             let mut elements = [self.memory.element(0, 0); POLL_BATCH];
@@ -461,7 +311,7 @@ impl Pool {
 }
 
 impl State {
-    fn free(&mut self, receive: u16) {
+    pub(super) fn free(&mut self, receive: u16) {
         self.receives[usize::from(receive)] = Holder::Free;
         self.free.push(receive);
     }
@@ -484,7 +334,7 @@ const NO_REQUEST: sys::ibv_recv_wr = sys::ibv_recv_wr {
 };
 
 /// Ends a queue pair: it takes no receive any more, and what was posted for it comes back.
-fn end_pair(pair: NonNull<sys::ibv_qp>) {
+pub(super) fn end_pair(pair: NonNull<sys::ibv_qp>) {
     modify(
         pair,
         sys::ibv_qp_state::IBV_QPS_ERR,
@@ -492,7 +342,7 @@ fn end_pair(pair: NonNull<sys::ibv_qp>) {
     );
 }
 
-fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp_attr_mask) {
+pub(super) fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp_attr_mask) {
     // SAFETY: a C struct of numbers, and of pointers that may be null.
     let none: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
     let mut attributes = sys::ibv_qp_attr {
@@ -504,205 +354,9 @@ fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp_attr_mask)
     unsafe { sys::ibv_modify_qp(pair.as_ptr(), &mut attributes, fields.0 as i32) };
 }
 
-/// A link's place in a pool: a lane to send from, and its part of the receives.
-pub(super) struct Seat {
-    pub(super) pool: Arc<Pool>,
-    link: LinkId,
-    named: Arc<Named>,
-    pub(super) lane: Arc<Lane>,
-    /// The first queue pair's number, while it may get completions.
-    stream: Option<u32>,
-    /// Messages that lie in ordinary memory, by [`SPILLED`] and their place here.
-    spilled: Vec<Option<Box<[u8]>>>,
-    /// Messages that were read, and whose credits weren't returned.
-    freed: usize,
-    came: Vec<Came>,
-}
-
-/// The bit that tells a spilled message from a receive.
-const SPILLED: u16 = 1 << 15;
-
-impl Seat {
-    /// `None`: it has none left.
-    fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
-        let (number, before) = pool.take_lane()?;
-        Some(Seat {
-            pool: Arc::clone(pool),
-            link,
-            named: Arc::clone(named),
-            lane: Arc::new(Lane::of_pool(pool, number, before)),
-            stream: None,
-            spilled: (0..RECEIVES).map(|_| None).collect(),
-            freed: 0,
-            came: Vec::new(),
-        })
-    }
-
-    /// Has its link named to another poller from now on, and at once: whatever has come and wasn't read, the other one doesn't know of.
-    pub(super) fn move_to(&mut self, named: &Arc<Named>) {
-        let before = std::mem::replace(&mut self.named, Arc::clone(named));
-        let mut state = self.pool.state();
-        before.remove(self.link);
-        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
-        if let Some(inbox) = inbox {
-            inbox.named = Arc::clone(named);
-        }
-        named.add(self.link);
-    }
-
-    /// From now on what these queue pairs have done is its own.
-    ///
-    /// # Safety
-    /// Both are there until [`Seat::leave`].
-    pub(super) unsafe fn join(&mut self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
-        // SAFETY: both queue pairs are there.
-        let (number, body) = unsafe { (stream.as_ref().qp_num, body.as_ref().qp_num) };
-        let mut state = self.pool.state();
-        state.bodies.insert(body, number);
-        let inbox = Inbox {
-            link: self.link,
-            named: Arc::clone(&self.named),
-            stream,
-            body,
-            came: VecDeque::new(),
-            unread: 0,
-            holds: 0,
-            overrun: false,
-        };
-        state.links.insert(number, inbox);
-        self.stream = Some(number);
-    }
-
-    /// Once the connection stands: whose message meets no receive shall send it again soon.
-    ///
-    /// # Safety
-    /// It is the queue pair that has joined.
-    pub(super) unsafe fn hurry(&self, stream: NonNull<sys::ibv_qp>) {
-        use sys::ibv_qp_attr_mask as mask;
-        // A device that can't be told has its senders wait longer.
-        let fields = mask::IBV_QP_STATE | mask::IBV_QP_MIN_RNR_TIMER;
-        modify(stream, sys::ibv_qp_state::IBV_QPS_RTS, fields);
-    }
-
-    /// Takes what has come to its link.
-    pub(super) fn poll(&mut self) -> Result<Vec<Came>, RdmaError> {
-        let mut came = std::mem::take(&mut self.came);
-        let mut state = self.pool.state();
-        let state = &mut *state;
-        if state.has_nothing_for(self.stream) {
-            self.pool.poll_into(state)?;
-        }
-        if let Some(inbox) = self.stream.and_then(|number| state.links.get_mut(&number))
-            && !inbox.came.is_empty()
-        {
-            came.extend(inbox.came.drain(..));
-            self.named.remove(self.link);
-        }
-        Ok(came)
-    }
-
-    /// Has the poller name its link once more.
-    pub(super) fn remind(&self) {
-        self.named.add(self.link);
-    }
-
-    /// Gives the vector of [`Seat::poll`] back.
-    pub(super) fn polled(&mut self, mut came: Vec<Came>) {
-        came.clear();
-        self.came = came;
-    }
-
-    /// Keeps a message that was spilled; what stands for its receive.
-    pub(super) fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
-        let free = self.spilled.iter().position(Option::is_none);
-        let place = free.expect("the pool spills no more than there are credits");
-        self.spilled[place] = Some(bytes);
-        SPILLED | place as u16
-    }
-
-    /// What a message has brought.
-    pub(super) fn received(&self, receive: u16, len: usize) -> &[u8] {
-        if receive & SPILLED != 0 {
-            let kept = self.spilled[usize::from(receive & !SPILLED)].as_ref();
-            return &kept.expect("it wasn't read")[..len];
-        }
-        self.pool.bytes_of(receive, len)
-    }
-
-    /// The message was read.
-    pub(super) fn repost(&mut self, receive: u16) {
-        self.freed += 1;
-        let mut state = self.pool.state();
-        let state = &mut *state;
-        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
-        let Some(inbox) = inbox else { return };
-        inbox.unread -= 1;
-        if receive & SPILLED != 0 {
-            self.spilled[usize::from(receive & !SPILLED)] = None;
-            return;
-        }
-        let holder = state.receives[usize::from(receive)];
-        assert_eq!(
-            Some(holder),
-            self.stream.map(Holder::Link),
-            "a message came there"
-        );
-        inbox.holds -= 1;
-        state.free(receive);
-    }
-
-    /// Messages that were read since [`Seat::post`].
-    pub(super) fn freed(&self) -> usize {
-        self.freed
-    }
-
-    /// Their credits may be returned.
-    pub(super) fn post(&mut self) -> Result<(), RdmaError> {
-        self.freed = 0;
-        self.pool.post_soon(&mut self.pool.state())
-    }
-
-    /// Ends both queue pairs, so that what was posted for them comes back.
-    ///
-    /// # Safety
-    /// They are those that have joined.
-    pub(super) unsafe fn stop(&self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
-        end_pair(stream);
-        end_pair(body);
-        // What can't be polled is lost with the device.
-        let _lost = self.pool.poll();
-    }
-
-    /// Gives back what it held; before its queue pairs' memory is touched by anybody else, they are destroyed.
-    pub(super) fn leave(&mut self) {
-        let Some(number) = self.stream.take() else {
-            return;
-        };
-        let mut state = self.pool.state();
-        let state = &mut *state;
-        let _lost = self.pool.poll_into(state);
-        if let Some(inbox) = state.links.remove(&number) {
-            state.bodies.remove(&inbox.body);
-        }
-        self.named.remove(self.link);
-        for receive in 0..state.receives.len() {
-            if state.receives[receive] == Holder::Link(number) {
-                state.free(receive as u16);
-            }
-        }
-        let _lost = self.pool.post(state);
-    }
-}
-
 impl State {
-    fn has_nothing_for(&self, stream: Option<u32>) -> bool {
+    pub(super) fn has_nothing_for(&self, stream: Option<u32>) -> bool {
         let inbox = stream.and_then(|number| self.links.get(&number));
         inbox.is_none_or(|inbox| inbox.came.is_empty())
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.leave();
     }
 }

@@ -10,10 +10,14 @@ use rdma_mummy_sys as sys;
 use tollgate_shm_abi::heap::{Block, Span};
 
 use super::completions::{Completions, no_completions};
+use super::device::Device;
+use super::domain::{check, failed};
 use super::lane::{Lane, MarshalMemory};
-use super::pool::{Came, Pool, Seat};
+use super::memory::Memory;
+use super::pool::{Came, Pool};
+use super::seat::Seat;
 use super::window::Window;
-use super::{Device, Memory, check, failed};
+use super::work_ids::{ID_BODY, ID_KIND, ID_LANDING, ID_RECEIVE, ID_STREAM};
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::limits::{
@@ -69,13 +73,6 @@ pub(crate) enum Completion {
         status: u32,
     },
 }
-
-// What a work request's id says.
-const ID_STREAM: u64 = 1 << 60;
-const ID_BODY: u64 = 2 << 60;
-pub(super) const ID_RECEIVE: u64 = 3 << 60;
-const ID_LANDING: u64 = 4 << 60;
-pub(super) const ID_KIND: u64 = 15 << 60;
 
 /// Where what is sent goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -990,7 +987,7 @@ fn make_queue_pairs(
     side: &Side,
     stream_sends: usize,
 ) -> Result<(NonNull<sys::ibv_qp>, usize), RdmaError> {
-    let elements = device.max_elements as u32;
+    let elements = device.max_elements() as u32;
     let (completions, shared) = match side {
         Side::Own(own) => (own.completions.as_ptr(), ptr::null_mut()),
         Side::Shared(seat) => (seat.pool.completions.as_ptr(), seat.pool.receives()),

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
 use rdma_mummy_sys as sys;
 
-use super::{Domain, Memory, failed};
+use super::domain::{Domain, failed};
+use super::memory::Memory;
 use crate::error::RdmaError;
 
 /// A window of type 2: once it is bound, its key works for the queue pair that has bound it, and for nothing beside its memory.

@@ -1,0 +1,260 @@
+//! The tables of the state: their layout, how the file is opened, and how rows are read.
+//!
+//! ```text
+//!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
+//!   tenants      tenant                                             -> SHA-256 of its token
+//!   tokens       SHA-256 of a token                                 -> tenant
+//!   retiring     SHA-256 of a token that was rotated                -> (tenant, until when it opens sessions, in ms since 1970)
+//!   modules      SHA-256 of a module                                -> (versions that use it, module)
+//!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
+//!   counters     (owner, policy)                                    -> the last version given out
+//!   slots        (owner, tenant, service, method, side, party, policy) -> (place in the chain, versions and options as JSON)
+//!   settings     a setting of the daemon's                          -> what it was set to at run time
+//!   placements   a tenant that doesn't live where its name says     -> the number of its runtime
+//!   audit        "last"                                             -> the audit log's newest line
+//! ```
+//!
+//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
+//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
+//! from before there were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them leaves them alone.
+//!
+//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants exist; every policy's module is in `modules` with the number of
+//! its users, and no other; every version that a slot names is in `policies`. [`crate::check`] compares them.
+
+use redb::{
+    Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    TableDefinition, TableError, WriteTransaction,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::limits;
+use crate::model::{Attachment, Options, Party, Side, Target};
+use crate::slot::Slot;
+
+pub(crate) type Digest = [u8; 32];
+
+pub(crate) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+pub(crate) const TENANTS: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
+pub(crate) const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
+pub(crate) const RETIRING: TableDefinition<Digest, (&str, u64)> = TableDefinition::new("retiring");
+pub(crate) const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
+pub(crate) const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
+pub(crate) const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
+pub(crate) const SLOTS: TableDefinition<Place, (u64, &[u8])> = TableDefinition::new("slots");
+pub(crate) const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("settings");
+pub(crate) const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
+pub(crate) const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
+
+/// Of format 1.
+pub(crate) const ATTACHMENTS_1: TableDefinition<Place1, (u64, u32)> =
+    TableDefinition::new("attachments");
+
+/// Owner, policy, version.
+pub(crate) type PolicyKey = (&'static str, &'static str, u32);
+
+/// The module's digest, and the configuration.
+pub(crate) type PolicyRow = (Digest, Option<&'static [u8]>);
+
+/// Owner, tenant, service, method, side, party, policy.
+pub(crate) type Place = (
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+    u8,
+    u8,
+    &'static str,
+);
+
+/// Tenant, service, method, side, policy.
+pub(crate) type Place1 = (&'static str, &'static str, &'static str, u8, &'static str);
+
+/// What a slot's row has beside its place.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Row {
+    pub(crate) slot: Slot,
+    pub(crate) options: Options,
+}
+
+/// The file's layout, as documented above.
+pub(crate) const FORMAT: u32 = 2;
+
+/// The key of the audit log's newest line.
+pub(crate) const LAST: &str = "last";
+
+/// How the database is opened, wherever it is.
+pub(crate) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(limits::CACHE_BYTES);
+    builder
+}
+
+/// Makes the tables; carries a file of an older format over, and says which that was.
+pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, StoreError> {
+    // A start that has nothing to write needs no room.
+    if is_prepared(&database.begin_read()?)? {
+        return Ok(None);
+    }
+    let change = database.begin_write()?;
+    let prepared = (|| {
+        let mut meta = change.open_table(META)?;
+        let found = meta.get("format")?.map(|format| format.value());
+        let found = u32::try_from(found.unwrap_or(FORMAT.into())).unwrap_or(u32::MAX);
+        if !(1..=FORMAT).contains(&found) {
+            return Err(StoreError::Format {
+                path: path.to_owned(),
+                found,
+                expected: FORMAT,
+            });
+        }
+        meta.insert("format", u64::from(FORMAT))?;
+        change.open_table(TENANTS)?;
+        change.open_table(TOKENS)?;
+        change.open_table(RETIRING)?;
+        change.open_table(MODULES)?;
+        change.open_table(POLICIES)?;
+        change.open_table(COUNTERS)?;
+        change.open_table(SLOTS)?;
+        change.open_table(SETTINGS)?;
+        change.open_table(PLACEMENTS)?;
+        change.open_table(AUDIT)?;
+        if found == 1 {
+            carry_over(&change)?;
+        }
+        Ok((found != FORMAT).then_some(found))
+    })();
+    match prepared {
+        Ok(_) => change.commit()?,
+        Err(_) => change.abort()?,
+    }
+    prepared
+}
+
+pub(crate) fn format_of(read: &ReadTransaction) -> Result<Option<u64>, StoreError> {
+    let Some(meta) = table(read, META)? else {
+        return Ok(None);
+    };
+    Ok(meta.get("format")?.map(|format| format.value()))
+}
+
+pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
+    Ok(format_of(read)? == Some(FORMAT.into())
+        && table(read, TENANTS)?.is_some()
+        && table(read, TOKENS)?.is_some()
+        && table(read, RETIRING)?.is_some()
+        && table(read, MODULES)?.is_some()
+        && table(read, POLICIES)?.is_some()
+        && table(read, COUNTERS)?.is_some()
+        && table(read, SLOTS)?.is_some()
+        && table(read, SETTINGS)?.is_some()
+        && table(read, PLACEMENTS)?.is_some()
+        && table(read, AUDIT)?.is_some())
+}
+
+/// Format 1's attachments, each a version that decides under today's default conditions, which are those that it had.
+pub(crate) fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
+    {
+        let old = change.open_table(ATTACHMENTS_1)?;
+        let mut slots = change.open_table(SLOTS)?;
+        for row in old.iter()? {
+            let (key, value) = row?;
+            let ((tenant, service, method, side, name), (place, version)) =
+                (key.value(), value.value());
+            let row = encode(&Slot::enforcing(version), &Options::default())?;
+            let party = Party::Tenant.code();
+            let key = (tenant, tenant, service, method, side, party, name);
+            slots.insert(key, (place, row.as_slice()))?;
+        }
+    }
+    change.delete_table(ATTACHMENTS_1)?;
+    Ok(())
+}
+
+/// `None`: there is no such table.
+pub(crate) fn table<K: redb::Key + 'static, V: redb::Value + 'static>(
+    read: &ReadTransaction,
+    table: TableDefinition<K, V>,
+) -> Result<Option<ReadOnlyTable<K, V>>, StoreError> {
+    match read.open_table(table) {
+        Err(TableError::TableDoesNotExist(_)) => Ok(None),
+        opened => Ok(Some(opened?)),
+    }
+}
+
+/// The audit log's newest line; none in a database without tables, too.
+pub(crate) fn last_record(database: &Database) -> Result<Option<String>, StoreError> {
+    let Some(audit) = table(&database.begin_read()?, AUDIT)? else {
+        return Ok(None);
+    };
+    let line = audit.get(LAST)?;
+    Ok(line.map(|line| line.value().to_owned()))
+}
+
+pub(crate) fn encode(slot: &Slot, options: &Options) -> Result<Vec<u8>, StoreError> {
+    let row = Row {
+        slot: slot.clone(),
+        options: options.clone(),
+    };
+    serde_json::to_vec(&row).map_err(|error| StoreError::Unreadable { error })
+}
+
+/// Owner, tenant, service, method, side, party, policy.
+pub(crate) type KeyOf<'a> = (&'a str, &'a str, &'a str, &'a str, u8, u8, &'a str);
+
+pub(crate) fn key_of<'a>(attachment: &'a Attachment, owner: &'a str) -> KeyOf<'a> {
+    let Target {
+        party,
+        tenant,
+        service,
+        method,
+        side,
+    } = &attachment.target;
+    let (side, party) = (side.code(), party.code());
+    (
+        owner,
+        tenant,
+        service,
+        method,
+        side,
+        party,
+        &attachment.policy,
+    )
+}
+
+/// Rows as attachments, in the order in which they were attached.
+pub(crate) fn in_order(
+    rows: redb::Range<'_, Place, (u64, &'static [u8])>,
+) -> Result<Vec<Attachment>, StoreError> {
+    let mut placed = Vec::new();
+    for row in rows {
+        let (key, value) = row?;
+        let ((_, tenant, service, method, side, party, name), (place, row)) =
+            (key.value(), value.value());
+        let target = Target {
+            party: Party::from_code(party),
+            tenant: tenant.to_owned(),
+            service: service.to_owned(),
+            method: method.to_owned(),
+            side: Side::from_code(side),
+        };
+        let row = serde_json::from_slice(row).map_err(|error| StoreError::Unreadable { error });
+        let Row { slot, options } = row?;
+        let policy = name.to_owned();
+        placed.push((
+            place,
+            Attachment {
+                target,
+                policy,
+                slot,
+                options,
+            },
+        ));
+    }
+    placed.sort_by_key(|(place, _)| *place);
+    Ok(placed
+        .into_iter()
+        .map(|(_, attachment)| attachment)
+        .collect())
+}

@@ -1,0 +1,99 @@
+//! How a configuration is read from its file and checked.
+
+use std::path::Path;
+
+use tollgate_schema::spelling::did_serde_mean;
+use tollgate_shm_abi::text::point_at;
+
+use super::error::ConfigError;
+use super::source::Source;
+use super::{Config, RdmaConfig};
+use crate::limits::RDMA_RING_KIB;
+use crate::settings::SETTINGS;
+use crate::targets;
+
+impl Config {
+    /// Reads and checks a TOML file.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        })?;
+        let malformed = |error: toml::de::Error| {
+            let (line, column, shown) = point_at(&text, error.span().unwrap_or_default());
+            let message = error.message().trim_end().replace('\n', ", ");
+            let meant = did_serde_mean(&message);
+            ConfigError::Malformed {
+                path: path.to_owned(),
+                line,
+                column,
+                message: message + &meant,
+                shown,
+            }
+        };
+        let mut config: Self = toml::from_str(&text).map_err(malformed)?;
+        let table: toml::Table = toml::from_str(&text).map_err(malformed)?;
+        let says = |key: &str| match key.split_once('.') {
+            Some((section, key)) => table.get(section).is_some_and(|its| its.get(key).is_some()),
+            None => table.contains_key(key),
+        };
+        let said = SETTINGS.iter().filter(|setting| says(setting.key));
+        config.sources = said.map(|setting| (setting.key, Source::File)).collect();
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Checks ranges.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let named = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.".contains(&c);
+        if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(named) {
+            let value = format!("{:?}", self.name);
+            return Err(ConfigError::OutOfRange {
+                setting: "name",
+                value,
+                expected: "1 to 64 of a-z 0-9 - _ . are allowed",
+            });
+        }
+        for setting in SETTINGS {
+            setting.check(self)?;
+        }
+        self.check_peers()?;
+        self.rdma.check()?;
+        self.policies.check()?;
+        self.telemetry.check()?;
+        self.compile.check()
+    }
+
+    fn check_peers(&self) -> Result<(), ConfigError> {
+        let refused = |setting, value: &String, expected| {
+            let value = format!("{value:?}");
+            Err(ConfigError::OutOfRange {
+                setting,
+                value,
+                expected,
+            })
+        };
+        let mut peers = self.peers.iter().map(|peer| &peer.address);
+        if let Some(wrong) = peers.find(|address| !targets::is_pattern(address)) {
+            return refused("peers.address", wrong, "host:port, or * for either of them");
+        }
+        let mut names = self.link.advertise.iter();
+        match names.find(|name| !targets::is_name(name)) {
+            Some(wrong) => refused("link.advertise", wrong, "host, or host:port"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl RdmaConfig {
+    fn check(&self) -> Result<(), ConfigError> {
+        if RDMA_RING_KIB.contains(&self.ring_kib) {
+            return Ok(());
+        }
+        Err(ConfigError::OutOfRange {
+            setting: "rdma.ring_kib",
+            value: self.ring_kib.to_string(),
+            expected: "64 to 65536",
+        })
+    }
+}

@@ -1,0 +1,177 @@
+//! What sessions, links, services, chains, engines and calls are named by.
+//!
+//! ```text
+//!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |
+//! ```
+//!
+//! A call's key is unique in a process: its birth is that of the engine in which the call began.
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits::{MAX_BIRTHS, MAX_CALLS};
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub struct $name(pub u32);
+    };
+}
+id!(/// An application's session on this runtime. Chosen by the rim, never reused while calls name it.
+    SessionId);
+id!(/// A connection to a peer daemon. Chosen by the rim.
+    LinkId);
+id!(/// A tenant's service served on this host.
+    ServiceId);
+id!(/// An ordered list of policies, known to the rim.
+    ChainId);
+
+/// Of a key's lower half, the bits that are the slot's.
+const SLOT_BITS: u32 = 18;
+
+/// As many slots as keys can name: an engine that takes back what another one has no room for may have more than it admits.
+pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
+
+const _: () = assert!(MAX_SLOTS >= 2 * MAX_CALLS);
+const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
+
+/// Tells the engines of a process apart, those that have ended included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "u16", into = "u16")]
+pub struct Birth(u16);
+
+impl Birth {
+    /// The one of this number; `None`: there aren't so many ([`MAX_BIRTHS`]).
+    pub fn new(number: u32) -> Option<Self> {
+        let number = u16::try_from(number).ok()?;
+        (usize::from(number) < MAX_BIRTHS).then_some(Self(number))
+    }
+
+    /// Its number.
+    pub fn number(self) -> u32 {
+        self.0.into()
+    }
+
+    /// Its bits in a key's lower half.
+    #[inline]
+    fn bits(self) -> u32 {
+        u32::from(self.0) << SLOT_BITS
+    }
+}
+
+impl TryFrom<u16> for Birth {
+    type Error = String;
+
+    fn try_from(number: u16) -> Result<Self, String> {
+        let birth = Birth::new(number.into());
+        birth.ok_or_else(|| format!("{number} is no engine's birth: there are {MAX_BIRTHS}"))
+    }
+}
+
+impl From<Birth> for u16 {
+    fn from(birth: Birth) -> Self {
+        birth.0
+    }
+}
+
+/// Names one call of one engine: a slot and the generation of its use.
+///
+/// It is also what peers and serving applications are given as the call's number, so it is checked on the way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(from = "u64", into = "u64")]
+pub struct CallKey {
+    /// And the birth above it.
+    slot: u32,
+    generation: u32,
+}
+
+impl CallKey {
+    /// The number that travels in descriptors and frames.
+    pub fn to_wire(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    /// The key that a peer or application claims; whether it names a live call, the table knows.
+    pub fn from_wire(wire: u64) -> Self {
+        Self {
+            slot: wire as u32,
+            generation: (wire >> 32) as u32,
+        }
+    }
+
+    /// The engine in which the call began.
+    pub fn birth(self) -> Birth {
+        Birth((self.slot >> SLOT_BITS) as u16)
+    }
+
+    /// The first use of a slot.
+    #[inline]
+    pub(crate) fn first(birth: Birth, slot: u32) -> Self {
+        Self {
+            slot: birth.bits() | slot,
+            generation: 0,
+        }
+    }
+
+    /// Its slot in a table of this birth's; beyond all slots if it is another birth's key.
+    #[inline]
+    pub(crate) fn slot_under(self, birth: Birth) -> u32 {
+        self.slot ^ birth.bits()
+    }
+
+    /// The next use of the same slot.
+    #[inline]
+    pub(crate) fn next(self) -> Self {
+        Self {
+            generation: self.generation.wrapping_add(1),
+            ..self
+        }
+    }
+}
+
+impl From<u64> for CallKey {
+    fn from(wire: u64) -> Self {
+        Self::from_wire(wire)
+    }
+}
+
+impl From<CallKey> for u64 {
+    fn from(key: CallKey) -> Self {
+        key.to_wire()
+    }
+}
+
+/// Who waits for a call's answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Origin {
+    /// An application of this host, under the number that it chose.
+    Session {
+        /// Its session.
+        session: SessionId,
+        /// Its number for the call.
+        call: u64,
+    },
+    /// A peer daemon, under the number that it chose.
+    Link {
+        /// The link.
+        link: LinkId,
+        /// The peer's number for the call.
+        call: u64,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_birth_is_a_small_number() {
+        let last = MAX_BIRTHS as u32 - 1;
+        assert_eq!(Birth::new(last).map(Birth::number), Some(last));
+        assert_eq!(Birth::new(last + 1), None);
+        assert!(Birth::try_from(u16::MAX).is_err());
+        let key = CallKey::from_wire(u64::MAX);
+        assert_eq!(key.birth().number(), last);
+        assert_eq!(CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(), Birth(0));
+    }
+}

@@ -1,0 +1,210 @@
+//! A link's place in a [pool](super::pool).
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_mummy_sys as sys;
+
+use super::lane::Lane;
+use super::pool::{Came, Holder, Inbox, Pool, end_pair, modify};
+use crate::error::RdmaError;
+use crate::limits::RECEIVES;
+use crate::link_id::LinkId;
+use crate::named::Named;
+
+/// A link's place in a pool: a lane to send from, and its part of the receives.
+pub(super) struct Seat {
+    pub(super) pool: Arc<Pool>,
+    link: LinkId,
+    named: Arc<Named>,
+    pub(super) lane: Arc<Lane>,
+    /// The first queue pair's number, while it may get completions.
+    stream: Option<u32>,
+    /// Messages that lie in ordinary memory, by [`SPILLED`] and their place here.
+    spilled: Vec<Option<Box<[u8]>>>,
+    /// Messages that were read, and whose credits weren't returned.
+    freed: usize,
+    came: Vec<Came>,
+}
+
+/// The bit that tells a spilled message from a receive.
+const SPILLED: u16 = 1 << 15;
+
+impl Seat {
+    /// `None`: it has none left.
+    pub(super) fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
+        let (number, before) = pool.take_lane()?;
+        Some(Seat {
+            pool: Arc::clone(pool),
+            link,
+            named: Arc::clone(named),
+            lane: Arc::new(Lane::of_pool(pool, number, before)),
+            stream: None,
+            spilled: (0..RECEIVES).map(|_| None).collect(),
+            freed: 0,
+            came: Vec::new(),
+        })
+    }
+
+    /// Has its link named to another poller from now on, and at once: whatever has come and wasn't read, the other one doesn't know of.
+    pub(super) fn move_to(&mut self, named: &Arc<Named>) {
+        let before = std::mem::replace(&mut self.named, Arc::clone(named));
+        let mut state = self.pool.state();
+        before.remove(self.link);
+        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
+        if let Some(inbox) = inbox {
+            inbox.named = Arc::clone(named);
+        }
+        named.add(self.link);
+    }
+
+    /// From now on what these queue pairs have done is its own.
+    ///
+    /// # Safety
+    /// Both are there until [`Seat::leave`].
+    pub(super) unsafe fn join(&mut self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
+        // SAFETY: both queue pairs are there.
+        let (number, body) = unsafe { (stream.as_ref().qp_num, body.as_ref().qp_num) };
+        let mut state = self.pool.state();
+        state.bodies.insert(body, number);
+        let inbox = Inbox {
+            link: self.link,
+            named: Arc::clone(&self.named),
+            stream,
+            body,
+            came: VecDeque::new(),
+            unread: 0,
+            holds: 0,
+            overrun: false,
+        };
+        state.links.insert(number, inbox);
+        self.stream = Some(number);
+    }
+
+    /// Once the connection stands: whose message meets no receive shall send it again soon.
+    ///
+    /// # Safety
+    /// It is the queue pair that has joined.
+    pub(super) unsafe fn hurry(&self, stream: NonNull<sys::ibv_qp>) {
+        use sys::ibv_qp_attr_mask as mask;
+        // A device that can't be told has its senders wait longer.
+        let fields = mask::IBV_QP_STATE | mask::IBV_QP_MIN_RNR_TIMER;
+        modify(stream, sys::ibv_qp_state::IBV_QPS_RTS, fields);
+    }
+
+    /// Takes what has come to its link.
+    pub(super) fn poll(&mut self) -> Result<Vec<Came>, RdmaError> {
+        let mut came = std::mem::take(&mut self.came);
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        if state.has_nothing_for(self.stream) {
+            self.pool.poll_into(state)?;
+        }
+        if let Some(inbox) = self.stream.and_then(|number| state.links.get_mut(&number))
+            && !inbox.came.is_empty()
+        {
+            came.extend(inbox.came.drain(..));
+            self.named.remove(self.link);
+        }
+        Ok(came)
+    }
+
+    /// Has the poller name its link once more.
+    pub(super) fn remind(&self) {
+        self.named.add(self.link);
+    }
+
+    /// Gives the vector of [`Seat::poll`] back.
+    pub(super) fn polled(&mut self, mut came: Vec<Came>) {
+        came.clear();
+        self.came = came;
+    }
+
+    /// Keeps a message that was spilled; what stands for its receive.
+    pub(super) fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
+        let free = self.spilled.iter().position(Option::is_none);
+        let place = free.expect("the pool spills no more than there are credits");
+        self.spilled[place] = Some(bytes);
+        SPILLED | place as u16
+    }
+
+    /// What a message has brought.
+    pub(super) fn received(&self, receive: u16, len: usize) -> &[u8] {
+        if receive & SPILLED != 0 {
+            let kept = self.spilled[usize::from(receive & !SPILLED)].as_ref();
+            return &kept.expect("it wasn't read")[..len];
+        }
+        self.pool.bytes_of(receive, len)
+    }
+
+    /// The message was read.
+    pub(super) fn repost(&mut self, receive: u16) {
+        self.freed += 1;
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        let inbox = self.stream.and_then(|number| state.links.get_mut(&number));
+        let Some(inbox) = inbox else { return };
+        inbox.unread -= 1;
+        if receive & SPILLED != 0 {
+            self.spilled[usize::from(receive & !SPILLED)] = None;
+            return;
+        }
+        let holder = state.receives[usize::from(receive)];
+        assert_eq!(
+            Some(holder),
+            self.stream.map(Holder::Link),
+            "a message came there"
+        );
+        inbox.holds -= 1;
+        state.free(receive);
+    }
+
+    /// Messages that were read since [`Seat::post`].
+    pub(super) fn freed(&self) -> usize {
+        self.freed
+    }
+
+    /// Their credits may be returned.
+    pub(super) fn post(&mut self) -> Result<(), RdmaError> {
+        self.freed = 0;
+        self.pool.post_soon(&mut self.pool.state())
+    }
+
+    /// Ends both queue pairs, so that what was posted for them comes back.
+    ///
+    /// # Safety
+    /// They are those that have joined.
+    pub(super) unsafe fn stop(&self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
+        end_pair(stream);
+        end_pair(body);
+        // What can't be polled is lost with the device.
+        let _lost = self.pool.poll();
+    }
+
+    /// Gives back what it held; before its queue pairs' memory is touched by anybody else, they are destroyed.
+    pub(super) fn leave(&mut self) {
+        let Some(number) = self.stream.take() else {
+            return;
+        };
+        let mut state = self.pool.state();
+        let state = &mut *state;
+        let _lost = self.pool.poll_into(state);
+        if let Some(inbox) = state.links.remove(&number) {
+            state.bodies.remove(&inbox.body);
+        }
+        self.named.remove(self.link);
+        for receive in 0..state.receives.len() {
+            if state.receives[receive] == Holder::Link(number) {
+                state.free(receive as u16);
+            }
+        }
+        let _lost = self.pool.post(state);
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
