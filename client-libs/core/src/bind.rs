@@ -10,10 +10,10 @@ use tollgate_shm_abi::messages::{Bind, Empty, Request, RequestBody, SIDE_CLIENT,
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::Status;
-use crate::binds::Binding;
 use crate::drive::Driven;
 use crate::limits::BIND_TIMEOUT;
 use crate::serve::Service;
+use crate::tables::binds::Binding;
 
 impl Driven {
     pub(crate) async fn bind_client(

@@ -11,8 +11,7 @@
 //!
 //! ```text
 //!   buffer, codec                    values and messages
-//!   calls, streams, space, binds,
-//!   methods, retry                   tables, pure
+//!   tables                           calls, streams, binds and the like, pure
 //!   submit                           what any thread does under one short lock
 //!   connection                       what futures, handlers and the driver share
 //!   received, outgoing, serve        blocks and handlers
@@ -32,16 +31,13 @@
 #![forbid(unsafe_code)]
 
 mod bind;
-mod binds;
 mod buffer;
 mod call;
-mod calls;
 pub mod codec;
 mod connection;
 mod deadline;
 mod drive;
 pub mod limits;
-mod methods;
 mod nudge;
 mod open;
 mod outgoing;
@@ -52,21 +48,18 @@ mod raw;
 mod ready;
 mod received;
 mod reopen;
-mod retry;
 mod seat;
 mod serve;
 mod session;
 mod sessions;
-mod space;
 mod status;
 mod stream;
-mod streams;
 mod submit;
+mod tables;
 mod tasks;
 pub mod token;
 mod workers;
 
-pub use binds::{Binding, BoundMethod};
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
 pub use call::Call;
 pub use deadline::Deadline;
@@ -80,5 +73,6 @@ pub use sessions::{Sessions, block_on};
 pub use status::Status;
 pub use stream::{Opening, StreamReceiver, StreamSender};
 pub use submit::Held;
+pub use tables::binds::{Binding, BoundMethod};
 pub use tollgate_shm_abi::{Code, metadata};
 pub use workers::{OnWorkers, Workers};

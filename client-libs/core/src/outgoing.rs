@@ -11,8 +11,8 @@ use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use crate::Status;
 use crate::codec::{Encode, Measured, RawBlock};
 use crate::connection::Inner;
-use crate::space::Ticket;
 use crate::submit::{Envelope, Letter};
+use crate::tables::space::Ticket;
 
 /// The size of a message, if it may be sent.
 pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, Status> {

@@ -24,17 +24,17 @@ use std::time::Duration;
 use tollgate_shm_abi::Code;
 
 use crate::Status;
-use crate::binds::{Binding, BoundMethod};
 use crate::connection::Inner;
 use crate::drive::{Driven, drive_alone};
 use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
-use crate::methods::Methods;
 use crate::nudge::Nudge;
 use crate::open::{self, SessionOptions};
 use crate::panics;
 use crate::pause::Pauses;
-use crate::retry::idempotent_methods;
 use crate::serve::Service;
+use crate::tables::binds::{Binding, BoundMethod};
+use crate::tables::methods::Methods;
+use crate::tables::retry::idempotent_methods;
 
 /// What the clones of a session share. The last one ends it.
 pub(crate) struct Handle {

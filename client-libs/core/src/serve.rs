@@ -30,8 +30,8 @@ use crate::deadline::Deadline;
 use crate::outgoing::{NOTHING, check_metadata, check_streams, post};
 use crate::ready::HandlerFuture;
 use crate::received::ReceivedBlock;
-use crate::streams::{Item, Next, Side, StreamKey};
 use crate::submit::Envelope;
+use crate::tables::streams::{Item, Next, Side, StreamKey};
 
 /// What identifies a service to the daemon.
 #[derive(Clone, Copy, Debug)]

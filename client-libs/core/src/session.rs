@@ -6,7 +6,6 @@ use std::task::Poll;
 use tollgate_shm_abi::control::ControlSocket;
 
 use crate::Status;
-use crate::binds::Binding;
 use crate::buffer::SendBuffer;
 use crate::connection::Inner;
 use crate::drive::Driven;
@@ -14,6 +13,7 @@ use crate::open::{self, SessionOptions, no_token};
 use crate::reopen::Handle;
 use crate::serve::Service;
 use crate::submit::Held;
+use crate::tables::binds::Binding;
 
 /// A connection to the daemon: shared heaps, rings, and the calls on them. Clones are the same session, which ends when
 /// the last of them, of the channels and of the unfinished calls is dropped. If its daemon goes away, what is under way ends with UNAVAILABLE, and the

@@ -20,7 +20,6 @@ use tollgate_shm_abi::descriptor::Part;
 use tollgate_shm_abi::metadata::MetadataBuf;
 
 use crate::Status;
-use crate::calls::{Outcome, Removed};
 use crate::codec::Encode;
 use crate::connection::Inner;
 use crate::deadline;
@@ -28,9 +27,10 @@ use crate::outgoing::{NOTHING, check_metadata, check_streams, over, poll_post, p
 use crate::panics;
 use crate::received::ReceivedBlock;
 use crate::session::Session;
-use crate::space::Ticket;
-use crate::streams::{Item, Next, Side, StreamKey};
 use crate::submit::Envelope;
+use crate::tables::calls::{Outcome, Removed};
+use crate::tables::space::Ticket;
+use crate::tables::streams::{Item, Next, Side, StreamKey};
 
 /// How a stream is opened.
 #[derive(Clone, Debug, Default)]

@@ -25,15 +25,15 @@ use tollgate_shm_abi::ring::{Producer, PushError};
 use tollgate_shm_abi::stream::Credit;
 
 use crate::Status;
-use crate::binds::Binds;
 use crate::buffer::SharedBytes;
-use crate::calls::CallTable;
 use crate::codec::Measured;
 use crate::limits::RELEASE_BYTES;
-use crate::methods::Methods;
-use crate::retry::Budget;
-use crate::space::{SpaceQueue, Ticket};
-use crate::streams::{Side, StreamKey, StreamTable};
+use crate::tables::binds::Binds;
+use crate::tables::calls::CallTable;
+use crate::tables::methods::Methods;
+use crate::tables::retry::Budget;
+use crate::tables::space::{SpaceQueue, Ticket};
+use crate::tables::streams::{Side, StreamKey, StreamTable};
 
 pub(crate) struct Shared {
     submissions: Producer,

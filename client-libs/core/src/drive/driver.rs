@@ -22,17 +22,17 @@ use tollgate_shm_abi::{Code, Misbehaved};
 
 use super::pending::PendingServices;
 use crate::Status;
-use crate::binds::BoundMethod;
 use crate::buffer::SharedBytes;
-use crate::calls::Outcome;
 use crate::connection::{Inner, Locked};
 use crate::limits::DRAIN_BATCH;
 use crate::panics;
 use crate::ready::Ready;
 use crate::received::ReceivedBlock;
 use crate::serve::{Incoming, Moments};
-use crate::streams::{Item, Overrun, Side, StreamKey};
 use crate::submit::NextLook;
+use crate::tables::binds::BoundMethod;
+use crate::tables::calls::Outcome;
+use crate::tables::streams::{Item, Overrun, Side, StreamKey};
 use crate::tasks::Tasks;
 
 /// What only the driving thread touches.
