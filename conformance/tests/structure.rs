@@ -101,6 +101,23 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         ],
         &[],
     ),
+    // The runtimes' threads: what moves calls between rings, links, chains and the engine.
+    (
+        "tollgate-datapath",
+        &[
+            "tollgate-engine",
+            "tollgate-jit",
+            "tollgate-marshal",
+            "tollgate-policy-chain",
+            "tollgate-policy-host",
+            "tollgate-schema",
+            "tollgate-shm-abi",
+            "tollgate-telemetry",
+            "tollgate-transport",
+            "tollgate-transport-rdma",
+        ],
+        &[],
+    ),
     ("tollgate-control", &[], &[]),
     // The export of telemetry: it knows neither the daemon nor the engine.
     ("tollgate-telemetry", &["tollgate-shm-abi"], &[]),
@@ -120,6 +137,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[
             "tollgate-console",
             "tollgate-control",
+            "tollgate-datapath",
             "tollgate-engine",
             "tollgate-jit",
             "tollgate-marshal",
@@ -225,6 +243,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-transport-rdma",
     "tollgate-policy-host",
     "tollgate-policy-chain",
+    "tollgate-datapath",
     "tollgate-control",
     "tollgate-telemetry",
     "tollgate-console",
@@ -234,26 +253,6 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-daemon",
 ];
 const SHARED: &[&str] = &["tollgate-shm-abi"];
-
-/// Crates with files that use each other, and how many such files there are. The table is exact: it
-/// only ever gets shorter.
-const CIRCLES: &[(&str, usize)] = &[
-    ("tollgate-core", 14),
-    ("tollgate-marshal", 2),
-    ("tollgate-schema", 11),
-    ("tollgate-policy-host", 33),
-    ("tollgate-gen", 13),
-    ("tollgate-c", 4),
-    ("tollgate-python", 4),
-    ("tollgate-engine", 4),
-    ("tollgate-transport-rdma", 12),
-    ("tollgate-control", 4),
-    ("tollgate-telemetry", 2),
-    ("tollgate-daemon", 3),
-    ("tollgate-cli", 22),
-    ("tollgate-policy", 2),
-    ("tollgate-benches", 12),
-];
 
 /// Dependencies that a crate fences: each is named in these crates' code and in no other. An entry
 /// that ends in `*` stands for a family.
@@ -338,6 +337,8 @@ const IMPURE_WORDS: &[&str] = &[
 /// The files that may use `unsafe`, each for one reason. Everything else is safe code.
 const UNSAFE_FILES: &[&str] = &[
     // C's pointers: the arguments of exported functions, and callbacks.
+    "client-libs/c/src/args.rs",
+    "client-libs/c/src/callbacks.rs",
     "client-libs/c/src/exports/call.rs",
     "client-libs/c/src/exports/client.rs",
     "client-libs/c/src/exports/health.rs",
@@ -347,7 +348,6 @@ const UNSAFE_FILES: &[&str] = &[
     "client-libs/c/src/exports/session.rs",
     "client-libs/c/src/exports/status.rs",
     "client-libs/c/src/outgoing.rs",
-    "client-libs/c/src/pointers.rs",
     // Memory behind Python's memoryviews: the buffer protocol.
     "client-libs/python/src/held.rs",
     // Slices of heap blocks that one side owns.
@@ -444,8 +444,7 @@ fn crates_import_what_the_table_says() {
 }
 
 /// The files of every crate have an order in which each comes after all files that it uses.
-/// `tollgate_conformance::modules` defines a use. [`CIRCLES`] lists the files that are still to be
-/// untangled.
+/// `tollgate_conformance::modules` defines a use.
 #[test]
 fn no_modules_use_each_other() {
     let mut findings = Vec::new();
@@ -460,15 +459,9 @@ fn no_modules_use_each_other() {
                 modules.circles()
             })
             .collect();
-        let files: usize = circles.iter().map(|circle| circle.members.len()).sum();
-        let known = CIRCLES.iter().find(|(known, _)| *known == name);
-        let known = known.map_or(0, |(_, files)| *files);
-        if files == known {
-            continue;
+        if !circles.is_empty() {
+            findings.push(format!("{name} has files that use each other:"));
         }
-        findings.push(format!(
-            "{name}: {files} files use each other, and the table says {known}"
-        ));
         for circle in circles {
             findings.extend(
                 circle

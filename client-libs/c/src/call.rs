@@ -25,9 +25,9 @@ use tollgate_core::{
     StreamSender,
 };
 
+use crate::callbacks::{Completion, Handler, Readiness};
 use crate::outgoing::{Letter, Outgoing};
-use crate::pointers::{Completion, Handler, Readiness};
-use crate::session::{Event, Message, Served, State, lock};
+use crate::session::{Event, Message, State, lock};
 use crate::status::{Ended, precondition};
 
 /// A call of this program's, or one that came in.
@@ -47,7 +47,7 @@ pub(crate) struct Call {
     waiters: Mutex<Vec<Waker>>,
     /// What a send that went on as a task has ended with, for the next one.
     failed: Mutex<Option<Status>>,
-    readiness: Mutex<Option<Readiness>>,
+    readiness: Mutex<Option<Readiness<Call>>>,
     /// An event for it is queued.
     is_announced: AtomicBool,
     is_kept: AtomicBool,
@@ -57,7 +57,7 @@ enum Origin {
     Own,
     Incoming {
         method: u32,
-        handler: Option<Handler>,
+        handler: Option<Handler<Call>>,
         deadline: Deadline,
         answered: Mutex<Answered>,
     },
@@ -210,7 +210,8 @@ impl Call {
 
     /// A call that came in, and what core holds for as long as it isn't answered.
     pub(crate) fn incoming(
-        served: &Arc<Served>,
+        session: &Arc<State>,
+        handler: Option<Handler<Call>>,
         method: usize,
         incoming: Incoming,
     ) -> (Arc<Call>, Handling) {
@@ -219,12 +220,12 @@ impl Call {
         let metadata = requests.take_metadata();
         let origin = Origin::Incoming {
             method: method as u32,
-            handler: served.handlers.get(method).copied().flatten(),
+            handler,
             deadline,
             answered: Mutex::default(),
         };
         let call = Call::new(
-            &served.session,
+            session,
             origin,
             Slot::Idle(Sending::Responses(responder)),
             Slot::Idle(Receiving::Requests(requests)),
@@ -554,13 +555,13 @@ impl Call {
     }
 
     /// What is to run when a call that would have blocked may go on; nothing any more for `None`.
-    pub(crate) fn on_ready(self: &Arc<Self>, readiness: Option<Readiness>) {
+    pub(crate) fn on_ready(self: &Arc<Self>, readiness: Option<Readiness<Call>>) {
         *lock(&self.readiness) = readiness;
         // What would have been told before was told to nobody.
         self.announce();
     }
 
-    pub(crate) fn run_ready(self: &Arc<Self>) {
+    fn run_ready(self: &Arc<Self>) {
         self.is_announced.store(false, Ordering::SeqCst);
         let readiness = *lock(&self.readiness);
         if let Some(readiness) = readiness {
@@ -720,7 +721,9 @@ impl Call {
     /// Tells the program, when the session is driven next, that it is worth trying again.
     fn announce(self: &Arc<Self>) {
         if lock(&self.readiness).is_some() && !self.is_announced.swap(true, Ordering::SeqCst) {
-            self.session.push(Event::Ready(Arc::clone(self)));
+            let call = Arc::clone(self);
+            let run = move || call.run_ready();
+            self.session.push(Event::Ready(Box::new(run)));
         }
     }
 
@@ -936,7 +939,8 @@ impl Told {
     fn ended(&mut self, outcome: Result<ReceivedBlock, Status>) {
         if let Some(mut completion) = self.completion.take() {
             completion.ended(outcome, &self.session);
-            self.session.push(Event::Done(completion));
+            let complete = move || completion.run();
+            self.session.push(Event::Done(Box::new(complete)));
         }
     }
 }

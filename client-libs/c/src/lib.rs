@@ -12,11 +12,13 @@
 //!
 //! Absent: knowledge of schemas (the generated stubs have that).
 //!
-//! `unsafe` is in `pointers`, `outgoing` and `exports`; what a session and a call are is safe code.
+//! `unsafe` is in `args`, `callbacks`, `outgoing` and `exports`; what a session and a call are is safe code.
 
+mod args;
 mod call;
+mod callbacks;
 mod exports;
 mod outgoing;
-mod pointers;
+mod served;
 mod session;
 mod status;

@@ -18,14 +18,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
-use tollgate_core::{
-    Code, HandlerFuture, Incoming, Pump, ReceivedBlock, Service, ServiceInfo, Session, SharedBytes,
-    Status, block_on,
-};
+use tollgate_core::{Code, Pump, ReceivedBlock, Session, SharedBytes, Status, block_on};
 use tollgate_health::Reporter;
 
-use crate::call::Call;
-use crate::pointers::{Completion, Handler};
 use crate::status::precondition;
 
 /// How often a call of drive looks again at what its own events brought, before the event loop gets a word in.
@@ -44,12 +39,15 @@ struct EventLoop {
     descriptor: OwnedFd,
 }
 
+/// Runs on a thread of the program's: a completion, a readiness function or a handler.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
 /// What runs when the session is driven.
 pub(crate) enum Event {
-    /// A call that was started has ended.
-    Done(Completion),
-    /// A call that would have blocked may go on.
-    Ready(Arc<Call>),
+    /// A call that was started has ended. It runs even if the session is closed.
+    Done(Job),
+    /// A call that would have blocked may go on. It doesn't run once the session is closed.
+    Ready(Job),
 }
 
 /// What a program hasn't given back.
@@ -88,7 +86,8 @@ pub(crate) struct State {
     pub(crate) tenant: String,
     event_loop: OnceLock<EventLoop>,
     events: Mutex<VecDeque<Event>>,
-    incoming: Mutex<VecDeque<Arc<Call>>>,
+    /// Handlers of calls that came in.
+    incoming: Mutex<VecDeque<Job>>,
     /// Threads in serve.
     servers: Mutex<Vec<Waker>>,
     serves: AtomicBool,
@@ -176,8 +175,8 @@ impl State {
     }
 
     /// Queues a call for its handler.
-    pub(crate) fn push_incoming(&self, call: Arc<Call>) {
-        lock(&self.incoming).push_back(call);
+    pub(crate) fn push_incoming(&self, handle: Job) {
+        lock(&self.incoming).push_back(handle);
         let waker = lock(&self.servers).pop();
         if let Some(waker) = waker {
             waker.wake();
@@ -253,12 +252,11 @@ impl State {
         let any = !events.is_empty() || !incoming.is_empty();
         for event in events {
             match event {
-                Event::Done(completion) => completion.run(),
-                Event::Ready(call) => call.run_ready(),
+                Event::Done(run) | Event::Ready(run) => run(),
             }
         }
-        for call in incoming {
-            Call::handle(&call);
+        for handle in incoming {
+            handle();
         }
         any
     }
@@ -271,14 +269,14 @@ impl State {
             ));
         }
         let stops = self.stops.load(Ordering::SeqCst);
-        while let Some(call) = self.next_incoming(stops)? {
-            Call::handle(&call);
+        while let Some(handle) = self.next_incoming(stops)? {
+            handle();
         }
         Ok(())
     }
 
     /// Waits for the next call; `None` once it was stopped more often than `stops`.
-    fn next_incoming(&self, stops: u64) -> Result<Option<Arc<Call>>, Status> {
+    fn next_incoming(&self, stops: u64) -> Result<Option<Job>, Status> {
         let mut waiting: Option<Waker> = None;
         let next = self.block(poll_fn(|cx| {
             if waiting.is_none() {
@@ -314,6 +312,11 @@ impl State {
         next
     }
 
+    /// There is something to serve from now on.
+    pub(crate) fn begin_to_serve(&self) {
+        self.serves.store(true, Ordering::SeqCst);
+    }
+
     /// Ends serve in all threads.
     pub(crate) fn stop(&self) {
         self.stops.fetch_add(1, Ordering::SeqCst);
@@ -325,7 +328,7 @@ impl State {
         let (health, reporter) = tollgate_health::server();
         self.block(self.core.bind_server(health))?;
         lock(&self.health).push(reporter.clone());
-        self.serves.store(true, Ordering::SeqCst);
+        self.begin_to_serve();
         Ok(reporter)
     }
 
@@ -372,7 +375,8 @@ impl State {
         }
     }
 
-    fn wake_servers(&self) {
+    /// Has the threads in serve look around.
+    pub(crate) fn wake_servers(&self) {
         for waker in lock(&self.servers).drain(..) {
             waker.wake();
         }
@@ -390,8 +394,8 @@ impl State {
         drop(given_up);
         let events = std::mem::take(&mut *lock(&self.events));
         for event in events {
-            if let Event::Done(completion) = event {
-                completion.run();
+            if let Event::Done(complete) = event {
+                complete();
             }
         }
         let read = |tally: &Tally| {
@@ -455,48 +459,5 @@ impl Message {
 impl Drop for Message {
     fn drop(&mut self) {
         self.session.messages.remove(self.block.len());
-    }
-}
-
-/// A service of the program's: calls are queued for its handlers.
-pub(crate) struct Served {
-    pub(crate) name: String,
-    pub(crate) descriptor_set: Vec<u8>,
-    pub(crate) handlers: Vec<Option<Handler>>,
-    pub(crate) session: Arc<State>,
-}
-
-impl Served {
-    /// Binds it.
-    pub(crate) fn bind(self) -> Result<(), Status> {
-        let session = Arc::clone(&self.session);
-        session.block(session.core.bind_server(Bound(Arc::new(self))))?;
-        session.serves.store(true, Ordering::SeqCst);
-        Ok(())
-    }
-}
-
-/// As core sees it, which drops it when the session ends.
-struct Bound(Arc<Served>);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        self.0.session.wake_servers();
-    }
-}
-
-impl Service for Bound {
-    fn info(&self) -> ServiceInfo<'_> {
-        ServiceInfo {
-            name: &self.0.name,
-            methods: &[],
-            descriptor_set: &self.0.descriptor_set,
-        }
-    }
-
-    fn call(&self, method: usize, call: Incoming) -> HandlerFuture {
-        let (call, handling) = Call::incoming(&self.0, method, call);
-        self.0.session.push_incoming(call);
-        Box::pin(handling)
     }
 }

@@ -23,7 +23,7 @@ fn sources() -> String {
         .map(|entry| entry.unwrap().path())
         .collect();
     files.sort();
-    let shared = ["src/outgoing.rs", "src/pointers.rs", "src/status.rs"].map(PathBuf::from);
+    let shared = ["src/outgoing.rs", "src/callbacks.rs", "src/status.rs"].map(PathBuf::from);
     files.extend(shared);
     files.into_iter().map(read).collect::<Vec<_>>().join("\n")
 }

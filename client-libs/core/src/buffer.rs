@@ -14,59 +14,35 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use tollgate_shm_abi::heap::Block;
-
-use crate::Status;
-use crate::session::{Inner, Session};
-
-impl Session {
-    /// Room for `len` bytes in the session's send heap, with whatever was there before, to be filled and sent without a copy.
-    ///
-    /// ```no_run
-    /// # fn example(session: &tollgate_core::Session) -> Result<tollgate_core::Bytes, Box<dyn std::error::Error>> {
-    /// let mut buffer = session.buffer(1 << 20)?;
-    /// std::io::Read::read_exact(&mut std::fs::File::open("picture")?, &mut buffer)?;
-    /// // A field of as many messages as one likes.
-    /// let picture = tollgate_core::Bytes::from(buffer.freeze());
-    /// # Ok(picture)
-    /// # }
-    /// ```
-    ///
-    /// Worth it from [`EXTENT_MIN`](crate::codec::EXTENT_MIN) bytes on: smaller values are copied into their message.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED if the heap has no room for it at the moment; it doesn't wait, because buffers are given back by this
-    /// program only. Why the session ended, if it has.
-    pub fn buffer(&self, len: usize) -> Result<SendBuffer, Status> {
-        let inner = self.inner();
-        let mut shared = inner.lock();
-        if let Some(status) = shared.ended() {
-            return Err(status.clone());
-        }
-        let Some(block) = shared.alloc_buffer(len) else {
-            let (heap, used) = (shared.heap.len_bytes(), shared.heap.in_use());
-            let text = format!(
-                "a buffer of {len} bytes doesn't fit into the send heap of {heap} bytes, of which {used} are in use"
-            );
-            return Err(Status::resource_exhausted(text));
-        };
-        Ok(SendBuffer {
-            block: Some(block),
-            inner: Arc::clone(&inner),
-        })
-    }
-}
 
 /// Memory of a session's send heap that its holder fills. Dropping it gives it back.
 pub struct SendBuffer {
     /// Taken in drop only.
     block: Option<Block>,
-    inner: Arc<Inner>,
+    /// The session's number in this process.
+    session: u64,
+    owner: Arc<dyn Owner>,
+}
+
+/// The heap that a buffer goes back to. Auto traits are those that buffers have.
+pub(crate) trait Owner: Send + Sync + UnwindSafe + RefUnwindSafe {
+    fn take_back(&self, block: Block);
 }
 
 impl SendBuffer {
+    /// Memory of the heap of the session of this number.
+    pub(crate) fn new(block: Block, session: u64, owner: Arc<dyn Owner>) -> SendBuffer {
+        SendBuffer {
+            block: Some(block),
+            session,
+            owner,
+        }
+    }
+
     /// Ends the filling: from now on it can be shared and sent.
     pub fn freeze(self) -> SharedBytes {
         SharedBytes(Arc::new(self))
@@ -90,7 +66,7 @@ impl DerefMut for SendBuffer {
 impl Drop for SendBuffer {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
-            self.inner.lock().discard_buffer(block);
+            self.owner.take_back(block);
         }
     }
 }
@@ -106,9 +82,9 @@ impl fmt::Debug for SendBuffer {
 pub struct SharedBytes(Arc<SendBuffer>);
 
 impl SharedBytes {
-    /// The session whose daemon can read them; as [`Inner::id`].
+    /// The session whose daemon can read them; as `Inner::id`.
     pub(crate) fn session(&self) -> u64 {
-        self.0.inner.id
+        self.0.session
     }
 
     /// Where they lie in its send heap.

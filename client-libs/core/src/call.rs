@@ -1,26 +1,26 @@
-//! Calls that this app issues, and the blocks that it receives.
+//! Calls that this app issues.
 
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::Status;
-use crate::calls::{Outcome, Removed};
 use crate::codec::{Encode, Measured, RawBlock};
+use crate::connection::{Inner, Locked};
 use crate::deadline;
-use crate::retry::Attempts;
-use crate::session::{Inner, Session};
-use crate::space::Ticket;
-use crate::streams::Side;
-use crate::submit::{Envelope, Letter, Locked};
+use crate::outgoing::{check_metadata, measure};
+use crate::received::ReceivedBlock;
+use crate::session::Session;
+use crate::submit::{Envelope, Letter};
+use crate::tables::calls::{Outcome, Removed};
+use crate::tables::retry::Attempts;
+use crate::tables::space::Ticket;
+use crate::tables::streams::Side;
 use tollgate_shm_abi::Code;
-use tollgate_shm_abi::descriptor::{Image, Part};
-use tollgate_shm_abi::heap::Delivered;
-use tollgate_shm_abi::messages::FEATURE_METADATA;
-use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
+use tollgate_shm_abi::descriptor::Part;
+use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::wait::now_ns;
 
 impl Session {
@@ -294,40 +294,6 @@ impl<E> Drop for Call<E> {
     }
 }
 
-/// The size of a message, if it may be sent.
-pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, Status> {
-    let measured = message.measure_within(inner.id);
-    let max = inner.opened.max_message_bytes as usize;
-    if measured.too_deep {
-        let depth = crate::codec::MAX_DEPTH;
-        return Err(Status::new(
-            Code::INVALID_ARGUMENT,
-            format!("the message nests deeper than {depth} levels"),
-        ));
-    }
-    if measured.total > max {
-        let text = format!(
-            "the message of {} bytes exceeds the limit of {max} bytes",
-            measured.total
-        );
-        return Err(Status::resource_exhausted(text));
-    }
-    Ok(measured)
-}
-
-/// Whether metadata may be sent: the daemon would end the session for less.
-pub(crate) fn check_metadata(metadata: &MetadataBuf, inner: &Inner) -> Result<(), Status> {
-    if metadata.is_empty() {
-        return Ok(());
-    }
-    if inner.opened.features & FEATURE_METADATA == 0 {
-        let text = "this host's daemon is of a version whose calls carry no metadata";
-        return Err(Status::new(Code::UNIMPLEMENTED, text));
-    }
-    Metadata::check_application(metadata.as_bytes())?;
-    Ok(())
-}
-
 fn take_outcome(
     inner: &Arc<Inner>,
     id: u64,
@@ -393,98 +359,5 @@ fn only_response(
             Code::INTERNAL,
             format!("the server answered with {count} messages instead of one"),
         )),
-    }
-}
-
-/// A block that the daemon delivered, read in place. Dropping it gives the memory back.
-#[derive(Debug)]
-pub struct ReceivedBlock {
-    /// Taken in drop only.
-    delivered: Option<Delivered>,
-    /// Of the block; the metadata lies behind it.
-    total_len: usize,
-    metadata: MetadataBuf,
-    trailers: MetadataBuf,
-    inner: Arc<Inner>,
-}
-
-impl ReceivedBlock {
-    pub(crate) fn claim(inner: &Arc<Inner>, image: &Image) -> Result<ReceivedBlock, Status> {
-        let broke = |error: &dyn std::fmt::Display| {
-            Status::unavailable(format!("the daemon broke the protocol: {error}"))
-        };
-        let delivered = inner
-            .claim(image.offset, image.held_bytes())
-            .map_err(|error| broke(&error))?;
-        let mut block = ReceivedBlock {
-            delivered: Some(delivered),
-            total_len: image.total_len as usize,
-            metadata: MetadataBuf::new(),
-            trailers: MetadataBuf::new(),
-            inner: Arc::clone(inner),
-        };
-        if image.metadata > 0 {
-            let held = block.delivered.as_deref().unwrap_or_default();
-            let bytes = &held[image.held_bytes() - image.metadata as usize..];
-            block.metadata =
-                MetadataBuf::from_bytes(bytes.to_vec()).map_err(|error| broke(&error))?;
-        }
-        Ok(block)
-    }
-
-    /// As [`claim`](Self::claim), of what may be no block.
-    pub(crate) fn claim_part(
-        inner: &Arc<Inner>,
-        image: &Image,
-        bare: bool,
-    ) -> Result<ReceivedBlock, Status> {
-        if image.exists(bare) {
-            return ReceivedBlock::claim(inner, image);
-        }
-        Ok(ReceivedBlock {
-            delivered: None,
-            total_len: 0,
-            metadata: MetadataBuf::new(),
-            trailers: MetadataBuf::new(),
-            inner: Arc::clone(inner),
-        })
-    }
-
-    /// What came beside the message.
-    pub fn metadata(&self) -> &MetadataBuf {
-        &self.metadata
-    }
-
-    /// Takes what came beside the message out.
-    pub fn take_metadata(&mut self) -> MetadataBuf {
-        std::mem::take(&mut self.metadata)
-    }
-
-    /// What came behind the message, when the call ended.
-    pub fn trailers(&self) -> &MetadataBuf {
-        &self.trailers
-    }
-
-    /// Takes what came behind the message out.
-    pub fn take_trailers(&mut self) -> MetadataBuf {
-        std::mem::take(&mut self.trailers)
-    }
-}
-
-impl Deref for ReceivedBlock {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let held = self.delivered.as_deref().unwrap_or_default();
-        &held[..self.total_len]
-    }
-}
-
-impl Drop for ReceivedBlock {
-    fn drop(&mut self) {
-        if let Some(delivered) = self.delivered.take() {
-            let len = delivered.len();
-            self.inner.lock().release(delivered.into_offset(), len);
-        }
     }
 }

@@ -7,10 +7,20 @@
 //! ```
 //!
 //! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
-//! background thread). The parts, from the inside: `calls`, `streams`, `space` and `binds` are pure tables; `submit` is what any thread
-//! does under one short lock; `driver` is what one thread does; `call`, `stream` and `serve` are the futures on top; [`codec`] writes
-//! and reads messages; `buffer` holds what is sent without a copy; `reopen` opens a
-//! session anew whose daemon went away.
+//! background thread). The parts, bottom up:
+//!
+//! ```text
+//!   buffer, codec                    values and messages
+//!   tables                           calls, streams, binds and the like, pure
+//!   submit                           what any thread does under one short lock
+//!   connection                       what futures, handlers and the driver share
+//!   received, outgoing, serve        blocks and handlers
+//!   tasks, drive                     what the one thread does that drives
+//!   open, bind, reopen               connections: the first, and those after a daemon went away
+//!   session                          what users hold
+//!   call, stream, raw, workers,
+//!   sessions, pump                   what users do with it
+//! ```
 //!
 //! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
 //! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
@@ -20,37 +30,49 @@
 
 #![forbid(unsafe_code)]
 
-mod binds;
+mod bind;
 mod buffer;
 mod call;
-mod calls;
 pub mod codec;
+mod connection;
 mod deadline;
-mod driver;
-mod driving;
+mod drive;
 pub mod limits;
 mod nudge;
+mod open;
+mod outgoing;
 mod panics;
 mod pause;
+mod pump;
+mod raw;
+mod ready;
+mod received;
 mod reopen;
-mod retry;
+mod seat;
 mod serve;
 mod session;
-mod space;
+mod sessions;
 mod status;
 mod stream;
-mod streams;
 mod submit;
+mod tables;
+mod tasks;
 pub mod token;
 mod workers;
 
 pub use buffer::{Bytes, SendBuffer, SharedBytes};
-pub use call::{Call, ReceivedBlock};
+pub use call::Call;
 pub use deadline::Deadline;
-pub use driving::{Pump, Sessions, block_on};
-pub use serve::{HandlerFuture, Incoming, Requests, Responder, Service, ServiceInfo};
-pub use session::{Binding, BoundMethod, Held, Session, SessionOptions};
+pub use open::SessionOptions;
+pub use pump::Pump;
+pub use ready::HandlerFuture;
+pub use received::ReceivedBlock;
+pub use serve::{Incoming, Requests, Responder, Service, ServiceInfo};
+pub use session::Session;
+pub use sessions::{Sessions, block_on};
 pub use status::Status;
 pub use stream::{Opening, StreamReceiver, StreamSender};
+pub use submit::Held;
+pub use tables::binds::{Binding, BoundMethod};
 pub use tollgate_shm_abi::{Code, metadata};
 pub use workers::{OnWorkers, Workers};

@@ -12,7 +12,7 @@
 //! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
 //! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,14 +24,17 @@ use std::time::Duration;
 use tollgate_shm_abi::Code;
 
 use crate::Status;
-use crate::driving::drive_alone;
+use crate::connection::Inner;
+use crate::drive::{Driven, drive_alone};
 use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 use crate::nudge::Nudge;
+use crate::open::{self, SessionOptions};
 use crate::panics;
 use crate::pause::Pauses;
-use crate::retry::idempotent_methods;
 use crate::serve::Service;
-use crate::session::{Binding, BoundMethod, Inner, SessionOptions};
+use crate::tables::binds::{Binding, BoundMethod};
+use crate::tables::methods::Methods;
+use crate::tables::retry::idempotent_methods;
 
 /// What the clones of a session share. The last one ends it.
 pub(crate) struct Handle {
@@ -56,6 +59,8 @@ pub(crate) struct Handle {
 
 struct Line {
     inner: Arc<Inner>,
+    /// The same connection, with its driver.
+    driven: Arc<Driven>,
     clients: Vec<ClientBinding>,
     services: Vec<Arc<dyn Service>>,
 }
@@ -70,51 +75,12 @@ struct ClientBinding {
     methods: Arc<[(String, u32)]>,
 }
 
-/// The methods that a program has handles of.
-#[derive(Debug, Default)]
-pub(crate) struct Methods {
-    /// What the handles are on this connection. `None` on a session's first: they are the daemon's own.
-    known: Option<HashMap<u32, Result<u32, Status>>>,
-    /// Those of methods that are marked idempotent.
-    idempotent: HashSet<u32>,
-}
-
-impl Methods {
-    /// The daemon's handle.
-    #[inline]
-    pub(crate) fn resolve(&self, handle: u32) -> Result<u32, Status> {
-        match &self.known {
-            None => Ok(handle),
-            Some(known) => known.get(&handle).cloned().unwrap_or_else(|| {
-                let text = format!("the program has no method handle {handle}");
-                Err(Status::new(Code::UNIMPLEMENTED, text))
-            }),
-        }
-    }
-
-    /// Whether calls by this handle may be made again.
-    pub(crate) fn is_idempotent(&self, handle: u32) -> bool {
-        self.idempotent.contains(&handle)
-    }
-
-    /// A handle for the program: the daemon's, unless that stands for another method already.
-    fn name(&mut self, handle: u32) -> u32 {
-        let Some(known) = &mut self.known else {
-            return handle;
-        };
-        let mut name = handle;
-        while known.contains_key(&name) {
-            name = name.wrapping_sub(1);
-        }
-        known.insert(name, Ok(handle));
-        name
-    }
-}
-
 impl Handle {
-    pub(crate) fn new(inner: Arc<Inner>, options: Option<SessionOptions>) -> Arc<Handle> {
+    pub(crate) fn new(driven: Arc<Driven>, options: Option<SessionOptions>) -> Arc<Handle> {
+        let inner = Arc::clone(&driven.inner);
         let line = Line {
             inner: Arc::clone(&inner),
+            driven,
             clients: Vec::new(),
             services: Vec::new(),
         };
@@ -129,13 +95,16 @@ impl Handle {
             by_hand: AtomicBool::new(false),
             watchers: Mutex::default(),
         });
-        // Nobody else has it yet.
-        let _first = inner.handle.set(Arc::downgrade(&handle));
+        handle.mind(&inner);
         handle
     }
 
     pub(crate) fn inner(&self) -> Arc<Inner> {
         Arc::clone(&self.line().inner)
+    }
+
+    pub(crate) fn driven(&self) -> Arc<Driven> {
+        Arc::clone(&self.line().driven)
     }
 
     pub(crate) fn tenant(&self) -> &str {
@@ -158,7 +127,7 @@ impl Handle {
         let services = std::mem::take(&mut self.line().services);
         panics::contain(|| drop(services));
         let status = Status::new(Code::CANCELLED, "this program closed the session");
-        self.inner().end(status);
+        self.driven().end(status);
         let mourners = std::mem::take(&mut *self.mourners());
         mourners.into_iter().for_each(panics::wake);
     }
@@ -249,8 +218,17 @@ impl Handle {
         self.line().services.clear();
     }
 
+    /// Waits for the end of a connection that nobody else has yet.
+    fn mind(self: &Arc<Self>, inner: &Inner) {
+        let loss = Loss {
+            handle: Arc::downgrade(self),
+            id: inner.id,
+        };
+        inner.lock().mourners.push(Waker::from(Arc::new(loss)));
+    }
+
     /// A connection has ended.
-    pub(crate) fn lost(self: &Arc<Self>, id: u64) {
+    fn lost(self: &Arc<Self>, id: u64) {
         // It may end while it is about to become the current one: then this is asked again.
         if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
             return;
@@ -266,7 +244,21 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.closed.set();
         let status = Status::new(Code::CANCELLED, "the session was dropped");
-        self.inner().end(status);
+        self.driven().end(status);
+    }
+}
+
+/// To be woken at the end of a connection, whose session may open itself anew then.
+struct Loss {
+    handle: Weak<Handle>,
+    id: u64,
+}
+
+impl Wake for Loss {
+    fn wake(self: Arc<Self>) {
+        if let Some(handle) = self.handle.upgrade() {
+            handle.lost(self.id);
+        }
     }
 }
 
@@ -279,7 +271,7 @@ impl std::fmt::Debug for Handle {
 /// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
 fn reopen(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
-    let (inner, mut missing) = loop {
+    let (driven, mut missing) = loop {
         closed.wait(pauses.next());
         let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
             return;
@@ -290,6 +282,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
         }
     };
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
+    let inner = &driven.inner;
     while !missing.is_empty() && !inner.is_over() {
         if closed.wait(pauses.next()) {
             return;
@@ -298,7 +291,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             let Some(session) = handle.upgrade() else {
                 return false;
             };
-            let methods = session.wait_for(&inner, binding.bind(&inner));
+            let methods = session.wait_for(&driven, binding.bind(&driven));
             let is_missing = methods.values().all(Result::is_err);
             inner
                 .lock()
@@ -313,10 +306,11 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
 
 impl Handle {
     /// Opens another connection, and puts it into the place of the one that has ended. Answers what couldn't be bound.
-    fn open_anew(self: &Arc<Self>) -> Result<(Arc<Inner>, Vec<ClientBinding>), Status> {
+    fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
         let gone = || Status::unavailable("the session doesn't open itself anew");
-        let inner = Inner::connect(self.options.as_ref().ok_or_else(gone)?)?;
-        let _first = inner.handle.set(Arc::downgrade(self));
+        let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
+        let inner = &driven.inner;
+        self.mind(inner);
         // This thread drives it until it takes the other's place: then that is its program's business.
         inner.background.store(true, Ordering::SeqCst);
         let (clients, services) = {
@@ -324,12 +318,12 @@ impl Handle {
             (line.clients.clone(), line.services.clone())
         };
         for service in &services {
-            drive_alone(&inner, inner.bind_server(Arc::clone(service)))?;
+            drive_alone(&driven, driven.bind_server(Arc::clone(service)))?;
         }
         let mut methods = HashMap::new();
         let mut missing = Vec::new();
         for binding in &clients {
-            let bound = drive_alone(&inner, binding.bind(&inner));
+            let bound = drive_alone(&driven, binding.bind(&driven));
             if bound.values().all(Result::is_err) {
                 missing.push(binding.clone());
             }
@@ -344,12 +338,13 @@ impl Handle {
         // What was bound on the old connection meanwhile is bound here with the next.
         missing.extend(line.clients[clients.len()..].iter().cloned());
         if !self.reopens() {
-            inner.end(gone());
+            driven.end(gone());
         }
         if inner.is_over() {
             return Err(gone());
         }
-        let old = std::mem::replace(&mut line.inner, Arc::clone(&inner));
+        let old = std::mem::replace(&mut line.inner, Arc::clone(inner));
+        let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(&driven));
         drop(line);
         self.current.store(inner.id, Ordering::Release);
         inner
@@ -362,7 +357,7 @@ impl Handle {
             // It ended before it was the current one, so nobody was told.
             self.lost(inner.id);
         }
-        Ok((inner, missing))
+        Ok((driven, missing))
     }
 
     /// A daemon answers and doesn't open it. Calls say so from now on, instead of how the connection ended; and because a program that only
@@ -383,12 +378,12 @@ impl Handle {
     }
 
     /// Waits for a future of the current connection.
-    fn wait_for<F: Future>(&self, inner: &Arc<Inner>, future: F) -> F::Output {
+    fn wait_for<F: Future>(&self, driven: &Arc<Driven>, future: F) -> F::Output {
         if !self.by_hand.load(Ordering::SeqCst) {
             return wait(future);
         }
         // Its program may do nothing but call what isn't bound, and that drives nothing.
-        let output = drive_alone(inner, future);
+        let output = drive_alone(driven, future);
         self.wake_watchers();
         output
     }
@@ -402,8 +397,8 @@ impl Handle {
 
 impl ClientBinding {
     /// Binds on a connection: what the program's handles are there.
-    async fn bind(&self, inner: &Arc<Inner>) -> HashMap<u32, Result<u32, Status>> {
-        let bound = inner
+    async fn bind(&self, driven: &Driven) -> HashMap<u32, Result<u32, Status>> {
+        let bound = driven
             .bind_client(&self.descriptor_set, &self.service, &self.target)
             .await;
         let handle = |name: &str| match &bound {
@@ -476,36 +471,5 @@ fn wait<F: Future>(future: F) -> F::Output {
             Poll::Ready(output) => return output,
             Poll::Pending => thread::park(),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_handle_stands_for_one_method_whatever_the_daemon_says() {
-        let mut methods = Methods::default();
-        assert_eq!((methods.name(7), methods.resolve(7)), (7, Ok(7)));
-        let again = [(7, Ok(3)), (8, Err(Status::unavailable("not yet")))];
-        let mut methods = Methods {
-            known: Some(again.into()),
-            ..Methods::default()
-        };
-        assert_eq!(methods.resolve(7), Ok(3));
-        assert_eq!(
-            methods.resolve(8).map_err(|s| s.code),
-            Err(Code::UNAVAILABLE)
-        );
-        assert_eq!(
-            methods.resolve(3).map_err(|s| s.code),
-            Err(Code::UNIMPLEMENTED)
-        );
-        // The daemon's 7 and 8 are others.
-        assert_eq!(
-            [methods.name(8), methods.name(7), methods.name(9)],
-            [6, 5, 9]
-        );
-        assert_eq!((methods.resolve(6), methods.resolve(5)), (Ok(8), Ok(7)));
     }
 }

@@ -17,19 +17,20 @@ use std::time::Duration;
 
 use tollgate_shm_abi::Code;
 use tollgate_shm_abi::descriptor::Part;
-use tollgate_shm_abi::messages::FEATURE_STREAMS;
 use tollgate_shm_abi::metadata::MetadataBuf;
 
 use crate::Status;
-use crate::call::{ReceivedBlock, check_metadata, measure};
-use crate::calls::{Outcome, Removed};
-use crate::codec::{Encode, RawBlock};
+use crate::codec::Encode;
+use crate::connection::Inner;
 use crate::deadline;
+use crate::outgoing::{NOTHING, check_metadata, check_streams, over, poll_post, post};
 use crate::panics;
-use crate::session::{Inner, Session};
-use crate::space::Ticket;
-use crate::streams::{Item, Next, Side, StreamKey};
-use crate::submit::{Envelope, Letter};
+use crate::received::ReceivedBlock;
+use crate::session::Session;
+use crate::submit::Envelope;
+use crate::tables::calls::{Outcome, Removed};
+use crate::tables::space::Ticket;
+use crate::tables::streams::{Item, Next, Side, StreamKey};
 
 /// How a stream is opened.
 #[derive(Clone, Debug, Default)]
@@ -111,18 +112,6 @@ async fn a_turn() {
     .await;
 }
 
-/// What a bare descriptor's block consists of, besides metadata.
-pub(crate) const NOTHING: RawBlock<&[u8]> = RawBlock(&[]);
-
-/// Whether streams may be used.
-pub(crate) fn check_streams(inner: &Inner) -> Result<(), Status> {
-    if inner.opened.features & FEATURE_STREAMS == 0 {
-        let text = "this host's daemon is of a version whose calls have one request and one reply";
-        return Err(Status::new(Code::UNIMPLEMENTED, text));
-    }
-    Ok(())
-}
-
 /// Enters a call and its stream into the tables. Its number, and the daemon's handle of its method.
 fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Status> {
     let mut shared = inner.lock();
@@ -139,79 +128,6 @@ fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Sta
     shared.nudge |= shared.calls.next_deadline_ns() < due_before;
     shared.streams.open((Side::Own, id));
     Ok((id, method))
-}
-
-/// Writes a block once there is room, and submits it.
-pub(crate) async fn post(
-    inner: &Arc<Inner>,
-    message: &impl Encode,
-    metadata: &MetadataBuf,
-    envelope: Envelope,
-) -> Result<(), Status> {
-    let mut place = Place {
-        inner,
-        ticket: None,
-    };
-    poll_fn(|cx| poll_post(inner, message, metadata, envelope, &mut place.ticket, cx)).await
-}
-
-/// As [`post`], with the place in the queue for room in the caller's hands.
-pub(crate) fn poll_post(
-    inner: &Arc<Inner>,
-    message: &impl Encode,
-    metadata: &MetadataBuf,
-    envelope: Envelope,
-    ticket: &mut Option<Ticket>,
-    cx: &Context<'_>,
-) -> Poll<Result<(), Status>> {
-    let measured = measure(message, inner)?;
-    let letter = Letter {
-        message,
-        measured: &measured,
-        metadata: metadata.as_bytes(),
-    };
-    let charge = measured.total as u32;
-    let mut shared = inner.lock();
-    if let Some(key) = envelope.stream() {
-        match ready!(shared.streams.poll_send(key, charge, cx.waker())) {
-            true => {}
-            false => return Poll::Ready(Err(over())),
-        }
-    }
-    if letter.room() == 0 {
-        // Neither a message nor metadata.
-        shared.submit_bare(envelope);
-        return Poll::Ready(Ok(()));
-    }
-    let posted = match ready!(shared.poll_space(letter.room(), ticket, cx.waker())) {
-        Ok(block) => {
-            if let Some(key) = envelope.stream() {
-                shared.streams.sent(key, charge);
-            }
-            shared.submit(letter, block, envelope)
-        }
-        Err(status) => Err(status),
-    };
-    Poll::Ready(posted)
-}
-
-/// A place in the queue for room; left when dropped.
-pub(crate) struct Place<'i> {
-    pub(crate) inner: &'i Inner,
-    pub(crate) ticket: Option<Ticket>,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        if self.ticket.is_some() {
-            self.inner.lock().leave_queue(&mut self.ticket);
-        }
-    }
-}
-
-/// Why nothing more can be sent. How the call ended, its receiver says.
-fn over() -> Status {
-    Status::new(Code::CANCELLED, "the call is over")
 }
 
 /// A call of this app that is a stream, in both tables until both halves are gone.

@@ -14,11 +14,7 @@
 //!   unlock, and ring only if the daemon sleeps.
 //! - Wakers of others are called after unlocking.
 
-use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
 use tollgate_shm_abi::Misbehaved;
@@ -29,18 +25,15 @@ use tollgate_shm_abi::ring::{Producer, PushError};
 use tollgate_shm_abi::stream::Credit;
 
 use crate::Status;
-use crate::binds::Binds;
 use crate::buffer::SharedBytes;
-use crate::calls::CallTable;
-use crate::codec::{Encode, HeapSink, Measured};
-use crate::driver::NextLook;
-use crate::limits::{RELEASE_BYTES, WRITE_LOCKED};
-use crate::panics;
-use crate::reopen::Methods;
-use crate::retry::Budget;
-use crate::session::{Held, Inner};
-use crate::space::{SpaceQueue, Ticket};
-use crate::streams::{Side, StreamKey, StreamTable};
+use crate::codec::Measured;
+use crate::limits::RELEASE_BYTES;
+use crate::tables::binds::Binds;
+use crate::tables::calls::CallTable;
+use crate::tables::methods::Methods;
+use crate::tables::retry::Budget;
+use crate::tables::space::{SpaceQueue, Ticket};
+use crate::tables::streams::{Side, StreamKey, StreamTable};
 
 pub(crate) struct Shared {
     submissions: Producer,
@@ -52,7 +45,7 @@ pub(crate) struct Shared {
     /// Of the heap, what is in buffers: this program's to give back, not the daemon's.
     buffer_bytes: u64,
     /// What blocks refer to that the daemon still reads, by the block's offset.
-    shared: HashMap<u64, Vec<SharedBytes>>,
+    pub(crate) shared: HashMap<u64, Vec<SharedBytes>>,
     pub(crate) calls: CallTable,
     pub(crate) streams: StreamTable,
     pub(crate) space: SpaceQueue,
@@ -69,16 +62,38 @@ pub(crate) struct Shared {
     /// Something was pushed since the doorbell was last looked at.
     pushed: bool,
     /// To be woken by whoever unlocks.
-    wake_next: Option<Waker>,
+    pub(crate) wake_next: Option<Waker>,
     /// Blocks came back since the last turn's end.
     pub(crate) reclaimed: bool,
     /// The first in the queue found no room in the ring.
-    ring_was_full: bool,
+    pub(crate) ring_was_full: bool,
     /// A driver that sleeps has to reconsider for how long.
     pub(crate) nudge: bool,
     ended: Option<Status>,
     /// Who waits for the end.
     pub(crate) mourners: Vec<Waker>,
+}
+
+/// When the driver has to look again although nothing happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NextLook {
+    /// The next deadline of a call or bind, CLOCK_MONOTONIC; `u64::MAX` if there is none.
+    pub(crate) deadline_ns: u64,
+    /// Somebody waits for room in the ring.
+    pub(crate) for_room: bool,
+    /// Calls or binds are outstanding, or the backlog isn't empty.
+    pub(crate) somebody_waits: bool,
+}
+
+/// What a program holds of a session's heaps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Messages that came and weren't dropped: replies, requests and what waits in streams. A view of one keeps it.
+    pub messages: u64,
+    /// Their bytes, of the receive heap.
+    pub message_bytes: u64,
+    /// What [`buffer`](crate::Session::buffer)s take of the send heap, those included that messages under way refer to.
+    pub buffer_bytes: u64,
 }
 
 /// What to put on the ring for a block, once it is written.
@@ -129,7 +144,7 @@ impl Envelope {
         }
     }
 
-    fn around(self, block: BlockRef) -> Submission {
+    pub(crate) fn around(self, block: BlockRef) -> Submission {
         match self {
             Envelope::Call {
                 method,
@@ -490,7 +505,7 @@ impl Shared {
         self.room > 0
     }
 
-    fn push_into_room(&mut self, entry: &Entry) {
+    pub(crate) fn push_into_room(&mut self, entry: &Entry) {
         self.room -= 1;
         match self.submissions.push(entry) {
             Ok(()) => self.pushed = true,
@@ -514,165 +529,19 @@ impl Shared {
         self.ended.is_none() && (in_ring || self.reserved > 0 || !self.backlog.is_empty())
     }
 
-    fn reserve(&mut self) {
+    pub(crate) fn reserve(&mut self) {
         self.room -= 1;
         self.reserved += 1;
     }
 
-    fn redeem(&mut self) {
+    pub(crate) fn redeem(&mut self) {
         self.room += 1;
         self.reserved -= 1;
     }
 
     /// Whether the doorbell has to be rung for what was pushed.
-    fn take_doorbell(&mut self) -> bool {
+    pub(crate) fn take_doorbell(&mut self) -> bool {
         std::mem::take(&mut self.pushed) && self.submissions.needs_wake()
-    }
-}
-
-/// The lock on [`Shared`]. Unlocking it wakes and rings whom the changes concern.
-pub(crate) struct Locked<'i> {
-    inner: &'i Inner,
-    guard: Option<MutexGuard<'i, Shared>>,
-}
-
-impl<'i> Locked<'i> {
-    pub(crate) fn new(inner: &'i Inner) -> Locked<'i> {
-        // A panic under the lock came from a user's encoder, between two consistent states.
-        let guard = inner.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        Locked {
-            inner,
-            guard: Some(guard),
-        }
-    }
-
-    /// The end of a driver's turn: sends what waits for company, lets the first in who waits for room, and rings for all
-    /// of it.
-    pub(crate) fn end_turn(mut self) -> NextLook {
-        self.flush_releases();
-        self.flush_backlog();
-        if std::mem::take(&mut self.reclaimed) || (self.ring_was_full && self.has_room()) {
-            self.ring_was_full = false;
-            self.wake_next = self.space.head();
-        }
-        let look = self.next_look();
-        let inner = self.inner;
-        let ring = self.take_doorbell();
-        drop(self);
-        if ring {
-            inner.doorbell.ring();
-        }
-        look
-    }
-
-    /// Writes a block into memory from [`Shared::poll_space`] and submits it.
-    pub(crate) fn submit(
-        mut self,
-        Letter {
-            message,
-            measured,
-            metadata,
-        }: Letter<'_, impl Encode>,
-        mut block: Block,
-        envelope: Envelope,
-    ) -> Result<(), Status> {
-        let offset = block.offset();
-        let session = self.inner.id;
-        let write = |block: &mut Block| {
-            let mut sink = HeapSink::new(block, offset, session, measured, metadata);
-            let wrote = catch_unwind(AssertUnwindSafe(|| message.write(&mut sink)));
-            wrote.map(|()| sink.into_shared())
-        };
-        let shared;
-        if measured.allocation > WRITE_LOCKED {
-            let inner = self.inner;
-            self.reserve();
-            drop(self);
-            let wrote = write(&mut block);
-            self = inner.lock();
-            self.redeem();
-            let wrote = match wrote {
-                Ok(wrote) => wrote,
-                Err(panic) => self.unwritten(block, panic),
-            };
-            if let Some(status) = self.ended().cloned() {
-                // What is shared may be dropped for the last time, which locks.
-                drop(self);
-                return Err(status);
-            }
-            shared = wrote;
-        } else {
-            shared = match write(&mut block) {
-                Ok(wrote) => wrote,
-                Err(panic) => self.unwritten(block, panic),
-            };
-        }
-        if !shared.is_empty() {
-            self.shared.insert(offset, shared);
-        }
-        self.heap.commit(block);
-        let block = BlockRef {
-            offset,
-            len: measured.inline as u32,
-            extents: measured.extents,
-            metadata: metadata.len() as u32,
-        };
-        if let Envelope::Call { call, .. } = envelope {
-            self.calls.mark_submitted(call);
-        }
-        self.push_into_room(&envelope.around(block).encode());
-        Ok(())
-    }
-}
-
-impl Locked<'_> {
-    /// A user's encoder has panicked: its block is free again, and the panic goes on.
-    #[cold]
-    fn unwritten(mut self, block: Block, panic: Box<dyn Any + Send>) -> ! {
-        self.heap.discard(block);
-        self.wake_next = self.space.head();
-        drop(self);
-        resume_unwind(panic)
-    }
-}
-
-impl Deref for Locked<'_> {
-    type Target = Shared;
-
-    fn deref(&self) -> &Shared {
-        self.guard
-            .as_ref()
-            .expect("the guard is taken in drop only")
-    }
-}
-
-impl DerefMut for Locked<'_> {
-    fn deref_mut(&mut self) -> &mut Shared {
-        self.guard
-            .as_mut()
-            .expect("the guard is taken in drop only")
-    }
-}
-
-impl Drop for Locked<'_> {
-    fn drop(&mut self) {
-        let Some(mut guard) = self.guard.take() else {
-            return;
-        };
-        let wake = guard.wake_next.take();
-        let driving = self.inner.is_driven_here();
-        let ring = !driving && guard.take_doorbell();
-        let nudge = std::mem::take(&mut guard.nudge) && !driving;
-        drop(guard);
-        if ring {
-            self.inner.doorbell.ring();
-        }
-        if nudge {
-            self.inner.nudge.wake();
-        }
-        if let Some(waker) = wake {
-            panics::wake(waker);
-        }
     }
 }
 

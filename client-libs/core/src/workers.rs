@@ -21,7 +21,8 @@ use tollgate_shm_abi::Code;
 use crate::Status;
 use crate::deadline;
 use crate::panics::contain;
-use crate::serve::{HandlerFuture, Incoming, Service, ServiceInfo};
+use crate::ready::HandlerFuture;
+use crate::serve::{Incoming, Service, ServiceInfo};
 
 /// Threads that handlers run on. They end when the last clone and the last service on them are dropped.
 #[derive(Clone, Debug)]

@@ -17,6 +17,7 @@
 
 #![deny(unsafe_code)]
 
+mod common;
 mod convert;
 mod decode;
 mod encode;
@@ -26,6 +27,7 @@ mod health;
 mod held;
 mod serve;
 mod session;
+mod stubs;
 mod tables;
 mod waiting;
 
@@ -49,7 +51,9 @@ mod _core {
     #[pymodule_export]
     use crate::session::{PySession, Receiver, SendBuffer, Sender};
     #[pymodule_export]
-    use crate::tables::{Tables, tables};
+    use crate::stubs::tables;
+    #[pymodule_export]
+    use crate::tables::Tables;
     #[pymodule_export]
     use crate::waiting::Op;
 

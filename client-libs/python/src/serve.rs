@@ -23,10 +23,10 @@ use pyo3::types::PyString;
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{Code, HandlerFuture, Requests, Responder, Service, ServiceInfo, Status};
 
+use crate::common::{Came, Common, tables_of};
 use crate::convert::{Sentence, metadata, pairs, raised, status, utf8};
 use crate::encode::block;
 use crate::fork::Own;
-use crate::session::{Came, Common, tables_of};
 use crate::tables::Layout;
 use crate::waiting::{Give, lock};
 

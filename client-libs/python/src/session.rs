@@ -15,57 +15,15 @@ use tollgate_core::{
     StreamSender,
 };
 
+use crate::common::{Came, Common, show};
 use crate::convert::{Sentence, metadata, pairs, raised, timeout, utf8};
-use crate::decode::view;
 use crate::encode::block;
 use crate::fork::Own;
 use crate::health::Health;
 use crate::held::{self, Count, Memory};
 use crate::serve::Acceptor;
 use crate::tables::{Layout, Tables};
-use crate::waiting::{Give, Reactor, lock, run, wait};
-
-/// What everything of a session needs.
-#[derive(Clone)]
-pub(crate) struct Common {
-    pub(crate) session: Arc<Own<Session>>,
-    pub(crate) reactor: Option<Arc<Reactor>>,
-    /// Blocks that the program holds.
-    pub(crate) held: Count,
-}
-
-impl Common {
-    /// Waits for what the session does.
-    pub(crate) fn run<T: Give>(
-        &self,
-        py: Python<'_>,
-        job: impl Future<Output = Result<T, Status>> + Send + 'static,
-    ) -> PyResult<Py<PyAny>> {
-        run(py, self.session.get()?, self.reactor.as_ref(), job)
-    }
-
-    /// A received message.
-    pub(crate) fn show(
-        &self,
-        py: Python<'_>,
-        layout: &Layout,
-        block: ReceivedBlock,
-    ) -> PyResult<Py<PyAny>> {
-        show(py, layout, block, &self.held)
-    }
-}
-
-/// A view of a block, which lives as long as the view does.
-fn show(
-    py: Python<'_>,
-    layout: &Layout,
-    block: ReceivedBlock,
-    held: &Count,
-) -> PyResult<Py<PyAny>> {
-    let object = held::object(py, Memory::received(block, held))?;
-    let bytes = PyMemoryView::from(&object)?;
-    Ok(view(bytes.as_any(), layout, 0, 0)?.unbind())
-}
+use crate::waiting::{Give, Reactor, lock, wait};
 
 /// A connection to the daemon.
 #[pyclass(frozen, name = "Session", module = "tollgate._core")]
@@ -540,22 +498,6 @@ impl Receiver {
     }
 }
 
-/// A message of a stream on its way to Python; `None` for its end.
-pub(crate) struct Came {
-    pub(crate) common: Common,
-    pub(crate) layout: Arc<Layout>,
-    pub(crate) block: Option<ReceivedBlock>,
-}
-
-impl Give for Came {
-    fn give(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        match self.block {
-            Some(block) => self.common.show(py, &self.layout, block),
-            None => Ok(py.None()),
-        }
-    }
-}
-
 /// Metadata on its way to Python.
 pub(crate) struct Beside(pub(crate) MetadataBuf);
 
@@ -563,13 +505,4 @@ impl Give for Beside {
     fn give(self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(pairs(py, &self.0)?.into_any().unbind())
     }
-}
-
-/// The tables of a message's class.
-pub(crate) fn tables_of(class: &Bound<'_, PyAny>) -> PyResult<Arc<Layout>> {
-    crate::tables::layout_of(class).map_err(|_| {
-        PyValueError::new_err(format!(
-            "{class:?} has no tables: its stubs were generated for another version of tollgate"
-        ))
-    })
 }

@@ -1,6 +1,6 @@
 //! The stubs' tables, compiled: what `tollgate_block.py` reads and writes field by field with, read once.
 //!
-//! The module with the tables hands them over when it is imported ([`tables`]); encoding and decoding (`encode`, `decode`) follow them.
+//! The module with the tables hands them over when it is imported ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them.
 //! The Python code beside the tables stays the reference: what is here agrees with it, and a test compares the two.
 
 use std::sync::Arc;
@@ -10,8 +10,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
-
-use crate::decode::Reader;
 
 /// How one value is represented, by the names in `tollgate_block.py`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,40 +156,8 @@ pub(crate) struct Tables {
     pub(crate) layout: Arc<Layout>,
 }
 
-/// Takes the tables of a message: gives its classes the attribute `_TABLES`, and the view properties that read in place.
-#[pyfunction]
-pub(crate) fn tables(
-    owned: &Bound<'_, PyType>,
-    view: &Bound<'_, PyType>,
-    numbers: &Bound<'_, PyAny>,
-    error: Py<PyAny>,
-) -> PyResult<()> {
-    let py = owned.py();
-    let mut fields = Vec::new();
-    for field in numbers.getattr("fields")?.try_iter()? {
-        fields.push(Field::read(&field?)?);
-    }
-    let layout = Arc::new(Layout {
-        name: numbers.getattr("name")?.extract()?,
-        size: numbers.getattr("size")?.extract()?,
-        oneofs: numbers.getattr("oneofs")?.extract()?,
-        fields,
-        unknown: numbers.getattr("unknown")?.extract()?,
-        owned: owned.clone().unbind(),
-        view: view.clone().unbind(),
-        error,
-    });
-    for (index, field) in layout.fields.iter().enumerate() {
-        let reader = Reader::new(Arc::clone(&layout), index);
-        view.setattr(field.name.bind(py), reader)?;
-    }
-    let tables = Bound::new(py, Tables { layout })?;
-    view.setattr(intern!(py, "_TABLES"), &tables)?;
-    owned.setattr(intern!(py, "_TABLES"), tables)
-}
-
 impl Field {
-    fn read(field: &Bound<'_, PyAny>) -> PyResult<Field> {
+    pub(crate) fn read(field: &Bound<'_, PyAny>) -> PyResult<Field> {
         let name: String = field.getattr("name")?.extract()?;
         let entry = field.getattr("entry")?;
         let entry = match entry.is_none() {

@@ -10,7 +10,8 @@ use super::{
     answer, or_else, tollgate_call, tollgate_code, tollgate_message, tollgate_metadata,
     tollgate_ready_fn, tollgate_source, tollgate_status,
 };
-use crate::pointers::{Readiness, given, put, shared};
+use crate::args::{given, put, shared};
+use crate::callbacks::Readiness;
 use crate::status::{Ended, invalid};
 
 fn may_block(flags: u32) -> Result<bool, Status> {

@@ -10,9 +10,10 @@ use super::{
     answer, or_else, tollgate_call, tollgate_code, tollgate_done_fn, tollgate_message,
     tollgate_metadata, tollgate_session, tollgate_source, tollgate_status,
 };
+use crate::args::{bytes, given, optional_text, put, shared, sized, text};
 use crate::call::Call;
+use crate::callbacks::Completion;
 use crate::outgoing::{Letter, Outgoing};
-use crate::pointers::{Completion, bytes, given, optional_text, put, shared, sized, text};
 use crate::session::{Message, State};
 use crate::status::{Ended, invalid};
 

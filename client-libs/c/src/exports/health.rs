@@ -6,7 +6,7 @@ use ::tollgate_health::{Reporter, ServingStatus};
 use tollgate_core::Status;
 
 use super::{answer, or_else, tollgate_code, tollgate_session, tollgate_status};
-use crate::pointers::{given, put, shared, text};
+use crate::args::{given, put, shared, text};
 use crate::status::invalid;
 
 /// What is said of a server.

@@ -1,7 +1,7 @@
 //! What was received, and read in place.
 
 use super::{or_else, tollgate_bytes, tollgate_message, tollgate_metadata};
-use crate::pointers::given;
+use crate::args::given;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tollgate_message_block(

@@ -6,7 +6,7 @@ use super::{
     answer, or_else, tollgate_bytes, tollgate_code, tollgate_metadata, tollgate_status,
     tollgate_str,
 };
-use crate::pointers::{bytes, given, given_mut, put, text};
+use crate::args::{bytes, given, given_mut, put, text};
 use crate::status::invalid;
 
 #[unsafe(no_mangle)]

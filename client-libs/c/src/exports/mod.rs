@@ -21,22 +21,27 @@ mod metadata;
 mod session;
 mod status;
 
+use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tollgate_core::{Code, Status};
 
+use crate::call::Call;
 use crate::status::{Ended, StatusObject};
 
 pub type tollgate_code = i32;
 pub type tollgate_session = crate::session::State;
-pub type tollgate_call = crate::call::Call;
+pub type tollgate_call = Call;
 pub type tollgate_message = crate::session::Message;
 pub type tollgate_status = StatusObject;
 pub type tollgate_metadata = tollgate_core::metadata::MetadataBuf;
-pub type tollgate_done_fn = Option<crate::pointers::DoneFn>;
-pub type tollgate_handler_fn = Option<crate::pointers::HandlerFn>;
-pub type tollgate_guard_fn = Option<crate::pointers::GuardFn>;
-pub type tollgate_ready_fn = Option<crate::pointers::ReadyFn>;
+type HandlerFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
+type ReadyFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
+
+pub type tollgate_done_fn = Option<crate::callbacks::DoneFn>;
+pub type tollgate_handler_fn = Option<HandlerFn>;
+pub type tollgate_guard_fn = Option<crate::callbacks::GuardFn>;
+pub type tollgate_ready_fn = Option<ReadyFn>;
 pub use crate::outgoing::tollgate_source;
 
 /// `tollgate_str` of tollgate_block.h.

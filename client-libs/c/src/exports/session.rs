@@ -11,10 +11,10 @@ use super::{
     answer, or_else, tollgate_bytes, tollgate_code, tollgate_guard_fn, tollgate_handler_fn,
     tollgate_session, tollgate_status,
 };
-use crate::pointers::{
-    Handler, given, given_mut, guard_with, optional_text, put, put_sized, shared, sized, text,
-};
-use crate::session::{Held, Served, State};
+use crate::args::{given, given_mut, optional_text, put, put_sized, shared, sized, text};
+use crate::callbacks::{Handler, guard_with};
+use crate::served::Served;
+use crate::session::{Held, State};
 use crate::status::{Ended, invalid, precondition};
 
 #[repr(C)]

@@ -9,7 +9,7 @@ use super::{
     answer, or_else, tollgate_bytes, tollgate_code, tollgate_metadata, tollgate_status,
     tollgate_str,
 };
-use crate::pointers::{bytes, given, given_mut, optional_text};
+use crate::args::{bytes, given, given_mut, optional_text};
 use crate::status::{END, Ended, StatusObject, WOULD_BLOCK, invalid};
 
 const MAJOR: u32 = 0;

@@ -4,7 +4,7 @@
 //! presence words, cases, then the fields by (alignment descending, number), unknown fields last of alignment 4
 //! ```
 
-use super::{EntryLayout, Value};
+use super::value::{EntryLayout, Value};
 
 /// What generated code believes of one struct's fixed part.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeMap;
 
-use super::view::{List, Map, Place};
-use super::{Message, Sink};
+use super::message::Message;
+use super::place::Place;
+use super::sink::Sink;
 use crate::buffer::Bytes;
 
 /// A type that a field, or an element of a repeated field or map, can have.
@@ -270,22 +271,6 @@ pub fn store_map<K: Value, V: Value, S: Sink>(
         at = at.wrapping_add(entry.size as u32);
     }
     sink.leave();
-}
-
-impl<'a, V: Value> List<'a, V> {
-    /// All elements, owned.
-    pub fn to_vec(self) -> Vec<V> {
-        self.iter().map(V::own).collect()
-    }
-}
-
-impl<'a, K: Value + Ord, V: Value> Map<'a, K, V> {
-    /// All entries, owned.
-    pub fn to_map(self) -> BTreeMap<K, V> {
-        self.iter()
-            .map(|(key, value)| (K::own(key), V::own(value)))
-            .collect()
-    }
 }
 
 fn store_slot(fixed: &mut [u8], at: usize, [offset, len]: [u32; 2]) {

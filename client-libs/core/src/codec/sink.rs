@@ -10,7 +10,7 @@
 
 use tollgate_shm_abi::limits::MAX_EXTENTS;
 
-use super::{EXTENT_FLAG, EXTENT_MIN, MAX_DEPTH};
+use super::limits::{EXTENT_FLAG, EXTENT_MIN, MAX_DEPTH};
 use crate::buffer::{Bytes, SharedBytes};
 
 /// Bytes of one entry of the extent table.
@@ -386,17 +386,6 @@ impl Sink for VecSink {
     }
 
     fn leave(&mut self) {}
-}
-
-/// The message's block with everything inline, as [`RawBlock`](super::RawBlock) and `call_raw` take it; `None` if it
-/// nests too deeply.
-pub fn encode_inline(message: &impl super::Encode) -> Option<Vec<u8>> {
-    if message.measure().too_deep {
-        return None;
-    }
-    let mut sink = VecSink::default();
-    message.write(&mut sink);
-    Some(sink.bytes)
 }
 
 /// Where the extent table ends in the allocation: there lies the metadata, or the first extent.

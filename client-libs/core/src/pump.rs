@@ -22,8 +22,8 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 
-use super::{Bell, Driving, EVENTS, SOMETHING, time_to_sleep};
 use crate::Status;
+use crate::drive::{Bell, Driving, EVENTS, SOMETHING, time_to_sleep};
 use crate::limits::{CONTROL_CHECK, PUMP_TURNS};
 use crate::session::Session;
 
@@ -45,14 +45,6 @@ pub struct Pump {
     control: bool,
 }
 
-impl Session {
-    /// No thread is started to drive this session from now on: it is driven while somebody is in [`block_on`](crate::block_on), or by a
-    /// [`Pump`], and stands still otherwise.
-    pub fn drive_by_hand(&self) {
-        self.handle.drive_by_hand();
-    }
-}
-
 impl Pump {
     /// A pump for this session, which is driven by hand from now on.
     ///
@@ -65,7 +57,7 @@ impl Pump {
             ))
         };
         session.drive_by_hand();
-        let bell = Bell::new(&[]).map_err(failed)?;
+        let bell = Bell::new().map_err(failed)?;
         let timer = timer_in(&bell).map_err(failed)?;
         let inner = session.inner();
         bell.watch(&inner).map_err(failed)?;
@@ -95,16 +87,17 @@ impl Pump {
         self.take_events();
         self.bell.nudge.end_sleep();
         let mut asleep = true;
-        let inner = self.session.inner();
+        let driven = self.session.driven();
+        let inner = &driven.inner;
         if inner.id != self.watched {
             // The session has opened itself anew. If it can't be watched, the next turn tries again.
-            match self.bell.watch(&inner) {
+            match self.bell.watch(inner) {
                 Ok(()) => self.watched = inner.id,
                 Err(_) => asleep = false,
             }
             self.control = true;
         }
-        if let Some(mut driving) = Driving::try_begin(&inner) {
+        if let Some(mut driving) = Driving::try_begin(&driven) {
             driving.awake(std::mem::take(&mut self.control));
             asleep &= (0..PUMP_TURNS).any(|_| driving.turn_by_hand());
             self.set_timer(&driving);

@@ -1,4 +1,4 @@
-//! Binds that wait for the daemon's answer on the control socket. Pure.
+//! Bound services, and binds that wait for the daemon's answer on the control socket. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,8 +8,6 @@ use tollgate_shm_abi::Code;
 
 use crate::Status;
 use crate::limits::MAX_BINDS;
-use crate::serve::Service;
-use crate::session::{Binding, BoundMethod};
 
 #[derive(Default)]
 pub(crate) struct Binds {
@@ -20,8 +18,8 @@ pub(crate) struct Binds {
 struct Waiting {
     waker: Waker,
     deadline_ns: u64,
-    /// Who serves, if this is a server's bind.
-    service: Option<Arc<dyn Service>>,
+    /// It is a server's bind.
+    serves: bool,
     outcome: Option<Result<Binding, Status>>,
 }
 
@@ -29,7 +27,7 @@ impl Binds {
     /// A new bind; answers the id of its request, from 2 on: opening the session was request 1.
     pub(crate) fn insert(
         &mut self,
-        service: Option<Arc<dyn Service>>,
+        serves: bool,
         deadline_ns: u64,
         waker: &Waker,
     ) -> Result<u64, Status> {
@@ -44,7 +42,7 @@ impl Binds {
             Waiting {
                 waker: waker.clone(),
                 deadline_ns,
-                service,
+                serves,
                 outcome: None,
             },
         );
@@ -55,7 +53,7 @@ impl Binds {
     pub(crate) fn serves_soon(&self) -> bool {
         self.waiting
             .values()
-            .any(|waiting| waiting.service.is_some() && waiting.outcome.is_none())
+            .any(|waiting| waiting.serves && waiting.outcome.is_none())
     }
 
     /// Takes the outcome of a bind that is done; otherwise keeps the waker for when it is.
@@ -72,15 +70,15 @@ impl Binds {
         self.waiting.remove(&id);
     }
 
-    /// The daemon answered. Gives the service that is to be dispatched to, and whom to wake; `None` if nobody waits.
+    /// The daemon answered. Whom to wake; `None` if nobody waits.
     pub(crate) fn complete(
         &mut self,
         id: u64,
         outcome: Result<Vec<BoundMethod>, Status>,
-    ) -> Option<(Option<Arc<dyn Service>>, Waker)> {
+    ) -> Option<Waker> {
         let waiting = self.waiting.get_mut(&id)?;
         waiting.outcome = Some(outcome.map(Binding::new));
-        Some((waiting.service.take(), waiting.waker.clone()))
+        Some(waiting.waker.clone())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -120,6 +118,45 @@ impl Binds {
     }
 }
 
+/// The methods of a bound service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Binding {
+    methods: Arc<[BoundMethod]>,
+}
+
+/// One method of a bound service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundMethod {
+    /// Its name within the service.
+    pub name: String,
+    /// What calls name it by.
+    pub handle: u32,
+    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there
+    /// (FAILED_PRECONDITION), or the server has no such method (UNIMPLEMENTED).
+    pub refused: Option<String>,
+}
+
+impl Binding {
+    pub(crate) fn new(methods: Vec<BoundMethod>) -> Binding {
+        Binding {
+            methods: methods.into(),
+        }
+    }
+
+    /// All methods, in the order of the schema.
+    pub fn methods(&self) -> &[BoundMethod] {
+        &self.methods
+    }
+
+    /// The handle of the method with this name.
+    pub fn handle(&self, method: &str) -> Option<u32> {
+        self.methods
+            .iter()
+            .find(|m| m.name == method)
+            .map(|m| m.handle)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -130,7 +167,7 @@ mod tests {
     fn a_bind_is_answered_expires_or_fails() {
         let mut binds = Binds::default();
         let [answered, expired, failed] =
-            [300, 100, 200].map(|at| binds.insert(None, at, Waker::noop()).unwrap());
+            [300, 100, 200].map(|at| binds.insert(false, at, Waker::noop()).unwrap());
         assert_eq!((answered, binds.next_deadline_ns()), (2, 100));
         assert!(binds.poll(answered, Waker::noop()).is_none());
         assert!(binds.complete(answered, Ok(Vec::new())).is_some());
@@ -151,10 +188,10 @@ mod tests {
     fn binds_under_way_are_bounded() {
         let mut binds = Binds::default();
         for _ in 0..MAX_BINDS {
-            binds.insert(None, 1, Waker::noop()).unwrap();
+            binds.insert(false, 1, Waker::noop()).unwrap();
         }
         assert_eq!(
-            binds.insert(None, 1, Waker::noop()).unwrap_err().code,
+            binds.insert(false, 1, Waker::noop()).unwrap_err().code,
             Code::RESOURCE_EXHAUSTED
         );
     }

@@ -1,4 +1,4 @@
-//! The driving half of a session, in the hands of the thread that drives ([`crate::driving`]): what the daemon says, woken futures,
+//! The driving half of a session, in the hands of the thread that drives ([`crate::drive`]): what the daemon says, woken futures,
 //! handlers.
 //!
 //! ```text
@@ -20,33 +20,27 @@ use tollgate_shm_abi::ring::Consumer;
 use tollgate_shm_abi::wait::{Patience, now_ns};
 use tollgate_shm_abi::{Code, Misbehaved};
 
+use super::pending::PendingServices;
 use crate::Status;
 use crate::buffer::SharedBytes;
-use crate::call::ReceivedBlock;
-use crate::calls::Outcome;
+use crate::connection::{Inner, Locked};
 use crate::limits::DRAIN_BATCH;
 use crate::panics;
-use crate::serve::{Incoming, Moments, Ready, Tasks};
-use crate::session::{BoundMethod, Inner};
-use crate::streams::{Item, Overrun, Side, StreamKey};
-use crate::submit::Locked;
-
-/// When the driver has to look again although nothing happens.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NextLook {
-    /// The next deadline of a call or bind, CLOCK_MONOTONIC; `u64::MAX` if there is none.
-    pub(crate) deadline_ns: u64,
-    /// Somebody waits for room in the ring.
-    pub(crate) for_room: bool,
-    /// Calls or binds are outstanding, or the backlog isn't empty.
-    pub(crate) somebody_waits: bool,
-}
+use crate::ready::Ready;
+use crate::received::ReceivedBlock;
+use crate::serve::{Incoming, Moments};
+use crate::submit::NextLook;
+use crate::tables::binds::BoundMethod;
+use crate::tables::calls::Outcome;
+use crate::tables::streams::{Item, Overrun, Side, StreamKey};
+use crate::tasks::Tasks;
 
 /// What only the driving thread touches.
 pub(crate) struct Driver {
     completions: Consumer,
     heaps: HeapSizes,
     tasks: Tasks,
+    pending: Arc<PendingServices>,
     /// To be woken after unlocking.
     wakers: Vec<Waker>,
     /// To be handled after unlocking.
@@ -88,12 +82,14 @@ impl Driver {
         completions: Consumer,
         heaps: HeapSizes,
         ready: Arc<Ready>,
+        pending: Arc<PendingServices>,
         patience: Patience,
     ) -> Driver {
         Driver {
             completions,
             heaps,
             tasks: Tasks::new(ready),
+            pending,
             wakers: Vec::new(),
             events: Vec::new(),
             early: Vec::new(),
@@ -479,7 +475,8 @@ impl Driver {
         outcome: Result<Vec<BoundMethod>, Status>,
     ) {
         let methods: Vec<BoundMethod> = outcome.clone().unwrap_or_default();
-        let Some((service, waker)) = inner.lock().binds.complete(id, outcome) else {
+        let service = self.pending.take(id);
+        let Some(waker) = inner.lock().binds.complete(id, outcome) else {
             return;
         };
         if let Some(service) = service {

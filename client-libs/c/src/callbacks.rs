@@ -1,0 +1,176 @@
+//! Functions that C hands over, to be run with their `user` pointers.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::{Arc, OnceLock};
+
+use tollgate_core::{ReceivedBlock, Status};
+
+use crate::session::{Message, State};
+use crate::status::{Ended, StatusObject};
+
+/// A pointer that the library only hands back.
+#[derive(Clone, Copy)]
+struct User(*mut c_void);
+
+// SAFETY: it is never followed here, and handed back on a thread that the program has called the library from; tollgate.h tells the
+// program so.
+unsafe impl Send for User {}
+// SAFETY: as above.
+unsafe impl Sync for User {}
+
+// Unwinding through them is defined, though only a guard stops it: without one, a C++ exception ends the process with a sentence.
+/// `tollgate_done_fn`.
+pub(crate) type DoneFn =
+    unsafe extern "C-unwind" fn(*mut c_void, i32, *mut Message, *const StatusObject);
+/// `tollgate_handler_fn` and `tollgate_ready_fn`, which get a call.
+type CallFn<C> = unsafe extern "C-unwind" fn(*mut C, *mut c_void);
+/// `tollgate_run_fn`.
+pub(crate) type RunFn = unsafe extern "C-unwind" fn(*mut c_void);
+/// `tollgate_guard_fn`.
+pub(crate) type GuardFn = unsafe extern "C" fn(RunFn, *mut c_void, *mut c_char, usize) -> i32;
+
+/// A C++ program's. Rust can't catch what C++ throws; the program's own compiler has made something that can.
+static GUARD: OnceLock<GuardFn> = OnceLock::new();
+
+/// The longest text of an exception, its zero byte included.
+const EXCEPTION_TEXT_BYTES: usize = 512;
+
+/// Has the program's functions run in this. Of several, from several parts of a program, the first does for all.
+pub(crate) fn guard_with(guard: GuardFn) {
+    let _others = GUARD.set(guard);
+}
+
+/// Runs a function of the program's; what it threw, if it did, as text.
+fn guarded<F: FnOnce()>(run: F) -> Result<(), String> {
+    let Some(guard) = GUARD.get() else {
+        run();
+        return Ok(());
+    };
+    /// # Safety
+    /// `state` is an `Option<F>` that nobody else uses.
+    unsafe extern "C-unwind" fn call<F: FnOnce()>(state: *mut c_void) {
+        // SAFETY: the caller's.
+        let run = unsafe { &mut *state.cast::<Option<F>>() };
+        if let Some(run) = run.take() {
+            run();
+        }
+    }
+    let (mut run, mut text) = (Some(run), [0u8; EXCEPTION_TEXT_BYTES]);
+    let (state, room) = ((&raw mut run).cast(), text.len() - 1);
+    // SAFETY: the guard came with tollgate_cpp.h, which calls `call` once with `state`, and writes `room` bytes at most: `text` ends with a
+    // zero byte whatever it is.
+    match unsafe { guard(call::<F>, state, text.as_mut_ptr().cast(), room) } {
+        0 => Ok(()),
+        _ => Err(CStr::from_bytes_until_nul(&text)
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()),
+    }
+}
+
+/// Says what nobody else will hear of.
+fn complain(what: &str, thrown: &str) {
+    eprintln!("tollgate: a {what} threw an exception: {thrown}");
+}
+
+/// What a program wants to be told of the end of a call that it started.
+pub(crate) struct Completion {
+    done: DoneFn,
+    user: User,
+    outcome: Option<Result<Message, Status>>,
+}
+
+impl Completion {
+    pub(crate) fn new(done: DoneFn, user: *mut c_void) -> Completion {
+        Completion {
+            done,
+            user: User(user),
+            outcome: None,
+        }
+    }
+
+    /// How the call has ended.
+    pub(crate) fn ended(&mut self, outcome: Result<ReceivedBlock, Status>, session: &Arc<State>) {
+        self.outcome = Some(outcome.map(|block| Message::new(block, session)));
+    }
+
+    /// Tells it.
+    pub(crate) fn run(self) {
+        let mut object = StatusObject::default();
+        let message = match self.outcome {
+            Some(Ok(message)) => Box::into_raw(Box::new(message)),
+            Some(Err(status)) => {
+                object.set(&Ended::With(status));
+                std::ptr::null_mut()
+            }
+            None => return,
+        };
+        // SAFETY: the function came with this pointer from the program, which promises in tollgate.h that they go together.
+        let run = || unsafe { (self.done)(self.user.0, object.code, message, &raw const object) };
+        if let Err(thrown) = guarded(run) {
+            complain("completion", &thrown);
+        }
+    }
+}
+
+/// What handles the calls of a method.
+pub(crate) struct Handler<C> {
+    handle: CallFn<C>,
+    user: User,
+}
+
+impl<C> Clone for Handler<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Handler<C> {}
+
+impl<C> Handler<C> {
+    pub(crate) fn new(handle: CallFn<C>, user: *mut c_void) -> Handler<C> {
+        Handler {
+            handle,
+            user: User(user),
+        }
+    }
+
+    /// Runs it; what it threw, as text.
+    pub(crate) fn run(self, call: &Arc<C>) -> Result<(), String> {
+        // SAFETY: function and pointer go together, as above; the call lives at least as long as the caller's reference, and longer
+        // if the handler keeps it.
+        let ran = guarded(|| unsafe { (self.handle)(Arc::as_ptr(call).cast_mut(), self.user.0) });
+        ran.inspect_err(|thrown| complain("handler", thrown))
+    }
+}
+
+/// What wants to know that a call may go on.
+pub(crate) struct Readiness<C> {
+    ready: CallFn<C>,
+    user: User,
+}
+
+impl<C> Clone for Readiness<C> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C> Copy for Readiness<C> {}
+
+impl<C> Readiness<C> {
+    pub(crate) fn new(ready: CallFn<C>, user: *mut c_void) -> Readiness<C> {
+        Readiness {
+            ready,
+            user: User(user),
+        }
+    }
+
+    pub(crate) fn run(self, call: &Arc<C>) {
+        // SAFETY: as of a handler.
+        let run = || unsafe { (self.ready)(Arc::as_ptr(call).cast_mut(), self.user.0) };
+        if let Err(thrown) = guarded(run) {
+            complain("readiness function", &thrown);
+        }
+    }
+}

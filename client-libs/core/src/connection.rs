@@ -1,0 +1,396 @@
+//! One connection to the daemon: what futures, handlers and the driver share of it.
+//!
+//! Absent: what only the thread that drives touches. [`Driven`](crate::drive::Driven) has that.
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::task::{Context, Poll, Waker};
+
+use rustix::fd::OwnedFd;
+use tollgate_shm_abi::Misbehaved;
+use tollgate_shm_abi::control::ControlSocket;
+use tollgate_shm_abi::descriptor::BlockRef;
+use tollgate_shm_abi::heap::{Block, Delivered, DeliveredHeap};
+use tollgate_shm_abi::messages::{ReceiveHeap, SessionOpened};
+use tollgate_shm_abi::ring::Consumer;
+use tollgate_shm_abi::session::AppEnd;
+use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
+
+use crate::Status;
+use crate::buffer::Owner;
+use crate::codec::{Encode, HeapSink};
+use crate::limits::{MAX_OUTSTANDING, WRITE_LOCKED};
+use crate::nudge::Nudge;
+use crate::panics;
+use crate::ready::Ready;
+use crate::seat::{Seat, this_thread};
+use crate::submit::{Envelope, Letter, NextLook, Shared};
+
+pub(crate) struct Inner {
+    /// Unique in this process, not 0.
+    pub(crate) id: u64,
+    pub(crate) opened: SessionOpened,
+    pub(crate) retries: u32,
+    pub(crate) shared: Mutex<Shared>,
+    pub(crate) seat: Mutex<Seat>,
+    pub(crate) seat_changed: Condvar,
+    pub(crate) control: ControlSocket,
+    pub(crate) doorbell: DoorbellRinger,
+    pub(crate) wake: WakeListener,
+    /// Written when the daemon adds a heap.
+    pub(crate) receive_heap: RwLock<DeliveredHeap>,
+    pub(crate) nudge: Arc<Nudge>,
+    /// Tasks for who drives.
+    pub(crate) ready: Arc<Ready>,
+    /// Which thread drives, as the driver names threads; 0 for none.
+    pub(crate) driven_by: AtomicUsize,
+    /// How many threads are in `block_on`.
+    pub(crate) wished: AtomicUsize,
+    /// The background thread was started.
+    pub(crate) background: AtomicBool,
+    /// Starts it.
+    starter: Waker,
+    /// Set once, when the session has ended.
+    over: AtomicBool,
+    /// Calls that came and aren't answered.
+    pub(crate) serving: AtomicUsize,
+    /// How often whoever drives has found nothing in the ring.
+    pub(crate) emptied: AtomicUsize,
+    /// Somebody waits until there are none.
+    draining: AtomicBool,
+    idle: Mutex<Option<Waker>>,
+}
+
+impl Inner {
+    /// A session that the daemon has opened, and the ring with what it says. The starter is woken when something waits for the daemon and
+    /// no thread was started to drive.
+    pub(crate) fn new(
+        control: ControlSocket,
+        opened: SessionOpened,
+        end: AppEnd,
+        retries: u32,
+        nudge: Arc<Nudge>,
+        starter: Waker,
+    ) -> (Inner, Consumer) {
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        let max_outstanding = (opened.max_outstanding as usize).min(MAX_OUTSTANDING);
+        let inner = Inner {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            opened,
+            retries,
+            shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
+            seat: Mutex::default(),
+            seat_changed: Condvar::new(),
+            control,
+            doorbell: end.doorbell,
+            wake: end.wake,
+            receive_heap: RwLock::new(end.receive_heap),
+            ready: Ready::new(Arc::clone(&nudge)),
+            nudge,
+            driven_by: AtomicUsize::new(0),
+            wished: AtomicUsize::new(0),
+            background: AtomicBool::new(false),
+            starter,
+            over: AtomicBool::new(false),
+            serving: AtomicUsize::new(0),
+            emptied: AtomicUsize::new(0),
+            draining: AtomicBool::new(false),
+            idle: Mutex::default(),
+        };
+        (inner, end.completions)
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "Session({} of tenant {})",
+            self.opened.session, self.opened.tenant
+        )
+    }
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        Locked::new(self)
+    }
+
+    /// Takes over a block that a completion just delivered.
+    pub(crate) fn claim(&self, offset: u64, len: usize) -> Result<Delivered, Misbehaved> {
+        let heap = self.receive_heap.read();
+        heap.unwrap_or_else(PoisonError::into_inner)
+            .claim(offset, len)
+    }
+
+    /// What comes from now on lies in another heap, behind those that there are; where it ends.
+    pub(crate) fn add_heap(&self, heap: ReceiveHeap, fds: Vec<OwnedFd>) -> Result<u64, String> {
+        let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err("the daemon added a heap without its memory".to_owned());
+        };
+        let mut heaps = self.heaps();
+        let added = heaps.follow(fd, heap.bytes);
+        added.map_err(|error| format!("can't use the session's memory: {error}"))?;
+        Ok(heaps.end())
+    }
+
+    pub(crate) fn heaps(&self) -> RwLockWriteGuard<'_, DeliveredHeap> {
+        let heaps = self.receive_heap.write();
+        heaps.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the session, if it hasn't ended: everything that waits fails with this status. Handlers are dropped by whoever drives.
+    pub(crate) fn end(&self, status: Status) {
+        let (wakers, _dropped_unlocked) = self.lock().end(status);
+        self.over.store(true, Ordering::SeqCst);
+        wakers.into_iter().for_each(panics::wake);
+        self.nudge.wake();
+        // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
+        let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        if let Some(waker) = self.idle_waker().take() {
+            panics::wake(waker);
+        }
+        // Taking the lock orders this after a background thread's look at `over`.
+        drop(self.seat());
+        self.seat_changed.notify_all();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+}
+
+impl Inner {
+    pub(crate) fn seat(&self) -> MutexGuard<'_, Seat> {
+        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the threads that drive, or would like to, look around.
+    pub(crate) fn summon_drivers(&self) {
+        for thread in &self.seat().wishes {
+            thread.summon();
+        }
+    }
+
+    /// Whether somebody drives.
+    pub(crate) fn is_driven(&self) -> bool {
+        self.driven_by.load(Ordering::SeqCst) != 0
+    }
+
+    /// Whether this thread drives: then what it submits is announced at the end of its turn.
+    pub(crate) fn is_driven_here(&self) -> bool {
+        // This thread sees what it wrote itself, and nobody else writes its name.
+        self.driven_by.load(Ordering::Relaxed) == this_thread()
+    }
+
+    /// Something waits for the daemon: unless this thread drives, the background thread must exist.
+    pub(crate) fn ensure_driven(&self) {
+        let driven = self.is_driven_here() || self.background.load(Ordering::Relaxed);
+        if driven || self.background.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.starter.wake_by_ref();
+    }
+}
+
+impl Inner {
+    /// From now on somebody waits until no call is being served.
+    pub(crate) fn begin_to_drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until everything has been taken out of the ring that lies in it now. Calls that came before the daemon said that no more do may
+    /// still be there when that is read: control socket and ring are two ways.
+    pub(crate) fn poll_emptied(&self) -> impl FnMut(&mut Context<'_>) -> Poll<()> {
+        let before = self.emptied.load(Ordering::SeqCst);
+        move |cx| {
+            // A look at the ring may have begun before; that which follows it hasn't.
+            let since = self.emptied.load(Ordering::SeqCst).wrapping_sub(before);
+            if since >= 2 || self.is_over() {
+                return Poll::Ready(());
+            }
+            self.nudge.wake();
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    }
+
+    /// Whether all calls that came have been answered; keeps the waker for when they are.
+    pub(crate) fn poll_idle(&self, cx: &Context<'_>) -> Poll<()> {
+        *self.idle_waker() = Some(cx.waker().clone());
+        match self.serving.load(Ordering::SeqCst) == 0 || self.is_over() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// A call that came was answered.
+    pub(crate) fn answered(&self) {
+        let was_last = self.serving.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last
+            && self.draining.load(Ordering::SeqCst)
+            && let Some(waker) = self.idle_waker().take()
+        {
+            panics::wake(waker);
+        }
+    }
+
+    fn idle_waker(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Owner for Inner {
+    fn take_back(&self, block: Block) {
+        self.lock().discard_buffer(block);
+    }
+}
+
+/// The lock on [`Shared`]. Unlocking it wakes and rings whom the changes concern.
+pub(crate) struct Locked<'i> {
+    inner: &'i Inner,
+    guard: Option<MutexGuard<'i, Shared>>,
+}
+
+impl<'i> Locked<'i> {
+    fn new(inner: &'i Inner) -> Locked<'i> {
+        // A panic under the lock came from a user's encoder, between two consistent states.
+        let guard = inner.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        Locked {
+            inner,
+            guard: Some(guard),
+        }
+    }
+
+    /// The end of a driver's turn: sends what waits for company, lets the first in who waits for room, and rings for all
+    /// of it.
+    pub(crate) fn end_turn(mut self) -> NextLook {
+        self.flush_releases();
+        self.flush_backlog();
+        if std::mem::take(&mut self.reclaimed) || (self.ring_was_full && self.has_room()) {
+            self.ring_was_full = false;
+            self.wake_next = self.space.head();
+        }
+        let look = self.next_look();
+        let inner = self.inner;
+        let ring = self.take_doorbell();
+        drop(self);
+        if ring {
+            inner.doorbell.ring();
+        }
+        look
+    }
+
+    /// Writes a block into memory from [`Shared::poll_space`] and submits it.
+    pub(crate) fn submit(
+        mut self,
+        Letter {
+            message,
+            measured,
+            metadata,
+        }: Letter<'_, impl Encode>,
+        mut block: Block,
+        envelope: Envelope,
+    ) -> Result<(), Status> {
+        let offset = block.offset();
+        let session = self.inner.id;
+        let write = |block: &mut Block| {
+            let mut sink = HeapSink::new(block, offset, session, measured, metadata);
+            let wrote = catch_unwind(AssertUnwindSafe(|| message.write(&mut sink)));
+            wrote.map(|()| sink.into_shared())
+        };
+        let shared;
+        if measured.allocation > WRITE_LOCKED {
+            let inner = self.inner;
+            self.reserve();
+            drop(self);
+            let wrote = write(&mut block);
+            self = inner.lock();
+            self.redeem();
+            let wrote = match wrote {
+                Ok(wrote) => wrote,
+                Err(panic) => self.unwritten(block, panic),
+            };
+            if let Some(status) = self.ended().cloned() {
+                // What is shared may be dropped for the last time, which locks.
+                drop(self);
+                return Err(status);
+            }
+            shared = wrote;
+        } else {
+            shared = match write(&mut block) {
+                Ok(wrote) => wrote,
+                Err(panic) => self.unwritten(block, panic),
+            };
+        }
+        if !shared.is_empty() {
+            self.shared.insert(offset, shared);
+        }
+        self.heap.commit(block);
+        let block = BlockRef {
+            offset,
+            len: measured.inline as u32,
+            extents: measured.extents,
+            metadata: metadata.len() as u32,
+        };
+        if let Envelope::Call { call, .. } = envelope {
+            self.calls.mark_submitted(call);
+        }
+        self.push_into_room(&envelope.around(block).encode());
+        Ok(())
+    }
+}
+
+impl Locked<'_> {
+    /// A user's encoder has panicked: its block is free again, and the panic goes on.
+    #[cold]
+    fn unwritten(mut self, block: Block, panic: Box<dyn Any + Send>) -> ! {
+        self.heap.discard(block);
+        self.wake_next = self.space.head();
+        drop(self);
+        resume_unwind(panic)
+    }
+}
+
+impl Deref for Locked<'_> {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        self.guard
+            .as_ref()
+            .expect("the guard is taken in drop only")
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut Shared {
+        self.guard
+            .as_mut()
+            .expect("the guard is taken in drop only")
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let Some(mut guard) = self.guard.take() else {
+            return;
+        };
+        let wake = guard.wake_next.take();
+        let driving = self.inner.is_driven_here();
+        let ring = !driving && guard.take_doorbell();
+        let nudge = std::mem::take(&mut guard.nudge) && !driving;
+        drop(guard);
+        if ring {
+            self.inner.doorbell.ring();
+        }
+        if nudge {
+            self.inner.nudge.wake();
+        }
+        if let Some(waker) = wake {
+            panics::wake(waker);
+        }
+    }
+}

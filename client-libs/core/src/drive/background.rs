@@ -1,0 +1,59 @@
+//! The background thread, which drives while no thread is in [`block_on`](crate::block_on).
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
+use std::task::{Wake, Waker};
+use std::thread;
+
+use super::driven::Driven;
+use super::driving::{Driving, turn};
+use crate::Status;
+
+/// A waker that starts the background thread.
+pub(crate) fn starter(driven: Weak<Driven>) -> Waker {
+    Waker::from(Arc::new(Starter(driven)))
+}
+
+struct Starter(Weak<Driven>);
+
+impl Wake for Starter {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Without its driver the connection is over.
+        let Some(driven) = self.0.upgrade() else {
+            return;
+        };
+        let its = Arc::clone(&driven);
+        let spawned = thread::Builder::new()
+            .name("tollgate-session".to_owned())
+            .spawn(move || drive_in_background(&its));
+        if let Err(error) = spawned {
+            driven.end(Status::resource_exhausted(format!(
+                "can't start the thread that drives the session: {error}"
+            )));
+        }
+    }
+}
+
+/// Drives whenever no thread is in [`block_on`](crate::block_on), until the session ends.
+fn drive_in_background(driven: &Driven) {
+    let inner = &driven.inner;
+    while !inner.is_over() {
+        let mut seat = inner.seat();
+        while !seat.wishes.is_empty() && !inner.is_over() {
+            seat = inner
+                .seat_changed
+                .wait(seat)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(seat);
+        let wished = || inner.wished.load(Ordering::SeqCst) > 0 || inner.is_over();
+        let mut driving = Driving::begin(driven);
+        while !wished() {
+            turn(std::slice::from_mut(&mut driving), None, wished);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Driving until a future is ready.
+
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread;
+
+use super::bell::Bell;
+use super::driven::Driven;
+use super::driving::{Driving, turn};
+use crate::connection::Inner;
+use crate::seat::ThreadWaker;
+
+/// Drives a connection that nobody else knows of.
+pub(crate) fn drive_alone<F: Future>(driven: &Arc<Driven>, future: F) -> F::Output {
+    let (these, mut future) = ([Arc::clone(driven)], pin!(future));
+    loop {
+        if let Some(output) = drive_these(&these, None, &|| false, future.as_mut()) {
+            return output;
+        }
+    }
+}
+
+/// Drives these until the future is ready; `None`: a session has another connection now.
+pub(crate) fn drive_these<F: Future>(
+    these: &[Arc<Driven>],
+    bell: Option<&Bell>,
+    is_reopened: &impl Fn() -> bool,
+    mut future: Pin<&mut F>,
+) -> Option<F::Output> {
+    assert!(
+        !these.iter().any(|one| one.inner.is_driven_here()),
+        "block_on was called on a thread that drives this session already"
+    );
+    let nudge = bell.map(|bell| &bell.nudge);
+    let nudge = nudge.or(these.first().map(|one| &one.inner.nudge));
+    let woken = Arc::new(ThreadWaker {
+        woken: AtomicBool::new(true),
+        thread: thread::current(),
+        nudge: nudge.map(Arc::clone),
+    });
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut cx = Context::from_waker(&waker);
+    let wishes = these.iter().map(|one| Wish::to_drive(&one.inner, &woken));
+    let _wishes: Vec<_> = wishes.collect();
+    let mut missing: Vec<_> = these.iter().collect();
+    let mut driven = Vec::with_capacity(these.len());
+    loop {
+        missing.retain(|one| match Driving::try_begin(one) {
+            Some(mut driving) => {
+                if bell.is_some() {
+                    // What came to its socket before isn't told again.
+                    driving.parts().1.suspect_control();
+                }
+                driven.push(driving);
+                false
+            }
+            None => true,
+        });
+        if woken.woken.swap(false, Ordering::SeqCst)
+            && let Poll::Ready(output) = future.as_mut().poll(&mut cx)
+        {
+            return Some(output);
+        }
+        if is_reopened() {
+            return None;
+        }
+        turn(&mut driven, bell, || {
+            woken.woken.load(Ordering::SeqCst)
+                || is_reopened()
+                || missing.iter().any(|one| !one.inner.is_driven())
+        });
+    }
+}
+
+/// A thread's stay in [`block_on`](crate::block_on).
+struct Wish<'i> {
+    inner: &'i Inner,
+    thread: Arc<ThreadWaker>,
+}
+
+impl<'i> Wish<'i> {
+    fn to_drive(inner: &'i Inner, thread: &Arc<ThreadWaker>) -> Wish<'i> {
+        inner.seat().wishes.push(Arc::clone(thread));
+        inner.wished.fetch_add(1, Ordering::SeqCst);
+        inner.nudge.wake();
+        Wish {
+            inner,
+            thread: Arc::clone(thread),
+        }
+    }
+}
+
+impl Drop for Wish<'_> {
+    fn drop(&mut self) {
+        let mut seat = self.inner.seat();
+        let mut wishes = seat.wishes.iter();
+        if let Some(at) = wishes.position(|thread| Arc::ptr_eq(thread, &self.thread)) {
+            seat.wishes.swap_remove(at);
+        }
+        self.inner.wished.fetch_sub(1, Ordering::SeqCst);
+        drop(seat);
+        self.inner.seat_changed.notify_all();
+    }
+}

@@ -1,0 +1,33 @@
+//! Who drives sessions, and how a thread that does waits.
+//!
+//! ```text
+//!         ┌──── turn: of each session ────┐
+//!   ──▶  what there is to do (driver)
+//!            ▲                        │ nothing came in any
+//!            │ something came         ▼
+//!            └── spin, yielding ──────┤ budget used up
+//!            └── sleep on: wakes, control sockets, nudges, next deadline
+//! ```
+//!
+//! Whoever holds a session's driver drives it. [`block_on`](crate::block_on) asks the background thread to leave and takes over; of several threads in
+//! `block_on` one drives and the others wait for their futures' wake-ups. The background thread is started when a future has to wait
+//! and nobody drives, unless the session is [driven by hand](crate::Session::drive_by_hand). A thread may drive several sessions
+//! ([`Sessions`](crate::Sessions)), or one of them from an event loop of its own ([`Pump`](crate::Pump)).
+//!
+//! Invariant: a wake-up for who drives (a woken future or task, a thread that wants to drive, the end) is published before the
+//! sleeper's last look, or nudges it; see [`crate::nudge`].
+
+mod background;
+mod bell;
+mod driven;
+mod driver;
+mod driving;
+mod foreground;
+mod pending;
+
+pub(crate) use background::starter;
+pub(crate) use bell::{Bell, EVENTS, SOMETHING};
+pub(crate) use driven::Driven;
+pub(crate) use driver::Driver;
+pub(crate) use driving::{Driving, time_to_sleep};
+pub(crate) use foreground::{drive_alone, drive_these};

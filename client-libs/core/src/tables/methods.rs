@@ -1,0 +1,79 @@
+//! Handles of methods: what the program's stand for on the connection that there is. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use tollgate_shm_abi::Code;
+
+use crate::Status;
+
+/// The methods that a program has handles of.
+#[derive(Debug, Default)]
+pub(crate) struct Methods {
+    /// What the handles are on this connection. `None` on a session's first: they are the daemon's own.
+    pub(crate) known: Option<HashMap<u32, Result<u32, Status>>>,
+    /// Those of methods that are marked idempotent.
+    pub(crate) idempotent: HashSet<u32>,
+}
+
+impl Methods {
+    /// The daemon's handle.
+    #[inline]
+    pub(crate) fn resolve(&self, handle: u32) -> Result<u32, Status> {
+        match &self.known {
+            None => Ok(handle),
+            Some(known) => known.get(&handle).cloned().unwrap_or_else(|| {
+                let text = format!("the program has no method handle {handle}");
+                Err(Status::new(Code::UNIMPLEMENTED, text))
+            }),
+        }
+    }
+
+    /// Whether calls by this handle may be made again.
+    pub(crate) fn is_idempotent(&self, handle: u32) -> bool {
+        self.idempotent.contains(&handle)
+    }
+
+    /// A handle for the program: the daemon's, unless that stands for another method already.
+    pub(crate) fn name(&mut self, handle: u32) -> u32 {
+        let Some(known) = &mut self.known else {
+            return handle;
+        };
+        let mut name = handle;
+        while known.contains_key(&name) {
+            name = name.wrapping_sub(1);
+        }
+        known.insert(name, Ok(handle));
+        name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_stands_for_one_method_whatever_the_daemon_says() {
+        let mut methods = Methods::default();
+        assert_eq!((methods.name(7), methods.resolve(7)), (7, Ok(7)));
+        let again = [(7, Ok(3)), (8, Err(Status::unavailable("not yet")))];
+        let mut methods = Methods {
+            known: Some(again.into()),
+            ..Methods::default()
+        };
+        assert_eq!(methods.resolve(7), Ok(3));
+        assert_eq!(
+            methods.resolve(8).map_err(|s| s.code),
+            Err(Code::UNAVAILABLE)
+        );
+        assert_eq!(
+            methods.resolve(3).map_err(|s| s.code),
+            Err(Code::UNIMPLEMENTED)
+        );
+        // The daemon's 7 and 8 are others.
+        assert_eq!(
+            [methods.name(8), methods.name(7), methods.name(9)],
+            [6, 5, 9]
+        );
+        assert_eq!((methods.resolve(6), methods.resolve(5)), (Ok(8), Ok(7)));
+    }
+}
