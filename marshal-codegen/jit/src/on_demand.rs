@@ -64,10 +64,6 @@ pub fn queue(room: usize) -> (Compiler, Jobs) {
 
 impl Jobs {
     /// Waits for the next job. `None`: no compiler is left that could ask.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "it blocks, which an iterator would hide"
-    )]
     pub fn next(&self) -> Option<Job> {
         self.0.next()
     }

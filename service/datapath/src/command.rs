@@ -138,6 +138,7 @@ pub enum Command {
     /// One connected by RDMA.
     #[cfg(feature = "rdma")]
     AcceptByRdma {
+        /// The link.
         link: Box<tollgate_transport_rdma::RdmaLink>,
     },
     /// A link moves here from the runtime that accepted it, with the BIND that showed where it belongs; without one, nothing has, and that

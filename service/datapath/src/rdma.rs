@@ -34,9 +34,12 @@ use crate::report::PolledReport;
 pub enum Rdma {
     /// Links can't use RDMA; the sentence says why.
     Unavailable(Arc<str>),
+    /// Links can use these devices.
     #[cfg(feature = "rdma")]
     Ready {
+        /// The devices.
         devices: tollgate_transport_rdma::Rdma,
+        /// How links are made.
         options: RdmaOptions,
         /// RDMA links carry frames without tags if the peer agrees.
         unprotected: bool,

@@ -11,6 +11,12 @@ pub struct Pool<M> {
     pub copied: u64,
 }
 
+impl<M: Default> Default for Pool<M> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl<M: Default> Pool<M> {
     /// An empty pool.
     pub fn new() -> Self {

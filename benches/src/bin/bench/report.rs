@@ -1,7 +1,7 @@
 //! From [samples](crate::samples) to tables and verdicts. Pure: samples in, text and JSON out.
 
 use serde_json::{Map, Value, json};
-use tollgate_benches::figures::{Spread, field, line, machine_lines};
+use tollgate_benches::figures::{field, line, machine_lines};
 
 use crate::claim::{Bar, CLAIMS};
 use crate::metric::{CPU, Metric};
@@ -181,6 +181,7 @@ fn table(text: &mut String, scenario: &Scenario, samples: &Samples) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use tollgate_benches::figures::Spread;
     use tollgate_benches::settings::Wait;
 
     const TONIC: Subject = TONICS[0];

@@ -70,6 +70,7 @@
 //!   current where the session is driven. If the context that came is malformed, there is none.
 //! - Wrap with [`Workers`](tollgate::Workers) last, `workers.serve(service(...))`: the context is
 //!   current on the thread that polls the handler.
+//!
 //! Absent: spans of calls, which the daemons make. If metadata is given without a [`Channel`], as
 //! to [`Session::call_raw`](tollgate::Session::call_raw), use [`inject`] and [`extract`].
 
