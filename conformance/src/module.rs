@@ -95,7 +95,7 @@ impl Module {
     }
 }
 
-/// The size of the state that a [stamping](stamping) policy keeps and hands over.
+/// The size of the state that a [`stamping`] policy keeps and hands over.
 pub const STAMPS_STATE_BYTES: u32 = 32 << 10;
 
 /// A policy that stamps reservations: it adds `stamp << 24` to the request's `room_count`, and to

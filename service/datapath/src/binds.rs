@@ -44,13 +44,13 @@ pub enum BindAs {
 pub struct Bound {
     /// The handle of the first method; the others follow.
     pub first_handle: u32,
-    /// For servers: what [`Command::Serve`] starts, and server-side chains are for.
+    /// For servers: what [`Command::Serve`](crate::Command::Serve) starts, and server-side chains are for.
     pub service: Option<ServiceId>,
     /// Methods that can't be called because the schemas are incompatible there, and why.
     pub refused: Vec<(u16, String)>,
 }
 
-/// What becomes of a [`Command::Bind`].
+/// What becomes of a [`Command::Bind`](crate::Command::Bind).
 pub enum BindOutcome {
     /// The application is bound.
     Bound(Bound),

@@ -69,7 +69,7 @@ pub const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 pub const MAX_ADDRESSES: usize = 8;
 
 /// How long a runtime waits for a name's look-up before it asks again. Longer than
-/// [`LOOKUP_TIMEOUT`].
+/// the control plane's own deadline of 4 s.
 pub const LOOKUP_PATIENCE: Duration = Duration::from_secs(6);
 
 // RDMA.

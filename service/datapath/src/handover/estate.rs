@@ -11,7 +11,7 @@ use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// What a runtime leaves to the one that takes over.
 pub struct Estate {
-    /// A [`State`] in JSON.
+    /// A runtime's state (`handover/state.rs`), in JSON.
     pub state: Vec<u8>,
     /// The messages that it refers to.
     pub bytes: Vec<u8>,
