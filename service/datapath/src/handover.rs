@@ -91,20 +91,20 @@ impl Runtime {
         let parked = self.policies.parked_calls().into_iter();
         let parked = parked
             .map(|waiting| {
-                let (question, position) = (waiting.question, waiting.position);
-                sources.extend(source_of(&question.message));
-                let steered = question.steered.as_deref();
+                let (evaluation, position) = (waiting.evaluation, waiting.position);
+                sources.extend(source_of(&evaluation.message));
+                let steered = evaluation.steered.as_deref();
                 ParkedForm {
-                    call: question.call,
+                    call: evaluation.call,
                     tenant: waiting.tenant.to_string(),
                     stage: position.stage,
                     chain: position.chain,
                     step: position.step,
                     until_ns: waiting.until_ns,
-                    waits_since_ns: question.waits_since_ns,
+                    waits_since_ns: evaluation.waits_since_ns,
                     priority: steered.and_then(|steered| steered.priority),
                     route: steered.and_then(|steered| Some(steered.route.as_deref()?.to_owned())),
-                    message: bytes.keep(&question.message),
+                    message: bytes.keep(&evaluation.message),
                 }
             })
             .collect();

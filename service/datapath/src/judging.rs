@@ -8,38 +8,38 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::runtime::Runtime;
 use crate::wire::credit_bytes;
+use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::limits::JUDGING_SLICE;
 use tollgate_policy_chain::parked::Position;
-use tollgate_policy_chain::question::Question;
 
 impl Runtime {
     /// Asks a chain about a question, and about those behind it that are for the same chain.
-    pub(crate) fn judge(&mut self, question: Question, stage: Stage, chain: ChainId) {
+    pub(crate) fn judge(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
         let position = Position {
             stage,
             chain: Some(chain),
             step: 0,
         };
         if self.policies.must_wait(chain) {
-            return self.park(position, question);
+            return self.park(position, evaluation);
         }
         let most = self.policies.at_once(chain);
-        let mut questions = std::mem::take(&mut self.questions);
-        questions.push(question);
-        while questions.len() < most
+        let mut evaluations = std::mem::take(&mut self.evaluations);
+        evaluations.push(evaluation);
+        while evaluations.len() < most
             && let Some((call, judged_in, message)) = self.engine.poll_same_judge(stage, chain)
         {
-            let mut question = Question::new(call, message);
-            question.judged_in = judged_in;
-            question.notes = self.notes_of(call);
-            questions.push(question);
+            let mut evaluation = Evaluation::new(call, message);
+            evaluation.judged_in = judged_in;
+            evaluation.notes = self.notes_of(call);
+            evaluations.push(evaluation);
         }
         self.policies
-            .judge(position, false, &mut questions, &mut self.pool);
+            .judge(position, false, &mut evaluations, &mut self.pool);
         self.pass_on_events();
-        self.settle_all(position, &mut questions);
-        self.questions = questions;
+        self.settle_all(position, &mut evaluations);
+        self.evaluations = evaluations;
     }
 
     /// Goes on with parked calls that it is time for, for a slice of time. Whether there were any.
@@ -48,42 +48,45 @@ impl Runtime {
             return false;
         }
         let began_ns = now_ns();
-        let mut questions = std::mem::take(&mut self.questions);
-        self.policies.wake(began_ns, &mut questions);
-        let mut worked = !questions.is_empty();
-        for question in questions.drain(..) {
-            self.give_verdict(question);
+        let mut evaluations = std::mem::take(&mut self.evaluations);
+        self.policies.wake(began_ns, &mut evaluations);
+        let mut worked = !evaluations.is_empty();
+        for evaluation in evaluations.drain(..) {
+            self.give_verdict(evaluation);
         }
         let slice_ns = JUDGING_SLICE.as_nanos() as u64;
-        while let Some(position) = self.policies.next_parked(&mut questions) {
+        while let Some(position) = self.policies.next_parked(&mut evaluations) {
             worked = true;
             self.policies
-                .judge(position, true, &mut questions, &mut self.pool);
+                .judge(position, true, &mut evaluations, &mut self.pool);
             self.pass_on_events();
-            self.settle_all(position, &mut questions);
+            self.settle_all(position, &mut evaluations);
             if now_ns() - began_ns > slice_ns {
                 break;
             }
         }
-        self.questions = questions;
+        self.evaluations = evaluations;
         self.act();
         worked
     }
 
     /// Goes on with calls about which processes have answered. Whether there were any, or a process that is gone.
     pub(crate) fn turn_processes(&mut self) -> bool {
-        let mut questions = std::mem::take(&mut self.questions);
+        let mut evaluations = std::mem::take(&mut self.evaluations);
         let mut worked = self.policies.processes().expire(self.now_ns);
-        while let Some(position) = self.policies.next_answered(&mut questions, &mut self.pool) {
+        while let Some(position) = self
+            .policies
+            .next_answered(&mut evaluations, &mut self.pool)
+        {
             worked = true;
             // Those behind have stopped again, at the same step.
-            let open = questions.partition_point(|question| question.stop.is_none());
+            let open = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
             self.policies
-                .judge(position, true, &mut questions[..open], &mut self.pool);
+                .judge(position, true, &mut evaluations[..open], &mut self.pool);
             self.pass_on_events();
-            self.settle_all(position, &mut questions);
+            self.settle_all(position, &mut evaluations);
         }
-        self.questions = questions;
+        self.evaluations = evaluations;
         if worked {
             self.act();
         }
@@ -92,57 +95,57 @@ impl Runtime {
 
     /// A call has ended while it was being judged.
     pub(crate) fn recall(&mut self, call: CallKey) {
-        if let Some(question) = self.policies.recall(call) {
-            self.give_verdict(question);
+        if let Some(evaluation) = self.policies.recall(call) {
+            self.give_verdict(evaluation);
         }
     }
 
     /// Those that stop are parked; the others are told to the engine.
-    pub(crate) fn settle_all(&mut self, position: Position, questions: &mut Vec<Question>) {
+    pub(crate) fn settle_all(&mut self, position: Position, evaluations: &mut Vec<Evaluation>) {
         self.bytes.send_heap_to_private += std::mem::take(&mut self.pool.copied);
-        for question in questions.iter_mut() {
-            self.clear_up(question);
-            if let Some(notes) = &mut question.notes {
-                self.trace_verdicts(question.call, position.stage, notes);
+        for evaluation in evaluations.iter_mut() {
+            self.clear_up(evaluation);
+            if let Some(notes) = &mut evaluation.notes {
+                self.trace_verdicts(evaluation.call, position.stage, notes);
             }
         }
         // Those that stop are the last, and the first of them goes to the front of its queue last.
-        let going_on = questions.partition_point(|question| question.stop.is_none());
-        for question in questions.drain(going_on..).rev() {
-            self.park(position, question);
+        let going_on = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
+        for evaluation in evaluations.drain(going_on..).rev() {
+            self.park(position, evaluation);
         }
-        for question in questions.drain(..) {
-            self.give_verdict(question);
+        for evaluation in evaluations.drain(..) {
+            self.give_verdict(evaluation);
         }
     }
 
     /// Gives back what came free while a call was judged, and says how large its message is now.
     #[inline]
-    fn clear_up(&mut self, question: &mut Question) {
-        if let Some(source) = question.freed.take() {
+    fn clear_up(&mut self, evaluation: &mut Evaluation) {
+        if let Some(source) = evaluation.freed.take() {
             self.reclaim(source);
         }
-        if std::mem::take(&mut question.changed) {
-            let bytes = credit_bytes(&question.message);
-            self.engine.resized(question.call, bytes);
+        if std::mem::take(&mut evaluation.changed) {
+            let bytes = credit_bytes(&evaluation.message);
+            self.engine.resized(evaluation.call, bytes);
         }
     }
 
-    fn park(&mut self, position: Position, mut question: Question) {
-        let stop = question.stop.take();
-        if question.notes.is_some() {
+    fn park(&mut self, position: Position, mut evaluation: Evaluation) {
+        let stop = evaluation.stop.take();
+        if evaluation.notes.is_some() {
             let why = stop.map_or(Why::Turn, |stop| stop.why);
-            self.trace_queued(question.call, why.name());
+            self.trace_queued(evaluation.call, why.name());
         }
-        let parked = self.policies.park(position, stop, question, self.now_ns);
-        if let Err((mut question, full)) = parked {
-            question.deny(full);
-            self.give_verdict(question);
+        let parked = self.policies.park(position, stop, evaluation, self.now_ns);
+        if let Err((mut evaluation, full)) = parked {
+            evaluation.deny(full);
+            self.give_verdict(evaluation);
         }
     }
 
-    fn give_verdict(&mut self, question: Question) {
-        let Question {
+    fn give_verdict(&mut self, evaluation: Evaluation) {
+        let Evaluation {
             call,
             mut message,
             denied,
@@ -150,7 +153,7 @@ impl Runtime {
             steered,
             is_split,
             ..
-        } = question;
+        } = evaluation;
         let mut denied = denied.map(|status| *status);
         if let (Some(steered), None) = (steered, &denied) {
             denied = self.steer(call, *steered, &mut message).err();

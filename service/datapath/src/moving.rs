@@ -31,8 +31,8 @@ use crate::command::{Command, Map};
 use crate::migration::{Move, Moved, Moving, NO_BINDING};
 use crate::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
 use crate::runtime::Runtime;
+use tollgate_policy_chain::history;
 use tollgate_policy_chain::message::{Body, Message, Source};
-use tollgate_policy_chain::past;
 
 /// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);
@@ -261,8 +261,8 @@ impl Runtime {
             came.push((name, is_stranger));
         }
         let rename = |message: &mut Message| rename(message, &names.sessions);
-        let questions = policies.questions();
-        questions.for_each(|question| rename(&mut question.message));
+        let evaluations = policies.evaluations();
+        evaluations.for_each(|evaluation| rename(&mut evaluation.message));
         // What each runtime has of its own is in force here, too, unless the tenant comes back.
         let same = match refused {
             Some(_) => HashMap::new(),
@@ -279,7 +279,7 @@ impl Runtime {
         self.engine
             .absorb(engine, &names, |message| rename_all(message, &names));
         // What its versions have seen of changes is in their past from here on, too.
-        self.engine.set_era(past::era());
+        self.engine.set_era(history::era());
         let mut keys = HashMap::new();
         for (key, mut binding) in bindings {
             let session = names.sessions.get(&binding.session);

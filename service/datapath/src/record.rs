@@ -20,9 +20,9 @@ use crate::limits::TRACES_SWEPT_EVERY_NS;
 use crate::runtime::Runtime;
 use crate::traces::{Toss, Traced, attributes_of, context_of, policy_key, set_parent, stage_name};
 use crate::tuning::Tap;
+use tollgate_policy_chain::evaluation::Notes;
 use tollgate_policy_chain::ids::NamedPolicy;
 use tollgate_policy_chain::message::Message;
-use tollgate_policy_chain::question::Notes;
 
 /// A trace begins, or goes on.
 impl Runtime {

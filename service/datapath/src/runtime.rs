@@ -49,12 +49,12 @@ use crate::strangers::Strangers;
 use crate::target::Dial;
 use crate::traces::Traces;
 use crate::tuning::Tuning;
+use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::limits::JUDGED_AT_ONCE;
 use tollgate_policy_chain::message::{Body, Message, Pool, Source};
 use tollgate_policy_chain::plan::{PolicyChange, Scope};
 use tollgate_policy_chain::policies::Policies;
-use tollgate_policy_chain::question::Question;
 
 /// How one runtime is set up.
 pub struct Options {
@@ -119,7 +119,7 @@ pub struct Runtime {
     /// Bytes of messages that the port has brought whose turn it is.
     pub(crate) turn_bytes: usize,
     /// Reused by `judge` and `turn_parked`.
-    pub(crate) questions: Vec<Question>,
+    pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
     /// Blocks that links are still sending from, by the token given to the link.
     pub(crate) sending: HashMap<u64, Source>,
@@ -207,7 +207,7 @@ impl Runtime {
             policies,
             shares,
             turn_bytes: 0,
-            questions: Vec::with_capacity(JUDGED_AT_ONCE),
+            evaluations: Vec::with_capacity(JUDGED_AT_ONCE),
             pool: Pool::new(),
             sending: HashMap::new(),
             next_token,
@@ -678,10 +678,10 @@ impl Runtime {
                     judged_in,
                     message,
                 } => {
-                    let mut question = Question::new(call, message);
-                    question.judged_in = judged_in;
-                    question.notes = self.notes_of(call);
-                    self.judge(question, stage, chain);
+                    let mut evaluation = Evaluation::new(call, message);
+                    evaluation.judged_in = judged_in;
+                    evaluation.notes = self.notes_of(call);
+                    self.judge(evaluation, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
                 Output::Convert {

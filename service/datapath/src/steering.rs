@@ -18,8 +18,8 @@ use tollgate_shm_abi::status::Code;
 
 use crate::runtime::Runtime;
 use crate::wire::credit_bytes;
+use tollgate_policy_chain::evaluation::Steered;
 use tollgate_policy_chain::message::Message;
-use tollgate_policy_chain::question::Steered;
 
 /// The priority, one digit.
 const PRIORITY: &str = "tollgate-priority";

@@ -20,11 +20,11 @@ use tollgate_policy_host::limits::APART_CALLS;
 use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
+use crate::evaluation::{BatchSize, Evaluation, Said, Unable};
 use crate::ids::{ProcessId, Why};
 use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
 use crate::plan::{Apart, Ask, Step};
-use crate::question::{BatchSize, Question, Said, Unable};
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
@@ -375,10 +375,10 @@ impl Apart {
         posting: &Posting<'_>,
         processes: &mut Processes,
         pool: &mut Pool,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> bool {
         let mut has_stopped = false;
-        let mut rest = questions;
+        let mut rest = evaluations;
         while !rest.is_empty() {
             let size = BatchSize::of_first(rest, posting.ask, APART_CALLS);
             let (batch, later) = rest.split_at_mut(size.len);
@@ -395,17 +395,17 @@ impl Apart {
         posting: &Posting<'_>,
         processes: &mut Processes,
         pool: &mut Pool,
-        (questions, size): (&mut [Question], BatchSize),
+        (evaluations, size): (&mut [Evaluation], BatchSize),
     ) -> bool {
         let ticket = processes.next_ticket;
         let Some(line) = processes.lines.get_mut(&self.process) else {
-            unasked(questions, &PostError::Ended(String::new()), None);
+            unasked(evaluations, &PostError::Ended(String::new()), None);
             return false;
         };
         // A shadow holds nobody up.
         let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
         if line.under_way.len() >= ORDERS_UNDER_WAY {
-            unasked(questions, &PostError::Busy, frees);
+            unasked(evaluations, &PostError::Busy, frees);
             return frees.is_some();
         }
         let at = (posting.now_ns, posting.time_ms);
@@ -416,20 +416,23 @@ impl Apart {
         let mut judgement = match begun {
             Ok(judgement) => judgement,
             Err(error) => {
-                unasked(questions, &error, frees);
+                unasked(evaluations, &error, frees);
                 return frees.is_some();
             }
         };
-        for question in questions.iter_mut().filter(|question| question.is_wanted()) {
+        for evaluation in evaluations
+            .iter_mut()
+            .filter(|evaluation| evaluation.is_wanted())
+        {
             let index = judgement.len() as u32;
-            let mut shown = show(&mut judgement, posting, question);
+            let mut shown = show(&mut judgement, posting, evaluation);
             if shown.is_err() {
-                question.make_private(pool);
-                shown = show(&mut judgement, posting, question);
+                evaluation.make_private(pool);
+                shown = show(&mut judgement, posting, evaluation);
             }
-            question.said = match shown {
+            evaluation.said = match shown {
                 Ok(()) => {
-                    question.stop(Why::Process { ticket, index });
+                    evaluation.stop(Why::Process { ticket, index });
                     Said::Asked
                 }
                 Err(_unwritten) => Said::Unshown,
@@ -439,13 +442,13 @@ impl Apart {
             return false;
         }
         if let Err(error) = judgement.post() {
-            for question in questions.iter_mut() {
-                if matches!(question.said, Said::Asked) {
-                    question.stop = None;
-                    question.said = Said::Wanted;
+            for evaluation in evaluations.iter_mut() {
+                if matches!(evaluation.said, Said::Asked) {
+                    evaluation.stop = None;
+                    evaluation.said = Said::Wanted;
                 }
             }
-            unasked(questions, &error, frees);
+            unasked(evaluations, &error, frees);
             return frees.is_some();
         }
         let Asker {
@@ -479,11 +482,14 @@ impl Line {
 
 /// Nothing was posted. If the process is behind, the calls wait until `frees` has been answered.
 #[cold]
-fn unasked(questions: &mut [Question], error: &PostError, frees: Option<u64>) {
-    for question in questions.iter_mut().filter(|question| question.is_wanted()) {
-        question.said = match (error, frees) {
+fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
+    for evaluation in evaluations
+        .iter_mut()
+        .filter(|evaluation| evaluation.is_wanted())
+    {
+        evaluation.said = match (error, frees) {
             (PostError::Busy, Some(ticket)) => {
-                question.stop(Why::Busy { ticket });
+                evaluation.stop(Why::Busy { ticket });
                 Said::Asked
             }
             (PostError::Busy, None) => Said::unable(Unable::NoRoom(error.to_string())),
@@ -500,10 +506,10 @@ fn unasked(questions: &mut [Question], error: &PostError, frees: Option<u64>) {
 fn show(
     judgement: &mut Judgement<'_>,
     posting: &Posting<'_>,
-    question: &Question,
+    evaluation: &Evaluation,
 ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
-    let view_max = question.view_max(posting.ask);
+    let view_max = evaluation.view_max(posting.ask);
     judgement.push(posting.ask.method, view_max, |view| {
-        question.write_view(posting.ask, view)
+        evaluation.write_view(posting.ask, view)
     })
 }

@@ -2,12 +2,12 @@
 
 use tollgate_policy_host::{Hook, Rate};
 
-use crate::account::Accounts;
+use crate::accounts::Accounts;
 use crate::apart::Processes;
+use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::{AccountId, Why};
 use crate::message::Pool;
-use crate::question::Question;
 use crate::stopwatch::Stopwatch;
 
 /// The time that fuel stands for, without a division.
@@ -37,7 +37,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) hook: Hook,
     pub(crate) pool: &'a mut Pool,
     pub(crate) processes: &'a mut Processes,
-    /// Some question has been told to [`Question::stop`].
+    /// Some question has been told to [`Evaluation::stop`].
     pub(crate) has_stopped: bool,
     /// Calls of this tenant wait for their account: who comes later waits behind them.
     pub(crate) is_queued: bool,
@@ -47,9 +47,9 @@ pub(crate) struct Asking<'a> {
 impl Asking<'_> {
     /// A policy delays a call.
     #[cold]
-    pub(crate) fn delay(&mut self, question: &mut Question, delay_us: u32) {
+    pub(crate) fn delay(&mut self, evaluation: &mut Evaluation, delay_us: u32) {
         let at_ns = self.meter.watch.now_ns() + u64::from(delay_us) * 1000;
-        question.stop(Why::Until { at_ns });
+        evaluation.stop(Why::Until { at_ns });
         self.has_stopped = true;
     }
 }

@@ -20,9 +20,9 @@ use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
+use crate::evaluation::{Evaluation, Unchanged};
 use crate::message::{Body, Message, Pool};
 use crate::plan::{ForeignAsk, JsonField};
-use crate::question::{Question, Unchanged};
 use tollgate_jit::on_demand::LazyProjector;
 
 /// Why a message can't be shown.
@@ -161,12 +161,12 @@ impl ForeignAsk {
     /// The call as the module sees it.
     pub(crate) fn call<'a>(
         &'a self,
-        question: &Question,
+        evaluation: &Evaluation,
         metadata: &'a [(&'a str, &'a [u8])],
         made: &'a Made,
     ) -> ForeignCall<'a> {
         ForeignCall {
-            call: question.call.to_wire(),
+            call: evaluation.call.to_wire(),
             hook: self.hook,
             path: &self.method.name,
             metadata,
@@ -186,7 +186,7 @@ fn granted_pairs<'m>(
     metadata.iter().filter(|(key, _)| is_shown(key)).collect()
 }
 
-impl Question {
+impl Evaluation {
     /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
     pub(crate) fn replace(
         &mut self,

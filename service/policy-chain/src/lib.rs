@@ -11,22 +11,22 @@
 
 #![forbid(unsafe_code)]
 
-mod account;
+mod accounts;
 pub mod apart;
 mod asking;
 pub mod counts;
+pub mod evaluation;
 pub mod events;
 mod foreign;
+pub mod history;
 pub mod ids;
 pub mod limits;
 pub mod message;
 pub mod metrics;
 pub mod parked;
-pub mod past;
 pub mod plan;
 pub mod policies;
 pub mod pool;
-pub mod question;
 mod recorder;
 pub mod slot;
 mod stopwatch;

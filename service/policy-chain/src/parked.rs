@@ -22,12 +22,12 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Stage, Status};
 use tollgate_shm_abi::status::Code;
 
-use crate::account::Funds;
+use crate::accounts::Funds;
+use crate::evaluation::Evaluation;
 use crate::ids::{AccountId, Why};
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
 };
-use crate::question::Question;
 
 /// Where in a chain a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ struct Lane {
 }
 
 struct Entry {
-    question: Question,
+    evaluation: Evaluation,
     position: Position,
     lane: LaneId,
     bytes: u64,
@@ -97,15 +97,15 @@ impl ParkedCalls {
     }
 
     /// What they are about.
-    pub(crate) fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
-        self.entries.iter_mut().map(|entry| &mut entry.question)
+    pub(crate) fn evaluations(&mut self) -> impl Iterator<Item = &mut Evaluation> {
+        self.entries.iter_mut().map(|entry| &mut entry.evaluation)
     }
 }
 
 /// A parked call, seen from outside.
 pub struct Waiting<'p> {
     /// The call.
-    pub question: &'p Question,
+    pub evaluation: &'p Evaluation,
     /// Where it goes on.
     pub position: Position,
     /// The tenant whose call it is.
@@ -171,17 +171,17 @@ impl Parked {
         position: Position,
         why: Why,
         is_begun: bool,
-        mut question: Question,
+        mut evaluation: Evaluation,
         now_ns: u64,
-    ) -> Result<(), (Question, Status)> {
-        let bytes = u64::from(question.message.total_len);
+    ) -> Result<(), (Evaluation, Status)> {
+        let bytes = u64::from(evaluation.message.total_len);
         if let Some(full) = self.refusal(lane, bytes) {
-            return Err((question, full));
+            return Err((evaluation, full));
         }
-        if matches!(why, Why::Turn | Why::Account(_)) && question.waits_since_ns == 0 {
-            question.waits_since_ns = now_ns;
+        if matches!(why, Why::Turn | Why::Account(_)) && evaluation.waits_since_ns == 0 {
+            evaluation.waits_since_ns = now_ns;
         }
-        let call = question.call;
+        let call = evaluation.call;
         let waits = match why {
             Why::Turn | Why::Account(_) => Waits::Queued,
             Why::Until { at_ns } => Waits::Until(at_ns),
@@ -195,7 +195,7 @@ impl Parked {
             },
         };
         let entry = Entry {
-            question,
+            evaluation,
             position,
             lane,
             bytes,
@@ -288,7 +288,7 @@ impl Parked {
     fn take(&mut self, key: u32) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         self.count -= 1;
-        self.by_call.remove(&entry.question.call);
+        self.by_call.remove(&entry.evaluation.call);
         let its = &mut self.lanes[entry.lane.0 as usize];
         its.calls -= 1;
         its.bytes -= entry.bytes;
@@ -314,7 +314,7 @@ impl Parked {
                 Waits::Queued | Waits::Process { .. } => None,
             };
             Some(Waiting {
-                question: &entry.question,
+                evaluation: &entry.evaluation,
                 position: entry.position,
                 tenant: &self.lanes[entry.lane.0 as usize].tenant,
                 until_ns,
@@ -375,7 +375,7 @@ impl Parked {
                     None => entry.waits = Waits::Queued,
                 }
             }
-            let (call, bytes, waits) = (entry.question.call, entry.bytes, entry.waits);
+            let (call, bytes, waits) = (entry.evaluation.call, entry.bytes, entry.waits);
             let key = self.entries.insert(entry);
             let key = key.expect("there are fewer parked calls than slots, over all runtimes");
             self.count += 1;
@@ -397,10 +397,10 @@ impl Parked {
     }
 
     /// A call has ended: whatever of it is parked here is given back.
-    pub(crate) fn recall(&mut self, call: CallKey) -> Option<Question> {
+    pub(crate) fn recall(&mut self, call: CallKey) -> Option<Evaluation> {
         let key = *self.by_call.get(&call)?;
         let Entry {
-            question,
+            evaluation,
             lane,
             waits,
             ..
@@ -425,7 +425,7 @@ impl Parked {
                 }
             }
         }
-        Some(question)
+        Some(evaluation)
     }
 
     /// Moves on what it is time for. Calls that have waited for their account for too long come out in `refused`, each with
@@ -434,7 +434,7 @@ impl Parked {
         &mut self,
         now_ns: u64,
         mut funds: impl FnMut(AccountId) -> Funds,
-        refused: &mut Vec<(Question, AccountId)>,
+        refused: &mut Vec<(Evaluation, AccountId)>,
     ) {
         while let Some(&(at_ns, wake)) = self.times.first()
             && at_ns <= now_ns
@@ -446,7 +446,7 @@ impl Parked {
                         continue;
                     };
                     entry.waits = Waits::Queued;
-                    entry.question.waits_since_ns = now_ns;
+                    entry.evaluation.waits_since_ns = now_ns;
                     let lane = entry.lane;
                     self.queue(lane, key, false);
                 }
@@ -461,7 +461,7 @@ impl Parked {
         lane: LaneId,
         now_ns: u64,
         funds: &mut impl FnMut(AccountId) -> Funds,
-        refused: &mut Vec<(Question, AccountId)>,
+        refused: &mut Vec<(Evaluation, AccountId)>,
     ) {
         let Some(account) = self.lanes[lane.0 as usize].blocked else {
             return;
@@ -473,13 +473,13 @@ impl Parked {
         let patience_ns = THROTTLED_WAIT.as_nanos() as u64;
         let mut gives_up_ns = None;
         while let Some(&key) = self.lanes[lane.0 as usize].queue.front() {
-            let since_ns = self.entries.get(key).map(|e| e.question.waits_since_ns);
+            let since_ns = self.entries.get(key).map(|e| e.evaluation.waits_since_ns);
             gives_up_ns = since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
             if gives_up_ns.is_some_and(|at_ns| at_ns > now_ns) {
                 break;
             }
             self.lanes[lane.0 as usize].queue.pop_front();
-            refused.extend(self.take(key).map(|entry| (entry.question, account)));
+            refused.extend(self.take(key).map(|entry| (entry.evaluation, account)));
         }
         if self.lanes[lane.0 as usize].queue.is_empty() {
             return self.unblock(lane);
@@ -495,7 +495,7 @@ impl Parked {
     pub(crate) fn next(
         &mut self,
         fits: impl Fn(ChainId) -> usize,
-        questions: &mut Vec<Question>,
+        evaluations: &mut Vec<Evaluation>,
     ) -> Option<(LaneId, Position)> {
         loop {
             let lane = self.turns.pop_front()?;
@@ -509,7 +509,7 @@ impl Parked {
                 continue;
             };
             let max = position.chain.map_or(1, &fits);
-            while questions.len() < max
+            while evaluations.len() < max
                 && let Some(&key) = self.lanes[lane.0 as usize].queue.front()
                 && self
                     .entries
@@ -517,7 +517,7 @@ impl Parked {
                     .is_some_and(|e| e.position == position)
             {
                 self.lanes[lane.0 as usize].queue.pop_front();
-                questions.extend(self.take(key).map(|entry| entry.question));
+                evaluations.extend(self.take(key).map(|entry| entry.evaluation));
             }
             if !self.lanes[lane.0 as usize].queue.is_empty() {
                 self.give_turn(lane);
@@ -528,7 +528,7 @@ impl Parked {
 
     /// The calls that a process was asked about under `ticket`, as many of them as have not ended: each with its index. They are
     /// parked no longer. Those that have waited for it to catch up have their turn next.
-    pub(crate) fn answered(&mut self, ticket: u64) -> Vec<(u32, LaneId, Position, Question)> {
+    pub(crate) fn answered(&mut self, ticket: u64) -> Vec<(u32, LaneId, Position, Evaluation)> {
         let keys = self.by_ticket.remove(&ticket).unwrap_or_default();
         let mut answered = Vec::with_capacity(keys.len());
         for key in keys {
@@ -540,13 +540,13 @@ impl Parked {
             } = entry.waits
             else {
                 entry.waits = Waits::Queued;
-                entry.question.unasked();
+                entry.evaluation.unasked();
                 let lane = entry.lane;
                 self.queue(lane, key, false);
                 continue;
             };
             if let Some(entry) = self.take(key) {
-                answered.push((index, entry.lane, entry.position, entry.question));
+                answered.push((index, entry.lane, entry.position, entry.evaluation));
             }
         }
         answered
@@ -556,7 +556,7 @@ impl Parked {
     pub(crate) fn split(&mut self) {
         for (_, entry) in self.entries.iter_mut() {
             let is_asked = matches!(entry.waits, Waits::Process { .. });
-            entry.question.is_split |= entry.position.step > 0 || is_asked;
+            entry.evaluation.is_split |= entry.position.step > 0 || is_asked;
         }
     }
 

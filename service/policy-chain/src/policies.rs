@@ -15,20 +15,20 @@ use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::account::{self, Accounts};
+use crate::accounts::{self, Accounts};
 use crate::apart::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
 use crate::asking::{Asking, FuelTime, Meter};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
+use crate::evaluation::{Evaluation, Said, Stop};
 use crate::events::PolicyEvent;
+use crate::history;
 use crate::ids::{ProcessId, Why};
 use crate::limits::{
     JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS, SLOW_CHAIN,
 };
 use crate::message::{Message, Pool};
 use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
-use crate::past;
 use crate::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
-use crate::question::{Question, Said, Stop};
 use crate::slot::{SavedState, Slot};
 use crate::stopwatch::{self, Stopwatch};
 
@@ -89,13 +89,13 @@ pub struct Moving {
     chains: Vec<(ChainId, Chain)>,
     parked: ParkedCalls,
     lines: Vec<(ProcessId, Line)>,
-    account: Option<account::Moving>,
+    account: Option<accounts::Moving>,
 }
 
 impl Moving {
     /// The calls that wait for it.
-    pub fn questions(&mut self) -> impl Iterator<Item = &mut Question> {
-        self.parked.questions()
+    pub fn evaluations(&mut self) -> impl Iterator<Item = &mut Evaluation> {
+        self.parked.evaluations()
     }
 }
 
@@ -314,7 +314,7 @@ impl Policies {
 
     /// Puts versions in place. What was judged before was judged in another era.
     fn begin_era(&mut self, install: Vec<Installed>, engine: &mut Engine<Box<Message>>) {
-        let era = past::next_era();
+        let era = history::next_era();
         engine.set_era(era);
         self.parked.split();
         let mut is_long = false;
@@ -567,7 +567,7 @@ impl Policies {
         &mut self,
         position: Position,
         is_resumed: bool,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
         pool: &mut Pool,
     ) {
         let hook = hook_of(position.stage);
@@ -576,7 +576,7 @@ impl Policies {
             return;
         };
         let Some(chain) = self.chains.get_mut(id) else {
-            return refuse(questions, &format!("the daemon lost chain {id}"));
+            return refuse(evaluations, &format!("the daemon lost chain {id}"));
         };
         let mut meter = meter(
             &self.clock,
@@ -585,7 +585,9 @@ impl Policies {
             &mut self.events,
         );
         let began_ns = meter.watch.now_ns();
-        meter.watch.expect(chain.pace.ns() * questions.len() as u64);
+        meter
+            .watch
+            .expect(chain.pace.ns() * evaluations.len() as u64);
         let mut asking = Asking {
             hook,
             pool,
@@ -594,8 +596,8 @@ impl Policies {
             is_queued: !is_resumed && self.parked.is_queued(chain.lane),
             meter,
         };
-        let count = questions.len();
-        let mut open = questions;
+        let count = evaluations.len();
+        let mut open = evaluations;
         let last = chain.steps.len().saturating_sub(1);
         for (at, step) in chain.steps.iter().enumerate().skip(position.step) {
             match self.installed.get_mut(step.policy) {
@@ -627,18 +629,18 @@ impl Policies {
         &mut self,
         position: Position,
         stop: Option<Stop>,
-        question: Question,
+        evaluation: Evaluation,
         now_ns: u64,
-    ) -> Result<(), (Question, Status)> {
+    ) -> Result<(), (Evaluation, Status)> {
         let chain = position.chain.and_then(|chain| self.chains.get(chain.0));
         let Some(lane) = chain.map(|chain| chain.lane) else {
             let status = Status::new(Code::INTERNAL, "the daemon lost the chain of a call");
-            return Err((question, status));
+            return Err((evaluation, status));
         };
         let (why, step) = stop.map_or((Why::Turn, position.step), |stop| (stop.why, stop.step));
         let position = Position { step, ..position };
         self.parked
-            .park(lane, position, why, stop.is_some(), question, now_ns)
+            .park(lane, position, why, stop.is_some(), evaluation, now_ns)
     }
 
     /// The states of all versions, for another process.
@@ -670,37 +672,37 @@ impl Policies {
         tenant: &Arc<str>,
         position: Position,
         why: Why,
-        question: Question,
+        evaluation: Evaluation,
         now_ns: u64,
     ) -> Result<(), String> {
         let lane = self.parked.lane_of(tenant);
         let parked = self
             .parked
-            .park(lane, position, why, false, question, now_ns);
+            .park(lane, position, why, false, evaluation, now_ns);
         parked.map_err(|(_, full)| full.message.into_owned())
     }
 
     /// A call has ended: what of it is parked.
-    pub fn recall(&mut self, call: CallKey) -> Option<Question> {
+    pub fn recall(&mut self, call: CallKey) -> Option<Evaluation> {
         self.parked.recall(call)
     }
 
     /// Moves on the parked calls that it is time for, and refuses those in `refused` whose account has stayed overdrawn.
-    pub fn wake(&mut self, now_ns: u64, refused: &mut Vec<Question>) {
+    pub fn wake(&mut self, now_ns: u64, refused: &mut Vec<Evaluation>) {
         let mut unfunded = Vec::new();
         let accounts = &mut self.accounts;
         let funds = |account| accounts.funds(account, now_ns);
         self.parked.wake(now_ns, funds, &mut unfunded);
-        for (mut question, account) in unfunded {
-            question.deny(self.accounts.throttle(account));
-            refused.push(question);
+        for (mut evaluation, account) in unfunded {
+            evaluation.deny(self.accounts.throttle(account));
+            refused.push(evaluation);
         }
     }
 
     /// Some calls whose turn it is, all at one position.
-    pub fn next_parked(&mut self, questions: &mut Vec<Question>) -> Option<Position> {
+    pub fn next_parked(&mut self, evaluations: &mut Vec<Evaluation>) -> Option<Position> {
         let most = |chain| at_once(&self.chains, self.slice_ns, chain);
-        let (_, position) = self.parked.next(most, questions)?;
+        let (_, position) = self.parked.next(most, evaluations)?;
         Some(position)
     }
 
@@ -831,15 +833,15 @@ impl Policies {
         }
     }
 
-    /// Carries out what processes have answered, until there are calls that go on: those in `questions`, of which the ones that stop
+    /// Carries out what processes have answered, until there are calls that go on: those in `evaluations`, of which the ones that stop
     /// again are the last, from the position on.
     pub fn next_answered(
         &mut self,
-        questions: &mut Vec<Question>,
+        evaluations: &mut Vec<Evaluation>,
         pool: &mut Pool,
     ) -> Option<Position> {
         while let Some(answered) = self.processes.next(now_ns()) {
-            if let Some(position) = self.answered(answered, questions, pool) {
+            if let Some(position) = self.answered(answered, evaluations, pool) {
                 return Some(position);
             }
         }
@@ -861,7 +863,7 @@ impl Policies {
     fn answered(
         &mut self,
         answered: Answered,
-        questions: &mut Vec<Question>,
+        evaluations: &mut Vec<Evaluation>,
         pool: &mut Pool,
     ) -> Option<Position> {
         let Answered {
@@ -905,9 +907,9 @@ impl Policies {
                 parked.sort_by_key(|(index, ..)| *index);
                 let position = parked.first().map(|(_, _, position, _)| *position);
                 let each_ns = cost_ns / parked.len().max(1) as u64;
-                let fault = tell(&outcome, parked, questions);
-                for question in questions.iter_mut() {
-                    question.note_cost(each_ns);
+                let fault = tell(&outcome, parked, evaluations);
+                for evaluation in evaluations.iter_mut() {
+                    evaluation.note_cost(each_ns);
                 }
                 let mut asking = Asking {
                     hook: hook_of(position.map_or(Stage::ClientRequest, |at| at.stage)),
@@ -925,12 +927,12 @@ impl Policies {
                     step: &step,
                 };
                 match slot {
-                    Some(slot) => slot.answered((from, fault), asker, &mut asking, questions),
-                    None => pass_by(questions),
+                    Some(slot) => slot.answered((from, fault), asker, &mut asking, evaluations),
+                    None => pass_by(evaluations),
                 }
                 let position = position?;
                 if asking.has_stopped {
-                    set_aside(questions, position.step.saturating_sub(1), false);
+                    set_aside(evaluations, position.step.saturating_sub(1), false);
                 }
                 Some(position)
             }
@@ -1005,18 +1007,18 @@ fn meter<'a>(
 /// Notes in each question what its call was told. Returns how the policy failed.
 fn tell(
     outcome: &Outcome,
-    parked: Vec<(u32, LaneId, Position, Question)>,
-    questions: &mut Vec<Question>,
+    parked: Vec<(u32, LaneId, Position, Evaluation)>,
+    evaluations: &mut Vec<Evaluation>,
 ) -> Option<String> {
-    for (index, _, _, mut question) in parked {
-        question.said = match outcome {
+    for (index, _, _, mut evaluation) in parked {
+        evaluation.said = match outcome {
             Outcome::Judged(verdicts) => match verdicts.get(index as usize) {
                 Some(verdict) => Said::of(verdict.clone()),
                 None => Said::Failed,
             },
             _ => Said::Failed,
         };
-        questions.push(question);
+        evaluations.push(evaluation);
     }
     match outcome {
         Outcome::Judged(_) | Outcome::Done => None,
@@ -1025,10 +1027,10 @@ fn tell(
 }
 
 /// The attachment is gone: a denial stands, everything else passes.
-fn pass_by(questions: &mut [Question]) {
-    for question in questions {
-        if let Said::Deny(status) = std::mem::take(&mut question.said) {
-            question.denied = Some(status);
+fn pass_by(evaluations: &mut [Evaluation]) {
+    for evaluation in evaluations {
+        if let Said::Deny(status) = std::mem::take(&mut evaluation.said) {
+            evaluation.denied = Some(status);
         }
     }
 }
@@ -1042,19 +1044,22 @@ fn hook_of(stage: Stage) -> Hook {
 
 /// Puts those that stop after step `at` behind the others, which are returned; if time is up, all stop.
 #[cold]
-fn set_aside(open: &mut [Question], at: usize, is_late: bool) -> &mut [Question] {
-    for question in open.iter_mut().filter(|question| question.denied.is_none()) {
-        if is_late && question.stop.is_none() {
-            question.stop(Why::Turn);
+fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluation] {
+    for evaluation in open
+        .iter_mut()
+        .filter(|evaluation| evaluation.denied.is_none())
+    {
+        if is_late && evaluation.stop.is_none() {
+            evaluation.stop(Why::Turn);
         }
-        if let Some(stop) = &mut question.stop {
+        if let Some(stop) = &mut evaluation.stop {
             // Who waits for an account, or for a process to catch up, hasn't been asked yet.
             let is_asked = !matches!(stop.why, Why::Account(_) | Why::Busy { .. });
             stop.step = at + usize::from(is_asked);
         }
     }
-    open.sort_by_key(|question| question.stop.is_some());
-    let going_on = open.partition_point(|question| question.stop.is_none());
+    open.sort_by_key(|evaluation| evaluation.stop.is_some());
+    let going_on = open.partition_point(|evaluation| evaluation.stop.is_none());
     &mut open[..going_on]
 }
 
@@ -1071,12 +1076,12 @@ fn goes_on(judged: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Part
 }
 
 /// Refuses all that nobody has denied yet.
-fn refuse(questions: &mut [Question], text: &str) {
-    for question in questions
+fn refuse(evaluations: &mut [Evaluation], text: &str) {
+    for evaluation in evaluations
         .iter_mut()
-        .filter(|question| question.denied.is_none())
+        .filter(|evaluation| evaluation.denied.is_none())
     {
-        question.deny(Status::new(Code::INTERNAL, text.to_owned()));
+        evaluation.deny(Status::new(Code::INTERNAL, text.to_owned()));
     }
 }
 

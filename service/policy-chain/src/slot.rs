@@ -5,7 +5,7 @@
 //!                              └─ the candidate failed: wanted again, of the stable
 //! ```
 //!
-//! A reply is judged by the version that judged its request, if that is still there (`past.rs`).
+//! A reply is judged by the version that judged its request, if that is still there (`history.rs`).
 //!
 //! Invariants: a call is settled by exactly one version, and counted by each that it was asked of in exactly one of
 //! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
@@ -20,20 +20,20 @@ use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, dec
 use tollgate_policy_host::Hook;
 use tollgate_shm_abi::status::Code;
 
-use crate::account::Accounts;
+use crate::accounts::Accounts;
 use crate::apart::{Asker, Processes, Rehearsed, SeatAt, Words};
 use crate::asking::{Asking, Meter};
 use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
 use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
+use crate::evaluation::{Evaluation, Said, Unable, Unchanged};
+use crate::history::{Serial, VersionHistory};
 use crate::ids::AccountId;
 use crate::ids::NamedPolicy;
 use crate::ids::ProcessId;
 use crate::ids::Why;
 use crate::limits::RETIRED_VERSIONS;
 use crate::metrics::NamedMetrics;
-use crate::past::{Past, Serial};
 use crate::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
-use crate::question::{Question, Said, Unable, Unchanged};
 use crate::recorder::Recorder;
 use crate::version::{HandOver, Version};
 
@@ -57,7 +57,7 @@ pub(crate) struct Slot {
     last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
     serials: Serial,
-    past: Past<Version>,
+    past: VersionHistory<Version>,
     /// It is in the list of those that have run.
     has_run: bool,
     /// When one of its versions ticks next, as its runtime has noted it.
@@ -110,7 +110,7 @@ impl Slot {
             last_words: Vec::new(),
             recorder: None,
             serials: 0,
-            past: Past::default(),
+            past: VersionHistory::default(),
             has_run: false,
             tick_due_ns: None,
         };
@@ -374,44 +374,53 @@ impl Slot {
 
     /// Asks about all questions that are open; each passes, maybe changed, or is denied.
     #[inline]
-    pub(crate) fn judge(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+    pub(crate) fn judge(
+        &mut self,
+        step: &Step,
+        asking: &mut Asking,
+        evaluations: &mut [Evaluation],
+    ) {
         if let Some(account) = self.account
             && (asking.is_queued || !asking.meter.may_spend(self.account))
         {
-            return wait_for(account, asking, questions);
+            return wait_for(account, asking, evaluations);
         }
         let has_past = asking.hook == Hook::Reply && self.has_past();
         if has_past {
-            self.judge_as_before(step, asking, questions);
+            self.judge_as_before(step, asking, evaluations);
         }
         match self.trial {
             None => {
-                questions.iter_mut().for_each(Question::want);
-                self.decide(Which::Stable, step, asking, questions);
+                evaluations.iter_mut().for_each(Evaluation::want);
+                self.decide(Which::Stable, step, asking, evaluations);
             }
             Some(Trial::Shadow) => {
-                self.hear(step, asking, questions);
-                questions.iter_mut().for_each(Question::want);
-                self.decide(Which::Stable, step, asking, questions);
+                self.hear(step, asking, evaluations);
+                evaluations.iter_mut().for_each(Evaluation::want);
+                self.decide(Which::Stable, step, asking, evaluations);
             }
-            Some(Trial::Canary(_)) => self.judge_canary(step, asking, questions),
+            Some(Trial::Canary(_)) => self.judge_canary(step, asking, evaluations),
         }
         if has_past {
-            questions.iter_mut().for_each(|q| q.is_settled = false);
+            evaluations.iter_mut().for_each(|q| q.is_settled = false);
         }
     }
 
-    fn judge_canary(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+    fn judge_canary(&mut self, step: &Step, asking: &mut Asking, evaluations: &mut [Evaluation]) {
         let (trial, salt) = (self.trial, self.id);
-        let want = |questions: &mut [Question], which| {
-            let of_it = |question: &&mut Question| decider(trial, question.call, salt) == which;
-            questions.iter_mut().filter(of_it).for_each(Question::want);
+        let want = |evaluations: &mut [Evaluation], which| {
+            let of_it =
+                |evaluation: &&mut Evaluation| decider(trial, evaluation.call, salt) == which;
+            evaluations
+                .iter_mut()
+                .filter(of_it)
+                .for_each(Evaluation::want);
         };
-        want(questions, Which::Candidate);
+        want(evaluations, Which::Candidate);
         // What it couldn't judge is wanted still, of the stable.
-        self.decide(Which::Candidate, step, asking, questions);
-        want(questions, Which::Stable);
-        self.decide(Which::Stable, step, asking, questions);
+        self.decide(Which::Candidate, step, asking, evaluations);
+        want(evaluations, Which::Stable);
+        self.decide(Which::Stable, step, asking, evaluations);
         if let (Some(candidate), Some(stable)) = (&self.candidate, &self.stable)
             && candidate.tally.is_worse_than(&stable.tally, self.max_worse)
         {
@@ -427,14 +436,17 @@ impl Slot {
     }
 
     /// Asks a shadow, and keeps what it says until the stable has spoken.
-    fn hear(&mut self, step: &Step, asking: &mut Asking, questions: &mut [Question]) {
+    fn hear(&mut self, step: &Step, asking: &mut Asking, evaluations: &mut [Evaluation]) {
         // Who waited for the stable's process was heard before.
-        let unheard = questions.iter_mut().filter(|q| q.shadow.is_none());
-        unheard.for_each(Question::want);
+        let unheard = evaluations.iter_mut().filter(|q| q.shadow.is_none());
+        unheard.for_each(Evaluation::want);
         let (Some(version), Some(ask)) = (&mut self.candidate, &step.candidate) else {
             // It lets pass what it doesn't care about.
-            for question in questions.iter_mut().filter(|question| question.is_wanted()) {
-                question.shadow = Some(Said::Allow);
+            for evaluation in evaluations
+                .iter_mut()
+                .filter(|evaluation| evaluation.is_wanted())
+            {
+                evaluation.shadow = Some(Said::Allow);
             }
             return;
         };
@@ -445,22 +457,22 @@ impl Slot {
             is_heard: true,
             step,
         };
-        let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
+        let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
         let number = version.number;
-        self.note_heard(number, asking.meter.watch.now_ns(), questions);
+        self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
         if let Some(reason) = failed {
             self.drop_candidate(reason, &mut asking.meter);
         }
     }
 
     /// What a shadow said is kept until the stable has spoken.
-    fn note_heard(&mut self, number: u32, at_ns: u64, questions: &mut [Question]) {
+    fn note_heard(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
         let mut counts = Counts::default();
-        for question in questions.iter_mut() {
-            if matches!(question.said, Said::Asked) {
+        for evaluation in evaluations.iter_mut() {
+            if matches!(evaluation.said, Said::Asked) {
                 continue;
             }
-            let said = std::mem::take(&mut question.said);
+            let said = std::mem::take(&mut evaluation.said);
             let decision = match said {
                 Said::Nothing | Said::Wanted | Said::Asked => continue,
                 Said::Allow => {
@@ -481,9 +493,9 @@ impl Slot {
                     UNJUDGED
                 }
             };
-            question.note(|| self.named(number), decision, Some("shadow"), at_ns);
+            evaluation.note(|| self.named(number), decision, Some("shadow"), at_ns);
             if decision != UNJUDGED {
-                question.shadow = Some(said);
+                evaluation.shadow = Some(said);
             }
         }
         if let Some(its) = self.counts_of(number) {
@@ -497,7 +509,7 @@ impl Slot {
         which: Which,
         step: &Step,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) {
         let account = self.account;
         let number = self.number(which);
@@ -514,13 +526,13 @@ impl Slot {
         };
         let failed = match (version, ask) {
             (Some(version), Some(ask)) => {
-                let failed = version.ask_all((ask, asker), account, recorder, asking, questions);
-                let unfit = self.settle((Judge::Of(which), number), ask, asking, questions);
+                let failed = version.ask_all((ask, asker), account, recorder, asking, evaluations);
+                let unfit = self.settle((Judge::Of(which), number), ask, asking, evaluations);
                 failed.or(unfit)
             }
             // It has nothing to say about this method: they pass.
             _ => {
-                self.pass(questions);
+                self.pass(evaluations);
                 None
             }
         };
@@ -531,11 +543,11 @@ impl Slot {
         }
     }
 
-    fn pass(&mut self, questions: &mut [Question]) {
-        let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
-        for question in questions.iter_mut().filter(open) {
-            question.said = Said::Nothing;
-            if let Some(shadow) = question.shadow.take() {
+    fn pass(&mut self, evaluations: &mut [Evaluation]) {
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Said::Asked);
+        for evaluation in evaluations.iter_mut().filter(open) {
+            evaluation.said = Said::Nothing;
+            if let Some(shadow) = evaluation.shadow.take() {
                 self.compare(&shadow, &Said::Allow);
             }
         }
@@ -547,30 +559,30 @@ impl Slot {
         (judge, number): (Judge, u32),
         ask: &Ask,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
         let at_ns = asking.meter.watch.now_ns();
         let on_trial = judge == Judge::Of(Which::Candidate);
         let trial = on_trial.then_some("canary");
-        let open = |question: &&mut Question| !matches!(question.said, Said::Asked);
-        for question in questions.iter_mut().filter(open) {
-            if matches!(question.said, Said::Allow) && question.shadow.is_none() {
-                question.note(|| self.named(number), ALLOWED, trial, at_ns);
-                question.say(Said::Nothing);
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Said::Asked);
+        for evaluation in evaluations.iter_mut().filter(open) {
+            if matches!(evaluation.said, Said::Allow) && evaluation.shadow.is_none() {
+                evaluation.note(|| self.named(number), ALLOWED, trial, at_ns);
+                evaluation.say(Said::Nothing);
                 counts.allowed += 1;
                 continue;
             }
-            let mut said = std::mem::take(&mut question.said);
-            if let Some(shadow) = question.shadow.take() {
+            let mut said = std::mem::take(&mut evaluation.said);
+            if let Some(shadow) = evaluation.shadow.take() {
                 self.compare(&shadow, &said);
             }
             let made = match &said {
                 Said::Effects(effects) => {
-                    question.change(ask.patch.as_deref(), effects, asking.pool)
+                    evaluation.change(ask.patch.as_deref(), effects, asking.pool)
                 }
                 Said::Replace(change) => {
-                    question.replace(ask.foreign.as_deref(), change, asking.pool)
+                    evaluation.replace(ask.foreign.as_deref(), change, asking.pool)
                 }
                 _ => Ok(()),
             };
@@ -594,7 +606,7 @@ impl Slot {
                 Said::Effects(effects) => {
                     counts.changed += 1;
                     if effects.delay_us > 0 {
-                        asking.delay(question, effects.delay_us);
+                        asking.delay(evaluation, effects.delay_us);
                     }
                     CHANGED
                 }
@@ -604,17 +616,17 @@ impl Slot {
                 }
                 Said::Deny(status) => {
                     counts.denied += 1;
-                    question.denied = Some(status);
+                    evaluation.denied = Some(status);
                     DENIED
                 }
                 Said::Unshown => {
                     counts.refused += 1;
-                    question.deny(self.unable(number, None));
+                    evaluation.deny(self.unable(number, None));
                     REFUSED
                 }
                 Said::Unable(why) => {
                     counts.refused += 1;
-                    question.deny(self.unable(number, Some(&why)));
+                    evaluation.deny(self.unable(number, Some(&why)));
                     REFUSED
                 }
                 Said::Failed | Said::Down => {
@@ -626,21 +638,21 @@ impl Slot {
                         }
                         Meaning::Fallback => {
                             counts.unjudged += 1;
-                            question.said = Said::Wanted;
+                            evaluation.said = Said::Wanted;
                             UNJUDGED
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
-                            question.deny(self.out_of_order(number, &said));
+                            evaluation.deny(self.out_of_order(number, &said));
                             REFUSED
                         }
                     }
                 }
             };
-            question.note(|| self.named(number), decision, trial, at_ns);
+            evaluation.note(|| self.named(number), decision, trial, at_ns);
         }
         if counts.denied + counts.refused > 0 {
-            self.name_denials(number, questions);
+            self.name_denials(number, evaluations);
         }
         match self.numbered(number).filter(|_| judge != Judge::Kept) {
             Some(version) => version.count(&counts, failures),
@@ -655,11 +667,12 @@ impl Slot {
 
     /// Says of the calls that have been denied just now by whom.
     #[cold]
-    fn name_denials(&self, number: u32, questions: &mut [Question]) {
-        let denied =
-            |question: &&mut Question| question.denied.is_some() && question.denied_by.is_none();
-        for question in questions.iter_mut().filter(denied) {
-            question.denied_by = Some(Box::new(self.named(number)));
+    fn name_denials(&self, number: u32, evaluations: &mut [Evaluation]) {
+        let denied = |evaluation: &&mut Evaluation| {
+            evaluation.denied.is_some() && evaluation.denied_by.is_none()
+        };
+        for evaluation in evaluations.iter_mut().filter(denied) {
+            evaluation.denied_by = Some(Box::new(self.named(number)));
         }
     }
 
@@ -716,7 +729,7 @@ impl Slot {
         (from, fault): (SeatAt, Option<String>),
         asker: Asker<'_>,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) {
         let Asker {
             version: number,
@@ -732,8 +745,8 @@ impl Slot {
             Some((its, reason))
         });
         if is_heard {
-            self.note_heard(number, asking.meter.watch.now_ns(), questions);
-            questions.iter_mut().for_each(Question::want);
+            self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
+            evaluations.iter_mut().for_each(Evaluation::want);
         } else {
             let ask = match which {
                 Which::Stable => &step.stable,
@@ -741,7 +754,7 @@ impl Slot {
             };
             let unfit = ask
                 .as_ref()
-                .and_then(|ask| self.settle((Judge::Of(which), number), ask, asking, questions));
+                .and_then(|ask| self.settle((Judge::Of(which), number), ask, asking, evaluations));
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
                 self.failed(its, reason, &mut asking.meter);
             }
@@ -751,7 +764,7 @@ impl Slot {
         }
         // What a shadow was asked about is the stable's to decide, and so is what a candidate couldn't judge.
         if is_heard || which == Which::Candidate {
-            self.decide(Which::Stable, step, asking, questions);
+            self.decide(Which::Stable, step, asking, evaluations);
         }
     }
 
@@ -801,9 +814,9 @@ impl Slot {
 
 /// The account is overdrawn: the step is asked later.
 #[cold]
-fn wait_for(account: AccountId, asking: &mut Asking, questions: &mut [Question]) {
-    for question in questions.iter_mut().filter(|q| q.denied.is_none()) {
-        question.stop(Why::Account(account));
+fn wait_for(account: AccountId, asking: &mut Asking, evaluations: &mut [Evaluation]) {
+    for evaluation in evaluations.iter_mut().filter(|q| q.denied.is_none()) {
+        evaluation.stop(Why::Account(account));
         asking.has_stopped = true;
     }
 }

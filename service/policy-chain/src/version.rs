@@ -16,13 +16,13 @@ use tollgate_shm_abi::status::Code;
 use crate::apart::{Asker, Posting, Processes, SeatAt, Words};
 use crate::asking::{Asking, FuelTime, Meter};
 use crate::counts::{Counts, RecordedView};
+use crate::evaluation::{BatchSize, Evaluation, Said, Unable};
 use crate::foreign::Unreadable;
+use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 use crate::metrics::NamedMetrics;
-use crate::past::{Serial, is_before};
 use crate::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
-use crate::question::{BatchSize, Question, Said, Unable};
 use crate::recorder::Recorder;
 
 const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
@@ -295,7 +295,7 @@ impl Version {
         account: Option<AccountId>,
         mut recorder: Option<&mut Recorder>,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> Option<String> {
         if let Body::Apart(apart) = &self.body {
             let posting = Posting {
@@ -305,12 +305,12 @@ impl Version {
                 now_ns: asking.meter.watch.now_ns(),
                 time_ms: asking.meter.time_ms,
             };
-            let has_stopped = apart.ask(&posting, asking.processes, asking.pool, questions);
+            let has_stopped = apart.ask(&posting, asking.processes, asking.pool, evaluations);
             asking.has_stopped |= has_stopped;
             return None;
         }
         let mut failed = None;
-        let mut rest = questions;
+        let mut rest = evaluations;
         if self.most == 0 {
             self.most = self.most_at_once(asking.meter.fuel_time);
         }
@@ -323,7 +323,7 @@ impl Version {
                 continue;
             }
             let mut run =
-                |version: &mut Self, asking: &mut Asking, batch: &mut [Question], size| {
+                |version: &mut Self, asking: &mut Asking, batch: &mut [Evaluation], size| {
                     let recorder = recorder.as_deref_mut();
                     let fault = version.ask_batch(ask, account, recorder, asking, batch, size);
                     if let Err(fault) = fault {
@@ -333,13 +333,13 @@ impl Version {
                     }
                 };
             run(self, asking, batch, size);
-            for question in batch
+            for evaluation in batch
                 .iter_mut()
-                .filter(|question| matches!(question.said, Said::Unshown))
+                .filter(|evaluation| matches!(evaluation.said, Said::Unshown))
             {
-                question.make_private(asking.pool);
-                question.want();
-                let alone = std::slice::from_mut(question);
+                evaluation.make_private(asking.pool);
+                evaluation.want();
+                let alone = std::slice::from_mut(evaluation);
                 let size = BatchSize::of_first(alone, ask, 1);
                 run(self, asking, alone, size);
             }
@@ -356,7 +356,7 @@ impl Version {
         account: Option<AccountId>,
         recorder: Option<&mut Recorder>,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
         size: BatchSize,
     ) -> Result<(), Fault> {
         let expected_ns = self.pace.ns() * size.wanted as u64;
@@ -371,20 +371,20 @@ impl Version {
             fuel: 0,
         };
         let judged = match &mut self.body {
-            Body::Down | Body::Apart(_) => return set_wanted(questions, || Said::Down),
-            Body::Kept(instance) => judging.judge(instance, questions, size),
-            Body::Foreign(instance) => judging.judge_foreign(instance, asking, questions),
+            Body::Down | Body::Apart(_) => return set_wanted(evaluations, || Said::Down),
+            Body::Kept(instance) => judging.judge(instance, evaluations, size),
+            Body::Foreign(instance) => judging.judge_foreign(instance, asking, evaluations),
             Body::Fresh(recipe) => {
                 let kept = (&mut self.log, &mut self.metrics);
-                judging.judge_afresh(recipe, kept, asking, questions)
+                judging.judge_afresh(recipe, kept, asking, evaluations)
             }
         };
         let asked = judging.asked.max(1);
         let cost_ns = asking.meter.charge(account, judging.fuel);
         self.counts.cpu_ns += cost_ns;
         self.pace.note(cost_ns / asked);
-        for question in questions {
-            question.note_cost(cost_ns / asked);
+        for evaluation in evaluations {
+            evaluation.note_cost(cost_ns / asked);
         }
         judged
     }
@@ -537,9 +537,9 @@ pub(crate) enum HandOver {
     Restore(String),
 }
 
-fn set_wanted(questions: &mut [Question], said: impl Fn() -> Said) -> Result<(), Fault> {
-    for question in questions.iter_mut().filter(|q| q.is_wanted()) {
-        question.said = said();
+fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Said) -> Result<(), Fault> {
+    for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
+        evaluation.said = said();
     }
     Ok(())
 }
@@ -564,13 +564,13 @@ impl Judging<'_> {
         recipe: &Recipe,
         (log, metrics): (&mut Log, &mut Metrics),
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
-        for at in 0..questions.len() {
-            if !questions[at].is_wanted() {
+        for at in 0..evaluations.len() {
+            if !evaluations[at].is_wanted() {
                 continue;
             }
-            let one = &mut questions[at..=at];
+            let one = &mut evaluations[at..=at];
             let judged = match recipe.is_foreign() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
@@ -590,7 +590,7 @@ impl Judging<'_> {
             let judged = match judged {
                 Ok(judged) => judged,
                 Err(LoadError::PoolFull(text)) => {
-                    questions[at].said = Said::unable(Unable::NoRoom(text));
+                    evaluations[at].said = Said::unable(Unable::NoRoom(text));
                     Ok(())
                 }
                 Err(error) => {
@@ -599,7 +599,7 @@ impl Judging<'_> {
                 }
             };
             if judged.is_err() {
-                set_wanted(questions, || Said::Failed)?;
+                set_wanted(evaluations, || Said::Failed)?;
                 return judged;
             }
         }
@@ -611,17 +611,17 @@ impl Judging<'_> {
         &mut self,
         instance: &mut ForeignInstance,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
-        for at in 0..questions.len() {
-            if !questions[at].is_wanted() {
+        for at in 0..evaluations.len() {
+            if !evaluations[at].is_wanted() {
                 continue;
             }
-            match self.ask_foreign(instance, asking, &mut questions[at]) {
-                Ok(said) => questions[at].said = said,
+            match self.ask_foreign(instance, asking, &mut evaluations[at]) {
+                Ok(said) => evaluations[at].said = said,
                 Err(fault) => {
-                    set_wanted(questions, || Said::Failed)?;
+                    set_wanted(evaluations, || Said::Failed)?;
                     return Err(fault);
                 }
             }
@@ -633,25 +633,25 @@ impl Judging<'_> {
         &mut self,
         instance: &mut ForeignInstance,
         asking: &mut Asking,
-        question: &mut Question,
+        evaluation: &mut Evaluation,
     ) -> Result<Said, Fault> {
         let Some(ask) = &self.ask.foreign else {
             let text = "the daemon asked a foreign module as if it were none";
             return Ok(Said::deny(Status::new(Code::INTERNAL, text)));
         };
         if ask.shows_message() {
-            question.make_private(asking.pool);
+            evaluation.make_private(asking.pool);
         }
-        let made = match ask.make(&self.ask.projector, &question.message, asking.pool) {
+        let made = match ask.make(&self.ask.projector, &evaluation.message, asking.pool) {
             Ok(made) => made,
             Err(Unreadable::TooLong) => return Ok(Said::Unshown),
             Err(Unreadable::Malformed(why)) => {
                 return Ok(Said::unable(Unable::Unreadable(why)));
             }
         };
-        let metadata = ask.metadata(question.metadata());
+        let metadata = ask.metadata(evaluation.metadata());
         self.asked += 1;
-        let judged = instance.judge(&ask.call(question, &metadata, &made));
+        let judged = instance.judge(&ask.call(evaluation, &metadata, &made));
         self.fuel += instance.fuel_used();
         drop(metadata);
         made.give_back(asking.pool);
@@ -666,22 +666,22 @@ impl Judging<'_> {
     fn judge(
         &mut self,
         instance: &mut Instance,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
         size: BatchSize,
     ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
         let judged = match instance.batch(self.hook, size.wanted, size.bytes) {
-            Ok(batch) => self.judge_batch(batch, questions),
+            Ok(batch) => self.judge_batch(batch, evaluations),
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
                 let status = Status::new(Code::INTERNAL, text);
-                return set_wanted(questions, || Said::deny(status.clone()));
+                return set_wanted(evaluations, || Said::deny(status.clone()));
             }
         };
         self.fuel += instance.fuel_used();
         if judged.is_err() {
-            set_wanted(questions, || Said::Failed)?;
+            set_wanted(evaluations, || Said::Failed)?;
         }
         judged
     }
@@ -689,30 +689,30 @@ impl Judging<'_> {
     fn judge_batch(
         &mut self,
         mut batch: Batch<'_>,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
         let (mut asked, mut count) = ([0; JUDGED_AT_ONCE], 0);
         let mut filling = batch.fill();
-        for (k, question) in questions.iter_mut().enumerate() {
-            if !question.is_wanted() {
+        for (k, evaluation) in evaluations.iter_mut().enumerate() {
+            if !evaluation.is_wanted() {
                 continue;
             }
-            match self.show(&mut filling, question) {
+            match self.show(&mut filling, evaluation) {
                 Ok(()) => {
                     asked[count] = k;
                     count += 1;
                 }
-                Err(_unwritten) => question.said = Said::Unshown,
+                Err(_unwritten) => evaluation.said = Said::Unshown,
             }
         }
         self.asked += count as u64;
         let judged = batch.judge(|at, verdict| {
-            questions[asked[at]].say(Said::of(verdict));
+            evaluations[asked[at]].say(Said::of(verdict));
         });
         if judged.is_err() {
             // Even what it said before it failed.
             for &k in &asked[..count] {
-                questions[k].said = Said::Failed;
+                evaluations[k].said = Said::Failed;
             }
         }
         judged
@@ -722,11 +722,11 @@ impl Judging<'_> {
     fn show(
         &mut self,
         filling: &mut Filling<'_>,
-        question: &Question,
+        evaluation: &Evaluation,
     ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
-        let view_max = question.view_max(self.ask);
+        let view_max = evaluation.view_max(self.ask);
         filling.push(self.ask.method, view_max, |view| {
-            let len = question.write_view(self.ask, view)?;
+            let len = evaluation.write_view(self.ask, view)?;
             if let Some(recorder) = self.recorder.as_deref_mut() {
                 recorder.keep(RecordedView {
                     version: self.version,

@@ -44,8 +44,8 @@ use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
 use crate::limits::MAX_EXPLAINED;
+use tollgate_policy_chain::evaluation::{Unchanged, patch_change};
 use tollgate_policy_chain::plan::{Ask, Patcher};
-use tollgate_policy_chain::question::{Unchanged, patch_change};
 
 /// A version that would be evaluated, with everything that its evaluation needs.
 struct Witness {

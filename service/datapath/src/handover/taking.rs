@@ -22,11 +22,11 @@ use crate::placement::note_birth;
 use crate::ports::{Held, RemoteBinding, Service, SessionPort, Who};
 use crate::runtime::Runtime;
 use crate::target::Target;
+use tollgate_policy_chain::evaluation::{Evaluation, Steered};
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::message::Source;
 use tollgate_policy_chain::parked::Position;
 use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
-use tollgate_policy_chain::question::{Question, Steered};
 use tollgate_policy_chain::slot::SavedState;
 
 /// What links that can't be gone on with, and their calls, end with.
@@ -253,11 +253,11 @@ impl Runtime {
             }
             let message = form.message.message(bytes);
             let message = message.map_err(|error| error.to_string())?;
-            let mut question = Question::new(form.call, self.pool.boxed(message));
-            question.waits_since_ns = form.waits_since_ns;
-            question.notes = self.notes_of(form.call);
+            let mut evaluation = Evaluation::new(form.call, self.pool.boxed(message));
+            evaluation.waits_since_ns = form.waits_since_ns;
+            evaluation.notes = self.notes_of(form.call);
             if form.priority.is_some() || form.route.is_some() {
-                question.steered = Some(Box::new(Steered {
+                evaluation.steered = Some(Box::new(Steered {
                     priority: form.priority,
                     route: form.route.map(Into::into),
                 }));
@@ -272,7 +272,7 @@ impl Runtime {
                 .map_or(Why::Turn, |at_ns| Why::Until { at_ns });
             let tenant = form.tenant.as_str().into();
             self.policies
-                .park_again(&tenant, position, why, question, self.now_ns)?;
+                .park_again(&tenant, position, why, evaluation, self.now_ns)?;
         }
         match with_chains.into_iter().next() {
             None => Ok(()),

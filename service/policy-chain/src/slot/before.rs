@@ -1,14 +1,14 @@
 //! Replies whose requests were judged before the attachment's versions changed: by the versions that judged those, as
-//! [`past`](crate::past) knows them.
+//! [`past`](crate::history) knows them.
 
 use tollgate_engine::chain::Which;
 
 use super::{Judge, Slot};
 use crate::apart::Asker;
 use crate::asking::Asking;
-use crate::past::{Regime, Serial};
+use crate::evaluation::Evaluation;
+use crate::history::{Assignment, Serial};
 use crate::plan::{How, Installed, Place, Step};
-use crate::question::Question;
 use crate::version::Version;
 
 impl Slot {
@@ -32,9 +32,9 @@ impl Slot {
         }
     }
 
-    pub(super) fn regime(&self) -> Regime {
+    pub(super) fn regime(&self) -> Assignment {
         let serial = |place: &Option<Version>| place.as_ref().map(|version| version.serial);
-        Regime {
+        Assignment {
             stable: serial(&self.stable),
             candidate: serial(&self.candidate),
             trial: self.trial,
@@ -69,15 +69,17 @@ impl Slot {
         &mut self,
         step: &Step,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) {
         let (today, salt) = (self.regime(), self.id);
-        let owner = |question: &Question| {
-            let was = (question.judged_in != 0)
-                .then(|| self.past.decider(question.judged_in, question.call, salt))?;
-            was.filter(|_| was != today.decider(question.call, salt))
+        let owner = |evaluation: &Evaluation| {
+            let was = (evaluation.judged_in != 0).then(|| {
+                self.past
+                    .decider(evaluation.judged_in, evaluation.call, salt)
+            })?;
+            was.filter(|_| was != today.decider(evaluation.call, salt))
         };
-        let owners: Vec<Option<Serial>> = questions.iter().map(owner).collect();
+        let owners: Vec<Option<Serial>> = evaluations.iter().map(owner).collect();
         let mut all: Vec<Serial> = owners.iter().copied().flatten().collect();
         all.sort_unstable();
         all.dedup();
@@ -92,21 +94,21 @@ impl Slot {
             let Some(version) = there.or(kept.as_ref()) else {
                 continue;
             };
-            for (question, owner) in questions.iter_mut().zip(&owners) {
-                if is_its(owner) && version.may_judge_reply(question.judged_in) {
-                    question.want();
-                    question.is_settled = true;
+            for (evaluation, owner) in evaluations.iter_mut().zip(&owners) {
+                if is_its(owner) && version.may_judge_reply(evaluation.judged_in) {
+                    evaluation.want();
+                    evaluation.is_settled = true;
                 }
             }
             match (kept, place) {
-                (Some(version), _) => self.decide_kept(version, step, asking, questions),
-                (None, Some(which)) => self.decide(which, step, asking, questions),
+                (Some(version), _) => self.decide_kept(version, step, asking, evaluations),
+                (None, Some(which)) => self.decide(which, step, asking, evaluations),
                 (None, None) => {}
             }
             // It failed, and they are wanted still: of those in force.
-            for question in questions.iter_mut().filter(|q| q.is_wanted()) {
-                question.is_settled = false;
-                question.unasked();
+            for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
+                evaluation.is_settled = false;
+                evaluation.unasked();
             }
         }
     }
@@ -117,12 +119,12 @@ impl Slot {
         mut version: Version,
         step: &Step,
         asking: &mut Asking,
-        questions: &mut [Question],
+        evaluations: &mut [Evaluation],
     ) {
         let number = version.number;
         let Some(ask) = step.ask_of(number) else {
             // It has nothing to say about this method.
-            self.pass(questions);
+            self.pass(evaluations);
             return self.past.keep(version.serial, version);
         };
         let asker = Asker {
@@ -132,8 +134,8 @@ impl Slot {
             is_heard: false,
             step,
         };
-        let failed = version.ask_all((ask, asker), self.account, None, asking, questions);
-        let unfit = self.settle((Judge::Kept, number), ask, asking, questions);
+        let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
+        let unfit = self.settle((Judge::Kept, number), ask, asking, evaluations);
         if let Some(reason) = &unfit {
             version.fail(reason);
         }

@@ -6,8 +6,9 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{Act, Fate, Rig, installed, kept, put};
-use crate::account::Funds;
+use crate::accounts::Funds;
 use crate::counts::ReportedPlace;
+use crate::evaluation::Evaluation;
 use crate::ids::Why;
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
@@ -15,12 +16,11 @@ use crate::limits::{
 use crate::message::Message;
 use crate::parked::{LaneId, Parked, Position};
 use crate::plan::Installed;
-use crate::question::Question;
 
-fn question(call: u64, bytes: u32) -> Question {
+fn evaluation(call: u64, bytes: u32) -> Evaluation {
     let mut message = Message::accepted(Vec::new(), 0);
     message.total_len = bytes;
-    Question::new(CallKey::from_wire(call), Box::new(message))
+    Evaluation::new(CallKey::from_wire(call), Box::new(message))
 }
 
 fn at(chain: u32, step: usize) -> Position {
@@ -33,15 +33,15 @@ fn at(chain: u32, step: usize) -> Position {
 
 /// Parks a call of `lane` that waits for its turn.
 fn park(parked: &mut Parked, lane: LaneId, call: u64) {
-    let parked = parked.park(lane, at(1, 0), Why::Turn, false, question(call, 1), 1);
+    let parked = parked.park(lane, at(1, 0), Why::Turn, false, evaluation(call, 1), 1);
     assert!(parked.is_ok());
 }
 
 /// The calls whose turn it is.
 fn turn(parked: &mut Parked, max: usize) -> Vec<u64> {
-    let mut questions = Vec::new();
-    parked.next(|_| max, &mut questions);
-    questions.iter().map(|q| q.call.to_wire()).collect()
+    let mut evaluations = Vec::new();
+    parked.next(|_| max, &mut evaluations);
+    evaluations.iter().map(|q| q.call.to_wire()).collect()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn tenants_take_turns_and_what_was_begun_goes_on_first() {
     assert_eq!(turn(&mut parked, 1), [10], "the other tenant's turn");
     // Two of the first tenant's come back from a later step.
     for call in [1, 0] {
-        let back = parked.park(a, at(1, 3), Why::Turn, true, question(call, 1), 2);
+        let back = parked.park(a, at(1, 3), Why::Turn, true, evaluation(call, 1), 2);
         assert!(back.is_ok());
     }
     assert_eq!(
@@ -83,7 +83,7 @@ fn a_call_that_has_ended_is_nowhere_any_more() {
     ] {
         let mut parked = Parked::default();
         let lane = parked.lane_of(&"t".into());
-        let stopped = parked.park(lane, at(1, 0), why, false, question(3, 1), 1);
+        let stopped = parked.park(lane, at(1, 0), why, false, evaluation(3, 1), 1);
         assert!(stopped.is_ok());
         let other = CallKey::from_wire(4);
         assert!(parked.recall(other).is_none(), "{why:?}");
@@ -105,7 +105,7 @@ fn what_a_process_was_asked_goes_on_with_its_answer() {
     let lane = parked.lane_of(&"t".into());
     for (call, ticket, index) in [(1, 7, 0), (2, 7, 1), (3, 8, 0), (4, 7, 2)] {
         let why = Why::Process { ticket, index };
-        let stopped = parked.park(lane, at(1, 2), why, true, question(call, 1), 1);
+        let stopped = parked.park(lane, at(1, 2), why, true, evaluation(call, 1), 1);
         assert!(stopped.is_ok());
     }
     assert!(
@@ -120,7 +120,7 @@ fn what_a_process_was_asked_goes_on_with_its_answer() {
     let answered = parked.answered(7);
     let got: Vec<_> = answered
         .iter()
-        .map(|(index, _, position, question)| (*index, position.step, question.call.to_wire()))
+        .map(|(index, _, position, evaluation)| (*index, position.step, evaluation.call.to_wire()))
         .collect();
     assert_eq!(got, [(0, 2, 1), (2, 2, 4)]);
     assert_eq!(parked.len(), 1);
@@ -143,14 +143,14 @@ fn who_waits_for_a_process_to_catch_up_is_asked_after_its_answer() {
         (3, Why::Busy { ticket: 8 }),
         (4, Why::Busy { ticket: 7 }),
     ] {
-        let stopped = parked.park(lane, at(1, 2), why, true, question(call, 1), 1);
+        let stopped = parked.park(lane, at(1, 2), why, true, evaluation(call, 1), 1);
         assert!(stopped.is_ok());
     }
     assert!(!parked.has_turns());
     let answered = parked.answered(7);
     let got: Vec<_> = answered
         .iter()
-        .map(|(index, .., question)| (*index, question.call.to_wire()))
+        .map(|(index, .., evaluation)| (*index, evaluation.call.to_wire()))
         .collect();
     assert_eq!(got, [(0, 2)], "only it was asked");
     assert_eq!(turn(&mut parked, 8), [1, 4], "the step is theirs again");
@@ -165,7 +165,7 @@ fn a_delayed_call_goes_on_when_it_is_time() {
     let lane = parked.lane_of(&"t".into());
     for (call, at_ns) in [(1, 30), (2, 10), (3, 20)] {
         let until = Why::Until { at_ns };
-        let stopped = parked.park(lane, at(1, 1), until, true, question(call, 1), 1);
+        let stopped = parked.park(lane, at(1, 1), until, true, evaluation(call, 1), 1);
         assert!(stopped.is_ok());
     }
     let mut at = |now_ns| {
@@ -187,10 +187,17 @@ fn calls_wait_for_their_account_and_not_for_ever() {
     let lane = parked.lane_of(&"t".into());
     let wait_ns = THROTTLED_WAIT.as_nanos() as u64;
     let overdrawn = Why::Account(account);
-    let stopped = parked.park(lane, at(1, 0), overdrawn, true, question(1, 1), 1_000);
+    let stopped = parked.park(lane, at(1, 0), overdrawn, true, evaluation(1, 1), 1_000);
     assert!(stopped.is_ok());
     for (call, now_ns) in [(2, 2_000), (3, wait_ns)] {
-        let waits = parked.park(lane, at(1, 0), Why::Turn, false, question(call, 1), now_ns);
+        let waits = parked.park(
+            lane,
+            at(1, 0),
+            Why::Turn,
+            false,
+            evaluation(call, 1),
+            now_ns,
+        );
         assert!(waits.is_ok());
     }
     let mut at = |now_ns, funds: &dyn Fn() -> Funds| {
@@ -217,9 +224,9 @@ fn parked_calls_and_their_bytes_are_limited() {
         .map(|k| parked.lane_of(&format!("t{k}").into()))
         .collect();
     let mut refusal = |lane, call, bytes| {
-        let parked = parked.park(lane, at(1, 0), Why::Turn, false, question(call, bytes), 1);
-        parked.err().map(|(question, status)| {
-            assert_eq!((status.code.0, question.call.to_wire()), (8, call));
+        let parked = parked.park(lane, at(1, 0), Why::Turn, false, evaluation(call, bytes), 1);
+        parked.err().map(|(evaluation, status)| {
+            assert_eq!((status.code.0, evaluation.call.to_wire()), (8, call));
             status.message.into_owned()
         })
     };
@@ -323,8 +330,8 @@ fn goes_on_in(after: &[(u32, Party)]) -> Vec<u32> {
         chain: Some(chain),
         step: 2,
     };
-    let question = Question::new(CallKey::from_wire(9), Box::new(rig.world.message(1, "x")));
-    let stopped = rig.policies.park(waits, None, question, now_ns());
+    let evaluation = Evaluation::new(CallKey::from_wire(9), Box::new(rig.world.message(1, "x")));
+    let stopped = rig.policies.park(waits, None, evaluation, now_ns());
     assert!(stopped.is_ok());
     let ids: Vec<u32> = after.iter().map(|&(id, _)| id).collect();
     let (_, steps) = rig.served(&ids);

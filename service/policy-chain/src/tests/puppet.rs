@@ -14,8 +14,9 @@ use tollgate_schema::{Layouts, MessageId};
 use tollgate_shm_abi::wait::now_ns;
 
 use super::layout_of;
-use crate::account::Accounts;
+use crate::accounts::Accounts;
 use crate::counts::{PolicyReport, ReportedPlace};
+use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::AccountId;
 use crate::message::{Body, Message, Pool};
@@ -24,7 +25,6 @@ use crate::plan::{
     Ask, How, Installed, MethodSteps, Patcher, Place, PolicyChange, Recipe, Running, Scope, Step,
 };
 use crate::policies::Policies;
-use crate::question::Question;
 use crate::slot::SavedState;
 use crate::stopwatch::thread_ns;
 use tollgate_jit::on_demand::{Compiler, LazyProjector, queue};
@@ -530,73 +530,75 @@ impl Rig {
             chain: Some(chain),
             step: 0,
         };
-        let question = |&(key, n): &(u64, u64)| {
+        let evaluation = |&(key, n): &(u64, u64)| {
             let message = self.world.message(n, "as it was");
-            Question {
+            Evaluation {
                 judged_in: self.judged_in,
-                ..Question::new(CallKey::from_wire(key), Box::new(message))
+                ..Evaluation::new(CallKey::from_wire(key), Box::new(message))
             }
         };
-        let questions = calls.iter().map(question).collect();
+        let evaluations = calls.iter().map(evaluation).collect();
         if self.policies.must_wait(chain) {
-            return self.settle(position, questions, true);
+            return self.settle(position, evaluations, true);
         }
-        self.ask(position, false, questions);
+        self.ask(position, false, evaluations);
     }
 
-    fn ask(&mut self, position: Position, is_resumed: bool, mut questions: Vec<Question>) {
+    fn ask(&mut self, position: Position, is_resumed: bool, mut evaluations: Vec<Evaluation>) {
         let pool = &mut self.pool;
         // Looking at the clock takes time as well, which is nobody's.
         let (first_ns, before_ns) = (thread_ns(), thread_ns());
         self.policies
-            .judge(position, is_resumed, &mut questions, pool);
+            .judge(position, is_resumed, &mut evaluations, pool);
         let looking_ns = before_ns - first_ns;
         self.core_ns += (thread_ns() - before_ns).saturating_sub(looking_ns);
-        let stopped = questions.partition_point(|question| question.stop.is_none());
-        let mut stopped = questions.split_off(stopped);
+        let stopped = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
+        let mut stopped = evaluations.split_off(stopped);
         stopped.reverse();
         self.settle(position, stopped, true);
-        self.settle(position, questions, false);
+        self.settle(position, evaluations, false);
     }
 
-    fn settle(&mut self, position: Position, questions: Vec<Question>, stops: bool) {
-        for mut question in questions {
+    fn settle(&mut self, position: Position, evaluations: Vec<Evaluation>, stops: bool) {
+        for mut evaluation in evaluations {
             if stops {
-                let stop = question.stop.take();
-                match self.policies.park(position, stop, question, now_ns()) {
+                let stop = evaluation.stop.take();
+                match self.policies.park(position, stop, evaluation, now_ns()) {
                     Ok(()) => continue,
                     Err((refused, status)) => {
-                        question = refused;
-                        question.deny(status);
+                        evaluation = refused;
+                        evaluation.deny(status);
                     }
                 }
             }
-            self.end(question);
+            self.end(evaluation);
         }
     }
 
-    fn end(&mut self, mut question: Question) {
-        if question.is_split {
-            self.split.push(question.call.to_wire());
+    fn end(&mut self, mut evaluation: Evaluation) {
+        if evaluation.is_split {
+            self.split.push(evaluation.call.to_wire());
         }
-        let fate = match question.denied.map(|status| *status) {
+        let fate = match evaluation.denied.map(|status| *status) {
             Some(Status { code, message, .. }) => Fate::Denied(code.0, message.into_owned()),
             None => {
-                let (n, text) = self.world.read(&mut question.message);
+                let (n, text) = self.world.read(&mut evaluation.message);
                 Fate::Passed(n, text)
             }
         };
-        let twice = self.fates.insert(question.call.to_wire(), fate);
+        let twice = self.fates.insert(evaluation.call.to_wire(), fate);
         assert!(twice.is_none(), "a call ended twice");
     }
 
     /// Goes on with what it is time for.
     pub(super) fn go_on(&mut self, now_ns: u64) {
-        let mut questions = Vec::new();
-        self.policies.wake(now_ns, &mut questions);
-        questions.drain(..).for_each(|question| self.end(question));
-        while let Some(position) = self.policies.next_parked(&mut questions) {
-            self.ask(position, true, std::mem::take(&mut questions));
+        let mut evaluations = Vec::new();
+        self.policies.wake(now_ns, &mut evaluations);
+        evaluations
+            .drain(..)
+            .for_each(|evaluation| self.end(evaluation));
+        while let Some(position) = self.policies.next_parked(&mut evaluations) {
+            self.ask(position, true, std::mem::take(&mut evaluations));
         }
     }
 

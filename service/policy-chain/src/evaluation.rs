@@ -14,7 +14,7 @@ use crate::message::{Body, Message, Pool, Source};
 use crate::plan::{Ask, Patcher};
 
 /// A call that a chain is asked about.
-pub struct Question {
+pub struct Evaluation {
     /// The call.
     pub call: CallKey,
     /// Its request or reply.
@@ -71,7 +71,7 @@ pub struct Note {
 }
 
 // Many of them are walked through several times; what is large and rare is in boxes.
-const _: () = assert!(size_of::<Question>() <= 144);
+const _: () = assert!(size_of::<Evaluation>() <= 144);
 
 /// The last that a policy chose of each.
 #[derive(Debug, Default)]
@@ -157,7 +157,7 @@ impl Said {
     }
 }
 
-impl Question {
+impl Evaluation {
     /// A call that no version has been asked about yet.
     #[inline]
     pub fn new(call: CallKey, message: Box<Message>) -> Self {
@@ -376,15 +376,15 @@ pub(crate) struct BatchSize {
 }
 
 impl BatchSize {
-    /// The first of `questions`: at most `most` that are wanted, whose views fit one view's limit together.
+    /// The first of `evaluations`: at most `most` that are wanted, whose views fit one view's limit together.
     #[inline]
-    pub(crate) fn of_first(questions: &[Question], ask: &Ask, most: usize) -> Self {
+    pub(crate) fn of_first(evaluations: &[Evaluation], ask: &Ask, most: usize) -> Self {
         let (mut wanted, mut bytes) = (0, 0);
-        for (at, question) in questions.iter().enumerate() {
-            if !question.is_wanted() {
+        for (at, evaluation) in evaluations.iter().enumerate() {
+            if !evaluation.is_wanted() {
                 continue;
             }
-            let with_it = bytes + question.view_max(ask).next_multiple_of(8);
+            let with_it = bytes + evaluation.view_max(ask).next_multiple_of(8);
             if wanted == most || (wanted > 0 && with_it > VIEW_BYTES) {
                 return Self {
                     len: at,
@@ -395,7 +395,7 @@ impl BatchSize {
             (wanted, bytes) = (wanted + 1, with_it);
         }
         Self {
-            len: questions.len(),
+            len: evaluations.len(),
             wanted,
             bytes,
         }

@@ -44,13 +44,13 @@ pub(crate) type Serial = u32;
 
 /// The versions in force, and who decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Regime {
+pub(crate) struct Assignment {
     pub(crate) stable: Option<Serial>,
     pub(crate) candidate: Option<Serial>,
     pub(crate) trial: Option<Trial>,
 }
 
-impl Regime {
+impl Assignment {
     /// Who decides about a call.
     pub(crate) fn decider(&self, call: CallKey, salt: u32) -> Option<Serial> {
         match decider(self.trial, call, salt) {
@@ -65,16 +65,16 @@ impl Regime {
 }
 
 /// What was in force until when, of one attachment whose versions are `V`.
-pub(crate) struct Past<V> {
+pub(crate) struct VersionHistory<V> {
     /// Each with the era that it ended with, the oldest first.
-    regimes: VecDeque<(u32, Regime)>,
+    regimes: VecDeque<(u32, Assignment)>,
     /// Those that are in no place any more.
     kept: Vec<(Serial, V)>,
     /// Before this one nothing is known.
     known_from: Option<u32>,
 }
 
-impl<V> Default for Past<V> {
+impl<V> Default for VersionHistory<V> {
     fn default() -> Self {
         Self {
             regimes: VecDeque::new(),
@@ -84,7 +84,7 @@ impl<V> Default for Past<V> {
     }
 }
 
-impl<V> Past<V> {
+impl<V> VersionHistory<V> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.regimes.is_empty()
@@ -96,7 +96,7 @@ impl<V> Past<V> {
     }
 
     /// A regime ends with the era before this one.
-    pub(crate) fn note(&mut self, era: u32, ended: Regime) {
+    pub(crate) fn note(&mut self, era: u32, ended: Assignment) {
         self.regimes.push_back((era, ended));
     }
 
@@ -149,8 +149,8 @@ impl<V> Past<V> {
 mod tests {
     use super::*;
 
-    fn only(stable: Serial) -> Regime {
-        Regime {
+    fn only(stable: Serial) -> Assignment {
+        Assignment {
             stable: Some(stable),
             candidate: None,
             trial: None,
@@ -159,12 +159,12 @@ mod tests {
 
     #[test]
     fn a_reply_is_the_affair_of_who_decided_when_its_request_was_judged() {
-        let mut past = Past::<()>::default();
+        let mut past = VersionHistory::<()>::default();
         past.note(4, only(1));
         let trial = Some(Trial::Canary(50));
         past.note(
             9,
-            Regime {
+            Assignment {
                 candidate: Some(2),
                 trial,
                 ..only(1)
@@ -186,8 +186,10 @@ mod tests {
 
     #[test]
     fn what_no_call_is_left_of_is_forgotten_and_so_is_what_is_too_much() {
-        let mut past = Past::<()>::default();
-        let eras = |past: &Past<()>| past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>();
+        let mut past = VersionHistory::<()>::default();
+        let eras = |past: &VersionHistory<()>| {
+            past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>()
+        };
         for era in [3, 5, 7] {
             past.note(era, only(era));
         }
@@ -210,10 +212,10 @@ mod tests {
 
     #[test]
     fn eras_go_around() {
-        let mut past = Past::<()>::default();
+        let mut past = VersionHistory::<()>::default();
         past.note(u32::MAX, only(1));
         past.note(2, only(2));
-        let at = |past: &Past<()>, era| past.decider(era, CallKey::from_wire(0), 0);
+        let at = |past: &VersionHistory<()>, era| past.decider(era, CallKey::from_wire(0), 0);
         let eras = [u32::MAX - 1, u32::MAX, 1, 2];
         assert_eq!(
             eras.map(|era| at(&past, era)),
