@@ -28,7 +28,7 @@ use crate::tuning::Tuning;
 use tollgate_policy_chain::counts::RecordedView;
 use tollgate_policy_chain::events::PolicyEvent;
 use tollgate_policy_chain::ids::ProcessId;
-use tollgate_policy_chain::plan::{Apart, CpuLimit, MethodSteps, PolicyChange};
+use tollgate_policy_chain::plan::{CpuLimit, Isolated, MethodSteps, PolicyChange};
 
 /// From the control plane to a runtime.
 pub enum Command {
@@ -189,7 +189,7 @@ pub enum Command {
         /// The version.
         version: u32,
         /// The version that would go on.
-        heir: Box<Apart>,
+        heir: Box<Isolated>,
         /// Told once it is in force.
         done: Reply<Result<(), String>>,
     },

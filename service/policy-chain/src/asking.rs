@@ -3,10 +3,10 @@
 use tollgate_policy_host::{Hook, Rate};
 
 use crate::accounts::Accounts;
-use crate::apart::Processes;
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::{AccountId, Why};
+use crate::isolated::Processes;
 use crate::message::Pool;
 use crate::stopwatch::Stopwatch;
 

@@ -39,9 +39,9 @@ pub struct Evaluation {
     pub waits_since_ns: u64,
     /// What policies chose of its way.
     pub steered: Option<Box<Steered>>,
-    pub(crate) said: Said,
+    pub(crate) said: Decision,
     /// What a shadow said, until the stable has spoken.
-    pub(crate) shadow: Option<Said>,
+    pub(crate) shadow: Option<Decision>,
     /// Of a call that is traced.
     pub notes: Option<Box<Notes>>,
 }
@@ -93,7 +93,7 @@ pub struct Stop {
 
 /// What came of asking one version about one call.
 #[derive(Debug, Default)]
-pub(crate) enum Said {
+pub(crate) enum Decision {
     /// It isn't asked.
     #[default]
     Nothing,
@@ -128,31 +128,31 @@ pub(crate) enum Unable {
     Unchanged(Unchanged),
 }
 
-impl Said {
+impl Decision {
     #[inline]
     pub(crate) fn of(verdict: Verdict) -> Self {
         match verdict {
-            Verdict::Allow => Said::Allow,
-            Verdict::Deny { code, message } => Said::deny(Status::new(Code(code), message)),
-            Verdict::Effects(effects) => Said::Effects(effects),
+            Verdict::Allow => Decision::Allow,
+            Verdict::Deny { code, message } => Decision::deny(Status::new(Code(code), message)),
+            Verdict::Effects(effects) => Decision::Effects(effects),
         }
     }
 
     #[cold]
     pub(crate) fn deny(status: Status) -> Self {
-        Said::Deny(Box::new(status))
+        Decision::Deny(Box::new(status))
     }
 
     #[cold]
     pub(crate) fn unable(why: Unable) -> Self {
-        Said::Unable(Box::new(why))
+        Decision::Unable(Box::new(why))
     }
 
     /// It judged.
     pub(crate) fn is_verdict(&self) -> bool {
         matches!(
             self,
-            Said::Allow | Said::Deny(_) | Said::Effects(_) | Said::Replace(_)
+            Decision::Allow | Decision::Deny(_) | Decision::Effects(_) | Decision::Replace(_)
         )
     }
 }
@@ -174,7 +174,7 @@ impl Evaluation {
             is_settled: false,
             waits_since_ns: 0,
             steered: None,
-            said: Said::Nothing,
+            said: Decision::Nothing,
             shadow: None,
             notes: None,
         }
@@ -194,16 +194,16 @@ impl Evaluation {
     /// The next version is to be asked about it, unless it has been denied.
     #[inline]
     pub(crate) fn want(&mut self) {
-        if self.denied.is_none() && !self.is_settled && !matches!(self.said, Said::Asked) {
-            self.say(Said::Wanted);
+        if self.denied.is_none() && !self.is_settled && !matches!(self.said, Decision::Asked) {
+            self.say(Decision::Wanted);
         }
     }
 
     /// As `self.said = said`, which would call a function to drop what owns nothing, too: three times per call and policy.
     #[inline]
-    pub(crate) fn say(&mut self, said: Said) {
+    pub(crate) fn say(&mut self, said: Decision) {
         match self.said {
-            Said::Nothing | Said::Wanted | Said::Allow => {
+            Decision::Nothing | Decision::Wanted | Decision::Allow => {
                 std::mem::forget(std::mem::replace(&mut self.said, said));
             }
             _ => self.said = said,
@@ -214,7 +214,10 @@ impl Evaluation {
     #[inline]
     pub(crate) fn note_cost(&mut self, cost_ns: u64) {
         if let Some(notes) = &mut self.notes
-            && !matches!(self.said, Said::Nothing | Said::Wanted | Said::Asked)
+            && !matches!(
+                self.said,
+                Decision::Nothing | Decision::Wanted | Decision::Asked
+            )
         {
             notes.cost_ns += cost_ns;
         }
@@ -242,12 +245,12 @@ impl Evaluation {
 
     /// It was to be asked, and wasn't: as before the step.
     pub(crate) fn unasked(&mut self) {
-        self.said = Said::Nothing;
+        self.said = Decision::Nothing;
     }
 
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        matches!(self.said, Said::Wanted)
+        matches!(self.said, Decision::Wanted)
     }
 
     /// Room that the view of the fields and the metadata can take at most.

@@ -12,14 +12,14 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
-pub mod apart;
 mod asking;
+mod compat;
 pub mod counts;
 pub mod evaluation;
 pub mod events;
-mod foreign;
 pub mod history;
 pub mod ids;
+pub mod isolated;
 pub mod limits;
 pub mod message;
 pub mod metrics;

@@ -64,7 +64,7 @@ pub struct Ask {
     /// What it may change; `None`: nothing.
     pub patch: Option<Arc<Patcher>>,
     /// What it is shown instead of a view, if it was made for another host.
-    pub foreign: Option<Arc<ForeignAsk>>,
+    pub foreign: Option<Arc<CompatInput>>,
 }
 
 /// The fields and the metadata that a version may change of a message.
@@ -160,7 +160,7 @@ pub enum How {
     /// A new instance for every call.
     Fresh(Box<Recipe>),
     /// In a process of its tenant's.
-    Apart(Box<Apart>),
+    Isolated(Box<Isolated>),
     /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
     Broken(String),
 }
@@ -181,7 +181,7 @@ impl How {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
-            How::Apart(apart) => apart.cpu = limit,
+            How::Isolated(apart) => apart.cpu = limit,
             How::Broken(_) => {}
         }
     }
@@ -239,7 +239,7 @@ pub struct PolicyChange {
 }
 
 /// A version that runs in its tenant's process.
-pub struct Apart {
+pub struct Isolated {
     /// The process.
     pub process: ProcessId,
     /// The instance's place in that process.
@@ -257,7 +257,7 @@ pub struct Apart {
 }
 
 /// What a foreign module is shown of a method's messages at one hook.
-pub struct ForeignAsk {
+pub struct CompatInput {
     /// Whether requests or replies are shown.
     pub hook: Hook,
     /// Its programs, and its name.

@@ -16,19 +16,19 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::accounts::{self, Accounts};
-use crate::apart::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
 use crate::asking::{Asking, FuelTime, Meter};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
-use crate::evaluation::{Evaluation, Said, Stop};
+use crate::evaluation::{Decision, Evaluation, Stop};
 use crate::events::PolicyEvent;
 use crate::history;
 use crate::ids::{ProcessId, Why};
+use crate::isolated::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
 use crate::limits::{
     JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS, SLOW_CHAIN,
 };
 use crate::message::{Message, Pool};
 use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
-use crate::plan::{Apart, CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
+use crate::plan::{CpuLimit, Installed, Isolated, MethodSteps, PolicyChange, Scope, Step};
 use crate::slot::{SavedState, Slot};
 use crate::stopwatch::{self, Stopwatch};
 
@@ -818,7 +818,7 @@ impl Policies {
     }
 
     /// Asks the version in force whether it could hand its state over to `heir`.
-    pub fn rehearse(&mut self, id: u32, heir: (Box<Apart>, u32), done: Rehearsed) {
+    pub fn rehearse(&mut self, id: u32, heir: (Box<Isolated>, u32), done: Rehearsed) {
         let mut meter = meter(
             &self.clock,
             self.fuel_time,
@@ -1013,10 +1013,10 @@ fn tell(
     for (index, _, _, mut evaluation) in parked {
         evaluation.said = match outcome {
             Outcome::Judged(verdicts) => match verdicts.get(index as usize) {
-                Some(verdict) => Said::of(verdict.clone()),
-                None => Said::Failed,
+                Some(verdict) => Decision::of(verdict.clone()),
+                None => Decision::Failed,
             },
-            _ => Said::Failed,
+            _ => Decision::Failed,
         };
         evaluations.push(evaluation);
     }
@@ -1029,7 +1029,7 @@ fn tell(
 /// The attachment is gone: a denial stands, everything else passes.
 fn pass_by(evaluations: &mut [Evaluation]) {
     for evaluation in evaluations {
-        if let Said::Deny(status) = std::mem::take(&mut evaluation.said) {
+        if let Decision::Deny(status) = std::mem::take(&mut evaluation.said) {
             evaluation.denied = Some(status);
         }
     }

@@ -21,19 +21,19 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::status::Code;
 
 use crate::accounts::Accounts;
-use crate::apart::{Asker, Processes, Rehearsed, SeatAt, Words};
 use crate::asking::{Asking, Meter};
 use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
 use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
-use crate::evaluation::{Evaluation, Said, Unable, Unchanged};
+use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::history::{Serial, VersionHistory};
 use crate::ids::AccountId;
 use crate::ids::NamedPolicy;
 use crate::ids::ProcessId;
 use crate::ids::Why;
+use crate::isolated::{Asker, Processes, Rehearsed, SeatAt, Words};
 use crate::limits::RETIRED_VERSIONS;
 use crate::metrics::NamedMetrics;
-use crate::plan::{Apart, Ask, CpuLimit, How, Installed, Place, Running, Step};
+use crate::plan::{Ask, CpuLimit, How, Installed, Isolated, Place, Running, Step};
 use crate::recorder::Recorder;
 use crate::version::{HandOver, Version};
 
@@ -156,7 +156,7 @@ impl Slot {
             };
             let handed = match how {
                 How::Kept(heir) => stable.hand_over(heir, self.account, meter),
-                How::Apart(heir) => {
+                How::Isolated(heir) => {
                     stable.hand_over_apart((heir, *version), self.id, meter, processes)
                 }
                 How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
@@ -219,7 +219,7 @@ impl Slot {
     /// Asks the version in force whether it could hand its state over to `heir`, which is in a process.
     pub(crate) fn rehearse(
         &self,
-        heir: (Box<Apart>, u32),
+        heir: (Box<Isolated>, u32),
         done: Rehearsed,
         meter: &mut Meter,
         processes: &mut Processes,
@@ -446,7 +446,7 @@ impl Slot {
                 .iter_mut()
                 .filter(|evaluation| evaluation.is_wanted())
             {
-                evaluation.shadow = Some(Said::Allow);
+                evaluation.shadow = Some(Decision::Allow);
             }
             return;
         };
@@ -469,26 +469,26 @@ impl Slot {
     fn note_heard(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
         let mut counts = Counts::default();
         for evaluation in evaluations.iter_mut() {
-            if matches!(evaluation.said, Said::Asked) {
+            if matches!(evaluation.said, Decision::Asked) {
                 continue;
             }
             let said = std::mem::take(&mut evaluation.said);
             let decision = match said {
-                Said::Nothing | Said::Wanted | Said::Asked => continue,
-                Said::Allow => {
+                Decision::Nothing | Decision::Wanted | Decision::Asked => continue,
+                Decision::Allow => {
                     counts.allowed += 1;
                     ALLOWED
                 }
-                Said::Effects(_) | Said::Replace(_) => {
+                Decision::Effects(_) | Decision::Replace(_) => {
                     counts.changed += 1;
                     CHANGED
                 }
-                Said::Deny(_) => {
+                Decision::Deny(_) => {
                     counts.denied += 1;
                     counts.would_deny += 1;
                     DENIED
                 }
-                Said::Failed | Said::Down | Said::Unshown | Said::Unable(_) => {
+                Decision::Failed | Decision::Down | Decision::Unshown | Decision::Unable(_) => {
                     counts.unjudged += 1;
                     UNJUDGED
                 }
@@ -544,11 +544,11 @@ impl Slot {
     }
 
     fn pass(&mut self, evaluations: &mut [Evaluation]) {
-        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Said::Asked);
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Decision::Asked);
         for evaluation in evaluations.iter_mut().filter(open) {
-            evaluation.said = Said::Nothing;
+            evaluation.said = Decision::Nothing;
             if let Some(shadow) = evaluation.shadow.take() {
-                self.compare(&shadow, &Said::Allow);
+                self.compare(&shadow, &Decision::Allow);
             }
         }
     }
@@ -565,11 +565,11 @@ impl Slot {
         let at_ns = asking.meter.watch.now_ns();
         let on_trial = judge == Judge::Of(Which::Candidate);
         let trial = on_trial.then_some("canary");
-        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Said::Asked);
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Decision::Asked);
         for evaluation in evaluations.iter_mut().filter(open) {
-            if matches!(evaluation.said, Said::Allow) && evaluation.shadow.is_none() {
+            if matches!(evaluation.said, Decision::Allow) && evaluation.shadow.is_none() {
                 evaluation.note(|| self.named(number), ALLOWED, trial, at_ns);
-                evaluation.say(Said::Nothing);
+                evaluation.say(Decision::Nothing);
                 counts.allowed += 1;
                 continue;
             }
@@ -578,10 +578,10 @@ impl Slot {
                 self.compare(&shadow, &said);
             }
             let made = match &said {
-                Said::Effects(effects) => {
+                Decision::Effects(effects) => {
                     evaluation.change(ask.patch.as_deref(), effects, asking.pool)
                 }
-                Said::Replace(change) => {
+                Decision::Replace(change) => {
                     evaluation.replace(ask.foreign.as_deref(), change, asking.pool)
                 }
                 _ => Ok(()),
@@ -593,44 +593,44 @@ impl Slot {
                         Judge::Kept => reason,
                         Judge::Of(_) => self.fail(number, reason),
                     });
-                    said = Said::Failed;
+                    said = Decision::Failed;
                 }
-                Err(error) => said = Said::unable(Unable::Unchanged(error)),
+                Err(error) => said = Decision::unable(Unable::Unchanged(error)),
             }
             let decision = match said {
-                Said::Nothing | Said::Wanted | Said::Asked => continue,
-                Said::Allow => {
+                Decision::Nothing | Decision::Wanted | Decision::Asked => continue,
+                Decision::Allow => {
                     counts.allowed += 1;
                     ALLOWED
                 }
-                Said::Effects(effects) => {
+                Decision::Effects(effects) => {
                     counts.changed += 1;
                     if effects.delay_us > 0 {
                         asking.delay(evaluation, effects.delay_us);
                     }
                     CHANGED
                 }
-                Said::Replace(_) => {
+                Decision::Replace(_) => {
                     counts.changed += 1;
                     CHANGED
                 }
-                Said::Deny(status) => {
+                Decision::Deny(status) => {
                     counts.denied += 1;
                     evaluation.denied = Some(status);
                     DENIED
                 }
-                Said::Unshown => {
+                Decision::Unshown => {
                     counts.refused += 1;
                     evaluation.deny(self.unable(number, None));
                     REFUSED
                 }
-                Said::Unable(why) => {
+                Decision::Unable(why) => {
                     counts.refused += 1;
                     evaluation.deny(self.unable(number, Some(&why)));
                     REFUSED
                 }
-                Said::Failed | Said::Down => {
-                    failures += u32::from(matches!(said, Said::Failed));
+                Decision::Failed | Decision::Down => {
+                    failures += u32::from(matches!(said, Decision::Failed));
                     match meaning(Outcome::Fault, judge.which(), self.on_fault) {
                         Meaning::Pass => {
                             counts.unjudged += 1;
@@ -638,7 +638,7 @@ impl Slot {
                         }
                         Meaning::Fallback => {
                             counts.unjudged += 1;
-                            evaluation.said = Said::Wanted;
+                            evaluation.said = Decision::Wanted;
                             UNJUDGED
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
@@ -707,12 +707,12 @@ impl Slot {
     }
 
     /// Notes whether a shadow and the stable disagree about a call that both have judged.
-    fn compare(&mut self, shadow: &Said, stable: &Said) {
+    fn compare(&mut self, shadow: &Decision, stable: &Decision) {
         let differs = match (shadow, stable) {
-            (Said::Allow, Said::Allow) => false,
-            (Said::Deny(a), Said::Deny(b)) => a.code != b.code,
-            (Said::Effects(a), Said::Effects(b)) => a != b,
-            (Said::Replace(a), Said::Replace(b)) => a != b,
+            (Decision::Allow, Decision::Allow) => false,
+            (Decision::Deny(a), Decision::Deny(b)) => a.code != b.code,
+            (Decision::Effects(a), Decision::Effects(b)) => a != b,
+            (Decision::Replace(a), Decision::Replace(b)) => a != b,
             (shadow, stable) => shadow.is_verdict() && stable.is_verdict(),
         };
         if let Some(candidate) = &mut self.candidate {
@@ -848,7 +848,7 @@ impl Slot {
     }
 
     #[cold]
-    fn out_of_order(&self, number: u32, said: &Said) -> Status {
+    fn out_of_order(&self, number: u32, said: &Decision) -> Status {
         let mut there = [&self.stable, &self.candidate].into_iter().flatten();
         let version = there.find(|version| version.number == number);
         let name = self.name(number);
@@ -856,7 +856,7 @@ impl Slot {
             .and_then(|version| version.last_fault.as_deref())
             .unwrap_or_default();
         let how = match said {
-            Said::Failed => "failed",
+            Decision::Failed => "failed",
             _ => "is out of order",
         };
         let text = format!("policy {name} {how}, so the call is refused: {why}");

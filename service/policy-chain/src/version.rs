@@ -13,16 +13,16 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::apart::{Asker, Posting, Processes, SeatAt, Words};
 use crate::asking::{Asking, FuelTime, Meter};
+use crate::compat::Unreadable;
 use crate::counts::{Counts, RecordedView};
-use crate::evaluation::{BatchSize, Evaluation, Said, Unable};
-use crate::foreign::Unreadable;
+use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
+use crate::isolated::{Asker, Posting, Processes, SeatAt, Words};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 use crate::metrics::NamedMetrics;
-use crate::plan::{Apart, Ask, CpuLimit, How, Recipe, Running};
+use crate::plan::{Ask, CpuLimit, How, Isolated, Recipe, Running};
 use crate::recorder::Recorder;
 
 const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
@@ -75,7 +75,7 @@ enum Body {
     Kept(Box<Instance>),
     Foreign(Box<ForeignInstance>),
     Fresh(Box<Recipe>),
-    Apart(Box<Apart>),
+    Isolated(Box<Isolated>),
     Down,
 }
 
@@ -85,7 +85,7 @@ impl Body {
             Body::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             Body::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             Body::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
-            Body::Apart(apart) => apart.cpu = limit,
+            Body::Isolated(apart) => apart.cpu = limit,
             Body::Down => {}
         }
     }
@@ -119,14 +119,14 @@ impl Version {
         match &how {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
             How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
-            How::Apart(apart) => self.policy = Some(apart.policy.clone()),
+            How::Isolated(apart) => self.policy = Some(apart.policy.clone()),
             How::Foreign(_) | How::Broken(_) => {}
         }
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
             How::Foreign(instance) => Body::Foreign(instance),
             How::Fresh(recipe) => Body::Fresh(recipe),
-            How::Apart(apart) => Body::Apart(apart),
+            How::Isolated(apart) => Body::Isolated(apart),
             How::Broken(reason) => {
                 self.last_fault = Some(reason);
                 Body::Down
@@ -139,7 +139,7 @@ impl Version {
             Body::Kept(instance) => Some(instance.policy().manifest()),
             Body::Foreign(instance) => Some(instance.policy().manifest()),
             Body::Fresh(recipe) => Some(recipe.policy.manifest()),
-            Body::Apart(_) | Body::Down => None,
+            Body::Isolated(_) | Body::Down => None,
         }
     }
 
@@ -189,7 +189,7 @@ impl Version {
         match &self.body {
             Body::Kept(instance) => instance.memory_bytes() as u64,
             Body::Foreign(instance) => instance.memory_bytes() as u64,
-            Body::Fresh(_) | Body::Apart(_) | Body::Down => 0,
+            Body::Fresh(_) | Body::Isolated(_) | Body::Down => 0,
         }
     }
 
@@ -210,7 +210,7 @@ impl Version {
             Body::Kept(instance) => self.log.take(instance.take_log()),
             Body::Foreign(instance) => self.log.take(instance.take_log()),
             // What a process logs and counts comes with its answers.
-            Body::Fresh(_) | Body::Apart(_) | Body::Down => {}
+            Body::Fresh(_) | Body::Isolated(_) | Body::Down => {}
         }
     }
 
@@ -226,7 +226,7 @@ impl Version {
     pub(crate) fn instance(&mut self) -> Option<&mut Instance> {
         match &mut self.body {
             Body::Kept(instance) => Some(instance),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Apart(_) | Body::Down => None,
+            Body::Foreign(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => None,
         }
     }
 
@@ -266,9 +266,9 @@ impl Version {
         self.apart().map(|apart| apart.process)
     }
 
-    pub(crate) fn apart(&self) -> Option<&Apart> {
+    pub(crate) fn apart(&self) -> Option<&Isolated> {
         match &self.body {
-            Body::Apart(apart) => Some(apart),
+            Body::Isolated(apart) => Some(apart),
             _ => None,
         }
     }
@@ -297,7 +297,7 @@ impl Version {
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {
-        if let Body::Apart(apart) = &self.body {
+        if let Body::Isolated(apart) = &self.body {
             let posting = Posting {
                 ask,
                 asker,
@@ -335,7 +335,7 @@ impl Version {
             run(self, asking, batch, size);
             for evaluation in batch
                 .iter_mut()
-                .filter(|evaluation| matches!(evaluation.said, Said::Unshown))
+                .filter(|evaluation| matches!(evaluation.said, Decision::Unshown))
             {
                 evaluation.make_private(asking.pool);
                 evaluation.want();
@@ -371,7 +371,7 @@ impl Version {
             fuel: 0,
         };
         let judged = match &mut self.body {
-            Body::Down | Body::Apart(_) => return set_wanted(evaluations, || Said::Down),
+            Body::Down | Body::Isolated(_) => return set_wanted(evaluations, || Decision::Down),
             Body::Kept(instance) => judging.judge(instance, evaluations, size),
             Body::Foreign(instance) => judging.judge_foreign(instance, asking, evaluations),
             Body::Fresh(recipe) => {
@@ -400,8 +400,8 @@ impl Version {
         let period = match &self.body {
             Body::Kept(instance) => instance.policy().manifest().tick(),
             Body::Foreign(instance) => instance.tick_period(),
-            Body::Apart(apart) if !apart.fresh => apart.policy.manifest().tick(),
-            Body::Apart(_) | Body::Fresh(_) | Body::Down => None,
+            Body::Isolated(apart) if !apart.fresh => apart.policy.manifest().tick(),
+            Body::Isolated(_) | Body::Fresh(_) | Body::Down => None,
         };
         let Some(period) = period else {
             self.tick_due_ns = None;
@@ -423,7 +423,7 @@ impl Version {
                 instance.set_time_ms(meter.time_ms);
                 (instance.tick(), instance.fuel_used())
             }
-            Body::Apart(apart) => {
+            Body::Isolated(apart) => {
                 processes.tick(apart, slot, self.number, (now_ns, meter.time_ms));
                 return None;
             }
@@ -448,7 +448,7 @@ impl Version {
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Result<(), HandOver> {
-        if let Body::Apart(apart) = &self.body {
+        if let Body::Isolated(apart) = &self.body {
             return hands_nothing(&apart.policy, heir.policy());
         }
         let saved = self.save(account, meter).map_err(HandOver::Save)?;
@@ -489,7 +489,7 @@ impl Version {
             Body::Kept(instance) => instance
                 .restore(format, saved)
                 .map_err(|fault| fault.to_string()),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Apart(_) | Body::Down => Ok(()),
+            Body::Foreign(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => Ok(()),
         }
     }
 }
@@ -510,21 +510,21 @@ impl Version {
     /// Orders that `heir` goes on from the state of this version. Whether that worked is known later: then the heir fails.
     pub(crate) fn hand_over_apart(
         &self,
-        heir: (&Apart, u32),
+        heir: (&Isolated, u32),
         slot: u32,
         meter: &Meter,
         processes: &mut Processes,
     ) -> Result<(), HandOver> {
         match &self.body {
             Body::Kept(instance) => hands_nothing(instance.policy(), &heir.0.policy),
-            Body::Apart(apart) if apart.process == heir.0.process => {
+            Body::Isolated(apart) if apart.process == heir.0.process => {
                 let at = (meter.watch.now_ns(), meter.time_ms);
                 processes
                     .hand_over((apart, self.number), heir, slot, at)
                     .map_err(HandOver::Restore)
             }
             // The process of this one is gone, and what it held with it.
-            Body::Apart(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
+            Body::Isolated(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
         }
     }
 }
@@ -537,7 +537,7 @@ pub(crate) enum HandOver {
     Restore(String),
 }
 
-fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Said) -> Result<(), Fault> {
+fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Decision) -> Result<(), Fault> {
     for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
         evaluation.said = said();
     }
@@ -590,7 +590,7 @@ impl Judging<'_> {
             let judged = match judged {
                 Ok(judged) => judged,
                 Err(LoadError::PoolFull(text)) => {
-                    evaluations[at].said = Said::unable(Unable::NoRoom(text));
+                    evaluations[at].said = Decision::unable(Unable::NoRoom(text));
                     Ok(())
                 }
                 Err(error) => {
@@ -599,7 +599,7 @@ impl Judging<'_> {
                 }
             };
             if judged.is_err() {
-                set_wanted(evaluations, || Said::Failed)?;
+                set_wanted(evaluations, || Decision::Failed)?;
                 return judged;
             }
         }
@@ -621,7 +621,7 @@ impl Judging<'_> {
             match self.ask_foreign(instance, asking, &mut evaluations[at]) {
                 Ok(said) => evaluations[at].said = said,
                 Err(fault) => {
-                    set_wanted(evaluations, || Said::Failed)?;
+                    set_wanted(evaluations, || Decision::Failed)?;
                     return Err(fault);
                 }
             }
@@ -634,19 +634,19 @@ impl Judging<'_> {
         instance: &mut ForeignInstance,
         asking: &mut Asking,
         evaluation: &mut Evaluation,
-    ) -> Result<Said, Fault> {
+    ) -> Result<Decision, Fault> {
         let Some(ask) = &self.ask.foreign else {
             let text = "the daemon asked a foreign module as if it were none";
-            return Ok(Said::deny(Status::new(Code::INTERNAL, text)));
+            return Ok(Decision::deny(Status::new(Code::INTERNAL, text)));
         };
         if ask.shows_message() {
             evaluation.make_private(asking.pool);
         }
         let made = match ask.make(&self.ask.projector, &evaluation.message, asking.pool) {
             Ok(made) => made,
-            Err(Unreadable::TooLong) => return Ok(Said::Unshown),
+            Err(Unreadable::TooLong) => return Ok(Decision::Unshown),
             Err(Unreadable::Malformed(why)) => {
-                return Ok(Said::unable(Unable::Unreadable(why)));
+                return Ok(Decision::unable(Unable::Unreadable(why)));
             }
         };
         let metadata = ask.metadata(evaluation.metadata());
@@ -656,9 +656,11 @@ impl Judging<'_> {
         drop(metadata);
         made.give_back(asking.pool);
         Ok(match judged? {
-            ForeignVerdict::Allow => Said::Allow,
-            ForeignVerdict::Deny { code, message } => Said::deny(Status::new(Code(code), message)),
-            ForeignVerdict::Change(change) => Said::Replace(Box::new(change)),
+            ForeignVerdict::Allow => Decision::Allow,
+            ForeignVerdict::Deny { code, message } => {
+                Decision::deny(Status::new(Code(code), message))
+            }
+            ForeignVerdict::Change(change) => Decision::Replace(Box::new(change)),
         })
     }
 
@@ -676,12 +678,12 @@ impl Judging<'_> {
             Err(BatchError::Misuse(misuse)) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
                 let status = Status::new(Code::INTERNAL, text);
-                return set_wanted(evaluations, || Said::deny(status.clone()));
+                return set_wanted(evaluations, || Decision::deny(status.clone()));
             }
         };
         self.fuel += instance.fuel_used();
         if judged.is_err() {
-            set_wanted(evaluations, || Said::Failed)?;
+            set_wanted(evaluations, || Decision::Failed)?;
         }
         judged
     }
@@ -702,17 +704,17 @@ impl Judging<'_> {
                     asked[count] = k;
                     count += 1;
                 }
-                Err(_unwritten) => evaluation.said = Said::Unshown,
+                Err(_unwritten) => evaluation.said = Decision::Unshown,
             }
         }
         self.asked += count as u64;
         let judged = batch.judge(|at, verdict| {
-            evaluations[asked[at]].say(Said::of(verdict));
+            evaluations[asked[at]].say(Decision::of(verdict));
         });
         if judged.is_err() {
             // Even what it said before it failed.
             for &k in &asked[..count] {
-                evaluations[k].said = Said::Failed;
+                evaluations[k].said = Decision::Failed;
             }
         }
         judged

@@ -72,7 +72,7 @@ struct Letter {
 }
 
 /// A version's answer.
-enum Said {
+enum Answer {
     Allow,
     Deny(Code, String),
     Change(Box<Effects>),
@@ -342,10 +342,10 @@ impl Witness {
         hook: Hook,
         (program, kinds): (&Program, Kinds<'_>),
         letter: &Letter,
-    ) -> Result<(Said, Value), Status> {
+    ) -> Result<(Answer, Value), Status> {
         let loaded = match &self.loaded {
             Ok(loaded) => loaded,
-            Err(why) => return Ok((Said::Fault(why.clone()), json!({}))),
+            Err(why) => return Ok((Answer::Fault(why.clone()), json!({}))),
         };
         let setup = Setup {
             limits: &self.limits,
@@ -355,7 +355,7 @@ impl Witness {
         };
         let mut instance = match loaded.policy.instantiate(&setup) {
             Ok(instance) => instance,
-            Err(error) => return Ok((Said::Fault(error.to_string()), json!({}))),
+            Err(error) => return Ok((Answer::Fault(error.to_string()), json!({}))),
         };
         let (ask, metadata) = (&self.ask, letter.metadata.view());
         let room =
@@ -378,11 +378,11 @@ impl Witness {
         let log: Vec<_> = log.into_iter().map(|LogLine { text, .. }| text).collect();
         let more = json!({"view": view, "fuel": instance.fuel_used(), "log": log});
         let said = match verdict {
-            Ok(Verdict::Allow) => Said::Allow,
-            Ok(Verdict::Deny { code, message }) => Said::Deny(Code(code), message),
-            Ok(Verdict::Effects(effects)) => Said::Change(effects),
-            Err(JudgeError::View(why)) => Said::Unable(Code::RESOURCE_EXHAUSTED, why),
-            Err(JudgeError::Fault(fault)) => Said::Fault(fault.to_string()),
+            Ok(Verdict::Allow) => Answer::Allow,
+            Ok(Verdict::Deny { code, message }) => Answer::Deny(Code(code), message),
+            Ok(Verdict::Effects(effects)) => Answer::Change(effects),
+            Err(JudgeError::View(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
+            Err(JudgeError::Fault(fault)) => Answer::Fault(fault.to_string()),
             Err(JudgeError::Misuse(misuse)) => {
                 return Err(Status::new(Code::INTERNAL, misuse.to_string()));
             }
@@ -394,14 +394,14 @@ impl Witness {
     /// does.
     fn take(
         &self,
-        said: Said,
+        said: Answer,
         hook: Hook,
         (program, kinds): (&Program, Kinds<'_>),
         letter: &mut Letter,
         told_of: &mut Value,
     ) -> Option<(Code, String)> {
         let said = match said {
-            Said::Change(effects) => match self.change(program, letter, &effects) {
+            Answer::Change(effects) => match self.change(program, letter, &effects) {
                 Ok(changed) => {
                     let manifest = self.loaded.as_ref().ok().map(|l| l.policy.manifest());
                     let entry = manifest.and_then(|m| m.methods().get(self.ask.method as usize));
@@ -413,33 +413,33 @@ impl Witness {
                     }
                     return None;
                 }
-                Err(Unchanged::Policy(why)) => Said::Fault(why),
-                Err(Unchanged::Malformed(why)) => Said::Unable(Code::INVALID_ARGUMENT, why),
-                Err(Unchanged::NoRoom(why)) => Said::Unable(Code::RESOURCE_EXHAUSTED, why),
+                Err(Unchanged::Policy(why)) => Answer::Fault(why),
+                Err(Unchanged::Malformed(why)) => Answer::Unable(Code::INVALID_ARGUMENT, why),
+                Err(Unchanged::NoRoom(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
                 Err(Unchanged::Late) => {
                     let why = "the message was already on its way";
-                    Said::Unable(Code::FAILED_PRECONDITION, why.to_owned())
+                    Answer::Unable(Code::FAILED_PRECONDITION, why.to_owned())
                 }
             },
             said => said,
         };
         match said {
-            Said::Allow | Said::Change(_) => {
+            Answer::Allow | Answer::Change(_) => {
                 told_of["answer"] = "allow".into();
                 None
             }
-            Said::Deny(code, message) => {
+            Answer::Deny(code, message) => {
                 told_of["answer"] = "deny".into();
                 told_of["status"] = code.name().into();
                 told_of["why"] = message.as_str().into();
                 Some((code, message))
             }
-            Said::Fault(why) => {
+            Answer::Fault(why) => {
                 told_of["answer"] = "fault".into();
                 told_of["why"] = why.as_str().into();
                 (!self.is_open).then_some((Code::INTERNAL, why))
             }
-            Said::Unable(code, why) => {
+            Answer::Unable(code, why) => {
                 told_of["answer"] = "unable".into();
                 told_of["status"] = code.name().into();
                 told_of["why"] = why.as_str().into();

@@ -17,7 +17,6 @@
 mod admin;
 mod admission;
 mod answers;
-mod apart;
 mod asks;
 #[cfg(feature = "rdma")]
 mod by_rdma;
@@ -35,6 +34,7 @@ mod exporters;
 mod fitting;
 mod given;
 mod heaps;
+mod isolated;
 mod key_file;
 mod lifecycle;
 mod listeners;

@@ -32,7 +32,7 @@ use crate::control::schemas::BoundSchema;
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
-use tollgate_policy_chain::plan::{Ask, ForeignAsk, JsonField, MethodSteps, Patcher, Scope, Step};
+use tollgate_policy_chain::plan::{Ask, CompatInput, JsonField, MethodSteps, Patcher, Scope, Step};
 
 /// All attachments in force, and the bindings that they cover.
 #[derive(Default)]
@@ -485,7 +485,7 @@ fn foreign_of(
     method: &MethodLayout,
     hook: Hook,
     projector: &Projector,
-) -> Result<Option<Arc<ForeignAsk>>, Status> {
+) -> Result<Option<Arc<CompatInput>>, Status> {
     let manifest = policy.manifest();
     let Some(description) = manifest.foreign() else {
         return Ok(None);
@@ -511,7 +511,7 @@ fn foreign_of(
             kind: layout?.kind,
         })
     });
-    Ok(Some(Arc::new(ForeignAsk {
+    Ok(Some(Arc::new(CompatInput {
         hook,
         method: Arc::clone(programs.ok_or_else(lost)?),
         description: description.clone(),

@@ -4,10 +4,10 @@
 use tollgate_engine::chain::Which;
 
 use super::{Judge, Slot};
-use crate::apart::Asker;
 use crate::asking::Asking;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
+use crate::isolated::Asker;
 use crate::plan::{How, Installed, Place, Step};
 use crate::version::Version;
 
@@ -17,7 +17,7 @@ impl Slot {
         let is_heir = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
                 How::Kept(heir) => heir.policy().manifest().state_version().is_some(),
-                How::Apart(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
+                How::Isolated(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
             },
             _ => false,
         };

@@ -15,7 +15,7 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::control::apart::check_isolation;
+use crate::control::isolated::check_isolation;
 use crate::control::lifecycle::{Next, Plan, Seats, refused};
 use crate::control::model::{Faults, Live, Loaded, Version};
 use crate::control::policies::{Attachments, check_grants, check_relevant, granted};

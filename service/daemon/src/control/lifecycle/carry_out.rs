@@ -37,7 +37,7 @@ impl Control {
                 for heir in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
                     if let (Next::Put { version, .. }, Place::Put(running)) = heir
                         && running.inherit
-                        && matches!(running.how, How::Apart(_))
+                        && matches!(running.how, How::Isolated(_))
                     {
                         self.rehearse(attachment, runtime, version, seats).await?;
                     }

@@ -20,11 +20,11 @@ use tollgate_policy_host::limits::APART_CALLS;
 use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
-use crate::evaluation::{BatchSize, Evaluation, Said, Unable};
+use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::ids::{ProcessId, Why};
 use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
-use crate::plan::{Apart, Ask, Step};
+use crate::plan::{Ask, Isolated, Step};
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
@@ -77,7 +77,7 @@ pub(crate) enum Purpose {
         from: u32,
         to: u32,
         /// Its seat is kept until it has answered.
-        _heir: Box<Apart>,
+        _heir: Box<Isolated>,
         done: Rehearsed,
     },
 }
@@ -274,7 +274,7 @@ impl Processes {
     }
 
     /// Has a version tick.
-    pub(crate) fn tick(&mut self, apart: &Apart, slot: u32, version: u32, at: (u64, u64)) {
+    pub(crate) fn tick(&mut self, apart: &Isolated, slot: u32, version: u32, at: (u64, u64)) {
         let purpose = Purpose::Tick { slot, version };
         let order = order(apart, at, apart.call_ns());
         // What can't tick now ticks the next time.
@@ -284,8 +284,8 @@ impl Processes {
     /// Has `heir` go on from the state of a version.
     pub(crate) fn hand_over(
         &mut self,
-        (apart, from): (&Apart, u32),
-        (heir, to): (&Apart, u32),
+        (apart, from): (&Isolated, u32),
+        (heir, to): (&Isolated, u32),
         slot: u32,
         at: (u64, u64),
     ) -> Result<(), String> {
@@ -306,8 +306,8 @@ impl Processes {
     /// Has `heir` show that it could go on from the state of a version.
     pub(crate) fn rehearse(
         &mut self,
-        (apart, from): (&Apart, u32),
-        (heir, to): (Box<Apart>, u32),
+        (apart, from): (&Isolated, u32),
+        (heir, to): (Box<Isolated>, u32),
         slot: u32,
         at: (u64, u64),
         done: Rehearsed,
@@ -346,7 +346,7 @@ impl Processes {
     }
 }
 
-fn order<'a>(apart: &'a Apart, (now_ns, time_ms): (u64, u64), budget_ns: u64) -> Order<'a> {
+fn order<'a>(apart: &'a Isolated, (now_ns, time_ms): (u64, u64), budget_ns: u64) -> Order<'a> {
     Order {
         seat: &apart.seat,
         now_ns,
@@ -356,7 +356,7 @@ fn order<'a>(apart: &'a Apart, (now_ns, time_ms): (u64, u64), budget_ns: u64) ->
     }
 }
 
-impl Apart {
+impl Isolated {
     /// How long one call may take, at most.
     fn call_ns(&self) -> u64 {
         self.cpu.apart_ns.saturating_add(self.setup_ns)
@@ -433,9 +433,9 @@ impl Apart {
             evaluation.said = match shown {
                 Ok(()) => {
                     evaluation.stop(Why::Process { ticket, index });
-                    Said::Asked
+                    Decision::Asked
                 }
-                Err(_unwritten) => Said::Unshown,
+                Err(_unwritten) => Decision::Unshown,
             };
         }
         if judgement.is_empty() {
@@ -443,9 +443,9 @@ impl Apart {
         }
         if let Err(error) = judgement.post() {
             for evaluation in evaluations.iter_mut() {
-                if matches!(evaluation.said, Said::Asked) {
+                if matches!(evaluation.said, Decision::Asked) {
                     evaluation.stop = None;
-                    evaluation.said = Said::Wanted;
+                    evaluation.said = Decision::Wanted;
                 }
             }
             unasked(evaluations, &error, frees);
@@ -490,13 +490,13 @@ fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>
         evaluation.said = match (error, frees) {
             (PostError::Busy, Some(ticket)) => {
                 evaluation.stop(Why::Busy { ticket });
-                Said::Asked
+                Decision::Asked
             }
-            (PostError::Busy, None) => Said::unable(Unable::NoRoom(error.to_string())),
-            (PostError::Ended(_), _) => Said::Down,
+            (PostError::Busy, None) => Decision::unable(Unable::NoRoom(error.to_string())),
+            (PostError::Ended(_), _) => Decision::Down,
             (PostError::Misuse(misuse), _) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
-                Said::deny(Status::new(Code::INTERNAL, text))
+                Decision::deny(Status::new(Code::INTERNAL, text))
             }
         };
     }

@@ -22,7 +22,7 @@ use tollgate_shm_abi::metadata::Metadata;
 
 use crate::evaluation::{Evaluation, Unchanged};
 use crate::message::{Body, Message, Pool};
-use crate::plan::{ForeignAsk, JsonField};
+use crate::plan::{CompatInput, JsonField};
 use tollgate_jit::on_demand::LazyProjector;
 
 /// Why a message can't be shown.
@@ -57,7 +57,7 @@ impl Made {
     }
 }
 
-impl ForeignAsk {
+impl CompatInput {
     fn codec(&self) -> &Codec {
         match self.hook {
             Hook::Request => &self.method.request,
@@ -190,7 +190,7 @@ impl Evaluation {
     /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
     pub(crate) fn replace(
         &mut self,
-        ask: Option<&ForeignAsk>,
+        ask: Option<&CompatInput>,
         change: &ForeignChange,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
@@ -224,7 +224,7 @@ impl Evaluation {
 
     fn replace_body(
         &mut self,
-        ask: &ForeignAsk,
+        ask: &CompatInput,
         body: &[u8],
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {

@@ -33,7 +33,7 @@ use crate::control::state::Control;
 use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
 use tollgate_datapath::Command;
 use tollgate_policy_chain::ids::ProcessId;
-use tollgate_policy_chain::plan::{Apart, How};
+use tollgate_policy_chain::plan::{How, Isolated};
 
 /// How often the processes are checked.
 const LOOK: Duration = Duration::from_millis(200);
@@ -68,7 +68,7 @@ impl Control {
         let Some(id) = id else {
             return Ok(());
         };
-        let How::Apart(heir) = self.seated(attachment, version, seats).await? else {
+        let How::Isolated(heir) = self.seated(attachment, version, seats).await? else {
             return Ok(());
         };
         let version = version.number;
@@ -111,7 +111,7 @@ impl Control {
         let policy = loaded.policy.configured(loaded.config.as_deref());
         let policy = policy.map_err(|error| invalid(error.to_string()))?;
         let (process, seat) = self.seat(tenant, wanted).await?;
-        Ok(How::Apart(Box::new(Apart {
+        Ok(How::Isolated(Box::new(Isolated {
             process,
             seat,
             policy,
