@@ -17,7 +17,7 @@ use tollgate_telemetry::record::Span;
 use tollgate_transport_rdma::Door;
 
 use crate::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
-use crate::handover::estate::{Estate, Inventory, Resumed};
+use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::migration::{Move, Moving};
 use crate::placement::Placement;
 use crate::ports::LinkPort;
@@ -61,14 +61,14 @@ pub enum Command {
         /// Told once all runtimes stand.
         all_stand: mpsc::Receiver<()>,
         /// Takes the answer.
-        reply: Reply<Result<Estate, String>>,
+        reply: Reply<Result<HandoverState, String>>,
         /// Told that the other process goes on; dropped: it does not.
         verdict: mpsc::Receiver<()>,
     },
     /// Go on with what another process leaves, once it has ended.
     TakeOver {
         /// What the other process leaves.
-        estate: Box<Estate>,
+        estate: Box<HandoverState>,
         /// What the control plane knows of it.
         inventory: Inventory,
         /// Takes the answer.

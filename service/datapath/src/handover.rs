@@ -25,19 +25,19 @@ use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
 
-use crate::handover::estate::Estate;
+use crate::handover::transfer::HandoverState;
 use crate::limits::HAND_OVER_TIMEOUT;
 use crate::ports::{Held, Kept};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::message::Source;
 
-pub mod estate;
 mod link_forms;
 mod links;
 mod message_forms;
 mod state;
 mod taking;
 mod traced;
+pub mod transfer;
 
 /// What becomes visible once the new runtime begins.
 #[derive(Default)]
@@ -62,7 +62,11 @@ impl Runtime {
     ///
     /// # Errors
     /// Something can't be handed over, or it takes longer than until then: the applications wait meanwhile.
-    pub(crate) fn hand_over(&mut self, with_links: bool, until: Instant) -> Result<Estate, String> {
+    pub(crate) fn hand_over(
+        &mut self,
+        with_links: bool,
+        until: Instant,
+    ) -> Result<HandoverState, String> {
         let in_time = || match Instant::now() < until {
             true => Ok(()),
             false => Err(format!(
@@ -154,7 +158,7 @@ impl Runtime {
             free_links: links.free,
         };
         in_time()?;
-        Ok(Estate {
+        Ok(HandoverState {
             state: serde_json::to_vec(&state).map_err(|error| error.to_string())?,
             bytes: bytes.0,
             sessions: descriptors,

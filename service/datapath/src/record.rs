@@ -18,7 +18,9 @@ use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TraceId};
 use crate::durations::{Kind, is_error};
 use crate::limits::TRACES_SWEPT_EVERY_NS;
 use crate::runtime::Runtime;
-use crate::traces::{Toss, Traced, attributes_of, context_of, policy_key, set_parent, stage_name};
+use crate::traces::{
+    SampleDecision, Traced, attributes_of, context_of, policy_key, set_parent, stage_name,
+};
 use crate::tuning::Tap;
 use tollgate_policy_chain::evaluation::Notes;
 use tollgate_policy_chain::ids::NamedPolicy;
@@ -28,15 +30,19 @@ use tollgate_policy_chain::message::Message;
 impl Runtime {
     /// An application posts a call, with metadata or without any. `None`: nobody wants to know.
     #[inline]
-    pub(crate) fn trace_posting(&mut self, session: SessionId, has_metadata: bool) -> Option<Toss> {
+    pub(crate) fn trace_posting(
+        &mut self,
+        session: SessionId,
+        has_metadata: bool,
+    ) -> Option<SampleDecision> {
         if !self.options.tuning.telemetry.traces {
             return None;
         }
         let port = self.sessions.get(session.0)?;
         let sampling = self.options.tuning.telemetry.sampler.of(&port.who.tenant);
-        let is_hit = sampling.is_traced(None, self.traces.dice.chance());
+        let is_hit = sampling.is_traced(None, self.traces.rng.chance());
         self.traces.marshals(is_hit || has_metadata);
-        Some(Toss { sampling, is_hit })
+        Some(SampleDecision { sampling, is_hit })
     }
 
     /// That call has been accepted.
@@ -45,10 +51,10 @@ impl Runtime {
         &mut self,
         (session, handle): (SessionId, u32),
         origin: Origin,
-        toss: Option<Toss>,
+        toss: Option<SampleDecision>,
         message: &mut Message,
     ) {
-        let Some(Toss { sampling, is_hit }) = toss else {
+        let Some(SampleDecision { sampling, is_hit }) = toss else {
             return;
         };
         let came = match message.metadata.is_empty() {
@@ -84,12 +90,12 @@ impl Runtime {
         let is_local = route.is_some_and(|r| matches!(r.target, RouteTarget::Local { .. }));
         let is_carried = is_local || link.is_some_and(|link| self.carries_metadata(link));
         let peer = link.and_then(|link| self.peer_of(Origin::Link { link, call: 0 }));
-        let dice = &mut self.traces.dice;
-        let client = dice.span();
-        let server = is_local.then(|| dice.span());
+        let rng = &mut self.traces.rng;
+        let client = rng.span();
+        let server = is_local.then(|| rng.span());
         let (trace, parent, state) = match came {
             Some((context, state)) => (context.trace, Some(context.span), state),
-            None => (dice.trace(), None, "".into()),
+            None => (rng.trace(), None, "".into()),
         };
         if is_sampled {
             let next = server.unwrap_or(client);
@@ -146,7 +152,7 @@ impl Runtime {
         if !self.has_room_to_trace() {
             return;
         }
-        let server = self.traces.dice.span();
+        let server = self.traces.rng.span();
         if context.sampled {
             set_parent(metadata, server);
         }
@@ -353,8 +359,8 @@ impl Runtime {
         let turn_ns = self.now_ns;
         let tapped = tapped.then(|| self.traces.tapped.admit(MAX_TAPPED_PER_SECOND, turn_ns));
         let mut tapped = tapped.flatten();
-        let dice = &mut self.traces.dice;
-        let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(dice.trace())));
+        let rng = &mut self.traces.rng;
+        let mut traced = traced.unwrap_or_else(|| Box::new(Traced::of(rng.trace())));
         let ended_ns = match traced.events.is_empty() {
             true => self.now_ns,
             false => now_ns(),
@@ -371,7 +377,7 @@ impl Runtime {
                 Side::Client => traced.client,
                 Side::Server => traced.server,
             };
-            let span = known.unwrap_or_else(|| self.traces.dice.span());
+            let span = known.unwrap_or_else(|| self.traces.rng.span());
             first = first.or(Some((traced.trace, span)));
             if is_recorded || tapped.is_some() {
                 let span = Span {

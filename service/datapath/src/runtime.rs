@@ -9,7 +9,7 @@
 //!
 //! Invariants: one thread; no lock; nothing here blocks except that wait; one turn takes a bounded number of submissions per
 //! session and frames per link, so nobody waits for somebody else's burst; and whose tenant has had more of this thread than another that
-//! wants some sits the turn out ([`Shares`]).
+//! wants some sits the turn out ([`Scheduler`]).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -44,7 +44,7 @@ use crate::reply::Events;
 use crate::report::{
     ByteCounters, CallCounters, Doing, LinkBytes, Report, RuntimeReport, RuntimeTimes,
 };
-use crate::shares::Shares;
+use crate::scheduler::Scheduler;
 use crate::strangers::Strangers;
 use crate::target::Dial;
 use crate::traces::Traces;
@@ -115,7 +115,7 @@ pub struct Runtime {
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
-    pub(crate) shares: Shares,
+    pub(crate) shares: Scheduler,
     /// Bytes of messages that the port has brought whose turn it is.
     pub(crate) turn_bytes: usize,
     /// Reused by `judge` and `turn_parked`.
@@ -176,7 +176,7 @@ impl Runtime {
             door: polled.door().cloned(),
         };
         let tuning = &options.tuning;
-        let shares = Shares::new(tuning.scheduling);
+        let shares = Scheduler::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
         let mut engine = Engine::born(options.birth);
         engine.set_wait_target(tuning.wait_target_ns());
@@ -381,7 +381,7 @@ impl Runtime {
                 continue;
             };
             let flow = port.state.flow;
-            worked |= self.shares.sits_out(flow) || {
+            worked |= self.shares.is_throttled(flow) || {
                 let worked = self.turn_link(LinkId(key));
                 self.shares.end_turn(flow, worked)
             };
@@ -391,7 +391,7 @@ impl Runtime {
                 continue;
             };
             let flow = port.flow;
-            worked |= self.shares.sits_out(flow) || {
+            worked |= self.shares.is_throttled(flow) || {
                 let worked = self.turn_session(SessionId(key), flow);
                 self.shares.end_turn(flow, worked)
             };

@@ -78,7 +78,7 @@ pub(crate) struct Traces {
     pub(crate) tapped: Rate,
     /// The newest spans, oldest first.
     kept: VecDeque<Arc<Span>>,
-    pub(crate) dice: Dice,
+    pub(crate) rng: Dice,
     records: SyncSender<Record>,
     /// Since when a message is being marshalled; 0: of no call that may be traced.
     marshals_since_ns: u64,
@@ -98,7 +98,7 @@ impl Traces {
             lines: HashMap::default(),
             tapped: Rate::default(),
             kept: VecDeque::new(),
-            dice: Dice::random(),
+            rng: Dice::random(),
             records,
             marshals_since_ns: 0,
             swept_ns: 0,
@@ -267,7 +267,7 @@ pub(crate) fn attributes_of(
 
 /// What is known of a call before its message has been looked at.
 #[derive(Clone, Copy)]
-pub(crate) struct Toss {
+pub(crate) struct SampleDecision {
     pub(crate) sampling: Sampling,
     /// It is traced unless it has a parent, which decides.
     pub(crate) is_hit: bool,
@@ -347,7 +347,7 @@ mod tests {
         traces.note(origin, || what(1));
         let traced = Traced {
             is_sampled: true,
-            ..Traced::of(traces.dice.trace())
+            ..Traced::of(traces.rng.trace())
         };
         traces.live.insert(origin, Box::new(traced));
         for at_ns in 0..MAX_EVENTS as u64 + 3 {

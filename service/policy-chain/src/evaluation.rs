@@ -11,7 +11,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::ids::{NamedPolicy, Why};
 use crate::message::{Body, Message, Pool, Source};
-use crate::plan::{Ask, Patcher};
+use crate::plan::{Patcher, PolicyInput};
 
 /// A call that a chain is asked about.
 pub struct Evaluation {
@@ -255,7 +255,7 @@ impl Evaluation {
 
     /// Room that the view of the fields and the metadata can take at most.
     #[inline]
-    pub(crate) fn view_max(&self, ask: &Ask) -> usize {
+    pub(crate) fn view_max(&self, ask: &PolicyInput) -> usize {
         let fields = ask.projector.fixed_len() + self.message.judged().0.len();
         if ask.shown.is_empty() {
             return fields.min(VIEW_BYTES);
@@ -265,7 +265,7 @@ impl Evaluation {
 
     /// Writes what `ask` shows of the call. Returns its length.
     #[inline]
-    pub(crate) fn write_view(&self, ask: &Ask, view: &mut [u8]) -> Result<usize, Fault> {
+    pub(crate) fn write_view(&self, ask: &PolicyInput, view: &mut [u8]) -> Result<usize, Fault> {
         let (image, extents) = self.message.judged();
         let len = ask.projector.project(image, extents, view)?;
         if ask.shown.is_empty() {
@@ -381,7 +381,7 @@ pub(crate) struct BatchSize {
 impl BatchSize {
     /// The first of `evaluations`: at most `most` that are wanted, whose views fit one view's limit together.
     #[inline]
-    pub(crate) fn of_first(evaluations: &[Evaluation], ask: &Ask, most: usize) -> Self {
+    pub(crate) fn of_first(evaluations: &[Evaluation], ask: &PolicyInput, most: usize) -> Self {
         let (mut wanted, mut bytes) = (0, 0);
         for (at, evaluation) in evaluations.iter().enumerate() {
             if !evaluation.is_wanted() {

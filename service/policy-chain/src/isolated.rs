@@ -24,7 +24,7 @@ use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::ids::{ProcessId, Why};
 use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
-use crate::plan::{Ask, Isolated, Step};
+use crate::plan::{Isolated, PolicyInput, Step};
 
 /// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
@@ -120,7 +120,7 @@ pub struct Processes {
 
 /// How a version that runs apart is asked.
 pub(crate) struct Posting<'a> {
-    pub(crate) ask: &'a Ask,
+    pub(crate) ask: &'a PolicyInput,
     pub(crate) asker: Asker<'a>,
     pub(crate) hook: Hook,
     pub(crate) now_ns: u64,

@@ -24,16 +24,16 @@ pub struct Step {
     /// The attachment's [`Installed::id`].
     pub(crate) policy: u32,
     /// What the version in force is shown; `None`: it isn't asked.
-    pub stable: Option<Ask>,
+    pub stable: Option<PolicyInput>,
     /// What the version on trial is shown; `None`: it isn't asked.
-    pub candidate: Option<Ask>,
+    pub candidate: Option<PolicyInput>,
     /// Of versions that aren't in force any more, and judge the replies to what they have judged.
-    pub(crate) before: Vec<Ask>,
+    pub(crate) before: Vec<PolicyInput>,
 }
 
 impl Step {
     /// A step that asks only the versions in the two places.
-    pub fn new(policy: u32, stable: Option<Ask>, candidate: Option<Ask>) -> Self {
+    pub fn new(policy: u32, stable: Option<PolicyInput>, candidate: Option<PolicyInput>) -> Self {
         Self {
             policy,
             stable,
@@ -43,7 +43,7 @@ impl Step {
     }
 
     /// What a version is shown, wherever it is.
-    pub(crate) fn ask_of(&self, version: u32) -> Option<&Ask> {
+    pub(crate) fn input_of(&self, version: u32) -> Option<&PolicyInput> {
         let there = [&self.stable, &self.candidate].into_iter().flatten();
         let mut all = there.chain(&self.before);
         all.find(|ask| ask.version == version)
@@ -52,7 +52,7 @@ impl Step {
 
 /// What one version is shown of a message.
 #[derive(Clone)]
-pub struct Ask {
+pub struct PolicyInput {
     /// Which.
     pub version: u32,
     /// The method's index in the version's manifest.

@@ -227,7 +227,7 @@ impl Policies {
             };
             let lane = self.parked.lane_of(&tenant_of(&scope));
             place.request = self.change_chain(place.request, lane, steps.request);
-            self.carry_asks(place.reply, &mut steps.reply);
+            self.carry_inputs(place.reply, &mut steps.reply);
             place.reply = self.change_chain(place.reply, lane, steps.reply);
         }
         for id in change.remove {
@@ -344,7 +344,7 @@ impl Policies {
     }
 
     /// What versions were shown of replies that they may have to judge still.
-    fn carry_asks(&self, before: Option<ChainId>, after: &mut [Step]) {
+    fn carry_inputs(&self, before: Option<ChainId>, after: &mut [Step]) {
         let Some(before) = before.and_then(|id| self.chains.get(id.0)) else {
             return;
         };
@@ -356,7 +356,7 @@ impl Policies {
             };
             let known = [&old.stable, &old.candidate].into_iter().flatten();
             for ask in known.chain(&old.before) {
-                if slot.keeps(ask.version) && step.ask_of(ask.version).is_none() {
+                if slot.keeps(ask.version) && step.input_of(ask.version).is_none() {
                     step.before.push(ask.clone());
                 }
             }

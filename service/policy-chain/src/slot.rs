@@ -33,7 +33,7 @@ use crate::ids::Why;
 use crate::isolated::{Asker, Processes, Rehearsed, SeatAt, Words};
 use crate::limits::RETIRED_VERSIONS;
 use crate::metrics::NamedMetrics;
-use crate::plan::{Ask, CpuLimit, How, Installed, Isolated, Place, Running, Step};
+use crate::plan::{CpuLimit, How, Installed, Isolated, Place, PolicyInput, Running, Step};
 use crate::recorder::Recorder;
 use crate::version::{HandOver, Version};
 
@@ -557,7 +557,7 @@ impl Slot {
     fn settle(
         &mut self,
         (judge, number): (Judge, u32),
-        ask: &Ask,
+        ask: &PolicyInput,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {

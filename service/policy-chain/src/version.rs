@@ -22,7 +22,7 @@ use crate::ids::{AccountId, ProcessId};
 use crate::isolated::{Asker, Posting, Processes, SeatAt, Words};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
 use crate::metrics::NamedMetrics;
-use crate::plan::{Ask, CpuLimit, How, Isolated, Recipe, Running};
+use crate::plan::{CpuLimit, How, Isolated, PolicyInput, Recipe, Running};
 use crate::recorder::Recorder;
 
 const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
@@ -291,7 +291,7 @@ impl Version {
     /// any more; those that a process is asked about have stopped. Returns how it failed.
     pub(crate) fn ask_all(
         &mut self,
-        (ask, asker): (&Ask, Asker<'_>),
+        (ask, asker): (&PolicyInput, Asker<'_>),
         account: Option<AccountId>,
         mut recorder: Option<&mut Recorder>,
         asking: &mut Asking,
@@ -352,7 +352,7 @@ impl Version {
     /// One batch. A question whose view can't be written is left unshown.
     fn ask_batch(
         &mut self,
-        ask: &Ask,
+        ask: &PolicyInput,
         account: Option<AccountId>,
         recorder: Option<&mut Recorder>,
         asking: &mut Asking,
@@ -547,7 +547,7 @@ fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Decision) -> Re
 /// One batch of questions for one version.
 struct Judging<'a> {
     version: u32,
-    ask: &'a Ask,
+    ask: &'a PolicyInput,
     hook: Hook,
     time_ms: u64,
     recorder: Option<&'a mut Recorder>,

@@ -24,8 +24,8 @@ use crate::control::own_user::{is_own, own_user};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::{
-    console, descriptor_sets, ending, explain, given, lifecycle, live, origin, placing, prefetch,
-    replay, report, settings, takeover, watching,
+    console, descriptor_sets, ending, explain, given, lifecycle, metrics_json, origin, placing,
+    prefetch, replay, report, settings, takeover, watching,
 };
 use crate::limits::PROOF_BYTES;
 
@@ -129,7 +129,7 @@ pub(crate) async fn handle(
             report::answer(&done)?
         }
         RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
-        RequestBody::Metrics(_) => report::answer(&live::report(control).await?)?,
+        RequestBody::Metrics(_) => report::answer(&metrics_json::report(control).await?)?,
         RequestBody::Console(request) => {
             report::answer(&console::invite(control, actor, request)?)?
         }

@@ -20,7 +20,7 @@ use tollgate_shm_abi::messages::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::state::Control;
-use crate::control::{lifecycle, live, report, watching};
+use crate::control::{lifecycle, metrics_json, report, watching};
 use crate::limits::{CONSOLE_DENIALS, CONSOLE_RECORDS};
 
 /// The answer to `tollgate console`: a link. Starts the listener if there is none.
@@ -70,7 +70,7 @@ impl Source for Shown {
         let control = &self.0;
         let state = async {
             Ok(json!({
-                "metrics": live::report(control).await?, "status": report::status(control).await?,
+                "metrics": metrics_json::report(control).await?, "status": report::status(control).await?,
                 "audit": report::audit(control, CONSOLE_RECORDS)?, "denied": watching::denied(control, CONSOLE_DENIALS).await?,
             }))
         };

@@ -45,14 +45,14 @@ use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
 use crate::limits::MAX_EXPLAINED;
 use tollgate_policy_chain::evaluation::{Unchanged, patch_change};
-use tollgate_policy_chain::plan::{Ask, Patcher};
+use tollgate_policy_chain::plan::{Patcher, PolicyInput};
 
 /// A version that would be evaluated, with everything that its evaluation needs.
 struct Witness {
     described: Value,
     name: String,
     side: Side,
-    ask: Ask,
+    ask: PolicyInput,
     loaded: Result<Loaded, String>,
     limits: TenantLimits,
     granted: Capabilities,
@@ -217,7 +217,7 @@ fn witness(
     control: &Control,
     side: Side,
     hook: Hook,
-    (live, version, ask, trial, decides): (&Live, &Version, Ask, Option<Trial>, bool),
+    (live, version, ask, trial, decides): (&Live, &Version, PolicyInput, Option<Trial>, bool),
 ) -> Result<Witness, Status> {
     let attachment = &live.attachment;
     let (target, options) = (&attachment.target, &attachment.options);

@@ -15,7 +15,7 @@ use crate::control::reactor::{Watched, watch};
 /// The listeners, and the tasks that accept from them while they are open. Connections that arrive
 /// while they are shut wait.
 #[derive(Default)]
-pub(crate) struct Doors {
+pub(crate) struct Listeners {
     pub(super) applications: Option<Rc<AsyncFd<Watched<ControlListener>>>>,
     pub(super) peers: Option<Rc<TcpListener>>,
     accepting: RefCell<Vec<JoinHandle<()>>>,
@@ -25,12 +25,12 @@ pub(crate) struct Doors {
 /// Starts the accepting tasks.
 type Accept = Box<dyn Fn() -> Vec<JoinHandle<()>>>;
 
-impl Doors {
+impl Listeners {
     pub(super) fn new(
         applications: ControlListener,
         peers: Option<std::net::TcpListener>,
-    ) -> std::io::Result<Doors> {
-        Ok(Doors {
+    ) -> std::io::Result<Listeners> {
+        Ok(Listeners {
             applications: Some(Rc::new(watch(applications)?)),
             peers: peers.map(TcpListener::from_std).transpose()?.map(Rc::new),
             accepting: RefCell::default(),

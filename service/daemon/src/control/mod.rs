@@ -14,10 +14,11 @@
 //! One tokio thread; slow work (compiling, configuring a policy) runs on its blocking threads. The
 //! datapath never waits for the control plane.
 
+mod accepting;
 mod admin;
 mod admission;
 mod answers;
-mod asks;
+mod attachment_index;
 #[cfg(feature = "rdma")]
 mod by_rdma;
 mod child_user;
@@ -25,7 +26,6 @@ mod compile;
 mod connection;
 mod console;
 mod descriptor_sets;
-mod doors;
 mod ending;
 mod error;
 mod events;
@@ -34,12 +34,12 @@ mod exporters;
 mod fitting;
 mod given;
 mod heaps;
+mod input_cache;
 mod isolated;
 mod key_file;
 mod lifecycle;
 mod listeners;
-mod live;
-mod lives;
+mod metrics_json;
 mod misfits;
 mod model;
 mod names;

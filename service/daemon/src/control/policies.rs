@@ -24,27 +24,29 @@ use tollgate_policy_host::{
 use tollgate_schema::{MessageId, MethodLayout};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::asks::Asks;
-use crate::control::lives::Lives;
+use crate::control::attachment_index::AttachmentIndex;
+use crate::control::input_cache::Asks;
 use crate::control::misfits::{Misfit, Misfits};
 use crate::control::model::{Live, LiveBinding, Loaded, Version};
 use crate::control::schemas::BoundSchema;
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
-use tollgate_policy_chain::plan::{Ask, CompatInput, JsonField, MethodSteps, Patcher, Scope, Step};
+use tollgate_policy_chain::plan::{
+    CompatInput, JsonField, MethodSteps, Patcher, PolicyInput, Scope, Step,
+};
 
 /// All attachments in force, and the bindings that they cover.
 #[derive(Default)]
 pub(crate) struct Attachments {
-    pub(crate) live: Lives,
+    pub(crate) live: AttachmentIndex,
     pub(crate) bindings: Vec<LiveBinding>,
     /// Rises with every change; a binding that was being made notices.
     pub(crate) generation: u64,
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
     compiled: VecDeque<([u8; 32], Policy)>,
-    asks: Asks,
+    inputs: Asks,
     pub(crate) misfits: Misfits,
 }
 
@@ -307,8 +309,8 @@ impl Attachments {
             let ask = |version: &Option<Version>| match version {
                 Some(version) => {
                     let attachment = &live.attachment;
-                    let work_out = || ask_of(attachment, version, schema, method, hook);
-                    self.asks.of(
+                    let work_out = || input_of(attachment, version, schema, method, hook);
+                    self.inputs.of(
                         (attachment, version),
                         (&schema.layout.hash, &method.name),
                         hook,
@@ -344,13 +346,13 @@ impl Attachments {
 }
 
 /// The part of a message that a version reads and may change; `None`: it isn't evaluated.
-fn ask_of(
+fn input_of(
     attachment: &Attachment,
     version: &Version,
     schema: &BoundSchema,
     method: &MethodLayout,
     hook: Hook,
-) -> Result<Option<Ask>, Status> {
+) -> Result<Option<PolicyInput>, Status> {
     let layouts = &schema.layout.layouts;
     let message = match hook {
         Hook::Request => method.input,
@@ -402,7 +404,7 @@ fn ask_of(
     };
     let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
     let label = format!("the input of policy {name} for {place}");
-    Ok(Some(Ask {
+    Ok(Some(PolicyInput {
         version: version.number,
         method: index,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
@@ -457,12 +459,12 @@ fn ask_in_vain(
     message: MessageId,
     version: u32,
     (name, place): (&str, &str),
-) -> Result<Ask, Status> {
+) -> Result<PolicyInput, Status> {
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)
         .map_err(|error| Status::new(Code::INTERNAL, error.to_string()))?;
     let label = format!("the input of policy {name}, which can't run, for {place}");
-    Ok(Ask {
+    Ok(PolicyInput {
         version,
         method: 0,
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),

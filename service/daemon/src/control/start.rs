@@ -17,14 +17,14 @@ use crate::config::Config;
 use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
 use crate::control::error::{DaemonError, confined, failed};
-use crate::control::listeners::Doors;
+use crate::control::listeners::Listeners;
 use crate::control::runtimes::start_runtimes;
 use crate::control::schemas::Schemas;
 use crate::control::socket_file::{Access, SocketFile};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
 use crate::control::{
-    child_user, doors, exporters, key_file, names, origin, placing, prefetch, state_directory,
+    accepting, child_user, exporters, key_file, names, origin, placing, prefetch, state_directory,
     supervisor, takeover, telemetry, turns,
 };
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
@@ -136,8 +136,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         (None, Some(address)) => Some(listen_tcp(address)?),
         (peers, _) => peers,
     };
-    let doors = Doors::new(applications, peers);
-    let doors = doors.map_err(|error| failed("the listeners can't be watched")(&error))?;
+    let listeners = Listeners::new(applications, peers);
+    let listeners = listeners.map_err(|error| failed("the listeners can't be watched")(&error))?;
     let (events, inbox) = mpsc::unbounded_channel();
     let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
     let compiler = crate::machine_code::start()
@@ -176,8 +176,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         hurry: Notify::new(),
         admission: Admission::new(getrlimit(Resource::Nofile).current, count),
         heaps: Rc::default(),
-        listen: doors.listen(),
-        doors,
+        listen: listeners.listen(),
+        listeners,
         rdma,
         not_listening: RefCell::default(),
         program,
@@ -219,7 +219,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             socket.admit(&access);
             control.resize_as_configured().await;
         }
-        None => doors::open(&control),
+        None => accepting::open(&control),
     }
     if control.state_is_in_memory() {
         tracing::warn!(

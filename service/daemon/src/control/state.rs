@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
 use crate::control::exporters::Exporters;
-use crate::control::listeners::Doors;
+use crate::control::listeners::Listeners;
 use crate::control::packets::Socket;
 use crate::control::policies::Attachments;
 use crate::control::processes::Processes;
@@ -101,7 +101,7 @@ pub(super) struct Control {
     pub(super) hurry: Notify,
     pub(super) admission: Rc<Admission>,
     pub(super) heaps: Rc<heaps::Heaps>,
-    pub(super) doors: Doors,
+    pub(super) listeners: Listeners,
     pub(super) rdma: Rdma,
     /// Why peers aren't accepted over RDMA, if they aren't.
     pub(super) not_listening: RefCell<Option<String>>,

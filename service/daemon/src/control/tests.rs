@@ -16,7 +16,7 @@ use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
 use crate::control::compile::Compilation;
-use crate::control::listeners::Doors;
+use crate::control::listeners::Listeners;
 use crate::control::runtimes::{birth, tuning};
 use crate::control::schemas::Schemas;
 use crate::control::state::Control;
@@ -74,7 +74,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         hurry: tokio::sync::Notify::new(),
         admission: super::admission::Admission::new(None, 1),
         heaps: std::rc::Rc::default(),
-        doors: Doors::default(),
+        listeners: Listeners::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),
         not_listening: RefCell::default(),
         listen: None,

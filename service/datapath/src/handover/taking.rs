@@ -16,8 +16,8 @@ use super::state::{BindingForm, HeldForm, ParkedForm, SessionForm, State, named}
 use super::traced::TracedForm;
 use super::{Beginning, BoundAgain};
 use crate::binds::ServiceSchema;
-use crate::handover::estate::{Estate, Inventory, Resumed};
 use crate::handover::message_forms::MessageForm;
+use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::placement::note_birth;
 use crate::ports::{Held, RemoteBinding, Service, SessionPort, Who};
 use crate::runtime::Runtime;
@@ -41,7 +41,7 @@ impl Runtime {
     /// Says what can't be gone on with; the runtime is of no use then.
     pub(crate) fn take_over(
         &mut self,
-        estate: Estate,
+        estate: HandoverState,
         inventory: Inventory,
     ) -> Result<(Vec<Resumed>, Beginning), String> {
         let Inventory {

@@ -15,7 +15,7 @@ use tollgate_shm_abi::status::Code;
 use super::turns::{large_method, open_with};
 use crate::binds::ServiceSchema;
 use crate::command::{Command, Handle};
-use crate::handover::estate::{Estate, Inventory};
+use crate::handover::transfer::{HandoverState, Inventory};
 use crate::limits::HAND_OVER_TIMEOUT;
 use crate::ports::Held;
 use crate::runtime::Runtime;
@@ -261,7 +261,7 @@ fn what_no_runtime_can_have_left_is_refused() {
         let estate = old.runtime.hand_over(true, in_time()).unwrap();
         let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
         change(&mut state);
-        let estate = Estate {
+        let estate = HandoverState {
             state: serde_json::to_vec(&state).unwrap(),
             ..estate
         };

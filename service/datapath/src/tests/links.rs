@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tollgate_transport::{Event, Link, LinkConfig, LinkSetup, Role};
 
 use super::handover::in_time;
-use crate::handover::estate::{Estate, Inventory};
+use crate::handover::transfer::{HandoverState, Inventory};
 use crate::runtime::Runtime;
 
 /// A daemon without a key that trusts its host.
@@ -97,11 +97,11 @@ fn nothing() -> Inventory {
     }
 }
 
-fn changed(estate: Estate, change: impl FnOnce(&mut Value)) -> Estate {
+fn changed(estate: HandoverState, change: impl FnOnce(&mut Value)) -> HandoverState {
     let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
     change(&mut state);
     let state = serde_json::to_vec(&state).unwrap();
-    Estate { state, ..estate }
+    HandoverState { state, ..estate }
 }
 
 const NOBODY: &str = "no application of tenant acme serves p.Nobody on this host";

@@ -122,7 +122,7 @@ impl Slot {
         evaluations: &mut [Evaluation],
     ) {
         let number = version.number;
-        let Some(ask) = step.ask_of(number) else {
+        let Some(ask) = step.input_of(number) else {
             // It has nothing to say about this method.
             self.pass(evaluations);
             return self.past.keep(version.serial, version);

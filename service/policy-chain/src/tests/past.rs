@@ -10,7 +10,7 @@ use tollgate_shm_abi::wait::now_ns;
 use super::puppet::*;
 use crate::counts::ReportedPlace;
 use crate::limits::PAST_CHANGES;
-use crate::plan::{Ask, Installed, MethodSteps, Place, PolicyChange, Scope, Step};
+use crate::plan::{Installed, MethodSteps, Place, PolicyChange, PolicyInput, Scope, Step};
 
 /// One attachment, 0, and the reply's chain of the only method.
 struct Play {
@@ -24,7 +24,7 @@ impl Play {
     fn change(&mut self, installed: Installed, asked: [Option<u32>; 2]) -> u32 {
         let ask = self.rig.world.ask([true, true]);
         let [stable, candidate] = asked.map(|version| {
-            version.map(|version| Ask {
+            version.map(|version| PolicyInput {
                 version,
                 ..ask.clone()
             })

@@ -22,7 +22,8 @@ use crate::ids::AccountId;
 use crate::message::{Body, Message, Pool};
 use crate::parked::Position;
 use crate::plan::{
-    Ask, How, Installed, MethodSteps, Patcher, Place, PolicyChange, Recipe, Running, Scope, Step,
+    How, Installed, MethodSteps, Patcher, Place, PolicyChange, PolicyInput, Recipe, Running, Scope,
+    Step,
 };
 use crate::policies::Policies;
 use crate::slot::SavedState;
@@ -313,12 +314,12 @@ impl World {
     }
 
     /// How a puppet is asked, with these of its fields granted.
-    pub(super) fn ask(&self, granted: [bool; 2]) -> Ask {
+    pub(super) fn ask(&self, granted: [bool; 2]) -> PolicyInput {
         let fields = [("n", granted[0]), ("text", granted[1])];
         let projector = Projector::new_granted(&self.layouts, self.root, &fields).unwrap();
         let label = "what a puppet reads".to_owned();
         let patch = Patch::new(&self.layouts, self.root, &["n", "text"]).unwrap();
-        Ask {
+        PolicyInput {
             version: 0,
             method: 0,
             projector: Arc::new(LazyProjector::new(projector, label, &self.compiler)),

@@ -35,11 +35,11 @@
 //! Messages are JSON, one per packet, so that different versions understand each other: unknown
 //! fields are ignored, and [`FORMAT`] is the version that both must know.
 
-mod estate;
 mod predecessor;
 mod protocol;
 mod successor;
 mod taking;
+mod transfer;
 
 pub(super) use predecessor::{follow_signals, stand_in, upgrade};
 pub use protocol::ARGUMENT;

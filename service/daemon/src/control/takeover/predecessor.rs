@@ -19,7 +19,7 @@ use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
-use super::estate::{self, Standstill};
+use super::transfer::{self, Standstill};
 use crate::control::error::{DaemonError, failed};
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -90,7 +90,7 @@ async fn replace(
     };
     let prepared = begun.elapsed();
     // From here on either the successor serves, or this process again.
-    control.doors.shut();
+    control.listeners.shut();
     held.gone = true;
     if control.config().state.is_some() {
         control.store.let_go();
@@ -262,7 +262,7 @@ impl Control {
     /// Serves again after a failed hand-over.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
         let resumed = self.store.resume(self.config().state.as_deref());
-        self.doors.open();
+        self.listeners.open();
         resumed.map(drop).map_err(|error| {
             tracing::error!(
                 "the store can't be opened again after a failed upgrade, so nothing can be changed: {error}"
@@ -339,8 +339,8 @@ impl Successor {
             tells_supervisor: true,
             is_filtered: true,
         };
-        let mut fds = control.doors.descriptors().map_err(internal)?;
-        let (schemas, offered) = estate::schemas(control, &HashSet::new())?;
+        let mut fds = control.listeners.descriptors().map_err(internal)?;
+        let (schemas, offered) = transfer::schemas(control, &HashSet::new())?;
         let first = fds.len().min(1);
         fds.splice(first..first, [copy, schemas]);
         let heard = async {

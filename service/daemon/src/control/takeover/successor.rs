@@ -13,7 +13,7 @@ use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 
 use crate::config::Config;
-use crate::control::doors;
+use crate::control::accepting;
 use crate::control::error::{DaemonError, failed};
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer};
@@ -30,7 +30,7 @@ pub(crate) struct Predecessor {
 }
 
 /// What the predecessor hands over before the datapath.
-pub(crate) struct Estate {
+pub(crate) struct HandoverState {
     pub(crate) store: Store,
     pub(crate) applications: ControlListener,
     pub(crate) peers: Option<TcpListener>,
@@ -76,7 +76,7 @@ impl Predecessor {
     }
 
     /// The predecessor's offer, if it matches the configuration.
-    pub(crate) async fn estate(&self, config: &Config) -> Result<Estate, DaemonError> {
+    pub(crate) async fn estate(&self, config: &Config) -> Result<HandoverState, DaemonError> {
         let wrong = |why: &str| {
             let text =
                 format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");
@@ -110,7 +110,7 @@ impl Predecessor {
         let peers = fds.next().filter(|_| listens_there(config, &offer));
         let _first = self.offer.set(offer);
         let _first = self.schemas.set(schemas);
-        Ok(Estate {
+        Ok(HandoverState {
             store,
             applications: ControlListener::from(applications),
             peers: peers.map(TcpListener::from),
@@ -158,7 +158,7 @@ impl Predecessor {
             _ => return Err(lost("didn't let go")),
         }
         beginning.begin(control);
-        doors::open(control);
+        accepting::open(control);
         // If the predecessor has just ended, this process serves anyway.
         let _said = self.channel.say(&Message::Serving, &[]).await;
         self.record(control);

@@ -13,14 +13,14 @@ use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
 use crate::control::model::LiveBinding;
 use crate::control::state::Control;
-use crate::control::takeover::estate::{BindingLeft, InventoryLeft, Set, attached, read};
 use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
+use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
 use crate::control::turns::Turn;
 use crate::control::{connection, descriptor_sets};
 use crate::limits::ESTATE_BYTES;
 use tollgate_datapath::binds::ServiceSchema;
 use tollgate_datapath::command::Command;
-use tollgate_datapath::handover::estate::{Estate, Inventory, Resumed};
+use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Interns the schemas that [`schemas`] has sent.
@@ -37,7 +37,7 @@ pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), St
 /// The messages received so far.
 #[derive(Default)]
 pub(super) struct Heard {
-    estates: HashMap<usize, Estate>,
+    estates: HashMap<usize, HandoverState>,
     sessions: Vec<(SessionLeft, OwnedFd)>,
     strangers: Vec<OwnedFd>,
 }
@@ -64,7 +64,7 @@ impl Heard {
                     return Err(lacks());
                 };
                 let read = |fd| blob_read(fd, ESTATE_BYTES).map_err(|error| error.to_string());
-                let estate = Estate {
+                let estate = HandoverState {
                     state: read(state)?,
                     bytes: read(bytes)?,
                     sessions: Vec::new(),

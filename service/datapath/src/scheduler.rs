@@ -19,7 +19,7 @@ use crate::tuning::Scheduling;
 const IDLE_PER_LOOK: u32 = 8;
 
 /// One flow per tenant of this runtime, and a stopwatch.
-pub(crate) struct Shares {
+pub(crate) struct Scheduler {
     scheduling: Scheduling,
     schedule: Schedule,
     by_tenant: HashMap<Arc<str>, FlowId>,
@@ -32,7 +32,7 @@ pub(crate) struct Shares {
     pub(crate) shared_until_ns: u64,
 }
 
-impl Shares {
+impl Scheduler {
     pub(crate) fn new(scheduling: Scheduling) -> Self {
         let mut schedule = Schedule::default();
         let strangers = schedule.add();
@@ -90,7 +90,7 @@ impl Shares {
 
     /// Whether a port of this flow has no turn in this round, because others are behind. Then there is to be another round.
     #[inline]
-    pub(crate) fn sits_out(&mut self, flow: FlowId) -> bool {
+    pub(crate) fn is_throttled(&mut self, flow: FlowId) -> bool {
         self.scheduling == Scheduling::Fair && self.schedule.sits_out(flow)
     }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     /// A round in which these have something to do.
-    fn round(shares: &mut Shares, busy: &[FlowId]) {
+    fn round(shares: &mut Scheduler, busy: &[FlowId]) {
         shares.begin_round();
         for &flow in busy {
             shares.end_turn(flow, true);
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn turns_are_short_for_a_while_after_tenants_have_met() {
-        let mut shares = Shares::new(Scheduling::Fair);
+        let mut shares = Scheduler::new(Scheduling::Fair);
         let [a, b] = ["a", "b"].map(|tenant| shares.of(&tenant.into()));
         round(&mut shares, &[a]);
         round(&mut shares, &[a, b]);
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn nobody_sits_out_for_what_it_had_by_other_rules() {
-        let mut shares = Shares::new(Scheduling::RoundRobin);
+        let mut shares = Scheduler::new(Scheduling::RoundRobin);
         let [a, b] = ["a", "b"].map(|tenant| shares.of(&tenant.into()));
         shares.begin_round();
         std::thread::sleep(SHARED_FOR);
@@ -189,26 +189,26 @@ mod tests {
         shares.end_turn(b, true);
         shares.set_scheduling(Scheduling::Fair);
         shares.begin_round();
-        assert!(!shares.sits_out(a) && !shares.sits_out(b));
+        assert!(!shares.is_throttled(a) && !shares.is_throttled(b));
         // As if its turn had begun so long ago; the machine may keep the other from ending its own.
         shares.lap_ns -= 10_000_000_000;
         shares.end_turn(a, true);
         shares.end_turn(b, true);
         shares.begin_round();
-        assert!(shares.sits_out(a), "for what it has by these");
+        assert!(shares.is_throttled(a), "for what it has by these");
         shares.set_scheduling(Scheduling::RoundRobin);
-        assert!(!shares.sits_out(a));
+        assert!(!shares.is_throttled(a));
     }
 
     #[test]
     fn round_robin_knows_no_shares() {
-        let mut shares = Shares::new(Scheduling::RoundRobin);
+        let mut shares = Scheduler::new(Scheduling::RoundRobin);
         let [a, b] = ["a", "b"].map(|tenant| shares.of(&tenant.into()));
         round(&mut shares, &[a, b]);
         std::thread::sleep(SHARED_FOR);
         shares.end_turn(a, true);
         round(&mut shares, &[b]);
-        assert!(!shares.sits_out(a));
+        assert!(!shares.is_throttled(a));
         assert_eq!(shares.bytes_per_turn(), usize::MAX);
         assert_eq!(shares.bytes_per_look(), usize::MAX);
         let had = |tenant: &str| {

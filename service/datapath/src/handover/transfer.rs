@@ -10,7 +10,7 @@ use crate::binds::ServiceSchema;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// What a runtime leaves to the one that takes over.
-pub struct Estate {
+pub struct HandoverState {
     /// A runtime's state (`handover/state.rs`), in JSON.
     pub state: Vec<u8>,
     /// The messages that it refers to.
@@ -31,7 +31,7 @@ pub struct Resumed {
     pub heap_bytes: u64,
 }
 
-/// What the control plane of the new process has of what an [`Estate`] names.
+/// What the control plane of the new process has of what an [`HandoverState`] names.
 pub struct Inventory {
     /// By hash.
     pub schemas: Arc<HashMap<[u8; 32], Arc<ServiceSchema>>>,

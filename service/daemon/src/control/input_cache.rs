@@ -15,7 +15,7 @@ use tollgate_policy_host::Hook;
 
 use crate::control::model::{Loaded, Version};
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
-use tollgate_policy_chain::plan::Ask;
+use tollgate_policy_chain::plan::PolicyInput;
 
 /// The sources of an input. Module and configuration are part of the key: a tenant that was removed
 /// and added again numbers its versions from the beginning.
@@ -75,7 +75,7 @@ impl Key {
 
 /// Inputs for a method's request and reply. `None`: not known yet; `Some(None)`: the policy isn't
 /// evaluated there.
-type Known = [Option<Option<Ask>>; 2];
+type Known = [Option<Option<PolicyInput>>; 2];
 
 /// Inputs by method, for at most [`KEPT_ASKS`] versions; the oldest entry is dropped first.
 #[derive(Default)]
@@ -88,8 +88,8 @@ impl Asks {
         (attachment, version): (&Attachment, &Version),
         (schema, method): (&[u8; 32], &str),
         hook: Hook,
-        work_out: impl FnOnce() -> Result<Option<Ask>, Status>,
-    ) -> Result<Option<Ask>, Status> {
+        work_out: impl FnOnce() -> Result<Option<PolicyInput>, Status>,
+    ) -> Result<Option<PolicyInput>, Status> {
         let Ok(loaded) = &version.loaded else {
             return work_out();
         };
@@ -166,21 +166,21 @@ mod tests {
     }
 
     /// Whether the input is missing in the cache.
-    fn is_news(asks: &Asks, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
+    fn is_news(inputs: &Asks, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
         let mut news = false;
         let work_out = || {
             news = true;
             Ok(None)
         };
-        assert!(asks.of(of, (schema, "m"), hook, work_out).is_ok());
+        assert!(inputs.of(of, (schema, "m"), hook, work_out).is_ok());
         news
     }
 
     #[test]
     fn what_a_version_is_shown_is_worked_out_once_for_all_that_it_follows_from() {
-        let (asks, attachment, version) = (Asks::default(), attachment(), version(1));
+        let (inputs, attachment, version) = (Asks::default(), attachment(), version(1));
         let is_news = |attachment: &Attachment, version: &Version, schema, hook| {
-            is_news(&asks, (attachment, version), schema, hook)
+            is_news(&inputs, (attachment, version), schema, hook)
         };
         for is_first in [true, false] {
             assert_eq!(
@@ -211,11 +211,11 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
-        let (asks, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
+        let (inputs, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
         // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
-            &asks,
+            &inputs,
             (&attachment, &version),
             &SCHEMA,
             Hook::Request
@@ -224,7 +224,7 @@ mod tests {
         for number in 0..=KEPT_ASKS_PER_OWNER as u32 {
             version.number = number;
             assert!(is_news(
-                &asks,
+                &inputs,
                 (&attachment, &version),
                 &SCHEMA,
                 Hook::Request
@@ -232,14 +232,14 @@ mod tests {
         }
         version.number = 1;
         assert!(!is_news(
-            &asks,
+            &inputs,
             (&attachment, &version),
             &SCHEMA,
             Hook::Request
         ));
         version.number = 0;
         assert!(is_news(
-            &asks,
+            &inputs,
             (&attachment, &version),
             &SCHEMA,
             Hook::Request
@@ -247,13 +247,13 @@ mod tests {
         attachment.target.tenant = "other".into();
         version.number = 0;
         let is_news = |attachment: &Attachment| {
-            is_news(&asks, (attachment, &version), &SCHEMA, Hook::Request)
+            is_news(&inputs, (attachment, &version), &SCHEMA, Hook::Request)
         };
         assert!(!is_news(&attachment));
         for k in 0..KEPT_ASKS {
             attachment.target.tenant = format!("t{k}").as_str().into();
             assert!(is_news(&attachment));
         }
-        assert_eq!(asks.0.borrow().len(), KEPT_ASKS);
+        assert_eq!(inputs.0.borrow().len(), KEPT_ASKS);
     }
 }

@@ -10,14 +10,14 @@ use crate::control::model::Live;
 
 /// All attachments in force, by id.
 #[derive(Default)]
-pub(crate) struct Lives {
+pub(crate) struct AttachmentIndex {
     all: Slots<Live>,
     /// Ids by the tenant of their target, which may be [`ALL`]. The target of a live attachment
     /// never changes.
     by_tenant: HashMap<String, Vec<u32>>,
 }
 
-impl Lives {
+impl AttachmentIndex {
     /// Returns `None` and adds nothing if the table is full.
     pub(crate) fn insert(&mut self, live: Live) -> Option<u32> {
         let tenant = live.attachment.target.tenant.clone();

@@ -24,7 +24,7 @@ use crate::control::state::Control;
 use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
 use crate::limits::ESTATE_BYTES;
 use tollgate_datapath::Command;
-use tollgate_datapath::handover::estate::Estate;
+use tollgate_datapath::handover::transfer::HandoverState;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::control) struct BindingLeft {
@@ -102,7 +102,7 @@ pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, St
 /// A datapath that stands still until it learns that another process goes on, or until this is
 /// dropped.
 pub(super) struct Standstill {
-    estates: Vec<Estate>,
+    estates: Vec<HandoverState>,
     verdicts: Vec<mpsc::Sender<()>>,
 }
 
