@@ -213,7 +213,7 @@ pub const TAKE_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State and messages, in bytes, that one runtime hands over. Above what the runtime's limits let
 /// it hold. 1 GiB.
-pub const ESTATE_BYTES: usize = 1 << 30;
+pub const HANDOVER_BYTES: usize = 1 << 30;
 
 /// How long a successor waits for the offer.
 pub const OFFER_TIMEOUT: Duration = Duration::from_secs(10);

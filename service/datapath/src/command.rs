@@ -68,7 +68,7 @@ pub enum Command {
     /// Go on with what another process leaves, once it has ended.
     TakeOver {
         /// What the other process leaves.
-        estate: Box<HandoverState>,
+        handover_state: Box<HandoverState>,
         /// What the control plane knows of it.
         inventory: Inventory,
         /// Takes the answer.
@@ -182,14 +182,14 @@ pub enum Command {
         /// The line to it.
         channel: Box<Channel>,
     },
-    /// Whether the version in force could hand its state over to `heir`, which is thrown away; an error says why not.
+    /// Whether the version in force could hand its state over to `successor`, which is thrown away; an error says why not.
     Rehearse {
         /// The attachment, or the process.
         id: u32,
         /// The version.
         version: u32,
         /// The version that would go on.
-        heir: Box<Isolated>,
+        successor: Box<Isolated>,
         /// Told once it is in force.
         done: Reply<Result<(), String>>,
     },

@@ -260,11 +260,11 @@ impl Runtime {
         let (Some(peer), Some(tenant)) = (&port.state.dialled, &port.state.tenant) else {
             return false;
         };
-        let heir = self.link_to(tenant, peer);
-        let heir = heir.and_then(|heir| self.links.get(heir.0));
-        let has_all = heir.is_none_or(|heir| {
-            let mut bound = heir.state.outbound.iter();
-            heir.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
+        let successor = self.link_to(tenant, peer);
+        let successor = successor.and_then(|successor| self.links.get(successor.0));
+        let has_all = successor.is_none_or(|successor| {
+            let mut bound = successor.state.outbound.iter();
+            successor.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
         });
         let compares = || {
             let mut bindings = self.bindings.iter();
@@ -361,7 +361,7 @@ impl Runtime {
             );
             if let Some(asked) = binding.asked.take() {
                 self.bindings.remove(key);
-                let _asker_gone = asked.send(Err(status));
+                let _ = asked.send(Err(status));
             } else {
                 wanted = true;
                 self.route_binding(key, |_| RouteTarget::Broken(status.clone()));

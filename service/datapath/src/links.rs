@@ -178,7 +178,7 @@ impl Runtime {
         let first_handle = match added {
             Ok(first) => first,
             Err(status) => {
-                let _asker_gone = asked.send(Err(status));
+                let _ = asked.send(Err(status));
                 return;
             }
         };
@@ -309,7 +309,7 @@ impl Runtime {
             refused,
         };
         if let Some(asked) = binding.asked.take() {
-            let _asker_gone = asked.send(Ok(BindOutcome::Bound(bound)));
+            let _ = asked.send(Ok(BindOutcome::Bound(bound)));
         }
     }
 
@@ -322,7 +322,7 @@ impl Runtime {
         match binding.asked.take() {
             Some(asked) => {
                 self.bindings.remove(key);
-                let _asker_gone = asked.send(Err(status));
+                let _ = asked.send(Err(status));
             }
             None => {
                 let pause = longer(binding.retry_pause);

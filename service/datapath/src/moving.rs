@@ -336,7 +336,7 @@ impl Runtime {
             still_ns: now_ns().saturating_sub(began_ns),
         };
         if let Some(reply) = order.reply {
-            let _asker_gone = reply.send(Ok(moved));
+            let _ = reply.send(Ok(moved));
         }
     }
 

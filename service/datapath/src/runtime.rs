@@ -465,21 +465,21 @@ impl Runtime {
                 }
                 // Links that others had found to be of a tenant of this one's: none follows.
                 self.take_commands();
-                let estate = self.hand_over(with_links, until);
-                let is_whole = estate.is_ok();
+                let handover_state = self.hand_over(with_links, until);
+                let is_whole = handover_state.is_ok();
                 // Nothing happens here until the other process has taken over, or won't.
-                if reply.send(estate).is_ok() && is_whole && verdict.recv().is_ok() {
+                if reply.send(handover_state).is_ok() && is_whole && verdict.recv().is_ok() {
                     self.leave();
                     self.stopping = true;
                 }
             }
             Command::TakeOver {
-                estate,
+                handover_state,
                 inventory,
                 reply,
                 begins,
             } => {
-                let (answer, beginning) = match self.take_over(*estate, inventory) {
+                let (answer, beginning) = match self.take_over(*handover_state, inventory) {
                     Ok((resumed, beginning)) => (Ok(resumed), Some(beginning)),
                     Err(why) => (Err(why), None),
                 };
@@ -495,7 +495,7 @@ impl Runtime {
             }
             Command::Drain { session, reply } => {
                 self.engine.drain_session(session);
-                let _asker_gone = reply.send(());
+                let _ = reply.send(());
             }
             Command::CloseSession { session } => self.close_session(session),
             Command::Bind {
@@ -526,7 +526,7 @@ impl Runtime {
                     self.engine
                         .serve(service, session, bound.first_handle, label);
                 }
-                let _asker_gone = done.send(());
+                let _ = done.send(());
             }
             Command::Accept { stream, unseen } => {
                 self.accept(stream);
@@ -544,26 +544,26 @@ impl Runtime {
             Command::Absorb { moving } => self.absorb(moving),
             Command::Retire { map, reply } => {
                 self.retire(*map);
-                let _asker_gone = reply.send(self.measured_report());
+                let _ = reply.send(self.measured_report());
                 self.stopping = true;
             }
             Command::Place { map, done } => {
                 self.placed(*map);
-                let _asker_gone = done.send(());
+                let _ = done.send(());
             }
             Command::Rehearse {
                 id,
                 version,
-                heir,
+                successor,
                 done,
             } => {
                 let done = Box::new(|could| drop(done.send(could)));
-                self.policies.rehearse(id, (heir, version), done);
+                self.policies.rehearse(id, (successor, version), done);
                 self.pass_on_events();
             }
             Command::Policies { change, done } => {
                 let applied = self.apply(change);
-                let _asker_gone = done.send(applied);
+                let _ = done.send(applied);
             }
             Command::Tune {
                 tuning,
@@ -573,19 +573,19 @@ impl Runtime {
             } => {
                 self.tune(*tuning);
                 self.policies.limit_cpu(&of, cpu);
-                let _asker_gone = done.send(());
+                let _ = done.send(());
             }
             Command::Recorded { id, reply } => {
-                let _asker_gone = reply.send(self.policies.recorded(id));
+                let _ = reply.send(self.policies.recorded(id));
             }
             Command::KeptSpans { reply } => {
-                let _asker_gone = reply.send(self.traces.kept());
+                let _ = reply.send(self.traces.kept());
             }
             Command::Report { reply } => {
-                let _asker_gone = reply.send(self.report());
+                let _ = reply.send(self.report());
             }
             Command::Measure { reply } => {
-                let _asker_gone = reply.send(self.measured_report());
+                let _ = reply.send(self.measured_report());
             }
             Command::Stop => self.stopping = true,
         }

@@ -120,8 +120,7 @@ impl Runtime {
         reply: Asker,
     ) {
         let Some(port) = self.sessions.get(session.0) else {
-            let _asker_gone =
-                reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
+            let _ = reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
             return;
         };
         if port.handles.len() + schema.methods.len() > MAX_METHODS_PER_SESSION {
@@ -130,7 +129,7 @@ impl Runtime {
                 port.handles.len(),
                 schema.methods.len()
             );
-            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            let _ = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
             return;
         }
         let tenant = Arc::clone(&port.who.tenant);
@@ -141,25 +140,25 @@ impl Runtime {
                  {MAX_METHODS_PER_TENANT}: sessions that end make room",
                 schema.methods.len()
             );
-            let _asker_gone = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
+            let _ = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
             return;
         }
         if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
-            let _asker_gone = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
+            let _ = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
             return;
         }
         match bind {
             BindAs::Server => {
                 let bound = self.bind_server(session, &tenant, schema, chains);
-                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
+                let _ = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Across { service, matches } => {
                 let bound = self.bind_across((session, &tenant), schema, chains, service, &matches);
-                let _asker_gone = reply.send(bound.map(BindOutcome::Bound));
+                let _ = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Client { peer: None } => {
                 let bound = self.bind_local(session, &tenant, schema, chains);
-                let _asker_gone = reply.send(bound);
+                let _ = reply.send(bound);
             }
             BindAs::Client { peer: Some(peer) } => {
                 self.bind_remote(session, tenant, schema, chains, peer, reply)

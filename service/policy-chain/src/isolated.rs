@@ -70,14 +70,14 @@ pub(crate) enum Purpose {
         slot: u32,
         from: u32,
         to: u32,
-        heir: SeatId,
+        successor: SeatId,
     },
     Rehearse {
         slot: u32,
         from: u32,
         to: u32,
         /// Its seat is kept until it has answered.
-        _heir: Box<Isolated>,
+        _successor: Box<Isolated>,
         done: Rehearsed,
     },
 }
@@ -281,11 +281,11 @@ impl Processes {
         let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
     }
 
-    /// Has `heir` go on from the state of a version.
+    /// Has `successor` go on from the state of a version.
     pub(crate) fn hand_over(
         &mut self,
         (apart, from): (&Isolated, u32),
-        (heir, to): (&Isolated, u32),
+        (successor, to): (&Isolated, u32),
         slot: u32,
         at: (u64, u64),
     ) -> Result<(), String> {
@@ -294,37 +294,37 @@ impl Processes {
             slot,
             from,
             to,
-            heir: heir.seat.id(),
+            successor: successor.seat.id(),
         };
-        let order = order(apart, at, apart.handover_ns + heir.handover_ns);
+        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
         let posted = self.post(apart.process, purpose, |channel| {
-            channel.hand_over(order, &heir.seat, format)
+            channel.hand_over(order, &successor.seat, format)
         });
         posted.map_err(|error| error.to_string())
     }
 
-    /// Has `heir` show that it could go on from the state of a version.
+    /// Has `successor` show that it could go on from the state of a version.
     pub(crate) fn rehearse(
         &mut self,
         (apart, from): (&Isolated, u32),
-        (heir, to): (Box<Isolated>, u32),
+        (successor, to): (Box<Isolated>, u32),
         slot: u32,
         at: (u64, u64),
         done: Rehearsed,
     ) {
         let format = apart.policy.manifest().state_version().unwrap_or(0);
-        let order = order(apart, at, apart.handover_ns + heir.handover_ns);
+        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
         let Some(line) = self.lines.get_mut(&apart.process) else {
             return;
         };
-        if let Err(error) = line.channel.hand_over(order, &heir.seat, format) {
+        if let Err(error) = line.channel.hand_over(order, &successor.seat, format) {
             return done(Err(error.to_string()));
         }
         let purpose = Purpose::Rehearse {
             slot,
             from,
             to,
-            _heir: heir,
+            _successor: successor,
             done,
         };
         line.under_way.push_back((self.next_ticket, purpose));

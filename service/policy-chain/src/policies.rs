@@ -817,8 +817,8 @@ impl Policies {
         &mut self.processes
     }
 
-    /// Asks the version in force whether it could hand its state over to `heir`.
-    pub fn rehearse(&mut self, id: u32, heir: (Box<Isolated>, u32), done: Rehearsed) {
+    /// Asks the version in force whether it could hand its state over to `successor`.
+    pub fn rehearse(&mut self, id: u32, successor: (Box<Isolated>, u32), done: Rehearsed) {
         let mut meter = meter(
             &self.clock,
             self.fuel_time,
@@ -826,7 +826,7 @@ impl Policies {
             &mut self.events,
         );
         match self.installed.get_mut(id) {
-            Some(slot) => slot.rehearse(heir, done, &mut meter, &mut self.processes),
+            Some(slot) => slot.rehearse(successor, done, &mut meter, &mut self.processes),
             None => {
                 done(Ok(()));
             }
@@ -958,19 +958,22 @@ impl Policies {
                 done(could);
                 None
             }
-            Purpose::HandOver { to, heir, .. } => {
-                let heir = SeatAt { seat: heir, ..from };
+            Purpose::HandOver { to, successor, .. } => {
+                let successor = SeatAt {
+                    seat: successor,
+                    ..from
+                };
                 match (slot, &outcome) {
                     (Some(slot), Outcome::Failed(reason)) => {
                         slot.seat_failed(from, reason, &mut meter);
                         let text = format!("version {number} can't save its state: {reason}");
-                        slot.seat_failed(heir, &text, &mut meter);
+                        slot.seat_failed(successor, &text, &mut meter);
                     }
                     (Some(slot), Outcome::HeirFailed(reason)) => {
                         let text = format!(
                             "version {to} can't go on from the state of version {number}: {reason}"
                         );
-                        slot.seat_failed(heir, &text, &mut meter);
+                        slot.seat_failed(successor, &text, &mut meter);
                     }
                     _ => {}
                 }

@@ -155,9 +155,9 @@ impl Slot {
                 continue;
             };
             let handed = match how {
-                How::Kept(heir) => stable.hand_over(heir, self.account, meter),
-                How::Isolated(heir) => {
-                    stable.hand_over_apart((heir, *version), self.id, meter, processes)
+                How::Kept(successor) => stable.hand_over(successor, self.account, meter),
+                How::Isolated(successor) => {
+                    stable.hand_over_apart((successor, *version), self.id, meter, processes)
                 }
                 How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
             };
@@ -216,10 +216,10 @@ impl Slot {
         format!("policy {to} can't go on from the state of {from}: {why}")
     }
 
-    /// Asks the version in force whether it could hand its state over to `heir`, which is in a process.
+    /// Asks the version in force whether it could hand its state over to `successor`, which is in a process.
     pub(crate) fn rehearse(
         &self,
-        heir: (Box<Isolated>, u32),
+        successor: (Box<Isolated>, u32),
         done: Rehearsed,
         meter: &mut Meter,
         processes: &mut Processes,
@@ -230,8 +230,8 @@ impl Slot {
             .as_ref()
             .and_then(|stable| Some((stable.apart()?, stable.number)))
         {
-            Some(from) if from.0.process == heir.0.process => {
-                processes.rehearse(from, heir, self.id, at, done);
+            Some(from) if from.0.process == successor.0.process => {
+                processes.rehearse(from, successor, self.id, at, done);
             }
             _ => {
                 done(Ok(()));
@@ -264,7 +264,7 @@ impl Slot {
     /// Changes the places, with which `era` begins. The caller has asked [`refusal_of`](Self::refusal_of) before.
     pub(crate) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
         let before = self.regime();
-        self.note_heirs(&installed, era);
+        self.note_successors(&installed, era);
         self.label = installed.label;
         self.party = installed.party;
         self.account = account;

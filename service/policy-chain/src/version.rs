@@ -440,24 +440,24 @@ impl Version {
         self.tick_due_ns
     }
 
-    /// Gives `heir` the state that this version would go on with. The error ends the heir; a fault of this version's own is a fault
+    /// Gives `successor` the state that this version would go on with. The error ends the heir; a fault of this version's own is a fault
     /// as any other, and told besides.
     pub(crate) fn hand_over(
         &mut self,
-        heir: &mut Instance,
+        successor: &mut Instance,
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Result<(), HandOver> {
         if let Body::Isolated(apart) = &self.body {
-            return hands_nothing(&apart.policy, heir.policy());
+            return hands_nothing(&apart.policy, successor.policy());
         }
         let saved = self.save(account, meter).map_err(HandOver::Save)?;
-        let heirs_own = heir.policy().manifest().state_version();
+        let heirs_own = successor.policy().manifest().state_version();
         let (Some((format, saved)), Some(_)) = (saved, heirs_own) else {
             return Ok(());
         };
-        let restored = heir.restore(format, &saved);
-        meter.charge(account, heir.fuel_used());
+        let restored = successor.restore(format, &saved);
+        meter.charge(account, successor.fuel_used());
         restored.map_err(|fault| HandOver::Restore(fault.to_string()))
     }
 
@@ -507,20 +507,20 @@ fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
 }
 
 impl Version {
-    /// Orders that `heir` goes on from the state of this version. Whether that worked is known later: then the heir fails.
+    /// Orders that `successor` goes on from the state of this version. Whether that worked is known later: then the heir fails.
     pub(crate) fn hand_over_apart(
         &self,
-        heir: (&Isolated, u32),
+        successor: (&Isolated, u32),
         slot: u32,
         meter: &Meter,
         processes: &mut Processes,
     ) -> Result<(), HandOver> {
         match &self.body {
-            Body::Kept(instance) => hands_nothing(instance.policy(), &heir.0.policy),
-            Body::Isolated(apart) if apart.process == heir.0.process => {
+            Body::Kept(instance) => hands_nothing(instance.policy(), &successor.0.policy),
+            Body::Isolated(apart) if apart.process == successor.0.process => {
                 let at = (meter.watch.now_ns(), meter.time_ms);
                 processes
-                    .hand_over((apart, self.number), heir, slot, at)
+                    .hand_over((apart, self.number), successor, slot, at)
                     .map_err(HandOver::Restore)
             }
             // The process of this one is gone, and what it held with it.

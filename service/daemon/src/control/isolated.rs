@@ -68,14 +68,14 @@ impl Control {
         let Some(id) = id else {
             return Ok(());
         };
-        let How::Isolated(heir) = self.seated(attachment, version, seats).await? else {
+        let How::Isolated(successor) = self.seated(attachment, version, seats).await? else {
             return Ok(());
         };
         let version = version.number;
         let rehearsed = self.ask(runtime, |done| Command::Rehearse {
             id,
             version,
-            heir,
+            successor,
             done,
         });
         let rehearsed = rehearsed.await?;
@@ -306,7 +306,7 @@ async fn take_seat(
     let (reply, seated) = oneshot::channel();
     let thread = std::thread::Builder::new().name("seat".to_owned());
     let asking = thread.spawn(move || {
-        let _asker_gone = reply.send(process.seat(&wanted.seating()));
+        let _ = reply.send(process.seat(&wanted.seating()));
     });
     asking.map_err(|error| failed(&error))?;
     seated.await.map_err(|error| failed(&error))

@@ -73,12 +73,15 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let program = program.map_err(|error| failed("this program has no path")(&error))?;
     let (opening, listeners) = match predecessor {
         Some(predecessor) => {
-            let estate = predecessor.estate(&config).await?;
+            let handover_state = predecessor.handover_state(&config).await?;
             if !predecessor.is_filtered() {
                 forbid_system_calls();
             }
-            let listeners = (estate.applications, estate.peers);
-            (Opening::Done(Box::new(estate.store)), Some(listeners))
+            let listeners = (handover_state.applications, handover_state.peers);
+            (
+                Opening::Done(Box::new(handover_state.store)),
+                Some(listeners),
+            )
         }
         None => {
             forbid_system_calls();

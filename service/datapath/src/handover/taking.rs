@@ -41,7 +41,7 @@ impl Runtime {
     /// Says what can't be gone on with; the runtime is of no use then.
     pub(crate) fn take_over(
         &mut self,
-        estate: HandoverState,
+        handover_state: HandoverState,
         inventory: Inventory,
     ) -> Result<(Vec<Resumed>, Beginning), String> {
         let Inventory {
@@ -49,9 +49,9 @@ impl Runtime {
             chains,
             policies,
         } = inventory;
-        let state = serde_json::from_slice::<State>(&estate.state);
+        let state = serde_json::from_slice::<State>(&handover_state.state);
         let mut state = state.map_err(|error| format!("the state can't be read: {error}"))?;
-        let bytes = &estate.bytes[..];
+        let bytes = &handover_state.bytes[..];
         let of_hash = |hash: &[u8; 32]| {
             let schema = schemas.get(hash).map(Arc::clone);
             schema.ok_or_else(|| format!("no schema was handed over with hash {:02x?}", &hash[..4]))
@@ -62,7 +62,7 @@ impl Runtime {
                 schema: of_hash(&service.schema)?,
             });
         }
-        let mut descriptors: HashMap<_, _> = estate.sessions.into_iter().collect();
+        let mut descriptors: HashMap<_, _> = handover_state.sessions.into_iter().collect();
         let (mut ports, mut resumed) = (Vec::new(), Vec::new());
         for session in state.sessions {
             let fds = descriptors.remove(&session.id).unwrap_or_default();
@@ -121,7 +121,13 @@ impl Runtime {
         self.park_again(state.parked, bytes, &renamed)?;
         beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
         let keys: Vec<u32> = beginning.bindings.iter().map(|bound| bound.key).collect();
-        self.resume_links(state.links, &state.free_links, estate.links, bytes, &keys)?;
+        self.resume_links(
+            state.links,
+            &state.free_links,
+            handover_state.links,
+            bytes,
+            &keys,
+        )?;
         let links = &self.links;
         beginning.links.retain(|link| links.get(link.0).is_none());
         Ok((resumed, beginning))

@@ -138,10 +138,10 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     port.held.push_back(waits);
     // One is in the ring when the runtime stops, and one comes while it stands still.
     old.call(2);
-    let estate = old.runtime.hand_over(true, in_time()).unwrap();
+    let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(3);
     let (mut new, _new_handle) = Runtime::idle();
-    let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
+    let (resumed, beginning) = new.take_over(handover_state, old.inventory()).unwrap();
     assert_eq!(
         heard(&mut old.app, MIN_HEAP_BYTES),
         (vec![1], 1),
@@ -168,14 +168,14 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
 #[test]
 fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
     let mut old = Old::new(FEATURE_HEAPS);
-    let estate = old.runtime.hand_over(true, in_time()).unwrap();
+    let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(4);
     let (mut new, handle) = Runtime::idle();
     let (reply, answer) = super::reply();
     let (begin, begins) = mpsc::channel();
     drop(begin);
     handle.send(Command::TakeOver {
-        estate: Box::new(estate),
+        handover_state: Box::new(handover_state),
         inventory: old.inventory(),
         reply,
         begins,
@@ -192,10 +192,10 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
 fn an_application_that_cannot_follow_to_another_heap_is_not_handed_over() {
     let mut old = Old::new(0);
     let key = old.runtime.sessions.iter().next().unwrap().0;
-    let estate = old.runtime.hand_over(true, in_time()).unwrap();
-    assert!(estate.sessions.is_empty());
+    let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
+    assert!(handover_state.sessions.is_empty());
     let (mut new, _handle) = Runtime::idle();
-    let (resumed, beginning) = new.take_over(estate, old.inventory()).unwrap();
+    let (resumed, beginning) = new.take_over(handover_state, old.inventory()).unwrap();
     assert!(resumed.is_empty());
     new.begin(beginning);
     assert_eq!(new.sessions.len(), 0);
@@ -258,15 +258,15 @@ fn what_no_runtime_can_have_left_is_refused() {
     ];
     for (sentence, change) in changes {
         let mut old = Old::new(FEATURE_HEAPS);
-        let estate = old.runtime.hand_over(true, in_time()).unwrap();
-        let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
+        let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
+        let mut state: Value = serde_json::from_slice(&handover_state.state).unwrap();
         change(&mut state);
-        let estate = HandoverState {
+        let handover_state = HandoverState {
             state: serde_json::to_vec(&state).unwrap(),
-            ..estate
+            ..handover_state
         };
         let (mut new, _handle) = Runtime::idle();
-        let refused = new.take_over(estate, old.inventory());
+        let refused = new.take_over(handover_state, old.inventory());
         let Err(why) = refused else {
             panic!("{sentence}: taken over");
         };

@@ -97,11 +97,14 @@ fn nothing() -> Inventory {
     }
 }
 
-fn changed(estate: HandoverState, change: impl FnOnce(&mut Value)) -> HandoverState {
-    let mut state: Value = serde_json::from_slice(&estate.state).unwrap();
+fn changed(handover_state: HandoverState, change: impl FnOnce(&mut Value)) -> HandoverState {
+    let mut state: Value = serde_json::from_slice(&handover_state.state).unwrap();
     change(&mut state);
     let state = serde_json::to_vec(&state).unwrap();
-    HandoverState { state, ..estate }
+    HandoverState {
+        state,
+        ..handover_state
+    }
 }
 
 const NOBODY: &str = "no application of tenant acme serves p.Nobody on this host";
@@ -123,11 +126,11 @@ fn the_rest_of_a_frame_reaches_the_next_runtime() {
             old.poll_wakes(Some(std::time::Duration::from_millis(1)));
             old.turn();
         }
-        let estate = old.hand_over(true, in_time()).unwrap();
+        let handover_state = old.hand_over(true, in_time()).unwrap();
         // What comes while nobody reads isn't lost.
         peer.say(usize::MAX);
         let (mut new, _new_handle) = Runtime::idle();
-        let (_, beginning) = new.take_over(estate, nothing()).unwrap();
+        let (_, beginning) = new.take_over(handover_state, nothing()).unwrap();
         old.leave();
         drop(old);
         new.begin(beginning);
@@ -147,9 +150,9 @@ fn the_old_runtime_can_go_on_with_what_it_has_left() {
     let mut peer = Peer::ready(&mut old);
     peer.bind(1);
     peer.say(50);
-    let estate = old.hand_over(true, in_time()).unwrap();
+    let handover_state = old.hand_over(true, in_time()).unwrap();
     let (mut new, _new_handle) = Runtime::idle();
-    new.take_over(estate, nothing()).unwrap();
+    new.take_over(handover_state, nothing()).unwrap();
     drop(new);
     peer.say(usize::MAX);
     assert_eq!(peer.hear(&mut old), NOBODY);
@@ -166,13 +169,13 @@ fn a_link_that_cannot_go_on_ends_alone() {
         let (mut old, _handle) = Runtime::idle();
         let (mut lost, mut kept) = (Peer::ready(&mut old), Peer::ready(&mut old));
         let key = old.links.iter().next().unwrap().0;
-        let estate = old.hand_over(with_links, in_time()).unwrap();
-        let estate = match with_links {
-            true => changed(estate, unknown),
-            false => estate,
+        let handover_state = old.hand_over(with_links, in_time()).unwrap();
+        let handover_state = match with_links {
+            true => changed(handover_state, unknown),
+            false => handover_state,
         };
         let (mut new, _new_handle) = Runtime::idle();
-        let (_, beginning) = new.take_over(estate, nothing()).unwrap();
+        let (_, beginning) = new.take_over(handover_state, nothing()).unwrap();
         old.leave();
         drop(old);
         new.begin(beginning);
@@ -218,9 +221,9 @@ fn links_that_no_runtime_can_have_left_are_refused() {
     for (sentence, change) in changes {
         let (mut old, _handle) = Runtime::idle();
         let mut peer = Peer::ready(&mut old);
-        let estate = changed(old.hand_over(true, in_time()).unwrap(), change);
+        let handover_state = changed(old.hand_over(true, in_time()).unwrap(), change);
         let (mut new, _new_handle) = Runtime::idle();
-        let Err(why) = new.take_over(estate, nothing()) else {
+        let Err(why) = new.take_over(handover_state, nothing()) else {
             panic!("{sentence}: taken over");
         };
         assert!(why.contains(sentence), "{sentence}: {why}");

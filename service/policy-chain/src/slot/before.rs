@@ -13,10 +13,10 @@ use crate::version::Version;
 
 impl Slot {
     /// Notes whether the stable has given its state away, or has all of its own again.
-    pub(super) fn note_heirs(&mut self, installed: &Installed, era: u32) {
+    pub(super) fn note_successors(&mut self, installed: &Installed, era: u32) {
         let is_heir = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
-                How::Kept(heir) => heir.policy().manifest().state_version().is_some(),
+                How::Kept(successor) => successor.policy().manifest().state_version().is_some(),
                 How::Isolated(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
             },
             _ => false,

@@ -8,8 +8,8 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::{
-    ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, heir, installed, kept,
-    put, read_view, ticking, with_fuel,
+    ALL, Act, CANT_RESTORE, CANT_SAVE, Fate, Rig, SAVES_ALL, code, fresh, installed, kept, put,
+    read_view, successor, ticking, with_fuel,
 };
 use crate::counts::ReportedPlace;
 use crate::events::PolicyEvent;
@@ -98,7 +98,7 @@ fn state_is_handed_over_and_promotion_moves_the_instance() {
     let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
     assert_eq!([next(&mut rig), next(&mut rig)], [1, 2]);
     let upgrade = Installed {
-        candidate: heir(2, kept(Act::Count, 0)),
+        candidate: successor(2, kept(Act::Count, 0)),
         trial: ALL,
         ..installed(0)
     };
@@ -144,7 +144,7 @@ fn a_hand_over_that_fails_changes_nothing() {
             ..installed(1)
         }];
         let refuses = Installed {
-            stable: heir(2, kept(Act::Count, CANT_RESTORE)),
+            stable: successor(2, kept(Act::Count, CANT_RESTORE)),
             ..installed(0)
         };
         change.insert(at, refuses);
@@ -218,7 +218,7 @@ fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
     rig.apply(vec![only(0, kept(Act::Allow, CANT_SAVE))])
         .unwrap();
     let upgrade = || Installed {
-        stable: heir(2, kept(Act::Allow, 0)),
+        stable: successor(2, kept(Act::Allow, 0)),
         ..installed(0)
     };
     let error = rig.apply(vec![upgrade()]).unwrap_err();
@@ -606,7 +606,7 @@ fn every_call_meets_exactly_one_version_however_often_it_is_swapped() {
     for swap in 0..1_000u64 {
         let version = 1 + (swap % 3) as u32;
         let change = Installed {
-            stable: heir(version, kept(Act::Count, 0)),
+            stable: successor(version, kept(Act::Count, 0)),
             ..installed(0)
         };
         rig.apply(vec![change]).unwrap();

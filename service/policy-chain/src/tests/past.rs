@@ -121,7 +121,7 @@ fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
 fn who_has_no_state_gives_none_away() {
     let mut play = Play::new();
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
-    play.replace(2, heir(2, kept(Act::Deny, 9)));
+    play.replace(2, successor(2, kept(Act::Deny, 9)));
     assert_eq!(play.denial(first), Some(8));
 }
 
@@ -131,14 +131,14 @@ fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
     for (puppet, who) in [(kept as fn(Act, u8) -> _, 9), (stateless_replies, 8)] {
         let mut play = Play::new();
         let first = play.replace(1, put(1, puppet(Act::Deny, 8)));
-        play.replace(2, heir(2, puppet(Act::Deny, 9)));
+        play.replace(2, successor(2, puppet(Act::Deny, 9)));
         assert_eq!(play.denial(first), Some(who));
     }
     // What it judged afterwards is its own.
     let mut play = Play::new();
     let before = play.replace(1, put(1, kept(Act::Deny, 8)));
     let trial = Some(Trial::Canary(1));
-    let during = play.try_beside(1, 2, heir(2, kept(Act::Deny, 9)), trial);
+    let during = play.try_beside(1, 2, successor(2, kept(Act::Deny, 9)), trial);
     play.promote(2);
     let key = (0..).find(|key| decider(trial, CallKey::from_wire(*key), 0) == Which::Stable);
     let [before, during] = [before, during].map(|era| play.denials(era, key.into_iter())[0]);

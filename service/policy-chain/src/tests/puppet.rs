@@ -235,7 +235,7 @@ pub(super) fn put(version: u32, how: How) -> Place {
     })
 }
 
-pub(super) fn heir(version: u32, how: How) -> Place {
+pub(super) fn successor(version: u32, how: How) -> Place {
     Place::Put(Running {
         version,
         how,

@@ -34,8 +34,8 @@ impl Control {
                 let (attachment, seats) = (&plan.attachment, &mut seats);
                 let stable = self.place(attachment, &plan.stable, seats).await?;
                 let candidate = self.place(attachment, &plan.candidate, seats).await?;
-                for heir in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
-                    if let (Next::Put { version, .. }, Place::Put(running)) = heir
+                for successor in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
+                    if let (Next::Put { version, .. }, Place::Put(running)) = successor
                         && running.inherit
                         && matches!(running.how, How::Isolated(_))
                     {

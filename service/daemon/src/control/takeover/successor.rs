@@ -76,7 +76,10 @@ impl Predecessor {
     }
 
     /// The predecessor's offer, if it matches the configuration.
-    pub(crate) async fn estate(&self, config: &Config) -> Result<HandoverState, DaemonError> {
+    pub(crate) async fn handover_state(
+        &self,
+        config: &Config,
+    ) -> Result<HandoverState, DaemonError> {
         let wrong = |why: &str| {
             let text =
                 format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");

@@ -17,7 +17,7 @@ use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
 use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
 use crate::control::turns::Turn;
 use crate::control::{connection, descriptor_sets};
-use crate::limits::ESTATE_BYTES;
+use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::binds::ServiceSchema;
 use tollgate_datapath::command::Command;
 use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
@@ -37,7 +37,7 @@ pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), St
 /// The messages received so far.
 #[derive(Default)]
 pub(super) struct Heard {
-    estates: HashMap<usize, HandoverState>,
+    handover_states: HashMap<usize, HandoverState>,
     sessions: Vec<(SessionLeft, OwnedFd)>,
     strangers: Vec<OwnedFd>,
 }
@@ -63,28 +63,28 @@ impl Heard {
                 let [state, bytes] = &fds[..] else {
                     return Err(lacks());
                 };
-                let read = |fd| blob_read(fd, ESTATE_BYTES).map_err(|error| error.to_string());
-                let estate = HandoverState {
+                let read = |fd| blob_read(fd, HANDOVER_BYTES).map_err(|error| error.to_string());
+                let handover_state = HandoverState {
                     state: read(state)?,
                     bytes: read(bytes)?,
                     sessions: Vec::new(),
                     links: Vec::new(),
                 };
-                self.estates.insert(index, estate);
+                self.handover_states.insert(index, handover_state);
             }
             Message::Session(left) => {
                 let mut fds = fds.drain(..);
                 let socket = fds.next().ok_or_else(lacks)?;
-                let estate = self.estates.get_mut(&left.runtime);
-                let estate = estate.ok_or("a session came before its runtime")?;
-                estate.sessions.push((left.session, fds.collect()));
+                let handover_state = self.handover_states.get_mut(&left.runtime);
+                let handover_state = handover_state.ok_or("a session came before its runtime")?;
+                handover_state.sessions.push((left.session, fds.collect()));
                 self.sessions.push((left, socket));
             }
             Message::Link(left) => {
                 let socket = fds.pop().ok_or_else(lacks)?;
-                let estate = self.estates.get_mut(&left.runtime);
-                let estate = estate.ok_or("a link came before its runtime")?;
-                estate.links.push((left.link, socket));
+                let handover_state = self.handover_states.get_mut(&left.runtime);
+                let handover_state = handover_state.ok_or("a link came before its runtime")?;
+                handover_state.links.push((left.link, socket));
             }
             Message::Stranger => self.strangers.append(fds),
             Message::All => return Ok(true),
@@ -122,7 +122,7 @@ impl Heard {
         let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
         for runtime in 0..control.runtimes() {
-            let Some(estate) = self.estates.remove(&runtime) else {
+            let Some(handover_state) = self.handover_states.remove(&runtime) else {
                 return Err(format!("it didn't hand over runtime {runtime}"));
             };
             let (sender, its) = mpsc::channel();
@@ -133,7 +133,7 @@ impl Heard {
                 policies: Arc::clone(&policies),
             };
             answers.push(control.begin(runtime, |reply| Command::TakeOver {
-                estate: Box::new(estate),
+                handover_state: Box::new(handover_state),
                 inventory,
                 reply,
                 begins: its,

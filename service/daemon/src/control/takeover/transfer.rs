@@ -22,7 +22,7 @@ use tollgate_shm_abi::blob::{blob_create, blob_read};
 use crate::control::refusals::internal;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
-use crate::limits::ESTATE_BYTES;
+use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::Command;
 use tollgate_datapath::handover::transfer::HandoverState;
 
@@ -95,14 +95,14 @@ fn blob(value: &impl Serialize) -> Result<OwnedFd, Status> {
 }
 
 pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, String> {
-    let json = blob_read(blob, ESTATE_BYTES).map_err(|error| error.to_string())?;
+    let json = blob_read(blob, HANDOVER_BYTES).map_err(|error| error.to_string())?;
     serde_json::from_slice(&json).map_err(|error| format!("it sent an unexpected message: {error}"))
 }
 
 /// A datapath that stands still until it learns that another process goes on, or until this is
 /// dropped.
 pub(super) struct Standstill {
-    estates: Vec<HandoverState>,
+    handover_states: Vec<HandoverState>,
     verdicts: Vec<mpsc::Sender<()>>,
 }
 
@@ -137,11 +137,14 @@ impl Standstill {
         for sender in all_stand {
             let _it_answers_or_has_ended = sender.send(());
         }
-        let mut estates = Vec::with_capacity(answers.len());
+        let mut handover_states = Vec::with_capacity(answers.len());
         for answer in answers {
-            estates.push(control.answered(answer).await?.map_err(internal)?);
+            handover_states.push(control.answered(answer).await?.map_err(internal)?);
         }
-        Ok(Standstill { estates, verdicts })
+        Ok(Standstill {
+            handover_states,
+            verdicts,
+        })
     }
 
     /// Sends everything.
@@ -153,12 +156,12 @@ impl Standstill {
     ) -> Result<(), String> {
         let text = |error: Status| error.message.into_owned();
         let system = |error: std::io::Error| error.to_string();
-        for (index, estate) in self.estates.drain(..).enumerate() {
-            let state = blob_create(&estate.state).map_err(|errno| errno.to_string())?;
-            let bytes = blob_create(&estate.bytes).map_err(|errno| errno.to_string())?;
+        for (index, handover_state) in self.handover_states.drain(..).enumerate() {
+            let state = blob_create(&handover_state.state).map_err(|errno| errno.to_string())?;
+            let bytes = blob_create(&handover_state.bytes).map_err(|errno| errno.to_string())?;
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
-            for (session, lent) in estate.sessions {
+            for (session, lent) in handover_state.sessions {
                 let (left, socket) = {
                     let sessions = control.sessions.borrow();
                     // Its connection has ended: nobody would notice the end of its application.
@@ -181,7 +184,7 @@ impl Standstill {
                     .say(&Message::Session(left), &borrowed(&fds))
                     .await?;
             }
-            for (link, socket) in estate.links {
+            for (link, socket) in handover_state.links {
                 let left = LinkLeft {
                     runtime: index,
                     link,
