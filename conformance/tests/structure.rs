@@ -158,6 +158,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         &[
             "tollgate-jit",
             "tollgate-marshal",
+            "tollgate-policy-chain",
             "tollgate-policy-host",
             "tollgate-schema",
             "tollgate-shm-abi",

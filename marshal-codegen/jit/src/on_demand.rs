@@ -324,6 +324,11 @@ impl LazyProjector {
         }
     }
 
+    /// The projector, for a use that isn't worth compiling it.
+    pub fn projector(&self) -> &Projector {
+        &self.projector
+    }
+
     /// The fault of a message that doesn't fit into its view.
     pub fn too_large(&self) -> Fault {
         self.projector.projection().fault(FaultCode::ViewTooLarge)

@@ -1,20 +1,18 @@
 //! A method's message as a policy gets it: from JSON to a block, a view, a changed block, and back.
 //!
-//! Projection and patch are the daemon's code.
+//! Projection and patch are the daemon's code: [`Sample`].
 
 use std::sync::Arc;
 
 use serde_json::Value as Json;
 use tollgate_jit::Projector;
-use tollgate_marshal::limits::MAX_VIEW;
-use tollgate_marshal::{Change, NewValue, Patch, Program, Projection, interpreter};
-use tollgate_policy_host::{
-    Effects, FieldChange, Hook, Manifest, ShownKeys, Value, changed_metadata,
-};
+use tollgate_marshal::{Patch, Program, Projection};
+use tollgate_policy_chain::plan::Patcher;
+use tollgate_policy_chain::sample::Sample;
+use tollgate_policy_host::{Effects, Hook, Manifest, ShownKeys};
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::{Layouts, MessageId, Schema};
-use tollgate_shm_abi::metadata::MetadataBuf;
 
 use crate::cases::Grant;
 use crate::{Case, DeskError};
@@ -34,20 +32,9 @@ pub(crate) struct Asked {
 pub(crate) struct Entry {
     /// The method's index for `judge`.
     pub(crate) method: u32,
-    projector: Projector,
-    patch: Patch,
+    pub(crate) projector: Projector,
+    patcher: Patcher,
     shown: ShownKeys,
-    /// The metadata keys that the policy may change.
-    keys: Vec<String>,
-}
-
-/// A policy's input: a message's block, and the call's metadata.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The block.
-    pub block: Vec<u8>,
-    /// The call's metadata.
-    pub metadata: MetadataBuf,
 }
 
 impl Asked {
@@ -99,7 +86,7 @@ impl Asked {
 
 impl Entry {
     fn new(
-        layouts: &Layouts,
+        layouts: &Arc<Layouts>,
         id: MessageId,
         manifest: &Manifest,
         grant: &Grant,
@@ -138,16 +125,13 @@ impl Entry {
         Ok(Some(Entry {
             method: index,
             projector,
-            patch,
+            patcher: Patcher {
+                patch,
+                keys: method.metadata_changes(case.hook).to_vec(),
+                layouts: Arc::clone(layouts),
+            },
             shown,
-            keys: method.metadata_changes(case.hook).to_vec(),
         }))
-    }
-
-    /// Largest size of a message's view.
-    pub(crate) fn view_max(&self, message: &Message) -> usize {
-        let fixed = self.projector.projection().fixed_len();
-        (fixed + message.block.len() + message.metadata.as_bytes().len()).min(MAX_VIEW)
     }
 }
 
@@ -156,57 +140,20 @@ impl Asked {
     pub(crate) fn project(
         &self,
         entry: &Entry,
-        message: &Message,
+        message: &Sample,
         view: &mut [u8],
     ) -> Result<usize, String> {
-        let written = entry.projector.project(&message.block, &[], view);
-        let len = written.map_err(|fault| self.program.explain(&fault))?;
-        let shown = entry.shown.write(message.metadata.view(), view, len);
-        shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())
+        message.write_view(&entry.projector, &entry.shown, &self.program, view)
     }
 
     /// The message with a policy's changes, or why they can't be applied.
     pub(crate) fn change(
         &self,
         entry: &Entry,
-        message: &Message,
+        message: &Sample,
         effects: &Effects,
-    ) -> Result<Message, String> {
-        let metadata = changed_metadata(message.metadata.view(), &entry.keys, &effects.metadata);
-        let metadata = metadata.map_err(|error| error.to_string())?;
-        let block = match effects.fields.is_empty() {
-            true => message.block.clone(),
-            false => self.patch(entry, &message.block, &effects.fields)?,
-        };
-        Ok(Message { block, metadata })
-    }
-
-    fn patch(
-        &self,
-        entry: &Entry,
-        block: &[u8],
-        changes: &[FieldChange],
-    ) -> Result<Vec<u8>, String> {
-        let changes: Vec<_> = changes
-            .iter()
-            .map(|change| Change {
-                field: change.field,
-                value: match &change.value {
-                    Value::Clear => NewValue::Clear,
-                    Value::Bits(bits) => NewValue::Bits(*bits),
-                    Value::Bytes(bytes) => NewValue::Bytes(bytes),
-                },
-            })
-            .collect();
-        let mut out = Vec::new();
-        let (layouts, len) = (&self.layouts, block.len());
-        let patched = entry
-            .patch
-            .apply(layouts, block, len, &[], &changes, &mut out)
-            .map_err(|error| error.to_string())?;
-        // Checked as by a receiver: a patch with another result is a bug of this project.
-        let accepted = interpreter::accept(&self.program, &mut out, patched.inline_len);
-        accepted.map_err(|fault| self.program.explain(&fault))?;
-        Ok(out)
+    ) -> Result<Sample, String> {
+        let changed = message.changed(Some(&entry.patcher), &self.program, effects);
+        changed.map_err(|unchanged| unchanged.reason().to_owned())
     }
 }

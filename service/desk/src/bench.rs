@@ -10,11 +10,12 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tollgate_policy_chain::sample::Sample;
 use tollgate_policy_host::{BatchError, Hook, Instance, JudgeError, Rate};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::text::escape;
 
-use crate::asked::{Asked, Message};
+use crate::asked::Asked;
 use crate::cases::Setting;
 use crate::inspect::Module;
 use crate::limits::{BATCH, ROUND, ROUNDS};
@@ -80,11 +81,11 @@ pub fn bench_cases<'a>(
         let Some(entry) = &asked.entry else {
             continue;
         };
-        let message = Message {
+        let message = Sample {
             block: asked.block(&case.message).map_err(|e| case.error(e))?,
             metadata: case.metadata.clone(),
         };
-        let mut view = vec![0; entry.view_max(&message)];
+        let mut view = vec![0; message.view_max(&entry.projector)];
         let len = asked.project(entry, &message, &mut view);
         view.truncate(len.map_err(|e| case.error(e))?);
         subjects.push(Subject {

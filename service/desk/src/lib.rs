@@ -24,12 +24,13 @@ pub mod limits;
 mod session;
 mod test;
 
-pub use asked::Message;
 pub use bench::{Bench, Measured, Spread, bench, bench_cases};
 pub use cases::{Case, Cases, Expect, Grant, Setting};
 pub use error::DeskError;
 pub use inspect::Module;
 pub use session::{Change, Seen};
 pub use test::{Difference, Outcome, Report, test};
+/// A message and its metadata, as a case gives it and as a policy changes it.
+pub use tollgate_policy_chain::sample::Sample;
 /// Descriptions of modules for foreign ABIs.
 pub use tollgate_policy_host::{LoadError, foreign};

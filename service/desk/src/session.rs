@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use tollgate_policy_chain::sample::Sample;
 use tollgate_policy_host::{
     Capabilities, Instance, JudgeError, LogLine, Policy, Rate, Setup, SharedState, StateLimits,
     TenantLimits, Verdict,
@@ -13,7 +14,7 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use crate::DeskError;
-use crate::asked::{Asked, Entry, Message};
+use crate::asked::{Asked, Entry};
 use crate::cases::{Grant, Setting};
 
 /// A policy with its configuration, grants and state, and an instance if there is one.
@@ -52,7 +53,7 @@ pub enum Seen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The message and the metadata, changed or not.
-    pub message: Message,
+    pub message: Sample,
     /// The call's delay in microseconds.
     pub delay_us: u32,
     /// Its priority, if the policy set one.
@@ -124,13 +125,13 @@ impl<'a> Session<'a> {
         &mut self,
         asked: &Asked,
         entry: &Entry,
-        message: &Message,
+        message: &Sample,
     ) -> Result<Judged, DeskError> {
         if self.fresh {
             self.instance = None;
         }
         let instance = self.instance()?;
-        let max = entry.view_max(message);
+        let max = message.view_max(&entry.projector);
         let verdict = instance.judge(asked.hook, entry.method, max, |view| {
             asked.project(entry, message, view)
         });

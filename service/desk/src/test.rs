@@ -5,13 +5,14 @@ use std::collections::hash_map::Entry;
 use std::fmt;
 
 use serde_json::json;
+use tollgate_policy_chain::sample::Sample;
 use tollgate_policy_host::{Hook, LogLine, Policy, Rate};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text::escape;
 
-use crate::asked::{Asked, Message};
+use crate::asked::Asked;
 use crate::session::{Change, Session};
 use crate::{Case, Cases, DeskError, Expect, Seen};
 
@@ -111,7 +112,7 @@ fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
 fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, DeskError> {
     let key = case.hook.name();
     let block = asked.block(&case.message);
-    let message = Message {
+    let message = Sample {
         block: block.map_err(|reason| case.error(format!("{key}: {reason}")))?,
         metadata: case.metadata.clone(),
     };

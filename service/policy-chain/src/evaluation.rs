@@ -313,9 +313,7 @@ impl Evaluation {
             return Ok(());
         }
         let Some(patcher) = patcher else {
-            return Err(Unchanged::Policy(
-                "it changes a message of which it declares no changes".to_owned(),
-            ));
+            return Err(Unchanged::undeclared());
         };
         let metadata = match &effects.metadata[..] {
             [] => None,
@@ -419,8 +417,22 @@ pub enum Unchanged {
 }
 
 impl Unchanged {
+    /// The version changes what its manifest doesn't say that it changes.
+    pub(crate) fn undeclared() -> Unchanged {
+        let why = "it changes a message of which it declares no changes";
+        Unchanged::Policy(why.to_owned())
+    }
+
+    /// The reason, as a sentence about the policy.
+    pub fn reason(&self) -> &str {
+        match self {
+            Unchanged::Policy(why) | Unchanged::NoRoom(why) | Unchanged::Malformed(why) => why,
+            Unchanged::Late => "the message was already on its way",
+        }
+    }
+
     /// A patch that couldn't be made.
-    pub fn of_patch(error: PatchError) -> Unchanged {
+    pub(crate) fn of_patch(error: PatchError) -> Unchanged {
         match error {
             PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
             _ => Unchanged::Policy(error.to_string()),
@@ -428,7 +440,7 @@ impl Unchanged {
     }
 
     /// Metadata that couldn't be changed.
-    pub fn of_metadata(error: MetadataError) -> Unchanged {
+    pub(crate) fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
                 Unchanged::NoRoom(error.to_string())
@@ -439,7 +451,7 @@ impl Unchanged {
 }
 
 /// A change as the patch takes it.
-pub fn patch_change(change: &FieldChange) -> Change<'_> {
+pub(crate) fn patch_change(change: &FieldChange) -> Change<'_> {
     let value = match &change.value {
         Value::Clear => NewValue::Clear,
         Value::Bits(bits) => NewValue::Bits(*bits),

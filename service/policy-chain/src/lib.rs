@@ -28,6 +28,7 @@ pub mod plan;
 pub mod policies;
 pub mod pool;
 mod recorder;
+pub mod sample;
 pub mod slot;
 mod stopwatch;
 #[cfg(test)]

@@ -19,11 +19,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tollgate_control::{Isolation, OnFault, Side, Trial};
 use tollgate_engine::Status;
-use tollgate_marshal::limits::MAX_VIEW;
-use tollgate_marshal::{Program, interpreter};
+use tollgate_marshal::Program;
 use tollgate_policy_host::{
     Capabilities, Effects, Hook, JudgeError, LogLine, Setup, TenantLimits, Verdict,
-    changed_metadata,
 };
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::spelling::did_you_mean;
@@ -44,8 +42,9 @@ use crate::control::state::Control;
 use crate::control::turns::Turn;
 use crate::control::watching::{no_method, no_tenant};
 use crate::limits::MAX_EXPLAINED;
-use tollgate_policy_chain::evaluation::{Unchanged, patch_change};
-use tollgate_policy_chain::plan::{Patcher, PolicyInput};
+use tollgate_policy_chain::evaluation::Unchanged;
+use tollgate_policy_chain::plan::PolicyInput;
+use tollgate_policy_chain::sample::Sample;
 
 /// A version that would be evaluated, with everything that its evaluation needs.
 struct Witness {
@@ -63,12 +62,6 @@ struct Witness {
     is_open: bool,
     /// Why it can't be evaluated here.
     unasked: Option<&'static str>,
-}
-
-/// A message on its way through a chain.
-struct Letter {
-    block: Vec<u8>,
-    metadata: MetadataBuf,
 }
 
 /// A version's answer.
@@ -140,7 +133,7 @@ pub(super) async fn explain(
     let operators = Turn::operators();
     let asked = operators.apart(move || {
         let block = block(&schema, id, &json)?;
-        interrogate(&schema, (hook, id), Letter { block, metadata }, witnesses)
+        interrogate(&schema, (hook, id), Sample { block, metadata }, witnesses)
     });
     Ok(merged(head, asked.await??))
 }
@@ -301,7 +294,7 @@ fn block(schema: &BoundSchema, id: MessageId, json: &[u8]) -> Result<Vec<u8>, St
 fn interrogate(
     schema: &BoundSchema,
     (hook, id): (Hook, MessageId),
-    mut letter: Letter,
+    mut sample: Sample,
     witnesses: Vec<Witness>,
 ) -> Result<Value, Status> {
     let program = Program::new(&schema.layout.layouts, id);
@@ -318,9 +311,9 @@ fn interrogate(
             told_of["answer"] = "unasked".into();
             told_of["why"] = "the call ended at an earlier policy".into();
         } else {
-            let (said, more) = witness.ask(hook, message, &letter)?;
+            let (said, more) = witness.ask(hook, message, &sample)?;
             told_of = merged(told_of, more);
-            if let Some(why) = witness.take(said, hook, message, &mut letter, &mut told_of)
+            if let Some(why) = witness.take(said, hook, message, &mut sample, &mut told_of)
                 && witness.decides
             {
                 let (code, message) = why;
@@ -341,7 +334,7 @@ impl Witness {
         &self,
         hook: Hook,
         (program, kinds): (&Program, Kinds<'_>),
-        letter: &Letter,
+        sample: &Sample,
     ) -> Result<(Answer, Value), Status> {
         let loaded = match &self.loaded {
             Ok(loaded) => loaded,
@@ -357,15 +350,10 @@ impl Witness {
             Ok(instance) => instance,
             Err(error) => return Ok((Answer::Fault(error.to_string()), json!({}))),
         };
-        let (ask, metadata) = (&self.ask, letter.metadata.view());
-        let room =
-            ask.projector.fixed_len() + letter.block.len() + letter.metadata.as_bytes().len();
+        let (ask, projector) = (&self.ask, self.ask.projector.projector());
         let mut view = Vec::new();
-        let verdict = instance.judge(hook, ask.method, room.min(MAX_VIEW), |out| {
-            let written = ask.projector.project(&letter.block, &[], out);
-            let len = written.map_err(|fault| program.explain(&fault))?;
-            let shown = ask.shown.write(metadata, out, len);
-            let len = shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())?;
+        let verdict = instance.judge(hook, ask.method, sample.view_max(projector), |out| {
+            let len = sample.write_view(projector, &ask.shown, program, out)?;
             view.extend_from_slice(&out[..len]);
             Ok::<_, String>(len)
         });
@@ -397,30 +385,32 @@ impl Witness {
         said: Answer,
         hook: Hook,
         (program, kinds): (&Program, Kinds<'_>),
-        letter: &mut Letter,
+        sample: &mut Sample,
         told_of: &mut Value,
     ) -> Option<(Code, String)> {
         let said = match said {
-            Answer::Change(effects) => match self.change(program, letter, &effects) {
-                Ok(changed) => {
-                    let manifest = self.loaded.as_ref().ok().map(|l| l.policy.manifest());
-                    let entry = manifest.and_then(|m| m.methods().get(self.ask.method as usize));
-                    told_of["answer"] = "change".into();
-                    let told = entry.map(|entry| told(entry, hook, &effects, kinds));
-                    told_of["why"] = told.into();
-                    if self.decides {
-                        *letter = changed;
+            Answer::Change(effects) => {
+                match sample.changed(self.ask.patch.as_deref(), program, &effects) {
+                    Ok(changed) => {
+                        let manifest = self.loaded.as_ref().ok().map(|l| l.policy.manifest());
+                        let entry =
+                            manifest.and_then(|m| m.methods().get(self.ask.method as usize));
+                        told_of["answer"] = "change".into();
+                        let told = entry.map(|entry| told(entry, hook, &effects, kinds));
+                        told_of["why"] = told.into();
+                        if self.decides {
+                            *sample = changed;
+                        }
+                        return None;
                     }
-                    return None;
+                    Err(Unchanged::Policy(why)) => Answer::Fault(why),
+                    Err(Unchanged::Malformed(why)) => Answer::Unable(Code::INVALID_ARGUMENT, why),
+                    Err(Unchanged::NoRoom(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
+                    Err(late @ Unchanged::Late) => {
+                        Answer::Unable(Code::FAILED_PRECONDITION, late.reason().to_owned())
+                    }
                 }
-                Err(Unchanged::Policy(why)) => Answer::Fault(why),
-                Err(Unchanged::Malformed(why)) => Answer::Unable(Code::INVALID_ARGUMENT, why),
-                Err(Unchanged::NoRoom(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
-                Err(Unchanged::Late) => {
-                    let why = "the message was already on its way";
-                    Answer::Unable(Code::FAILED_PRECONDITION, why.to_owned())
-                }
-            },
+            }
             said => said,
         };
         match said {
@@ -446,46 +436,6 @@ impl Witness {
                 Some((code, why))
             }
         }
-    }
-
-    /// The message with the version's changes.
-    fn change(
-        &self,
-        program: &Program,
-        letter: &Letter,
-        effects: &Effects,
-    ) -> Result<Letter, Unchanged> {
-        let mut changed = Letter {
-            block: letter.block.clone(),
-            metadata: letter.metadata.clone(),
-        };
-        if effects.fields.is_empty() && effects.metadata.is_empty() {
-            return Ok(changed);
-        }
-        let undeclared = || {
-            let why = "it changes a message of which it declares no changes";
-            Unchanged::Policy(why.to_owned())
-        };
-        let patcher: &Patcher = self.ask.patch.as_deref().ok_or_else(undeclared)?;
-        let metadata = changed_metadata(letter.metadata.view(), &patcher.keys, &effects.metadata);
-        changed.metadata = metadata.map_err(Unchanged::of_metadata)?;
-        if !effects.fields.is_empty() {
-            let changes: Vec<_> = effects.fields.iter().map(patch_change).collect();
-            let (block, mut out) = (&letter.block, Vec::new());
-            let patched = patcher.patch.apply(
-                &patcher.layouts,
-                block,
-                block.len(),
-                &[],
-                &changes,
-                &mut out,
-            );
-            let patched = patched.map_err(Unchanged::of_patch)?;
-            let accepted = interpreter::accept(program, &mut out, patched.inline_len);
-            accepted.map_err(|fault| Unchanged::Policy(program.explain(&fault)))?;
-            changed.block = out;
-        }
-        Ok(changed)
     }
 }
 
