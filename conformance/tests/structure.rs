@@ -687,6 +687,94 @@ struct Member {
     roots: Vec<PathBuf>,
 }
 
+/// Comments and prose fit in 100 columns, code examples, tables and words without a place to break
+/// excepted.
+#[test]
+fn comments_and_prose_fit_in_100_columns() {
+    let mut findings = Vec::new();
+    let mut prose = 0;
+    for (file, lines) in sentences() {
+        prose += lines.len();
+        let long = lines.iter().filter(|(_, line)| {
+            let longest = line.split(' ').map(str::len).max().unwrap_or_default();
+            line.chars().count() > 100 && longest < 60 && !line.trim_start().starts_with('|')
+        });
+        findings.extend(long.map(|(number, _)| format!("{file}:{number} is longer")));
+    }
+    assert!(prose > 30_000, "only {prose} lines of prose were found");
+    report(&findings);
+}
+
+/// Constructions that hide their subject, and what is written instead is in CONTRIBUTING.md.
+const CONSTRUCTIONS: &[&str] = &[
+    " of before ",
+    "beside the request",
+    "as if it had never been",
+    "which there isn't",
+    "of what is there already",
+];
+
+#[test]
+fn sentences_do_without_the_listed_constructions() {
+    let mut findings = Vec::new();
+    for (file, lines) in sentences() {
+        for (number, line) in lines {
+            let used = CONSTRUCTIONS.iter().find(|used| line.contains(*used));
+            findings.extend(used.map(|used| format!("{file}:{number} says \"{}\"", used.trim())));
+        }
+    }
+    report(&findings);
+}
+
+/// The lines of comments and of prose, with their numbers, by file; not of examples between fences.
+/// The change log is a record, and stays as it was written.
+fn sentences() -> Vec<(String, Vec<(usize, String)>)> {
+    let mut all = Vec::new();
+    for file in files(&root()) {
+        let extension = file.extension().and_then(|extension| extension.to_str());
+        let is_rust = match extension {
+            Some("rs") => true,
+            Some("md") if file.file_name() != Some("CHANGELOG.md".as_ref()) => false,
+            _ => continue,
+        };
+        let text = std::fs::read_to_string(&file).unwrap();
+        let comments = is_rust.then(|| comments(&text));
+        let mut is_example = false;
+        let mut lines = Vec::new();
+        for (number, line) in (1..).zip(text.lines()) {
+            let is_prose = comments
+                .as_ref()
+                .is_none_or(|lines| lines.contains(&number));
+            let content = line
+                .trim_start()
+                .trim_start_matches(['/', '!'])
+                .trim_start();
+            if content.starts_with("```") {
+                is_example = !is_example;
+            } else if !is_prose {
+                // An example ends with its comment.
+                is_example = false;
+            } else if !is_example {
+                lines.push((number, line.to_owned()));
+            }
+        }
+        all.push((relative(&file), lines));
+    }
+    all
+}
+
+/// The numbers of the lines that are a comment and nothing else: not those of a literal.
+fn comments(text: &str) -> BTreeSet<usize> {
+    let code = code_only(text);
+    let lines = (1..).zip(text.lines().zip(code.lines()));
+    let is_comment =
+        |line: &str, code: &str| line.trim_start().starts_with("//") && code.trim().is_empty();
+    lines
+        .filter(|(_, (line, code))| is_comment(line, code))
+        .map(|(number, _)| number)
+        .collect()
+}
+
 fn workspace() -> BTreeMap<String, Member> {
     let output = Command::new(env!("CARGO"))
         .args([
