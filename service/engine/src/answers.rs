@@ -1,4 +1,5 @@
-//! Verdicts and answers: from a chain, a server or a peer towards the caller; and the other ends of a call.
+//! Verdicts and answers, from a chain, a server or a peer towards the caller; and the other ways in
+//! which a call ends.
 
 use std::sync::Arc;
 

@@ -1,8 +1,9 @@
-//! The table of calls: slots with generations, so that a late answer never meets another call.
+//! The table of calls: slots with generations, so that a late answer never reaches another call.
 //!
-//! A call keeps its [key](CallKey) when [another engine](crate::Parcel) goes on with it: peers and applications know it by that.
-//! There it has a place as any other, and is found through a table that is looked into only when the key isn't one of the
-//! engine's own, and only if there are such calls.
+//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Parcel), because peers
+//! and applications know the call by its key. In the new engine it has a slot like any other call,
+//! and a second table maps its key to the slot. That table is looked up only if the key isn't one
+//! of the engine's own, and only if there are such calls.
 
 use std::collections::HashMap;
 

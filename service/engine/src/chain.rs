@@ -1,14 +1,14 @@
-//! Chains of policies, decided without a sandbox: whose turn it is, which version is asked about a call, what its answer
-//! means, when a trial has failed, and what a tenant's policies may spend.
+//! Chains of policies, decided without a sandbox: the next policy, the version that judges a call,
+//! the meaning of its answer, the failure of a trial, and the budget of a tenant's policies.
 //!
 //! ```text
 //!   chain   provider-pre ... → tenant ... → provider-post ...      the first denial ends it, a change goes on to the next
 //!   step    stable decides                        (no trial)
-//!           stable decides, candidate is heard    (shadow)
+//!           stable decides, candidate is recorded  (shadow)
 //!           candidate decides n% of the calls     (canary); if it fails, the stable decides the very same call
 //! ```
 //!
-//! Everything here is a function of its arguments, time and the call's key included.
+//! Everything here is a function of its arguments, including the time and the call's key.
 
 use crate::ids::CallKey;
 

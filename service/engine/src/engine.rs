@@ -1,6 +1,8 @@
-//! The engine: its tables as the control plane changes them, and steps that requests and answers share.
+//! The engine: its tables, which the control plane changes, and steps that requests and answers
+//! share.
 //!
-//! How calls move through these tables is in `requests.rs` (towards a server) and `answers.rs` (back).
+//! The calls' way through these tables is in `requests.rs` (towards a server) and `answers.rs`
+//! (back).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,18 +1,21 @@
-//! Fair shares of a runtime's time: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), by time that was measured.
+//! Fair shares of a runtime's time: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), by
+//! measured time.
 //!
-//! A flow is one tenant's ports. In each round of a runtime every port has its turn, unless its flow is too far ahead of the others:
+//! A flow is one tenant's ports. In each round of a runtime every port has its turn, unless its
+//! flow is too far ahead of the others:
 //!
 //! ```text
 //!   virtual time ──────────────────────────────────────────────────────────────▶
 //!        │◀── MAX_BEHIND ──▶│      │◀─ MAX_AHEAD ─▶│
-//!   idle for long:        clock   furthest behind   beyond: sits this round out
+//!   idle for long:        clock   furthest behind   beyond: throttled in this round
 //!   comes back here               of the busy
 //! ```
 //!
-//! What a turn costs isn't known before it is over, so it is charged afterwards, and who was expensive sits out until the others have
-//! had as much: sizes of calls and numbers of sessions make no difference. Nobody sits out for flows that have nothing to do, and
-//! nobody saves up more than [`MAX_BEHIND_NS`] by being idle. Two flows that are always busy differ by at most [`MAX_AHEAD_NS`] and
-//! what one round of theirs takes.
+//! The cost of a turn is known only afterwards, so it is charged then. An expensive flow is
+//! throttled until the others have had as much time; sizes of calls and numbers of sessions make no
+//! difference. Idle flows throttle no other flow, and an idle flow banks at most [`MAX_BEHIND_NS`]
+//! of credit. Two flows that are always busy differ by at most [`MAX_AHEAD_NS`] plus the time of
+//! one of their rounds.
 
 use crate::limits::{MAX_AHEAD_NS, MAX_BEHIND_NS};
 

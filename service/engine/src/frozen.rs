@@ -1,13 +1,14 @@
-//! An engine taken apart, for another process to put together: the format, and how an engine becomes it.
+//! An engine's serialized state for another process: the format, and how an engine becomes it.
 //!
-//! A daemon that is replaced hands its engine to its successor between two inputs: everything that [`Engine`] knows, each key,
-//! generation, window, deadline and held message the same. Deadlines are of a clock that both processes read. [`Engine::freeze`]
-//! takes nothing from the engine, so the old daemon goes on if the new one refuses what [`Engine::thaw`] is given. In whatever format
-//! the daemon writes it, names and all:
+//! A daemon that is replaced hands its engine to its successor between two inputs: the complete
+//! state of [`Engine`], with the same keys, generations, windows, deadlines and held messages.
+//! Deadlines are times of a clock that both processes read. [`Engine::freeze`] leaves the engine
+//! unchanged, so the old daemon continues if the successor's [`Engine::thaw`] refuses the state.
+//! The daemon chooses the encoding; it must keep names:
 //!
 //! ```text
-//!  version         what a reader must understand: 1, or 2 if it is of several engines that give each other calls
-//!  birth           which of them, 0
+//!  version         the reader's minimum version: 1, or 2 if the engine is one of several that move calls between each other
+//!  birth           the engine's number among them, or 0
 //!  expired_ns      every deadline before this time has been met
 //!  sessions []     id, limit {calls, retry_ms, refused}, routes [] {target, chains {request, reply}}
 //!  links []        id, credit_calls, credit_bytes, behind, waiting [], since_oldest, streams []
@@ -19,26 +20,31 @@
 //!  free []         the keys that the next calls get, the very next one last
 //! ```
 //!
-//! A service's id is its place; a key is the number by which peers and applications know the call. A call that began in another engine
-//! has a `place` of this one: a key that isn't given out as long as it lives. `calls` are in the order in which
-//! the timer has them, so those of one tick expire as they would have. `waiting` are the calls that a link holds back, by age;
-//! `streams` those with messages that wait for it. The structs below are the format, and say the rest.
+//! A service's id is its place; a key is the number by which peers and applications know the call.
+//! A call that began in another engine has a `place` of this one: a key that isn't given out for
+//! the call's lifetime. `calls` are in the timer's order, so calls of one tick expire in the same
+//! order as before. `waiting` are the calls that a link holds back, by age. `streams` are the calls
+//! with messages that wait for the link. The structs below are the format, and document the rest.
 //!
-//! What follows from something else isn't in it, so it can't contradict: how many calls a session has, what a link holds back in
-//! bytes, calls by their callers' numbers, the timer's wheel. Nor is what was only measured: the samples of how long calls wait for
-//! a server begin anew, 20 ms of them, while the limit that came of them stays. Shares of the runtime's time
-//! ([`fair`](crate::fair)) aren't the engine's, and may begin anew as well: they are differences of
-//! [`MAX_BEHIND_NS`](crate::limits::MAX_BEHIND_NS) at most. How long calls may wait is configuration, which the new daemon reads itself.
+//! Derived values aren't included, so they can't contradict: the number of calls per session, the
+//! bytes that a link holds back, calls by their callers' numbers, the timer's wheel. Measurements
+//! aren't included either: the samples of calls' waiting times for a server (20 ms of them)
+//! restart, but the limit computed from them stays. Shares of the runtime's time
+//! ([`fair`](crate::fair)) aren't the engine's and may restart, too: they are differences of at
+//! most [`MAX_BEHIND_NS`](crate::limits::MAX_BEHIND_NS). Calls' maximum waiting time is
+//! configuration, which the new daemon reads itself.
 //!
 //! # Other versions
 //!
-//! A reader skips fields that it doesn't know and gives those that are missing what their declaration says (`default`), so one
-//! that comes later needs a default that is right for older states. `version` grows when skipping would be wrong; who knows only
-//! less refuses. A variant that is unknown is refused by itself. Names here are the format: the engine's own may change, as the definitions
-//! that say `remote` are compared with it by the compiler.
+//! A reader skips unknown fields and gives missing fields their declared `default`, so a new field
+//! needs a default that is right for older states. `version` grows when skipping would be wrong; an
+//! older reader then refuses. An unknown variant is refused by itself. The names here are the
+//! format. The engine's own names may change: the compiler compares the definitions with a `remote`
+//! attribute against the engine's types.
 //!
-//! Absent on purpose: outputs. They are done first, so what a chain or a conversion has is with the rim, which hands it over itself and
-//! calls [`verdict`](Engine::verdict) or [`converted`](Engine::converted) on the other side.
+//! Absent on purpose: outputs. They are handled first. So a message in a chain or a conversion is
+//! with the rim, which hands it over itself and calls [`verdict`](Engine::verdict) or
+//! [`converted`](Engine::converted) on the other side.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What sessions, links, services, chains, engines and calls are named by.
+//! Ids of sessions, links, services, chains, engines and calls.
 //!
 //! ```text
 //!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |

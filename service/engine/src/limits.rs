@@ -1,4 +1,4 @@
-//! Every bound of the engine, with what it protects and what it adds up to.
+//! Every bound of the engine, with its purpose and the resulting totals.
 //!
 //! A runtime preallocates for [`MAX_CALLS`]; nothing here grows with load beyond these numbers.
 

@@ -1,4 +1,4 @@
-//! What the rim gives the engine, and what the engine asks it to do.
+//! The rim's inputs to the engine, and the engine's outputs for the rim.
 
 use tollgate_shm_abi::stream::Credit;
 

@@ -1,4 +1,5 @@
-//! How many calls a server is given at once: as many as keep it busy, and so few that none waits long until its handler begins.
+//! The limit on calls that a server has at once: enough to keep it busy, and few enough that no
+//! call waits long until its handler begins.
 //!
 //! ```text
 //!   the server's library says how long a call waited ──▶ mean over an interval ──▶ more than the target:  fewer, in proportion
@@ -6,10 +7,10 @@
 //!                                                                                  less, and none refused: twice as many
 //! ```
 //!
-//! That is Breakwater's measure (Cho et al., OSDI'20), the wait in front of a server, because it is there that an overload shows
-//! first; how long handlers take says nothing: some wait for others and could have a thousand beside them. Calls beyond the
-//! number are refused at once, RESOURCE_EXHAUSTED with a time after which to try again, so the work that is done is
-//! work that somebody still waits for.
+//! This is Breakwater's measure (Cho et al., OSDI'20): the wait in front of a server, where an
+//! overload shows first. The duration of handlers says nothing: some wait for others and could run
+//! with a thousand more. Calls beyond the limit are refused at once, with RESOURCE_EXHAUSTED and a
+//! retry time, so a server works only on calls whose callers still wait.
 
 use crate::limits::{
     LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION, MAX_RETRY_MS, WAITS_INTERVAL_NS, WAITS_PER_INTERVAL,

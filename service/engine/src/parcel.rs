@@ -1,16 +1,19 @@
-//! What one engine gives to another of the same process: sessions, links and services, with all calls between them.
+//! A transfer from one engine to another in the same process: sessions, links and services, with
+//! all calls between them.
 //!
 //! ```text
-//!   here: part ──▶ Parcel ──▶ there: fits? ── absorb, under the names that things have there
+//!   here: part ──▶ Parcel ──▶ there: fits? ── absorb, under the ids that the other engine uses
 //! ```
 //!
-//! Invariants: a parcel is closed, so no call lies between what goes and what stays; nothing of it is left here, and each call goes
-//! on where it stood: it keeps its key, state, deadline, window and messages. What goes and what stays is unaffected by each other:
-//! neither engine puts anything out.
+//! Invariants: a parcel is closed, so no call lies between moved and remaining parts. Nothing of it
+//! remains here, and each call continues from its current state: it keeps its key, state, deadline,
+//! window and messages. Moved and remaining parts don't affect each other: neither engine emits an
+//! output.
 //!
-//! Between two inputs, and once outputs are done, as [freezing](Engine::freeze); but nothing is written down, so it takes as long as
-//! moving the calls does. Names of sessions, links, services and chains are the rim's, which has them per engine, so they
-//! change on the way. Messages do, too, as far as the rim says.
+//! A transfer takes place between two inputs, once outputs are handled, like
+//! [freezing](Engine::freeze). Nothing is serialized, so it takes only as long as moving the calls.
+//! Ids of sessions, links, services and chains belong to the rim, which has them per engine, so
+//! they change on the way. The rim may change messages, too.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Where calls go, which chains they meet on the way, and in which layout their messages travel.
+//! The destinations of calls, the chains on the way, and the layouts of their messages.
 
 use std::sync::Arc;
 

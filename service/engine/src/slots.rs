@@ -1,11 +1,12 @@
-//! A table whose keys say which use of a slot they mean: a stale key finds nothing, not somebody else.
+//! A table with generation-checked keys: a stale key finds nothing, rather than another entry.
 //!
 //! ```text
 //!  key: | generation, 16 bits | slot, 16 bits |
 //! ```
 //!
-//! One load and one compare per look-up, on the datapath's every step; a hash map costs several times that. After
-//! 65,536 reuses of one slot a key comes back: nothing here outlives that many.
+//! A look-up takes one load and one compare, on every step of the datapath; a hash map costs
+//! several times that. After 65,536 reuses of one slot a key repeats: nothing here outlives that
+//! many.
 
 /// Entries with stable keys, at most 65,536 at once.
 pub struct Slots<T> {

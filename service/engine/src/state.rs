@@ -1,4 +1,4 @@
-//! The life of one call inside a daemon, as one table.
+//! The life cycle of one call inside a daemon, as one table.
 //!
 //! ```text
 //!  Admitted ──judge──► Judging(client request) ──allow──┐
@@ -10,7 +10,8 @@
 //!  Done ◄──answer── Replied ◄─allow── Judging(server reply, client reply) ◄──reply── InFlight
 //! ```
 //!
-//! A stream's further messages are passed on one at a time while the call is in flight, in either direction:
+//! A stream's further messages are passed on one at a time while the call is in flight, in either
+//! direction:
 //!
 //! ```text
 //!  InFlight ──pass──► Passing(client request) ──pass──► Passing(server request) ──passed──► InFlight
@@ -18,8 +19,8 @@
 //!                                                                │ the last one ──answer──► Done
 //! ```
 //!
-//! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads to
-//! `Done`: the caller got its one answer. There is no way out of `Done`, and no second way in.
+//! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads
+//! to `Done`: the caller got its one answer. No transition leaves `Done`, and none enters it twice.
 
 use serde::{Deserialize, Serialize};
 

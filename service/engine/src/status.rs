@@ -1,4 +1,4 @@
-//! How calls end, and how chains answer.
+//! The statuses of ended calls, and the verdicts of chains.
 
 use std::borrow::Cow;
 

@@ -1,16 +1,18 @@
-//! Streams: what follows a call's first request, and what comes before its answer.
+//! Streams: messages after a call's first request and before its answer.
 //!
 //! ```text
 //!   request, response ──▶ its direction's queue ──▶ one at a time: chain, layout, chain ──▶ the other side
 //!                          bounded by a window            State::Passing
 //! ```
 //!
-//! The opening of a stream is a call like any other, and so is its end. In between, each message meets the chains that a request or
-//! a reply meets, in the order in which its direction was sent. One message of a call is on its way at a time, of whichever direction, so
-//! there is at most one that a chain has; the others wait here. Messages for a link that [is behind](Engine::set_behind) wait, too.
+//! A stream opens and ends like any other call. In between, each message passes the same chains as
+//! a request or a reply, in the order in which its direction was sent. At most one message of a
+//! call is on its way at a time, in either direction, so a chain has at most one; the others wait
+//! here. Messages for a link that [is behind](Engine::set_behind) wait, too.
 //!
-//! Invariants: a queue has no more than its [`Window`](tollgate_shm_abi::stream::Window), which its reader opens; a status waits for the responses before it; who
-//! has answered is sent no further requests.
+//! Invariants: a queue has no more than its [`Window`](tollgate_shm_abi::stream::Window), which its
+//! reader opens. A status waits for earlier responses. A side that has answered gets no further
+//! requests.
 
 use std::fmt;
 

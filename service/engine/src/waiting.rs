@@ -1,11 +1,13 @@
-//! Calls that a link holds back until its peer grants credit: the more urgent first, and nobody for ever.
+//! Calls that a link holds back until its peer grants credit: urgent calls first, without
+//! starvation.
 //!
-//! The rule: whoever has the highest priority goes next, of equals the one that came first; but every
-//! [`OLDEST_EVERY`]th to leave is the one that has waited longest, whatever its priority. So of n calls that wait,
-//! none sees more than `OLDEST_EVERY * n` others leave before it, however many more urgent ones keep coming.
+//! The rule: the call with the highest priority leaves next, among equals the oldest; but every
+//! [`OLDEST_EVERY`]th call to leave is the one that has waited longest, whatever its priority. So
+//! of n waiting calls, none sees more than `OLDEST_EVERY * n` others leave before it, however many
+//! more urgent ones keep coming.
 //!
-//! Who goes next changes only when somebody leaves or a more urgent call comes, so a large call at the head isn't
-//! overtaken by small ones of its own priority while it waits for bytes.
+//! The next call changes only when a call leaves or a more urgent one arrives, so small calls of
+//! the same priority don't overtake a large call at the head while it waits for bytes.
 
 use std::collections::VecDeque;
 

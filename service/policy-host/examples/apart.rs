@@ -1,11 +1,12 @@
-//! What a judgement costs in the daemon, and in a process of the policy's own: spinning, and asleep.
+//! The cost of a judgement in the daemon, and in a separate process: spinning, and asleep.
 //!
 //! ```text
 //! cargo run --profile bench -p tollgate-policy-host --example apart
 //! ```
 //!
-//! The guest allows everything; a view has 64 bytes. "asleep" posts one order after the process has gone to sleep, and has the daemon's
-//! side yield meanwhile, as a runtime does that has been woken for something. Minimum and median of all rounds, interleaved.
+//! The guest allows everything; a view has 64 bytes. "asleep" posts one order after the process has
+//! gone to sleep. The daemon's side yields meanwhile, like a runtime that was woken for other work.
+//! Minimum and median of all rounds, interleaved.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,14 +1,16 @@
-//! Machine code between the worker that made it and the engine that runs it.
+//! Machine code on its way from the compile worker to the engine.
 //!
-//! Invariant: an [`Artifact`] was written by this build's own compile worker, for an engine of exactly these settings on this CPU,
-//! and hasn't changed since. It is the proof on which the one `unsafe` of this crate stands.
+//! Invariant: an [`Artifact`] was written by this build's own compile worker, for an engine of
+//! exactly these settings on this CPU, and hasn't changed since. The one `unsafe` of this crate
+//! relies on this.
 //!
 //! ```text
 //!   file:  magic 8 | engine 8 | module 32 | length 8 | SHA-256 of all before and of the code 32 | code
 //! ```
 //!
-//! The checksum finds damage, not forgery: who can write to the daemon's state directory has the daemon's own rights
-//! already. [`crate::cache`] sees to it that nobody else can.
+//! The checksum detects damage, not forgery: a process that can write to the daemon's state
+//! directory already has the daemon's rights. [`crate::cache`] ensures that no other process can
+//! write there.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

@@ -1,13 +1,13 @@
-//! Writing views into a guest's buffer and reading verdicts out of it.
+//! Writes views into a guest's buffer and reads verdicts from it.
 //!
 //! ```text
 //!   buffer: | entry 0 | entry 1 | .. up to the announced count | view 0 | view 1 | .. | zeroed up to `used` |
 //!             32 bytes: view_off view_len method verdict status msg_off msg_len zero
 //! ```
 //!
-//! Invariant: when the guest runs, the buffer holds entries and views of this batch, and zeros wherever an earlier batch had
-//! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
-//! changed play no role.
+//! Invariant: when the guest runs, the buffer holds the entries and views of this batch, and zeros
+//! in place of leftovers from earlier batches. The host doesn't read back what it wrote: it never
+//! uses offsets and lengths that the guest may have changed.
 
 use std::ops::Range;
 

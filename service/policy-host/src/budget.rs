@@ -1,4 +1,4 @@
-//! Fuel: what one judgement may use of it, what it has used, and what a guest's end means.
+//! Fuel: the budget of one judgement, its use, and the meaning of how a guest ended.
 
 use wasmtime::{Caller, Engine, Store, StoreLimits, Trap};
 

@@ -1,8 +1,13 @@
-//! What the compiler remembers: machine code of modules that it accepted, and the reasons why it refused others.
+//! The compiler's cache: machine code of accepted modules, and the reasons for refusing others.
 //!
-//! Both are bounded, by count and (code) by bytes. Code is kept in a directory if there is one, so that a daemon that starts again
-//! compiles nothing, or else in memory. Invariants: nobody but this process's user can write what is read back, or it isn't;
-//! a file appears under its name when it is complete; one that is damaged is deleted and its module is compiled again.
+//! Both are bounded, by count and (code) by bytes. Code is kept in a directory if one is
+//! configured, otherwise in memory. With a directory, a restarted daemon compiles nothing.
+//!
+//! Invariants:
+//!
+//! - Code is read back only if no user but this process's own can write it.
+//! - A file appears under its name when it is complete.
+//! - A damaged file is deleted, and its module is compiled again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, OpenOptions};

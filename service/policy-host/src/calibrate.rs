@@ -1,7 +1,8 @@
-//! Measuring how fast this machine burns fuel, with the loops of `calibrate.wat`, in some 10 milliseconds.
+//! Measures how fast this machine burns fuel, with the loops of `calibrate.wat`, in about 10 ms.
 //!
-//! The slowest loop counts, and of each loop the fastest run: whoever else uses the processor makes runs slower, never
-//! faster, and a budget that shrinks because the daemon started on a busy machine would stay too small.
+//! The slowest loop counts, and of each loop the fastest run. Other load on the processor makes
+//! runs slower, never faster. A budget that shrinks because the daemon started on a busy machine
+//! would stay too small.
 
 use std::convert::Infallible;
 use std::time::Instant;

@@ -1,7 +1,8 @@
-//! What a policy may do besides reading its views and answering: the host functions and the effects, in nine groups.
+//! The capabilities of a policy besides reading its views and answering: the host functions and the
+//! effects, in nine groups.
 //!
-//! A manifest declares them, an operator grants them, and an instance exists only if all that is declared is granted. A
-//! function of a group that isn't declared can't be imported.
+//! A manifest declares them and an operator grants them. An instance exists only if all declared
+//! groups are granted. A function of an undeclared group can't be imported.
 
 use std::fmt;
 use std::ops::BitOr;

@@ -1,13 +1,14 @@
-//! From uploaded bytes to a policy, with the compiler kept at arm's length: what the daemon does instead of [`Host::load`].
+//! From uploaded bytes to a policy, with the compiler in another process. The daemon uses this
+//! instead of [`Host::load`].
 //!
 //! ```text
 //!   bytes ─▶ refused before? ─▶ scan ─▶ compiled before? ─▶ worker process ─▶ load ─▶ Policy
 //!              │ the reason      │ why    │ code               │ killed at its limits
 //! ```
 //!
-//! Invariant: the compiler runs in a worker ([`crate::worker`]) and never in this process; a worker is gone, and reaped, when the
-//! function that started it returns. Functions here block: how many compile at once, and in whose order, is the
-//! caller's business.
+//! Invariant: the compiler runs in a worker ([`crate::worker`]) and never in this process. When the
+//! function that started a worker returns, the worker has ended and is reaped. Functions here
+//! block. The caller decides how many compile at once, and in which order.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

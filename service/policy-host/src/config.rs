@@ -1,4 +1,4 @@
-//! What an operator can set: once per host, and per tenant.
+//! The operator's settings: per host, and per tenant.
 
 use std::time::Duration;
 

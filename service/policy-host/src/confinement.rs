@@ -1,5 +1,5 @@
-//! What the confinement of a compile worker ([`crate::worker`]) and that of a policy process ([`crate::apart`]) have in common. What each may do
-//! beyond it, and its list of system calls, is said beside it.
+//! Common parts of the confinement of compile workers ([`crate::worker`]) and of policy processes
+//! ([`crate::apart`]). Each module states its own further permissions and its list of system calls.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;

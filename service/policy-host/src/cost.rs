@@ -1,15 +1,17 @@
-//! What instructions cost: the price list that turns fuel into a bound on time.
+//! The price of instructions: the list that turns fuel into a bound on time.
 //!
-//! wasmtime charges one unit per instruction by default, which bounds instructions and not time: 20,000 units would be
-//! 1 us of additions but 400 us of `memory.grow`. The prices below were tuned until a loop over any one instruction,
-//! each waiting for the one before, took no longer than [`FUEL_PER_MICROSECOND`] says. So the unit is defined from
-//! the slow end: 350,000 units are at most 100 us of the slowest instructions, and of plain ones
-//! 350,000, which take 20 to 40 us. `examples/cost.rs` measures all of this again.
+//! wasmtime charges one unit per instruction by default, which bounds instructions and not time:
+//! 20,000 units would be 1 us of additions but 400 us of `memory.grow`. The prices below were tuned
+//! until a loop over any one instruction, each waiting for the previous one, took no longer than
+//! [`FUEL_PER_MICROSECOND`] says. So the slowest instructions define the unit: 350,000 units are at
+//! most 100 us of the slowest instructions, or 350,000 plain ones, which take 20 to 40 us.
+//! `examples/cost.rs` measures all of this again.
 //!
-//! One thing escapes: a load that misses every cache. A guest that chases pointers over 4 MiB was measured at 1.7 ns per
-//! unit on a busy 2-core machine and at 3.8 on an overloaded one, so it gets 0.6 to 1.3 ms out of a budget of 100 us. Pricing
-//! every load as a miss would leave honest policies a few thousand loads. An account of CPU time per tenant is the answer
-//! to that, and isn't here yet.
+//! One case escapes: a load that misses every cache. A guest that chases pointers over 4 MiB was
+//! measured at 1.7 ns per unit on a busy 2-core machine and at 3.8 ns on an overloaded one, so it
+//! gets 0.6 to 1.3 ms out of a budget of 100 us. If every load were priced as a miss, honest
+//! policies would get only a few thousand loads. The solution is an account of CPU time per tenant;
+//! it isn't implemented yet.
 //!
 //! Absent: an epoch deadline. It would need a ticker, is coarse (half a millisecond at best), and can't interrupt
 //! `memory.fill`, which fuel charges by the byte.

@@ -1,15 +1,18 @@
-//! What the daemon gives up itself, however it was started; the unit for systemd takes more (`service/daemon/systemd`).
+//! Privileges that the daemon drops itself, however it was started. The systemd unit drops more
+//! (`service/daemon/systemd`).
 //!
-//! | | when | for what |
+//! | dropped | when | purpose |
 //! |---|---|---|
-//! | new privileges, capabilities beyond [`KEPT`], descriptors for whoever it executes | first of all | a daemon that is taken over can't become more than it is |
-//! | system calls of [`FORBIDDEN`] | before it reads anything of anybody's | nor reach what a daemon has no business with: other processes' memory, mounts, the kernel's insides |
-//! | being looked into by its own user | before it reads a key or an application's memory | secrets stay in it |
+//! | new privileges, capabilities beyond [`KEPT`], descriptors for executed programs | first of all | a daemon under an attacker's control gains no rights |
+//! | system calls of [`FORBIDDEN`] | before it reads any input | it can't reach other processes' memory, mounts or kernel internals |
+//! | inspection by its own user | before it reads a key or an application's memory | secrets stay in the process |
 //!
-//! Invariant: a program that takes over inherits all of it but the last, and so has no less and no more. A filter isn't put on top of itself
-//! with each upgrade: the daemon that is taken over from says that there is one.
+//! Invariant: a successor inherits everything but the last row, so its rights are the same.
+//! Upgrades don't stack filters: the predecessor tells its successor that there is one.
 //!
-//! Here, beside the confinement of compile workers and policy processes, since it is made of the same things. Not given up here: the user. A daemon that is to run as another one is started as that one.
+//! This module is next to the confinement of compile workers and policy processes because it uses
+//! the same parts. The daemon doesn't change its user: to run it as another user, start it as that
+//! user.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,8 @@
-//! What processes inherit: nothing that nobody meant them to have. Rust opens everything close-on-exec, but whoever started the daemon, or a
-//! library in C, may not have.
+//! Descriptors that processes inherit: only those that are passed on purpose. Rust opens everything
+//! close-on-exec, but the daemon's parent process or a C library may not.
 //!
-//! Kernels without close_range(2) (before 5.9; for [`keep_to_oneself`] 5.11) say so, and then what was inherited stays.
+//! Kernels without close_range(2) (before 5.9; for [`keep_to_oneself`] before 5.11) report so, and
+//! then inherited descriptors stay.
 
 use rustix::io::Errno;
 

@@ -1,20 +1,21 @@
-//! Reading what a policy does to a call that it lets pass.
+//! Reads a policy's effects on a call that it allows.
 //!
 //! ```text
 //!   list: | record 0 | record 1 | ..       record, 16 bytes:  kind u32 | field u32 | value u64
-//!           kind 1: clear the field          value isn't read
+//!           kind 1: clear the field          value is ignored
 //!           kind 2: set it to scalar bits    value = the bits, as in a view
 //!           kind 3: set it to bytes          value = address | length << 32
 //!           kind 4: set the metadata key     value = address | length << 32
-//!           kind 5: remove the metadata key  value isn't read
+//!           kind 5: remove the metadata key  value is ignored
 //!           kind 6: delay                    value = microseconds       field = 0
 //!           kind 7: priority                 value = 0 to 7             field = 0
 //!           kind 8: route                    value = address | length << 32 of its label, field = 0
 //! ```
 //!
-//! The guest has stopped; everything here is its own claim. Whatever is read is copied out, so it doesn't matter whether
-//! ranges of it overlap. Each copy is paid for before it is made. A value is checked here as far as the manifest tells;
-//! whether it fits the message's schema, or the call's other metadata, is for whoever carries it out.
+//! The guest has stopped; everything here is its own claim. All values that are read are copied
+//! out, so ranges may overlap. Each copy is paid for before it is made. The checks here cover what
+//! the manifest determines. The caller that carries out an effect checks it against the message's
+//! schema and the call's other metadata.
 
 use tollgate_shm_abi::metadata::check_value;
 

@@ -1,12 +1,12 @@
-//! What can go wrong, and whose fault it is.
+//! Errors, and their causes.
 //!
-//! | type | culprit |
+//! | type | cause |
 //! |---|---|
-//! | [`LoadError`] | the module or its configuration; [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
+//! | [`LoadError`] | the module or its configuration; for [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
 //! | [`Fault`] | the policy, at run time |
 //! | [`Misuse`] | the daemon: a bug |
 //!
-//! Text that comes out of a module is quoted, cut and never interpreted.
+//! Text from a module is quoted, cut and never interpreted.
 
 use tollgate_shm_abi::metadata::MetadataError;
 

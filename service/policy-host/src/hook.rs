@@ -1,4 +1,4 @@
-//! The hooks: where in a call's life a policy is asked.
+//! The hooks: the points in a call's life at which a policy judges it.
 
 /// Where in a call's life a policy is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

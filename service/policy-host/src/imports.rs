@@ -1,8 +1,8 @@
-//! The functions that a policy can call, and what they leave behind for the daemon to collect.
+//! The functions that a policy can call, and their results that the daemon collects.
 //!
-//! Each charges fuel for the host's work before it does it, so that calling it in a loop is bounded like everything else.
-//! An address that doesn't lie in memory is a fault, and so is an id that isn't declared. None of them reaches a
-//! message, a file, a socket, or another owner's state.
+//! Each function charges fuel for the host's work before it does the work, so a loop of calls is
+//! bounded like any other code. An address outside memory is a fault, and so is an undeclared id.
+//! No function reaches a message, a file, a socket, or another owner's state.
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 

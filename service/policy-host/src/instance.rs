@@ -1,4 +1,4 @@
-//! A policy with a memory of its own, ready to judge.
+//! A policy with its own memory, ready to judge.
 //!
 //! ```text
 //!   new --start, buffer, configure--> alive --judge--> alive
@@ -6,7 +6,7 @@
 //!                                       +--any fault--> dead   (every later judgement: Fault::Dead)
 //! ```
 //!
-//! Every call into the guest has its own budget of fuel, and afterwards it is known how much of it was used.
+//! Every call into the guest has its own budget of fuel, and the fuel used is known afterwards.
 
 use wasmtime::InstancePre;
 

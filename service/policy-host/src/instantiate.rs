@@ -1,4 +1,4 @@
-//! From a policy to an instance of it, of its own interface or of a foreign one.
+//! From a policy to an instance of it, with the native or a foreign interface.
 
 use crate::foreign::ForeignInstance;
 use crate::opa::Rego;

@@ -1,13 +1,15 @@
 //! Every bound of the policy host, in one place.
 //!
-//! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default, [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table
-//! ([`TABLE_ELEMENTS`] x 8 bytes), a 128 KiB share of the calling thread's stack while it runs
-//! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 of
-//! gauges and [`HISTOGRAMS`] x 520 of histograms; per policy of an owner, [`STATE_BYTES`] of shared state; per loaded policy, its machine code, about ten times
-//! [`MODULE_BYTES`] at the very worst.
+//! Resources that one tenant can hold. Per instance: its memory ([`MEMORY_BYTES`] by default,
+//! [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table ([`TABLE_ELEMENTS`] x 8 bytes), a 128
+//! KiB share of the calling thread's stack while it runs ([`STACK_BYTES`]), [`LOG_LINES`] x
+//! [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 bytes of gauges
+//! and [`HISTOGRAMS`] x 520 bytes of histograms. Per policy of an owner: [`STATE_BYTES`] of shared
+//! state. Per loaded policy: its machine code, about ten times [`MODULE_BYTES`] in the worst case.
 //!
-//! What compiling costs the daemon, over all tenants: per worker, a module and its code ([`MODULE_BYTES`], twice
-//! [`ARTIFACT_BYTES`] for the moment of loading it); [`REFUSALS`] x 1 KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
+//! The daemon's memory for compiling, over all tenants. Per worker: a module and its code
+//! ([`MODULE_BYTES`], and twice [`ARTIFACT_BYTES`] while it is loaded). In total: [`REFUSALS`] x 1
+//! KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
 
 use std::time::Duration;
 

@@ -1,11 +1,12 @@
-//! The manifest: what a policy says about itself, parsed once and checked against the limits.
+//! The manifest: a policy's description of itself, parsed once and checked against the limits.
 //!
-//! It comes from the tenant, so unknown keys, doubled entries and odd names are refused rather than guessed at:
-//! what a policy declares here is what it will be shown.
+//! It comes from the tenant. Unknown keys, duplicate entries and invalid names are refused rather
+//! than guessed at: the declaration decides what the policy is shown.
 //!
-//! Everything in it is fixed when the policy is built, but for one thing: a list of metadata keys that is `["*"]` stands for
-//! the list of the same name in the policy's configuration, and becomes that before anybody looks at it
-//! ([`crate::Policy::configured`]). So a policy for any key needs no new build, and still declares what it reads.
+//! Everything in it is fixed when the policy is built, with one exception. A list of metadata keys
+//! that is `["*"]` stands for the list of the same name in the policy's configuration, and is
+//! replaced by it before any other use ([`crate::Policy::configured`]). So a policy for any key
+//! needs no new build, and still declares which keys it reads.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What a policy counts and measures: arrays of fixed length, so that no policy can flood a monitoring system with names.
+//! A policy's metrics: arrays of fixed length, so that no policy can flood a monitoring system with
+//! names.
 
 use crate::limits::BUCKETS;
 

@@ -1,4 +1,4 @@
-//! How fast this machine burns fuel: what turns a bound on units into a bound on time, and back.
+//! How fast this machine burns fuel: converts a bound on units into a bound on time, and back.
 
 use std::time::Duration;
 

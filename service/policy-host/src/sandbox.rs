@@ -1,6 +1,7 @@
-//! The sandbox of one instance: a module's functions, its memory and the buffer in it, entered with fuel.
+//! The sandbox of one instance: a module's functions, its memory and the buffer in it, entered with
+//! fuel.
 //!
-//! The typed functions and the memory are looked up once, here; a judgement does none of that.
+//! The typed functions and the memory are looked up once, here; judgements do no look-ups.
 
 use std::ops::Range;
 

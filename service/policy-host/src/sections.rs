@@ -1,4 +1,4 @@
-//! The sections of a module that nobody has compiled yet: walking over them, and finding its manifests.
+//! The sections of an uncompiled module: iterating over them, and finding its manifests.
 
 use wasmparser::{Parser, Payload};
 

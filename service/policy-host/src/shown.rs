@@ -1,12 +1,13 @@
-//! Showing a policy metadata: the entries behind those of the fields.
+//! Shows metadata to a policy: the entries after those of the fields.
 //!
 //! ```text
 //!   view: | header | fields' entries | keys' entries, all zero | bytes of fields |  as the projector leaves it
 //!                                      ^ filled in               ^ values are appended
-//!   a key's entry: how many values u32 | bytes u32 | where they begin u64       its values: (len u32 | bytes)*
+//!   a key's entry: number of values u32 | bytes u32 | offset of the first u64       its values: (len u32 | bytes)*
 //! ```
 //!
-//! A key that isn't granted is never compared with any that the call has: its entry stays zero, as if the call had no such key.
+//! A key that isn't granted is never compared with the call's keys: its entry stays zero, so the
+//! policy sees no such key.
 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 

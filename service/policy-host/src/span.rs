@@ -1,4 +1,4 @@
-//! A span of a guest's memory, as the guest names it.
+//! A range of a guest's memory, as the guest names it.
 
 /// An address and a length. Nothing is known about them until [`Span::of`] has looked at the memory.
 #[derive(Clone, Copy, Debug)]

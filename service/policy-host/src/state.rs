@@ -1,7 +1,8 @@
 //! The state that instances of one policy share: keys and values, capped.
 //!
-//! It belongs to an owner and a policy's name, outlives instances, and ends with the daemon. An ordered map rather than
-//! a hash table: no operation is much slower than the others, whatever keys a tenant chooses, so its price can be fixed.
+//! It belongs to an owner and a policy's name, outlives instances, and ends with the daemon. It is
+//! an ordered map rather than a hash table: no operation is much slower than the others, whatever
+//! keys a tenant chooses, so its price can be fixed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Text that comes out of a module, cut to a length.
+//! Text from a module, cut to a length.
 
 use crate::limits::NAME_BYTES;
 

@@ -1,4 +1,4 @@
-//! A policy's verdict on a call, and the effects that it can have.
+//! A policy's verdict on a call, and its effects on the call.
 
 /// What a policy decided about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]

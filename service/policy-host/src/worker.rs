@@ -1,21 +1,25 @@
-//! The compile worker: a process of its own that turns one module into machine code, and ends.
+//! The compile worker: a process that turns one module into machine code, and ends.
 //!
 //! ```text
 //!   daemon ── exec /proc/self/exe compile-worker PARENT MEMORY CPU USER GROUP ──▶ worker
 //!     0 ◀── the module     1 ──▶ machine code, or a refusal     2 ──▶ last words     (three memfds, nothing else)
 //! ```
 //!
-//! Invariant: not a byte of the module is read before the process is confined for the rest of its life. Then it can compute,
-//! get private memory up to its limit that is never executable, read descriptor 0 and write descriptors 1 and 2; any other
-//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It is a user without other processes ([`ChildUser`]) where the daemon is
-//! root, has no capability, no descriptor but these and no environment; its directory is `/`, it yields to everybody else, and it dies with the
-//! thread that started it.
+//! Invariant: the process reads no byte of the module before it is confined for the rest of its
+//! life. Then it can compute, get private memory up to its limit that is never executable, read
+//! descriptor 0 and write descriptors 1 and 2. Any other system call kills it, also one on an
+//! inherited descriptor, because no rule names its number. Where the daemon is root, the worker
+//! runs as a user without other processes ([`ChildUser`]). It has no capability, no environment and
+//! no other descriptor. Its directory is `/`, it yields the processor to all other processes, and
+//! it dies with the thread that started it.
 //!
-//! One process per compilation, rather than one that is kept: starting it takes a few milliseconds, which a push
-//! doesn't notice, and nothing of one tenant's module is there when another's is compiled.
+//! There is one process per compilation rather than one that is kept: its start takes a few
+//! milliseconds, which is negligible for a push, and nothing of one tenant's module is present when
+//! another's is compiled.
 //!
-//! What this can't do: the code that comes out runs in the daemon, so who takes over the compiler has the guests' sandbox. The
-//! worker keeps its crashes, its time and its memory away from the daemon.
+//! Limitation: the resulting code runs in the daemon, so an attacker that controls the compiler
+//! reaches the guests' sandbox. The worker isolates the daemon from the compiler's crashes, time
+//! and memory.
 
 use std::ffi::OsString;
 use std::io::Read;

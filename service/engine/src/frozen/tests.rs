@@ -1,5 +1,5 @@
-//! An engine goes on as if nothing had happened, old states are read, and spoilt ones are refused. Random schedules with engines that
-//! are frozen now and then are in `tests.rs`.
+//! A thawed engine continues unchanged, old states are readable, and invalid ones are refused.
+//! Random schedules with engines that are frozen now and then are in `tests.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;

@@ -1,8 +1,10 @@
-//! Putting an engine together, and refusing what can't have been one.
+//! Builds an engine from a state, and refuses invalid states.
 //!
-//! Whoever wrote a state is trusted, but for its bugs: each is refused with a sentence here, rather than found later by a call that never
-//! ends. So numbers are compared with what they name, and each call with [`stands`], which says where one can be between two
-//! inputs. Limits on how much there may be are not: a version with lower ones takes what is there, and admits nothing until less is.
+//! The writer of a state is trusted, except for bugs: each is refused with a sentence here, rather
+//! than found later by a call that never ends. So numbers are compared with the objects that they
+//! name, and each call with [`stands`], which defines the valid positions of a call between two
+//! inputs. Limits on amounts aren't checked: a version with lower limits accepts the state, and
+//! admits nothing until the amounts are lower.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

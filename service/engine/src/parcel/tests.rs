@@ -1,5 +1,5 @@
-//! What goes from one engine to another goes on there. Random schedules, in which everything goes now and then, are in the crate's
-//! `tests.rs`.
+//! Moved calls continue in the other engine. Random schedules, in which everything moves now and
+//! then, are in the crate's `tests.rs`.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -1,4 +1,5 @@
-//! What a call has while it streams: the messages that wait in either direction, and the windows that bound them.
+//! A call's state while it streams: the messages that wait in either direction, and the windows
+//! that bound them.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Streams meet chains, layouts, windows and ends in the right order.
+//! Streams pass chains, layouts, windows and ends in the right order.
 #![allow(clippy::unwrap_used)]
 
 use tollgate_shm_abi::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};

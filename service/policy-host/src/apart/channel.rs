@@ -1,13 +1,13 @@
-//! A policy process as a runtime holds it: orders go out, answers are checked and come in, and nothing here waits.
+//! A runtime's end of a policy process: posts orders, checks and takes answers, and never blocks.
 //!
 //! ```text
-//!   batch, tick, hand_over ─▶ under way, in order ─▶ take: the answer to the oldest
-//!                                  │ the process ended, overdue, nonsense
+//!   batch, tick, hand_over ─▶ in flight, in order ─▶ take: the answer to the oldest
+//!                                  │ the process ended, overdue, invalid answer
 //!                                  └──────────────▶ take: lost, every one of them
 //! ```
 //!
-//! Invariant: every order that was posted yields exactly one [`Answer`], with its own ticket, in the order of posting; and after
-//! the first lost one no other outcome comes.
+//! Invariant: every posted order yields exactly one [`Answer`], with its own ticket, in the order
+//! of posting. After the first lost order, all others are lost, too.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

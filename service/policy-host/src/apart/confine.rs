@@ -1,14 +1,14 @@
-//! What a policy process may do once it is confined: compute, get private memory up to its limit, be woken, ring its doorbell, and
-//! read and write the one socket it has. Any other system call kills it, also through a descriptor that it shouldn't have
-//! inherited, whose number no rule names.
+//! Permissions of a confined policy process: compute, get private memory up to its limit, be woken,
+//! ring its doorbell, and read and write its one socket. Any other system call kills it, also one
+//! on an inherited descriptor, because no rule names its number.
 //!
-//! Unlike a compile worker it may make its own memory executable: it exists to run code. That gives nothing away, since whoever can call
-//! `mprotect` runs code of their own already. `memfd_create` fails instead of killing: the engine asks for one to begin instances
-//! from, and does without.
+//! Unlike a compile worker, it may make its own memory executable, because it exists to run code.
+//! This gives nothing away: code that can call `mprotect` already runs. `memfd_create` fails
+//! instead of killing: the engine asks for one to begin instances from, and works without it.
 //!
-//! The limit is on writable private memory (`RLIMIT_DATA`), because every instance reserves gigabytes of addresses. Memory
-//! that was made executable after it was written escapes it, and so the daemon looks at the process's resident size, too
-//! ([`super::Process::resident_bytes`]).
+//! The limit is on writable private memory (`RLIMIT_DATA`), because every instance reserves
+//! gigabytes of addresses. It doesn't count memory that was made executable after it was written,
+//! so the daemon checks the process's resident size, too ([`super::Process::resident_bytes`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;

@@ -1,7 +1,9 @@
-//! A policy process as the control plane holds it: starts it, gives policies their seats in it, looks at what it uses, ends it.
+//! The control plane's end of a policy process: starts it, creates seats for policies in it, reads
+//! its resource use, ends it.
 //!
-//! What is here blocks (a seat's set-up takes up to its budget), except [`Process::start`], which takes as long as a fork. It is to be
-//! called by a thread that lives as long as the process shall: the kernel ends the process with that thread.
+//! Functions here block (a seat's set-up takes up to its budget), except [`Process::start`], which
+//! takes as long as a fork. Call it from a thread that lives as long as the process shall: the
+//! kernel ends the process with that thread.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};

@@ -1,11 +1,12 @@
-//! The policy process itself: two threads, and seats between them.
+//! The policy process itself: two threads, and the seats that pass between them.
 //!
 //! ```text
 //!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ judge thread:  order ─▶ seat ─▶ answer
 //! ```
 //!
-//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so no order names a seat that isn't there. The
-//! daemon is trusted here; what it gets wrong ends the process, which it notices.
+//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so every
+//! order's seat is there. The process trusts the daemon. Invalid input from the daemon ends the
+//! process, and the daemon notices the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;

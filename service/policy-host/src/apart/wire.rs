@@ -8,18 +8,21 @@
 //!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | metrics 4
 //!            | zero                                                                                                   64 bytes
 //!   its part of the process's heap, `len` bytes:
-//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | what they name
+//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | their bytes
 //!     failed                 the reason, UTF-8
 //!     then the log:          log_lines x (level 4 | len 4 | text)
-//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), what has changed since the seat's last answer
+//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), changes since the seat's last answer
 //! ```
 //!
-//! Little-endian, like everything else. The daemon's side of it is trusted by the process; the process's side is checked here, after it
-//! was copied out. Verdicts are kept in the guests' own form, so that one reader checks both.
+//! Little-endian, like everything else. The process trusts the daemon's side. The daemon copies out
+//! the process's side and checks it here. Verdicts keep the guests' own form, so one reader checks
+//! both.
 //!
-//! `fuel` is what each call's judgement may use; 0: what the seat was made with. `taken` is the first ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
+//! `fuel` is the budget of each call's judgement; 0 means the seat's own. `taken` is the first
+//! ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
-//! Set-up travels over a socket: a header in JSON with its length before it, then the parts that it announces.
+//! Set-up travels over a socket: a length, a header in JSON of that length, then the parts that the
+//! header announces.
 
 use std::io::{self, Read, Write};
 

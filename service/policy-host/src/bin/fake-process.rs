@@ -1,11 +1,13 @@
-//! A policy process that has been taken over: it does what the daemon must survive. For this crate's tests, never installed.
+//! A policy process under an attacker's control: it does things that the daemon must survive. For
+//! this crate's tests, never installed.
 //!
 //! ```text
 //!   fake-process WHAT policy-process PARENT MEMORY SPIN USER GROUP
 //! ```
 //!
-//! It says that it is ready, gives every policy a seat without looking at it, and then answers each order as WHAT says. The bytes are
-//! written by hand: what it does isn't what the crate's own code would ever do.
+//! It reports that it is ready, gives every policy a seat without checking it, and then answers
+//! each order as WHAT says. The bytes are written by hand, because the crate's own code would never
+//! write them.
 
 #![forbid(unsafe_code)]
 

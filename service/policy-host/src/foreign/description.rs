@@ -1,4 +1,5 @@
-//! How a person describes a foreign module, and how the description becomes the manifest that the module lacks.
+//! A foreign module's description by the user that pushes it, and its conversion to the missing
+//! manifest.
 
 use wasmparser::{ExternalKind, Payload};
 

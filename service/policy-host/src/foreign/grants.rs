@@ -1,12 +1,13 @@
-//! What a foreign module may see and do: the part of a manifest that its author couldn't write.
+//! The rights of a foreign module: the part of a manifest that its author couldn't write.
 //!
 //! ```json
 //!   { "abi": 1, "name": "auth", "hooks": ["request"], "methods": [{ "method": "*" }],
 //!     "foreign": { "abi": "proxy-wasm", "metadata": ["authorization"], "metadata_changes": ["x-user"], "body": "read" } }
 //! ```
 //!
-//! Invariant: all that is absent is refused. Without `metadata` a filter sees no metadata, without `body` no byte of the message.
-//! Reserved keys of the metadata are in no list, nor in what `*` stands for.
+//! Invariant: anything absent is refused. Without `metadata` a filter sees no metadata, without
+//! `body` no byte of the message. Reserved metadata keys are in no list, and `*` doesn't include
+//! them.
 
 use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;

@@ -1,4 +1,4 @@
-//! An instance of a foreign module, of whichever interface.
+//! An instance of a foreign module, for any of the interfaces.
 
 use std::time::Duration;
 

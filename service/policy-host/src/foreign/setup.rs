@@ -1,4 +1,4 @@
-//! What the set-up of a foreign module's instance needs, whatever its interface.
+//! The inputs of a foreign instance's set-up, for any of the interfaces.
 
 use wasmtime::{Instance, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
 

@@ -1,4 +1,4 @@
-//! What a foreign module is asked, and what it answers.
+//! The input and the verdict of a foreign module.
 
 use tollgate_shm_abi::metadata::{check_key, check_value};
 

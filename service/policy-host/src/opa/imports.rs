@@ -1,4 +1,4 @@
-//! The functions that a policy of OPA's can call, of which none does anything for it.
+//! The functions that an OPA policy can import. None of them does anything for it.
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 

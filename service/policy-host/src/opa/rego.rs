@@ -1,4 +1,4 @@
-//! An instance of a policy of OPA's: its set-up and its evaluations.
+//! An instance of an OPA policy: its set-up and its evaluations.
 
 use wasmtime::{ExternType, Linker, Memory, MemoryType, Module, Store, TypedFunc};
 

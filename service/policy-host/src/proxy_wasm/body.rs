@@ -1,10 +1,11 @@
 //! Buffers: the message as a gRPC frame, and the configuration.
 //!
 //! ```text
-//!   0 | length u32, big-endian | protobuf        what the body of a gRPC call is on HTTP/2, and so what Envoy's filters expect
+//!   0 | length u32, big-endian | protobuf        the body of a gRPC call on HTTP/2, as Envoy's filters expect it
 //! ```
 //!
-//! The whole message is there at once. A filter that changes it must leave one such frame, and one that isn't compressed.
+//! The whole message is there at once. A filter that changes it must leave one such frame,
+//! uncompressed.
 
 use wasmtime::Linker;
 

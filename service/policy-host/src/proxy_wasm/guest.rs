@@ -1,4 +1,4 @@
-//! What each of the specification's functions is called with, and what it answers.
+//! The parameters and results of the specification's functions.
 
 use wasmtime::Caller;
 

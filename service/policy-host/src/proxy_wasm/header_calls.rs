@@ -1,7 +1,8 @@
 //! The functions that read and change headers.
 //!
-//! Readable are the request's headers, and the reply's from its hook on. Trailers are empty: a call's end isn't judged apart. A
-//! map that isn't there reads as empty and can't be changed.
+//! The request's headers are readable always, the reply's from the reply's hook on. Trailers are
+//! empty: there is no separate judgement at a call's end. A missing map reads as empty and can't be
+//! changed.
 
 use wasmtime::Linker;
 

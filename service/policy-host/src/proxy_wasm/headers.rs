@@ -6,11 +6,13 @@
 //!   reply     :status 200   content-type application/grpc            then the granted metadata
 //! ```
 //!
-//! The first ones are made up: there is no HTTP here. Metadata of their names isn't shown, so nothing is forged. Keys that end in
-//! `-bin` hold bytes, and travel in base64 as gRPC has it.
+//! The first headers are synthesized: there is no HTTP here. Metadata with their names isn't shown,
+//! so a caller can't forge them. Keys that end in `-bin` hold bytes and travel in base64, as in
+//! gRPC.
 //!
-//! Invariant: what a filter changed is found by comparing with what it was shown, so a key that it only touched hasn't changed. A
-//! key that it wasn't shown may be there all the same: setting or removing it is a change, whether it is or not.
+//! Invariant: changes are found by comparing with the headers that the filter was shown, so a key
+//! that is set to its old value hasn't changed. The call may have keys that the filter wasn't
+//! shown: setting or removing such a key is always a change.
 
 use base64::Engine as _;
 use base64::alphabet;

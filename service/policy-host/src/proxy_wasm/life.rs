@@ -1,4 +1,4 @@
-//! A filter's life, and a judgement from its first callback to its last.
+//! A filter's life cycle, and a judgement from its first callback to its last.
 //!
 //! ```text
 //!   instantiate ─▶ _initialize [main] | _start ─▶ context_create(1, 0) ─▶ vm_start ─▶ configure ─▶ alive
@@ -7,9 +7,13 @@
 //!   reply     response_headers ─▶ [response_body] ─▶ verdict ─▶ done ─▶ log ─▶ delete
 //! ```
 //!
-//! Invariants: a call has one context from its request to its reply, if both are judged here; contexts whose reply never comes are
-//! ended, the oldest first, when there are [`limits::OPEN_CALLS`] of them. A denied call's context ends at once. All callbacks of a
-//! judgement share its budget. Without a body that it may see, a filter is shown the headers as the end of the stream.
+//! Invariants:
+//!
+//! - A call has one context from its request to its reply, if both are judged here. Contexts
+//!   without a reply are ended, the oldest first, when there are [`limits::OPEN_CALLS`] of them. A
+//!   denied call's context ends at once.
+//! - All callbacks of a judgement share its budget.
+//! - Without access to the body, a filter is shown the headers as the end of the stream.
 
 use std::ops::ControlFlow;
 use std::time::Duration;

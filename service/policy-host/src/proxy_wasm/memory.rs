@@ -1,7 +1,8 @@
-//! In and out of a filter's memory.
+//! Reads from and writes to a filter's memory.
 //!
-//! A filter names addresses; what doesn't lie in its memory is answered with INVALID_MEMORY_ACCESS. What the host gives is copied to a
-//! place that the filter's own allocator finds, which is a call into it: with its fuel, and never nested.
+//! A filter passes addresses; an address outside its memory is answered with INVALID_MEMORY_ACCESS.
+//! The host's results are copied to memory from the filter's own allocator. The allocation is a
+//! call into the filter: with the filter's fuel, and never nested.
 
 use super::guest::{Answer, Guest};
 use super::state::Proxy;

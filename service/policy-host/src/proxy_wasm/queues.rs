@@ -1,4 +1,4 @@
-//! Queues of an instance, which carry what one callback leaves for another.
+//! Queues of an instance, which carry data from one callback to another.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! The functions of shared data with compare-and-swap, and of queues.
 //!
-//! Shared data is the policy's shared state, as native policies have it: the same for all instances, within the same limits. A
-//! value is kept behind its compare-and-swap number.
+//! Shared data is the policy's shared state, as for native policies: the same for all instances,
+//! within the same limits. A value is stored after its compare-and-swap number.
 
 use wasmtime::Linker;
 

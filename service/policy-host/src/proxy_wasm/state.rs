@@ -1,4 +1,5 @@
-//! What a filter has on the host's side. Everything that it makes grow has a limit of its own in [`crate::limits`].
+//! A filter's state on the host's side. Every part that a filter can grow has its own limit in
+//! [`crate::limits`].
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -1,7 +1,7 @@
-//! Ending a call, pausing it, and whose functions are called.
+//! Ending a call, pausing it, and choosing the context that functions act on.
 //!
-//! A local response denies the call. A pause that is still in force when the last callback is over denies it, too: nothing here
-//! could resume it later.
+//! A local response denies the call. A pause that is still in force after the last callback denies
+//! it, too: nothing here could resume the call later.
 
 use wasmtime::Linker;
 

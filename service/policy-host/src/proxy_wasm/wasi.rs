@@ -1,8 +1,9 @@
-//! The functions of WASI that compilers for `wasm32-wasip1` link in, as far as they are harmless.
+//! The harmless functions of WASI that compilers for `wasm32-wasip1` link in.
 //!
-//! There are no files, no arguments and no environment. What is written to standard output is a log line. The clock and random bytes
-//! are there if the policy was granted them: otherwise time stands still, and there is no randomness, which is an error and never a
-//! constant. Waiting is over at once. Ending the process ends the filter.
+//! There are no files, no arguments and no environment. Standard output goes to the log. The clock
+//! and random bytes are there if the policy was granted them. Otherwise the time is fixed, and the
+//! random function fails; it never returns a constant. Waiting ends at once. Ending the process
+//! ends the filter.
 
 use wasmtime::Linker;
 

@@ -1,4 +1,5 @@
-//! Policies in a process of their own: they judge as they would here, and a process that was taken over gets nowhere.
+//! Policies in a separate process: they judge as in the daemon, and a process under an attacker's
+//! control achieves nothing.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

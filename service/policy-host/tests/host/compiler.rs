@@ -1,4 +1,4 @@
-//! The compiler that a daemon has: worker processes, limits that kill them, and what is remembered.
+//! The daemon's compiler: worker processes, limits that kill them, and the cache.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

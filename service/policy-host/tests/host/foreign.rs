@@ -1,4 +1,5 @@
-//! Filters for Envoy, written as text: what they are shown, what they may do, and what becomes of those that misbehave.
+//! Filters for Envoy, written as text: their input, their rights, and the handling of misbehaving
+//! ones.
 
 use std::time::Duration;
 

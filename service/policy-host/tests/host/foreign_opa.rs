@@ -1,4 +1,4 @@
-//! Policies as OPA's compiler lays them out, written as text.
+//! Policies in the layout of OPA's compiler, written as text.
 
 use tollgate_policy_host::foreign::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{

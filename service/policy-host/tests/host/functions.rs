@@ -1,4 +1,4 @@
-//! The host functions: what each does, what it refuses, what it costs, and who may import it.
+//! The host functions: effects, refusals, costs, and the right to import them.
 
 use std::time::Duration;
 

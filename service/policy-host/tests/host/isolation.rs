@@ -1,4 +1,5 @@
-//! What one tenant leaves behind for another: nothing. And what its failures cost the others: nothing.
+//! Isolation: a tenant leaves no data behind for another, and its failures cost other tenants
+//! nothing.
 
 use std::convert::Infallible;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! What `load` refuses, and with which sentence.
+//! Modules that `load` refuses, and the sentence of each refusal.
 
 use std::convert::Infallible;
 

@@ -1,7 +1,8 @@
-//! The price list against time: a unit of fuel takes about as long for the slowest instruction as for any other.
+//! The price list against time: a unit of fuel takes about as long for the slowest instruction as
+//! for any other.
 //!
-//! No absolute times: a loop over each operator runs beside a loop over a division, whose price the unit is made of, and
-//! may take at most [`MARGIN`] times as long per unit.
+//! There are no absolute times: a loop over each operator runs together with a loop over a
+//! division, which defines the unit, and may take at most [`MARGIN`] times as long per unit.
 
 use std::convert::Infallible;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! The host against the ABI's vectors: it writes what they say and reads what they say.
+//! The host against the ABI's vectors: it writes and reads what they specify.
 
 use serde_json::Value;
 use tollgate_policy_host::{

@@ -1,4 +1,5 @@
-//! What a compile worker can't do: each attempt is made by a process that is confined as a worker is, and dies of it.
+//! Operations forbidden to a compile worker: a process with a worker's confinement tries each, and
+//! dies.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
