@@ -21,7 +21,7 @@ const MAGIC: &[u8; 8] = b"TGCODE01";
 const CHECKED: usize = 8 + 8 + 32 + 8;
 const HEADER: usize = CHECKED + 32;
 
-/// Which code: of which module, for which engine.
+/// Names the code by its module and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     /// SHA-256 of the module.
@@ -41,17 +41,17 @@ pub(crate) fn engine_number(engine: &Engine) -> u64 {
 pub(crate) struct Artifact(Vec<u8>);
 
 impl Artifact {
-    /// What a worker left that ended with success; `code` must be nothing else.
+    /// The output of a successful worker; `code` must be nothing else.
     pub(crate) fn from_worker(code: Vec<u8>) -> Artifact {
         Artifact(code)
     }
 
-    /// What a policy process gets over its socket.
+    /// Code that a policy process receives over its socket.
     pub(crate) fn from_daemon(code: Vec<u8>) -> Artifact {
         Artifact(code)
     }
 
-    /// The file that keeps it.
+    /// The file that stores it.
     pub(crate) fn to_file(&self, key: &Key) -> Vec<u8> {
         let mut file = Vec::with_capacity(HEADER + self.0.len());
         file.extend_from_slice(MAGIC);
@@ -64,7 +64,7 @@ impl Artifact {
         file
     }
 
-    /// Reads such a file; `None` if it is damaged, or another module's or engine's.
+    /// Reads a file; `None` if it is damaged, or belongs to another module or engine.
     pub(crate) fn from_file(mut file: Vec<u8>, key: &Key) -> Option<Artifact> {
         let (header, code) = file.split_at_checked(HEADER)?;
         let (said, sum) = header.split_at(CHECKED);

@@ -19,15 +19,15 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::artifact::{Artifact, Key};
 use crate::{LoadError, limits};
 
-/// What a look into the cache of code finds.
+/// The result of a look-up in the code cache.
 pub(crate) enum Found {
     Nothing,
-    /// It was there and is deleted.
+    /// The file existed and is deleted.
     Damaged,
     Code(Artifact),
 }
 
-/// Compiled modules, the least recently used of which make room.
+/// Compiled modules; the least recently used are evicted.
 pub(crate) struct Artifacts {
     place: Place,
     entries: HashMap<Key, Entry>,
@@ -61,8 +61,8 @@ impl Artifacts {
         }
     }
 
-    /// Keeps code in `directory`, which is made if it isn't there; finds what an earlier process left for `engine` and
-    /// deletes what one left for another engine.
+    /// Keeps code in `directory`, which is created if it is missing. Finds an earlier process's
+    /// code for `engine`, and deletes code for other engines.
     pub(crate) fn in_directory(directory: &Path, engine: u64) -> io::Result<Artifacts> {
         DirBuilder::new()
             .recursive(true)
@@ -112,7 +112,7 @@ impl Artifacts {
         }
     }
 
-    /// Keeps `artifact`, if it isn't larger than everything that may be kept.
+    /// Keeps `artifact`, unless it is larger than the total limit.
     pub(crate) fn keep(&mut self, key: Key, artifact: &Artifact) -> io::Result<()> {
         let file = artifact.to_file(&key);
         let bytes = file.len() as u64;
@@ -241,7 +241,8 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     made
 }
 
-/// Modules that were refused, and why, so that pushing one again costs a look-up. The oldest make room.
+/// Refused modules and the reasons, so that pushing one again costs only a look-up. The oldest are
+/// evicted.
 #[derive(Default)]
 pub(crate) struct Refusals {
     entries: HashMap<[u8; 32], (LoadError, Option<Instant>)>,
@@ -261,7 +262,7 @@ impl Refusals {
         holds.then_some(error)
     }
 
-    /// Remembers a refusal; `lasting`: for how long, if it might be the machine's fault.
+    /// Remembers a refusal; `lasting` limits its duration if the machine may have caused it.
     pub(crate) fn keep(
         &mut self,
         module: [u8; 32],

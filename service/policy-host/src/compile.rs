@@ -32,20 +32,22 @@ use crate::text::cut;
 use crate::worker::{self, WorkerLimits};
 use crate::{ChildUser, Host, LoadError, Manifest, Policy, limits};
 
-/// How a [`Compiler`] works. Fixed for its life.
+/// The settings of a [`Compiler`]. Fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompilerConfig {
-    /// CPU time that a worker may take before it is killed. Default 10 s. The scan lets nothing pass that takes longer than
-    /// about 2 s. On a machine that is full a worker gets a tenth of a core or less: it is given up, for now, after
-    /// [`limits::COMPILE_PATIENCE`] times as long by the clock.
+    /// CPU time that a worker may take before it is killed. Default 10 s. The scan refuses every
+    /// module that takes longer than about 2 s. On a fully loaded machine a worker gets a tenth of
+    /// a core or less. After [`limits::COMPILE_PATIENCE`] times this time by the clock, the
+    /// compilation is given up for now.
     pub timeout: Duration,
     /// Bytes of address space of a worker. Default 512 MiB. Ordinary policies take 60 MB.
     pub memory_bytes: u64,
-    /// Directory for compiled code. None (default): it is kept in memory, and forgotten at the end.
+    /// Directory for compiled code. None (default): code is kept in memory and lost at the end.
     pub artifacts: Option<PathBuf>,
-    /// What a worker becomes if the daemon is root.
+    /// A worker's user if the daemon is root.
     pub user: ChildUser,
-    /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default: the running one.
+    /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default:
+    /// the running one.
     pub program: PathBuf,
 }
 
@@ -68,20 +70,20 @@ impl Default for CompilerConfig {
     }
 }
 
-/// What a compiler has done so far.
+/// Counts of a compiler's work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CompilerCounters {
     /// Worker processes started.
     pub workers_started: u64,
-    /// Those that didn't end by themselves: out of time, out of memory, killed, crashed.
+    /// Workers that didn't end by themselves: out of time, out of memory, killed, crashed.
     pub workers_killed: u64,
     /// Modules whose code was found in the cache.
     pub found_compiled: u64,
-    /// Modules that had been refused before.
+    /// Modules with a remembered refusal.
     pub found_refused: u64,
-    /// Files of the cache that were deleted because they were damaged.
+    /// Damaged cache files that were deleted.
     pub damaged: u64,
-    /// Modules whose code couldn't be kept (a full disk, say), so that it will be compiled again.
+    /// Modules whose code couldn't be kept (a full disk, for example) and will be compiled again.
     pub not_kept: u64,
 }
 
@@ -94,7 +96,7 @@ pub struct Compiler {
     problem: Option<String>,
     refusals: Mutex<Refusals>,
     counts: Counts,
-    /// Readable as soon as every worker is to be killed.
+    /// Becomes readable when all workers are to be killed.
     stop: OwnedFd,
 }
 
@@ -153,12 +155,13 @@ impl Compiler {
         })
     }
 
-    /// Why compiled policies are kept in memory, if that isn't where they should be.
+    /// The reason for keeping compiled policies in memory, if a directory is configured.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Answers without the compiler, if it has been asked before or the scan refuses the module. Takes milliseconds.
+    /// Answers without the compiler, if the module is known or the scan refuses it. Takes
+    /// milliseconds.
     pub fn recall(&self, wasm: &[u8]) -> Option<Result<Policy, LoadError>> {
         let (module, manifest) = match self.look(wasm) {
             Ok(looked) => looked,
@@ -167,10 +170,10 @@ impl Compiler {
         self.find(wasm, module, &manifest)
     }
 
-    /// Answers, by a worker if need be. Takes up to the configured time.
+    /// Answers, with a worker if needed. Takes up to the configured time.
     ///
     /// # Errors
-    /// Says what is wrong with the module, or which limit its compilation met.
+    /// States the module's error, or the limit that its compilation met.
     pub fn compile(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
         let (module, manifest) = self.look(wasm)?;
         if let Some(known) = self.find(wasm, module, &manifest) {
@@ -192,13 +195,13 @@ impl Compiler {
         }
     }
 
-    /// Kills all workers, and those that are started from now on.
+    /// Kills all workers, including those started later.
     pub fn stop(&self) {
         // Fails only if it was full, and so readable.
         let _readable = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
-    /// What was done so far.
+    /// Counts of the work so far.
     pub fn counters(&self) -> CompilerCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CompilerCounters {
@@ -218,7 +221,7 @@ impl Compiler {
         }
     }
 
-    /// The module's digest and manifest, or why it is refused, which is remembered.
+    /// The module's digest and manifest, or the reason for refusing it, which is remembered.
     fn look(&self, wasm: &[u8]) -> Result<([u8; 32], Manifest), LoadError> {
         if wasm.len() > limits::FOREIGN_MODULE_BYTES {
             return Host::scan(wasm).map(|manifest| ([0; 32], manifest));
@@ -286,7 +289,7 @@ impl Compiler {
         self.host.accept(&module, manifest, digest, wasm.len())
     }
 
-    /// Has a worker compile a module.
+    /// Compiles a module in a worker.
     fn run(&self, wasm: &[u8]) -> Result<Artifact, LoadError> {
         let missing = |error: io::Error| LoadError::NoCompiler(error.to_string());
         let module = memfd("tollgate-module").map_err(missing)?;
@@ -343,7 +346,7 @@ impl Compiler {
         }
     }
 
-    /// What a worker that has ended leaves.
+    /// Evaluates the result of a worker that has ended.
     fn judge(&self, status: ExitStatus, result: File, said: File) -> Result<Artifact, LoadError> {
         let read = |file, most| {
             read(file, most).map_err(|error| LoadError::CompilerDied {
@@ -386,7 +389,7 @@ impl Compiler {
     }
 }
 
-/// A worker that is killed, and reaped, at the latest when this is dropped.
+/// A worker; it is killed and reaped at the latest when this is dropped.
 struct Worker(Child);
 
 enum Ended {
@@ -432,7 +435,7 @@ impl Worker {
 /// The unit of [`cpu_time`].
 const TICK: Duration = Duration::from_millis(10);
 
-/// CPU time, of the user and of the kernel, that a process that isn't reaped yet has had.
+/// CPU time, user and kernel, of a process that isn't reaped yet.
 fn cpu_time(pid: Pid) -> io::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
     // The name, in parentheses, may hold anything. `utime` and `stime` are fields 14 and 15 of proc_pid_stat(5).
@@ -469,7 +472,8 @@ fn read(mut file: File, most: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether it is the disk that takes nothing (it is full, or read only), and not the operator who gave a wrong directory.
+/// Whether the disk refuses writes (it is full or read-only), rather than the operator having
+/// configured a wrong directory.
 fn is_disks(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let eio = rustix::io::Errno::IO.raw_os_error();

@@ -38,11 +38,11 @@ pub(crate) const EFFECT: u64 = 100;
 /// Fuel taken for a denial's message, besides one unit per byte.
 pub(crate) const MESSAGE: u64 = 100;
 
-/// Fuel taken for a call of most functions that foreign modules know, besides one unit per byte that goes in or out.
+/// Fuel taken for a call of most functions of foreign modules, besides one unit per byte in or out.
 pub(crate) const FOREIGN: u64 = 300;
-/// Fuel taken for each header that is looked at, besides one unit per byte.
+/// Fuel taken for each header that is examined, besides one unit per byte.
 pub(crate) const HEADER: u64 = 60;
-/// Fuel taken for a judgement by a foreign module, besides what the host copies for it.
+/// Fuel taken for a judgement by a foreign module, besides the bytes that the host copies for it.
 pub(crate) const FOREIGN_CALL: u64 = 5000;
 
 /// The price list.
@@ -103,7 +103,7 @@ fn integers(c: &mut OperatorCost) {
     );
 }
 
-/// Floating point, as it is when each instruction waits for the one before.
+/// Floating point, when each instruction waits for the previous one.
 fn floats(c: &mut OperatorCost) {
     price(6, [&mut c.F32Add, &mut c.F32Sub, &mut c.F32Mul]);
     price(6, [&mut c.F64Add, &mut c.F64Sub, &mut c.F64Mul]);

@@ -27,8 +27,9 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, Target
 use crate::confinement::failed;
 use crate::descriptors::keep_to_oneself;
 
-/// What a daemon that is root may need: files of other users that it is configured with, a low port, memory that a device touches, a socket for
-/// another group, and processes of another user, which it makes and ends.
+/// Capabilities that a root daemon may need: for configured files of other users, a low port,
+/// memory that a device accesses, a socket for another group, and starting and ending processes of
+/// another user.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHOWN)
@@ -90,10 +91,10 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_personality,
 ];
 
-/// Before anything else, while there is one thread.
+/// Must run before anything else, while there is one thread.
 ///
 /// # Errors
-/// Says which step the kernel refused.
+/// States the step that the kernel refused.
 pub fn give_up_privileges() -> Result<(), String> {
     set_no_new_privs(true).map_err(failed("new privileges"))?;
     // Kernels before 5.11 can't, and then it is as it was.
@@ -115,8 +116,8 @@ pub fn give_up_privileges() -> Result<(), String> {
     Ok(())
 }
 
-/// Forbids what a daemon never does, to all threads and to whoever they execute. Without system call filters in the kernel no policy is compiled,
-/// either, and `tollgate check` says so.
+/// Forbids unneeded system calls, for all threads and executed programs. Without system call
+/// filters in the kernel no policy is compiled either, and `tollgate check` reports it.
 ///
 /// # Errors
 /// The kernel has no filters.
@@ -133,8 +134,9 @@ fn filter() -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, fails, target)?.try_into()
 }
 
-/// Nobody but root looks into this process from now on, and it leaves no core. Called once the sandboxes' host is there: that opens a file of
-/// its own process, which only root may do afterwards.
+/// From now on only root can inspect this process, and it dumps no core. Called after the
+/// sandboxes' host exists: its creation opens a file of its own process, which afterwards only root
+/// may do.
 ///
 /// # Errors
 /// The kernel refused.

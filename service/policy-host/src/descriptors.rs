@@ -9,7 +9,8 @@ use rustix::io::Errno;
 /// The first descriptor that isn't a standard one.
 const FIRST: libc::c_uint = 3;
 
-/// No program that this process executes from now on inherits a descriptor that is open now, but the standard ones.
+/// Programs that this process executes from now on inherit no open descriptor but the standard
+/// ones.
 ///
 /// # Errors
 /// The kernel's reason.
@@ -17,7 +18,8 @@ pub(crate) fn keep_to_oneself() -> Result<(), Errno> {
     close_range(libc::CLOSE_RANGE_CLOEXEC.cast_signed())
 }
 
-/// Closes all descriptors but the standard ones. For the beginning of a process, which has opened none itself yet.
+/// Closes all descriptors but the standard ones. For the beginning of a process, before it opens
+/// any itself.
 pub(crate) fn close_inherited() -> Result<(), Errno> {
     close_range(0)
 }

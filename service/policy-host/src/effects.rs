@@ -36,10 +36,10 @@ const DELAY: u32 = 6;
 const PRIORITY: u32 = 7;
 const ROUTE: u32 = 8;
 
-/// The call that a list is for, and what the manifest lets it do.
+/// The call of a list, and the manifest's permissions for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub(crate) index: usize,
     pub(crate) hook: Hook,
     pub(crate) method: &'a Method,
@@ -85,15 +85,15 @@ pub(crate) fn read(
     Ok(reader.effects)
 }
 
-/// A list on its way to [`Effects`].
+/// Reads a list into [`Effects`].
 struct Reader<'a> {
     memory: &'a [u8],
     subject: Subject<'a>,
     bytes_left: usize,
-    /// A bit for each field and each metadata key that was met.
+    /// A bit for each field and each metadata key seen so far.
     fields: u32,
     keys: u32,
-    /// A bit for each kind that comes once.
+    /// A bit for each kind that may occur once.
     kinds: u32,
     effects: Effects,
 }
@@ -153,7 +153,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Refuses a field that isn't listed, that was there before, or that the policy may not change.
+    /// Refuses a field that isn't listed, is repeated, or that the policy may not change.
     fn check_field(&self, field: u32) -> Result<(), Fault> {
         self.subject.require(Capabilities::CHANGE)?;
         if field as usize >= self.subject.method.changes(self.subject.hook).len() {
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A key, by the number that a record has; refused as fields are.
+    /// A key, by its number in a record; refused like fields.
     fn key(&self, at: u32) -> Result<&'a str, Fault> {
         self.subject.require(Capabilities::CHANGE)?;
         let keys = self.subject.method.metadata_changes(self.subject.hook);
@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A kind that a list may have once, and whose `field` means nothing yet.
+    /// A kind that a list may have once, and whose `field` is reserved.
     fn once(&mut self, kind: u32, capability: Capabilities, field: u32) -> Result<(), Fault> {
         self.subject.require(capability)?;
         if field != 0 {
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that a record names, within what one list may have of them.
+    /// Bytes that a record names, within the limit for one list.
     fn bytes(
         &mut self,
         span: Span,

@@ -16,7 +16,7 @@ use crate::scan::{self, FEATURES};
 use crate::text::cut;
 use crate::{Hook, HostConfig, LoadError, Manifest, Policy, cost, limits};
 
-/// The engine: compiles policies and holds the pool that their instances live in.
+/// The engine: compiles policies and holds the pool of their instances.
 ///
 /// Cheap to clone; all clones share the engine and the pool.
 #[derive(Clone)]
@@ -38,7 +38,8 @@ impl Host {
     /// Reserves the pool's address space.
     ///
     /// # Errors
-    /// A sentence of the engine's, if the machine can't provide it (too many `instances` for its address space).
+    /// The engine's message, if the machine can't provide the pool (too many `instances` for its
+    /// address space).
     pub fn new(config: HostConfig) -> Result<Host, String> {
         let engine = Engine::new(&engine_config(&config))
             .map_err(|e| format!("the policy engine doesn't start: {e:#}"))?;
@@ -51,7 +52,8 @@ impl Host {
         })
     }
 
-    /// A host without a pool, for a policy process: its instances are few, and its memory is limited as a whole.
+    /// A host without a pool, for a policy process: it has few instances, and its memory is limited
+    /// as a whole.
     pub(crate) fn for_process() -> Result<Host, String> {
         let failed = |error: wasmtime::Error| format!("the policy engine doesn't start: {error:#}");
         let engine = Engine::new(&compiler_config()).map_err(failed)?;
@@ -68,18 +70,18 @@ impl Host {
         })
     }
 
-    /// Scans, compiles and checks a module in this very process, for modules whose author is trusted with it: on a desk, in
-    /// tests. A daemon has a [`crate::Compiler`].
+    /// Scans, compiles and checks a module in this same process. For modules of trusted authors: on
+    /// a developer's machine, in tests. A daemon has a [`crate::Compiler`].
     ///
     /// # Errors
-    /// Says what is wrong with the module; nothing of it is kept.
+    /// States the module's error; nothing of the module is kept.
     pub fn load(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
         let manifest = Host::scan(wasm)?;
         let module = Module::new(&self.engine, wasm).map_err(refused)?;
         self.accept(&module, manifest, Sha256::digest(wasm).into(), wasm.len())
     }
 
-    /// Looks at a module without compiling it.
+    /// Scans a module without compiling it.
     pub(crate) fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
         Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)
     }
@@ -120,7 +122,8 @@ impl Host {
     }
 }
 
-/// Refuses imports that exist with another type or aren't declared; the scan has refused those that don't exist.
+/// Refuses imports that exist with another type or aren't declared; the scan has refused unknown
+/// ones.
 fn check_imports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
     for (name, expected, capability) in imports::FUNCTIONS {
         for import in module.imports().filter(|import| import.name() == name) {
@@ -159,7 +162,7 @@ fn engine_config(host: &HostConfig) -> Config {
     config
 }
 
-/// What decides about the code that comes out; a compile worker has nothing else.
+/// The settings that determine the resulting code; a compile worker has no others.
 pub(crate) fn compiler_config() -> Config {
     let mut config = Config::new();
     config
@@ -178,7 +181,7 @@ pub(crate) fn compiler_config() -> Config {
     config
 }
 
-/// The exports that the ABI asks for, with their types.
+/// The exports that the ABI requires, with their types.
 fn required_exports(manifest: &Manifest) -> impl Iterator<Item = (&'static str, &'static str)> {
     let hook = |hook, name| manifest.hooks().contains(&hook).then_some((name, CALL));
     [

@@ -17,10 +17,10 @@ use crate::{Hook, KeyChange, MetadataChange, Method};
 const HEADER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 16;
 
-/// The metadata keys of a view: those that a manifest declares, as far as they are granted.
+/// The metadata keys of a view: the declared ones, with grants applied.
 #[derive(Clone, Debug, Default)]
 pub struct ShownKeys {
-    /// Where the first one's entry begins.
+    /// Offset of the first key's entry.
     first: usize,
     /// `None`: not granted.
     keys: Box<[Option<Box<str>>]>,
@@ -37,7 +37,7 @@ impl ShownKeys {
         }
     }
 
-    /// Entries that the projector has to leave spare.
+    /// The number of spare entries that the projector must leave.
     #[inline]
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -49,8 +49,9 @@ impl ShownKeys {
         self.keys.is_empty()
     }
 
-    /// Fills in the entries of a view of `len` bytes, and appends the values; answers the view's length then. `None`: there
-    /// is no room. A call's metadata takes at most as many bytes in a view as its block has.
+    /// Fills in the entries of a view of `len` bytes, and appends the values; returns the view's
+    /// new length. `None`: not enough room. A call's metadata takes at most as many bytes in a view
+    /// as in its block.
     pub fn write(&self, metadata: Metadata<'_>, view: &mut [u8], len: usize) -> Option<usize> {
         let mut end = len;
         for (key, at) in self.keys.iter().zip((self.first..).step_by(ENTRY_BYTES)) {
@@ -80,10 +81,10 @@ fn append(view: &mut [u8], at: usize, bytes: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// A call's metadata with a policy's changes; `keys` are those that [`MetadataChange::key`] is an index into.
+/// A call's metadata with a policy's changes; [`MetadataChange::key`] is an index into `keys`.
 ///
 /// # Errors
-/// There would be too much of it, or a value isn't one.
+/// The result would exceed the limits, or a value is invalid.
 pub fn changed_metadata(
     metadata: Metadata<'_>,
     keys: &[String],
@@ -98,7 +99,7 @@ pub fn changed_metadata(
 /// A call's metadata with a foreign module's changes.
 ///
 /// # Errors
-/// There would be too much of it.
+/// The result would exceed the limits.
 pub fn changed_keys(
     metadata: Metadata<'_>,
     changes: &[KeyChange],
@@ -110,7 +111,7 @@ pub fn changed_keys(
     changed(metadata, changes)
 }
 
-/// Each key with all the values that it has from now on.
+/// Each key with all its new values.
 fn changed<'c, Values: IntoIterator<Item = &'c [u8]>>(
     metadata: Metadata<'_>,
     changes: impl Iterator<Item = (&'c str, Values)> + Clone,
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The view of one absent field and these keys' values, in a room of so many bytes.
+    /// The view of one absent field and the values of these keys, with `room` bytes for it.
     fn view(keys: &[Option<&str>], metadata: &MetadataBuf, room: usize) -> Option<Vec<u8>> {
         let mut view = vec![0; room];
         let fixed = HEADER_BYTES + ENTRY_BYTES * (1 + keys.len());

@@ -37,18 +37,19 @@ use crate::confinement::{
 use crate::host::compiler_config;
 use crate::limits;
 
-/// The first argument of a process that is to be a worker.
+/// The first argument of a worker process.
 pub const ARGUMENT: &str = "compile-worker";
 
-/// Exit status: what is on descriptor 1 is a refusal, in words.
+/// Exit status: descriptor 1 has a refusal, in words.
 pub(crate) const REFUSED: u8 = 2;
 /// Exit status: the process couldn't be confined, or got no module, so it did nothing.
 pub(crate) const UNCONFINED: u8 = 3;
 
-/// How niced a worker is: a tenth of the weight of the datapath, and still some progress on a machine that is full.
+/// A worker's nice value: a tenth of the weight of the datapath, which still allows progress on a
+/// fully loaded machine.
 const NICE: i32 = 10;
 
-/// What a worker may use; the daemon's configuration says how much.
+/// A worker's limits, from the daemon's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerLimits {
     /// Bytes of address space.
@@ -57,7 +58,8 @@ pub struct WorkerLimits {
     pub cpu_seconds: u64,
 }
 
-/// What a process does whose first argument was [`ARGUMENT`]: `arguments` are those after it.
+/// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
+/// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match compile(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -106,7 +108,7 @@ fn parse(
     Ok((parent, limits, child_user(user, group)?))
 }
 
-/// What a process is told that it becomes if it is root.
+/// The user that the arguments name for a root process.
 pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
     let id = |number: u64| u32::try_from(number).map_err(|error| format!("user {number}: {error}"));
     Ok(ChildUser {
@@ -115,7 +117,7 @@ pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
     })
 }
 
-/// The numbers that a process of the daemon's is started with, in their order.
+/// The numbers in a child process's arguments, in order.
 pub(crate) fn numbers<const N: usize>(
     mut arguments: impl Iterator<Item = OsString>,
     who: &str,
@@ -131,11 +133,11 @@ pub(crate) fn numbers<const N: usize>(
     Ok(numbers)
 }
 
-/// Takes everything from this process but what compiling needs; returns the engine, which was made before the last door
-/// closed because it installs signal handlers.
+/// Drops all rights of this process except those that compiling needs. Returns the engine. It is
+/// created before the last restriction because it installs signal handlers.
 ///
 /// # Errors
-/// Says which step the kernel refused. The process must end then.
+/// States the step that the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
     confinement::tie_to(parent, "worker")?;
     setpriority_process(None, NICE).map_err(failed("priority"))?;
@@ -150,8 +152,8 @@ pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
     Ok(engine)
 }
 
-/// System calls that are allowed whatever their arguments: memory, random seeds for hash tables, the clock, and what ends a
-/// process or reports that it overflowed its stack.
+/// System calls allowed with any arguments: memory, random seeds for hash tables, the clock, ending
+/// the process, and reporting a stack overflow.
 pub const ALLOWED: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -169,7 +171,7 @@ pub const ALLOWED: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that are allowed with some arguments only; see [`filter`].
+/// System calls allowed with some arguments only; see [`filter`].
 pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,

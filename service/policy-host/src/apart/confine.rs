@@ -20,14 +20,14 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, Target
 use crate::confinement::{self, Calls, limit_resources};
 use crate::limits;
 
-/// What a policy process may use.
+/// The limits of a policy process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Bytes of writable memory.
     pub memory_bytes: u64,
 }
 
-/// The descriptors that a confined process keeps, by number; and 0, 1 and 2.
+/// The descriptors that a confined process keeps, by number; it also keeps 0, 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doors {
     /// Written to wake the daemon.
@@ -36,7 +36,7 @@ pub struct Doors {
     pub wake: RawFd,
 }
 
-/// System calls that are allowed whatever their arguments.
+/// System calls allowed with any arguments.
 pub const ALLOWED: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -56,7 +56,7 @@ pub const ALLOWED: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that are allowed with some arguments only, or fail instead of killing.
+/// System calls allowed with some arguments only, or failing instead of killing.
 pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -68,10 +68,11 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_memfd_create,
 ];
 
-/// Takes from this process, all its threads included, what running policies doesn't need.
+/// Drops all rights of this process, including all its threads, except those that running policies
+/// needs.
 ///
 /// # Errors
-/// Says which step the kernel refused. The process must end then.
+/// States the step that the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), String> {
     confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
@@ -87,7 +88,7 @@ pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), 
     Ok(())
 }
 
-/// Of two filters the one that forbids more wins.
+/// Of two filters the more restrictive one wins.
 fn without_memfds() -> Result<BpfProgram, BackendError> {
     let rules = BTreeMap::from([(libc::SYS_memfd_create, Vec::new())]);
     let fails = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());

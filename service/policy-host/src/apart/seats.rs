@@ -35,10 +35,11 @@ use crate::{
     MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
 };
 
-/// The first argument of a process that is to run a tenant's policies.
+/// The first argument of a process that runs a tenant's policies.
 pub const ARGUMENT: &str = "policy-process";
 
-/// What a process does whose first argument was [`ARGUMENT`]: `arguments` are those after it.
+/// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
+/// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -109,7 +110,7 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     judge.run(&seated)
 }
 
-/// Descriptor 0, which is a socket to the daemon: no other number would pass the filter.
+/// Descriptor 0, which is a socket to the daemon: the filter allows no other number.
 #[derive(Debug)]
 struct Socket(io::Stdin);
 
@@ -152,22 +153,22 @@ fn receive_fds(socket: &Socket) -> io::Result<SessionFds> {
 
 // ---- set-up ----
 
-/// What is in a seat.
+/// The content of a seat.
 struct Seated {
     policy: Policy,
     state: SharedState,
     request: SeatRequest,
     config: Option<Vec<u8>>,
-    /// None: each call gets an instance of its own.
+    /// None: each call gets a new instance.
     instance: Option<Instance>,
-    /// What instances of single calls have counted together.
+    /// The sum of the metrics of single calls' instances.
     gone: Metrics,
-    /// What the daemon knows of.
+    /// The metrics that the daemon knows.
     told: Metrics,
 }
 
 impl Seated {
-    /// What metrics have gone on since this was asked last.
+    /// The changes of metrics since the last call.
     fn metric_changes(&mut self) -> Vec<MetricChange> {
         let now = match &self.instance {
             Some(instance) => instance.metrics(),
@@ -215,7 +216,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Until the daemon closes the socket.
+    /// Runs until the daemon closes the socket.
     fn run(mut self) -> io::Result<()> {
         send(&mut self.socket, &SeatReply::Ready, &[])?;
         loop {
@@ -277,11 +278,11 @@ struct Judge {
     end: AppEnd,
     patience: Patience,
     seats: HashMap<SeatId, Box<Seated>>,
-    /// Answers whose parts the daemon may still read: their tickets, and where they lie.
+    /// Answers whose parts the daemon may still read: their tickets and offsets.
     read_still: VecDeque<(u64, u64)>,
 }
 
-/// What came of an order.
+/// The result of an order.
 struct Done {
     result: Result8,
     fuel: u64,
@@ -437,15 +438,15 @@ impl Judge {
     }
 }
 
-/// Who failed.
+/// The cause of a failure.
 enum Failed {
     Seat(Fault),
     Heir(Fault),
-    /// The daemon asked for nonsense.
+    /// The daemon sent an invalid order.
     Daemon(String),
 }
 
-/// What came of it, and the fuel that it took.
+/// The result, and the fuel used.
 type Ended = (Result<Writer, Failed>, u64);
 
 fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
@@ -458,7 +459,7 @@ fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
     (ended, instance.fuel_used())
 }
 
-/// Gives the heir what the seat holds; the fuel is that of both.
+/// Gives the heir the seat's state; the fuel is that of both.
 fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> Ended {
     let nothing = || Ok(Writer::new(0));
     let heir = heir.and_then(|heir| heir.instance.as_mut());
@@ -492,7 +493,7 @@ struct Judging<'a> {
 }
 
 impl Judging<'_> {
-    /// `fresh` is the last instance that was made for a call.
+    /// `fresh` is the last instance that was created for a call.
     fn judge(
         &mut self,
         seated: &mut Seated,

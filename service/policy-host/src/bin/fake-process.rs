@@ -65,7 +65,7 @@ fn misbehave(what: &str) -> Result<(), Failed> {
     }
 }
 
-/// Which seat the next policy is said to have; the tests' first is 0.
+/// The seat that the process reports for the next policy; the tests' first is 0.
 fn what_seat() -> u32 {
     let wrong = std::env::args().nth(1).as_deref() == Some("seat-other");
     if wrong { 77 } else { 0 }
@@ -111,7 +111,7 @@ fn receive_fds(socket: &File) -> Result<SessionFds, Failed> {
     Ok(SessionFds::from_packet(fds)?)
 }
 
-/// An answer: kind, ticket, where its part begins, and how long it is.
+/// An answer: kind, ticket, and the offset and length of its part.
 fn entry(kind: u8, ticket: u64, offset: u64, len: u32) -> [u8; 64] {
     let mut entry = [0; 64];
     entry[0] = kind;
@@ -187,7 +187,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Leaves these words as the verdict of every call.
+    /// Writes these words as the verdict of every call.
     fn fill(&mut self, count: u32, words: [u32; 4]) {
         for call in 0..count as usize {
             for (k, word) in words.into_iter().enumerate() {
@@ -197,7 +197,7 @@ impl Fake {
         }
     }
 
-    /// Writes the producer's word of the answers' ring, behind the back of the code that knows better.
+    /// Writes the producer index of the answers' ring, bypassing the ring's code and its checks.
     fn set_index(&mut self, index: u32) -> Result<(), Failed> {
         self.rings.write_all_at(&index.to_le_bytes(), 4096)?;
         self.end.doorbell.ring();

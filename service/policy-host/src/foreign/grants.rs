@@ -15,7 +15,7 @@ use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::{Hook, limits};
 
-/// The interface that a foreign module was made for.
+/// The interface of a foreign module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Abi {
     /// Envoy's filters: proxy-wasm 0.2.0 and 0.2.1.
@@ -27,7 +27,7 @@ pub enum Abi {
 }
 
 impl Abi {
-    /// As descriptions write it.
+    /// Its name in descriptions.
     pub fn name(self) -> &'static str {
         match self {
             Abi::ProxyWasm => "proxy-wasm",
@@ -42,16 +42,16 @@ impl std::fmt::Display for Abi {
     }
 }
 
-/// What a filter may do with a message's bytes.
+/// A filter's access to a message's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
-    /// It doesn't see them.
+    /// No access.
     #[default]
     None,
-    /// It sees all of them.
+    /// It reads all of them.
     Read,
-    /// It sees and replaces them.
+    /// It reads and replaces them.
     Change,
 }
 
@@ -78,11 +78,11 @@ pub struct Foreign {
     pub(super) entrypoint: Option<String>,
 }
 
-/// What stands for every key in a list of them, but for the reserved ones.
+/// Stands for every key in a list of keys, except the reserved ones.
 pub const EVERY_KEY: &str = "*";
 
 impl Foreign {
-    /// Which interface it is.
+    /// Its interface.
     pub fn abi(&self) -> Abi {
         self.abi
     }
@@ -113,7 +113,7 @@ impl Foreign {
         }
     }
 
-    /// What it may do with the message's bytes at this hook.
+    /// Its access to the message's bytes at this hook.
     pub fn body(&self, hook: Hook) -> Body {
         match hook {
             Hook::Request => self.body,
@@ -126,7 +126,7 @@ impl Foreign {
         self.root_id.as_deref().unwrap_or_default()
     }
 
-    /// The decision that is asked for; none: the module's first.
+    /// The decision to evaluate; none: the module's first.
     pub(crate) fn entrypoint(&self) -> Option<&str> {
         self.entrypoint.as_deref()
     }
@@ -137,7 +137,7 @@ impl Foreign {
         body || !self.metadata_changes.is_empty() || !self.reply_metadata_changes.is_empty()
     }
 
-    /// The rest of a sentence that begins with "the manifest".
+    /// Checks the rules; the error is the rest of a sentence that begins with "the manifest".
     pub(crate) fn check(&self) -> Result<(), String> {
         let lists = [
             ("metadata", &self.metadata),
@@ -177,7 +177,7 @@ impl Foreign {
     }
 }
 
-/// Whether a list of keys has a key, or all of them.
+/// Whether a list of keys contains a key, or all of them.
 pub fn covers(keys: &[String], key: &str) -> bool {
     let mut keys = keys.iter();
     !is_reserved(key) && keys.any(|listed| listed == EVERY_KEY || listed == key)

@@ -19,7 +19,7 @@ const REQUEST_BODY: u32 = 0;
 const REPLY_BODY: u32 = 1;
 const VM_CONFIGURATION: u32 = 6;
 const PLUGIN_CONFIGURATION: u32 = 7;
-/// Numbers from here on mean no buffer.
+/// Numbers from here on name no buffer.
 const BUFFERS: u32 = 9;
 
 /// Bytes before the message.
@@ -58,7 +58,7 @@ pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A buffer to read, `None`: it isn't there now.
+/// A buffer to read; `None`: it isn't available now.
 fn buffer(state: &mut Proxy, id: u32) -> Option<&[u8]> {
     match id {
         REQUEST_BODY | REPLY_BODY => body(state, id).map(|body| &body[..]),

@@ -16,7 +16,7 @@ use crate::{Hook, cost, limits};
 
 const REQUEST_HEADERS: u32 = 0;
 const REPLY_HEADERS: u32 = 2;
-/// Numbers from here on mean no map.
+/// Numbers from here on name no map.
 const MAPS: u32 = 8;
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A map to read; `None`: it isn't there now.
+/// A map to read; `None`: it isn't available now.
 fn readable(state: &mut Proxy, map: u32) -> Option<&Headers> {
     let stream = state.current()?;
     match (map, stream.hook) {
@@ -40,7 +40,7 @@ fn readable(state: &mut Proxy, map: u32) -> Option<&Headers> {
     }
 }
 
-/// A map to change; `None`: it can't be, now or ever.
+/// A map to change; `None`: it can't be changed, now or ever.
 fn writable(state: &mut Proxy, map: u32) -> Option<&mut Headers> {
     let stream = state.current()?;
     match (map, stream.hook) {
@@ -63,7 +63,7 @@ fn get_pairs(mut guest: Guest<'_>, map: u32, data_at: u32, size_at: u32) -> Answ
     }
 }
 
-/// A map's serialized form; `None`: there is no such map.
+/// A map's serialized form; `None`: unknown map.
 fn serialized(guest: &mut Guest<'_>, map: u32) -> wasmtime::Result<Option<Vec<u8>>> {
     let price = readable(guest.data_mut(), map).map_or(0, Headers::price);
     charge(guest, cost::FOREIGN + price)?;
@@ -167,7 +167,7 @@ fn remove_value(mut guest: Guest<'_>, map: u32, key: u32, key_len: u32) -> Answe
     })
 }
 
-/// A key from memory; pays for it, and for looking through the map.
+/// A key from memory; pays for it, and for searching the map.
 fn read_key(
     guest: &mut Guest<'_>,
     map: u32,

@@ -21,7 +21,7 @@ use tollgate_shm_abi::metadata::{check_key, is_binary};
 
 use crate::{Fault, ForeignCall, Hook, KeyChange, cost, limits};
 
-/// As gRPC: padding is accepted, and not sent.
+/// As in gRPC: padding is accepted, and not sent.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -29,9 +29,10 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Headers of the transport, beside those that begin with a colon: never metadata, and not to be changed.
+/// Headers of the transport, besides those that begin with a colon: never metadata, and not
+/// changeable.
 const TRANSPORT: [&str; 4] = ["te", "content-type", "host", "transfer-encoding"];
-/// Those that may be changed and mean nothing: the daemon knows how long a message is.
+/// Headers that may be changed without any effect: the daemon knows a message's length.
 const FREE: [&str; 1] = ["content-length"];
 
 fn is_transport(key: &str) -> bool {
@@ -45,22 +46,22 @@ fn is_free(key: &str) -> bool {
 /// A header.
 pub(super) type Pair = (String, Vec<u8>);
 
-/// One message's headers: as they were shown, and as they are.
+/// One message's headers: as shown, and as they are now.
 #[derive(Debug, Default)]
 pub(super) struct Headers {
     shown: Vec<Pair>,
     pairs: Vec<Pair>,
-    /// Keys that were removed though they weren't shown.
+    /// Removed keys that weren't shown.
     removed: Vec<String>,
     bytes: usize,
 }
 
-/// More headers than there may be.
+/// The limit of headers is exceeded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 impl Headers {
-    /// Those of a call.
+    /// The headers of a call.
     pub(super) fn of(call: &ForeignCall<'_>) -> Headers {
         let service = call
             .path
@@ -99,12 +100,12 @@ impl Headers {
         &self.pairs
     }
 
-    /// What handling all of them costs.
+    /// The price of processing all of them.
     pub(super) fn price(&self) -> u64 {
         cost::HEADER * self.pairs.len() as u64 + self.bytes as u64
     }
 
-    /// A key's value; several are joined by commas, as HTTP has it.
+    /// A key's value; several are joined by commas, as in HTTP.
     pub(super) fn value(&self, key: &str) -> Option<Vec<u8>> {
         let mut values = self.pairs.iter().filter(|(known, _)| known == key);
         let mut value = values.next()?.1.clone();
@@ -146,7 +147,7 @@ impl Headers {
         self.bytes = self.pairs.iter().map(size).sum();
     }
 
-    /// One value instead of all that there are, in the place of the first.
+    /// Replaces all values by one, in the place of the first.
     pub(super) fn replace(&mut self, key: String, value: Vec<u8>) -> Result<(), TooMany> {
         let place = self.pairs.iter().position(|(known, _)| *known == key);
         self.take_out(&key);
@@ -159,7 +160,7 @@ impl Headers {
         Ok(())
     }
 
-    /// All of them anew.
+    /// Replaces all of them.
     pub(super) fn set(&mut self, pairs: Vec<Pair>) -> Result<(), TooMany> {
         let bytes = pairs.iter().map(size).sum();
         if pairs.len() > limits::HEADERS || bytes > limits::HEADER_BYTES {
@@ -169,7 +170,8 @@ impl Headers {
         Ok(())
     }
 
-    /// The keys whose values aren't as they were shown, or that were removed unseen, with the values that they have now.
+    /// The keys whose values differ from those shown, or that were removed unseen, with their
+    /// current values.
     pub(super) fn changes(
         &self,
         may_change: impl Fn(&str) -> bool,
@@ -217,12 +219,12 @@ impl Headers {
     }
 }
 
-/// Bytes of a header, with what its place takes.
+/// Bytes of a header, with its overhead.
 fn size((key, value): &Pair) -> usize {
     key.len() + value.len() + 32
 }
 
-/// The specification's form of a list of pairs; an empty one is no bytes.
+/// The specification's form of a list of pairs; an empty one has no bytes.
 pub(super) fn serialize(pairs: &[Pair]) -> Vec<u8> {
     if pairs.is_empty() {
         return Vec::new();
@@ -246,7 +248,7 @@ pub(super) fn serialize(pairs: &[Pair]) -> Vec<u8> {
     out
 }
 
-/// Reads such a form; `None` if it is damaged.
+/// Reads that form; `None` if it is damaged.
 pub(super) fn deserialize(bytes: &[u8]) -> Option<Vec<Pair>> {
     if bytes.is_empty() || bytes == [0] {
         return Some(Vec::new());
@@ -274,7 +276,7 @@ pub(super) fn deserialize(bytes: &[u8]) -> Option<Vec<Pair>> {
     Some(pairs)
 }
 
-/// A header's name: lower-case, as HTTP/2 has it; `None` if it isn't ASCII.
+/// A header's name in lower case, as in HTTP/2; `None` if it isn't ASCII.
 pub(super) fn name(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes)
         .ok()

@@ -221,7 +221,7 @@ impl Filter {
         Ok(verdict)
     }
 
-    /// Headers first, then the body; breaks off when the filter has answered itself.
+    /// Headers first, then the body; stops when the filter has answered itself.
     fn show(&mut self, hook: Hook, body: Option<Vec<u8>>) -> Result<ControlFlow<()>, Fault> {
         let (on_headers, on_body) = match hook {
             Hook::Request => (&self.exports.request_headers, &self.exports.request_body),
@@ -246,7 +246,8 @@ impl Filter {
         self.step(on_body, context, len, 1)
     }
 
-    /// A callback that says whether the call goes on. It is told how many headers or bytes there are, and 1 if no more follow.
+    /// A callback that returns whether the call continues. Its arguments are the number of headers
+    /// or bytes, and 1 if no more follow.
     fn step(
         &mut self,
         function: Option<TypedFunc<(u32, u32, u32), u32>>,
@@ -268,7 +269,7 @@ impl Filter {
         })
     }
 
-    /// Sets whether the call is paused; returns what it was.
+    /// Sets whether the call is paused; returns the previous value.
     fn paused(&mut self, paused: bool) -> bool {
         match &mut self.store.data_mut().stream {
             Some(stream) => std::mem::replace(&mut stream.paused, paused),
@@ -370,7 +371,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Tells the root context of queues that have got something; each once, so a queue that feeds itself waits for the next call.
+    /// Notifies the root context of queues with new items, once each, so a queue that feeds itself
+    /// waits for the next call.
     fn tell_queues(&mut self) -> Result<(), Fault> {
         for _ in 0..limits::QUEUES {
             let Some(queue) = self.store.data_mut().queues.take_news() else {
@@ -384,7 +386,7 @@ impl Filter {
     }
 }
 
-/// What it does besides.
+/// Work between calls.
 impl Filter {
     pub(crate) fn memory_bytes(&self) -> usize {
         let memory = self.store.data().memory;
@@ -464,7 +466,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Runs a callback if there is one, with what is left of the budget.
+    /// Runs a callback if there is one, with the rest of the budget.
     fn callback<P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
         &mut self,
         function: Option<TypedFunc<P, R>>,

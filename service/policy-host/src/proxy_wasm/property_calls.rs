@@ -63,7 +63,7 @@ fn find(state: &mut Proxy, path: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Of a body that it may see.
+/// The size of a body that the filter may see.
 fn size(body: Option<&[u8]>) -> Option<Vec<u8>> {
     Some((body?.len() as u64).to_le_bytes().to_vec())
 }

@@ -85,7 +85,8 @@ fn register(mut guest: Guest<'_>, name: u32, name_len: u32, id_at: u32) -> Answe
     }
 }
 
-/// Queues of other machines aren't in reach: whichever it names, its own are looked through.
+/// Queues of other machines aren't reachable: for any machine name, the filter's own queues are
+/// searched.
 fn resolve(
     mut guest: Guest<'_>,
     _vm: u32,
