@@ -64,13 +64,13 @@ use crate::tables::{Link, Service, Session};
 
 mod thaw;
 
-/// What a reader of this code understands.
+/// The newest version that this code reads.
 const VERSION: u32 = 2;
 
-/// What a reader of before engines had births understands.
+/// The version before engines had births.
 const WITHOUT_BIRTHS: u32 = 1;
 
-/// An engine without its outputs; `F` is what the rim makes of a message.
+/// An engine without its outputs; `F` is the rim's form of a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Frozen<F> {
     version: u32,
@@ -84,7 +84,7 @@ pub struct Frozen<F> {
     free: Vec<CallKey>,
 }
 
-/// Why an engine can't be frozen or thawed: one sentence.
+/// The reason, as one sentence, why an engine can't be frozen or thawed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unportable(pub String);
 
@@ -99,14 +99,14 @@ impl std::error::Error for Unportable {}
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SessionForm {
     id: SessionId,
-    /// Missing: the most there may be.
+    /// Missing: the maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<LimitForm>,
     /// By method handle.
     routes: Vec<RouteForm>,
 }
 
-/// What was concluded of how long calls waited for this session.
+/// The result of the measured waiting times for this session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LimitForm {
     calls: u32,
@@ -158,7 +158,7 @@ struct LinkForm {
     /// Calls, by age.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<CallKey>,
-    /// How many have left since one did because it was the oldest.
+    /// How many have left since one left because it was the oldest.
     #[serde(default)]
     since_oldest: u64,
     /// Calls, in the order of their turns.
@@ -169,7 +169,7 @@ struct LinkForm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ServiceForm {
     name: String,
-    /// Whose turn it is; taken modulo the servers.
+    /// The next server; taken modulo the servers.
     #[serde(default)]
     next: u32,
     methods: Vec<ChainsForm>,
@@ -187,14 +187,14 @@ struct ServerForm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CallForm<F> {
     key: CallKey,
-    /// Missing: its own.
+    /// Missing: its own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     place: Option<CallKey>,
     #[serde(with = "StateForm")]
     state: State,
     #[serde(with = "OriginForm")]
     origin: Origin,
-    /// Its caller's number doesn't lead to it: a peer has used the number again.
+    /// Its caller's number doesn't lead to it: a peer has reused the number.
     #[serde(default, skip_serializing_if = "is_false")]
     shadowed: bool,
     handle: u32,
@@ -206,10 +206,10 @@ struct CallForm<F> {
     served: Option<ServedForm>,
     /// 0 is never.
     deadline_ns: u64,
-    /// 0 isn't known.
+    /// 0: unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     began_ns: u64,
-    /// 0: it hasn't been.
+    /// 0: not delivered.
     #[serde(default, skip_serializing_if = "is_zero")]
     delivered_ns: u64,
     bytes: u64,
@@ -223,7 +223,7 @@ struct CallForm<F> {
     stream: Option<Box<StreamForm<F>>>,
 }
 
-/// What was called, once it is delivered to a server of this host.
+/// The service and method, once it is delivered to a server of this host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ServedForm {
     service: ServiceId,
@@ -287,12 +287,12 @@ struct StreamForm<F> {
     requests: Vec<RequestForm<F>>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     responses: Vec<ResponseForm<F>>,
-    /// The answer, which comes after the responses.
+    /// The answer after the responses.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     reply: Option<F>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     passing: Option<PassingForm>,
-    /// The status that comes after the responses.
+    /// The status after the responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ending: Option<EndingForm>,
     requests_sent: WindowForm,
@@ -369,10 +369,11 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl<M> Engine<M> {
-    /// The engine as it is between two inputs; `message` says what is to be kept of each message that it holds. It stays as it is.
+    /// The engine between two inputs; `message` returns the part to keep of each message that it
+    /// holds. The engine stays unchanged.
     ///
     /// # Errors
-    /// There are outputs to do before.
+    /// Outputs must be handled first.
     pub fn freeze<F>(&self, mut message: impl FnMut(&M) -> F) -> Result<Frozen<F>, Unportable> {
         if !self.outputs.is_empty() {
             let text = format!("the engine has {} outputs to be done", self.outputs.len());
@@ -404,7 +405,7 @@ impl<M> Engine<M> {
     }
 
     fn freeze_link(&self, (id, link): (u32, &Link)) -> LinkForm {
-        // Those that have ended have nothing that waits.
+        // Ended calls have nothing that waits.
         let waits = |key: &CallKey| self.calls.get(*key).is_some();
         LinkForm {
             id: LinkId(id),
@@ -455,8 +456,9 @@ impl<M> Engine<M> {
 }
 
 impl<F> Frozen<F> {
-    /// Takes the names of its chains out: those are the rim's, which has other ones in another process. First those of the sessions'
-    /// routes, then those of the services' methods; [`Engine::chains`] has the new ones in the same order.
+    /// Takes the names of its chains: these belong to the rim, which uses other names in another
+    /// process. First come those of the sessions' routes, then those of the services' methods;
+    /// [`Engine::chains`] has the new ones in the same order.
     pub fn take_chains(&mut self) -> Vec<MethodChains> {
         let routes = self.sessions.iter_mut().flat_map(|session| {
             let routes = session.routes.iter_mut();
@@ -476,12 +478,12 @@ impl<F> Frozen<F> {
         self.sessions.iter().map(|session| session.id)
     }
 
-    /// Which of its process' engines it was; `None`: the first, or it was of before they were told apart.
+    /// The engine's number in its process; `None`: the first, or it predates births.
     pub fn birth(&self) -> Option<Birth> {
         self.birth
     }
 
-    /// Of which engines its calls are: none that begins now may have such a birth.
+    /// The births of its calls: new calls must not have such a birth.
     pub fn births(&self) -> impl Iterator<Item = Birth> {
         let calls = self.calls.iter().map(|call| call.key.birth());
         self.birth.into_iter().chain(calls)

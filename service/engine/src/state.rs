@@ -24,7 +24,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Whose chain is being asked, about what. Its names are in the states that daemons hand over.
+/// The chain that judges, and the message. Its names are in the states that daemons hand over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -38,10 +38,10 @@ pub enum Stage {
     ClientReply,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Counted against its limits, nothing decided.
+    /// Counted against its limits, undecided.
     Admitted,
     /// A chain has the message.
     Judging(Stage),
@@ -51,18 +51,19 @@ pub enum State {
     Waiting,
     /// The other side has it: a link's peer or a serving application.
     InFlight,
-    /// The other side has it, and one of its stream's messages is on its way: with a chain, or between two layouts.
+    /// The other side has it, and one of its stream's messages is on its way: with a chain, or
+    /// between two layouts.
     Passing(Stage),
-    /// The reply is here and allowed by the serving side.
+    /// The reply is here, and the serving side has allowed it.
     Replied,
     /// The caller has its answer.
     Done,
 }
 
-/// What happens to a call.
+/// An event in a call's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A chain is asked.
+    /// A chain judges it.
     Judge(Stage),
     /// The chain allows it.
     Allow,
@@ -72,7 +73,7 @@ pub enum Event {
     Hold,
     /// Given to the other side.
     Forward,
-    /// One of its stream's messages sets out, or gets to its other side.
+    /// One of its stream's messages starts, or reaches its other side.
     Pass(Stage),
     /// That message has been handed on.
     Passed,
@@ -84,7 +85,7 @@ pub enum Event {
     End,
 }
 
-/// `event` means nothing in `state`: a bug of the engine, never anybody's input.
+/// `event` is invalid in `state`: a bug of the engine, never the result of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Illegal {
     /// The state.

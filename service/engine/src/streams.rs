@@ -31,14 +31,14 @@ use crate::streams::queues::{Stream, Waiting, What};
 
 pub(crate) mod queues;
 
-/// What a correct library or daemon doesn't send.
+/// Messages that a correct library or daemon doesn't send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// A request after the last, or to a call that takes only one.
     AfterLast,
-    /// More than its reader has room for.
+    /// More than its reader's window.
     Window,
-    /// An answer to a call that is somebody else's.
+    /// An answer to another application's call.
     NotTheirs,
 }
 
@@ -52,26 +52,27 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What the rim must know of a request's call to look into it and to choose where a large body lands.
+/// Properties of a request's call that the rim needs to examine it and to choose where a large body
+/// lands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedRequest {
     /// The method handle that an application called; 0 for a peer's call.
     pub handle: u32,
-    /// What is called, if that is served here.
+    /// The service and method, if served here.
     pub served: Option<(ServiceId, u16)>,
-    /// As what requests come from a peer.
+    /// The encoding of requests from a peer.
     pub encoding: Encoding,
     /// The session that gets it, if it has the call and no chain reads requests first.
     pub lands: Option<SessionId>,
 }
 
-/// What comes.
+/// Incoming messages.
 impl<M> Engine<M> {
-    /// The next request of a call; `None` stands for no message, which ends the requests if no `more` follow. One of a call that has ended
-    /// is dropped: its caller can't know.
+    /// The next request of a call; `None` stands for no message, which ends the requests if no
+    /// `more` follow. A request of an ended call is dropped: its caller can't know.
     ///
     /// # Errors
-    /// It can't be; the message is dropped.
+    /// The request is invalid; the message is dropped.
     pub fn request(
         &mut self,
         origin: Origin,
@@ -109,10 +110,10 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// A serving application has a response. One to a call that has ended is dropped.
+    /// A serving application's response. A response to an ended call is dropped.
     ///
     /// # Errors
-    /// As of [`request`](Self::request).
+    /// As for [`request`](Self::request).
     pub fn response_from_session(
         &mut self,
         session: SessionId,
@@ -137,7 +138,7 @@ impl<M> Engine<M> {
         responded
     }
 
-    /// A peer sent a response to our call. If it can't be, the call ends.
+    /// A peer's response to our call. If it is invalid, the call ends.
     pub fn response_from_link(&mut self, link: LinkId, key: CallKey, charge: u32, message: M) {
         if !self.is_with_link(link, key) {
             return self.discard(message);
@@ -167,7 +168,7 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// The answer to a stream: whoever gave it no longer works on the call.
+    /// The answer to a stream: its sender no longer works on the call.
     pub(crate) fn reply_to_stream(&mut self, key: CallKey, message: M) {
         let Some(stream) = self.calls.get_mut(key).and_then(|c| c.stream.as_mut()) else {
             return self.discard(message);
@@ -177,7 +178,8 @@ impl<M> Engine<M> {
         self.pump(key);
     }
 
-    /// A call ends with this status, after the responses before it. Whoever gave it no longer works on the call.
+    /// A call ends with this status, after earlier responses. Its sender no longer works on the
+    /// call.
     pub(crate) fn finish(&mut self, key: CallKey, status: Status) {
         let stream = self.calls.get_mut(key).and_then(|c| c.stream.as_mut());
         match stream.filter(|stream| {
@@ -189,7 +191,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A caller's request makes no sense: its call gets this status.
+    /// A caller's request is invalid: its call gets this status.
     pub fn refuse(&mut self, origin: Origin, status: Status) {
         if let Some(key) = self.key_of(origin) {
             self.end(key, status);
@@ -256,7 +258,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// What the next request of a caller's call is. `None`: there is no such call (any more).
+    /// The properties of the next request of a caller's call. `None`: there is no such call (any
+    /// more).
     pub fn expected_request(&self, origin: Origin) -> Option<ExpectedRequest> {
         let call = self.calls.get(self.key_of(origin)?)?;
         let (served, session) = match call.target {
@@ -274,16 +277,17 @@ impl<M> Engine<M> {
     }
 }
 
-/// One message's way.
+/// The way of one message.
 impl<M> Engine<M> {
-    /// Passes on what can be.
+    /// Passes on what it can.
     pub(crate) fn pump(&mut self, key: CallKey) {
         while let Some(waiting) = self.next_of(key) {
             self.set_out(key, waiting);
         }
     }
 
-    /// The next message of a call that may set out now; ends a call that has none any more and only waited for that.
+    /// The next message of a call that may start now; ends a call that has none left and only
+    /// waited for this.
     fn next_of(&mut self, key: CallKey) -> Option<Waiting<M>> {
         let call = self.calls.get_mut(key)?;
         if call.state != State::InFlight {
@@ -335,7 +339,8 @@ impl<M> Engine<M> {
         link.streams.push_back(key);
     }
 
-    /// Passes on what waits for a link that is no longer behind: of one stream, before the link is looked at again. Whether there may be more.
+    /// Passes on messages of one stream that wait for a link that is no longer behind, before the
+    /// link is checked again. Returns whether there may be more.
     pub(crate) fn pump_one_of(&mut self, id: LinkId) -> bool {
         let link = self.links.get_mut(id.0);
         let Some(key) = link
@@ -403,7 +408,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Asks a chain about a message, or gives it back if there is none.
+    /// Runs a chain on a message, or returns the message if there is no chain.
     fn pass(
         &mut self,
         call: CallKey,
@@ -425,7 +430,7 @@ impl<M> Engine<M> {
         None
     }
 
-    /// The caller's side lets a request go.
+    /// The caller's side has passed a request.
     fn request_left(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -444,7 +449,7 @@ impl<M> Engine<M> {
         self.convert(key, End::Caller { session, handle }, to, message);
     }
 
-    /// A request has the layout that its server, or its server's daemon, takes.
+    /// A request has the layout of its server, or of its server's daemon.
     fn request_crossed(&mut self, key: CallKey, message: M) {
         let served = self.calls.get(key).and_then(|call| match call.target {
             Target::Session { .. } => call.service,
@@ -488,7 +493,7 @@ impl<M> Engine<M> {
         self.outputs.push_back(output);
     }
 
-    /// The server's side lets a response go.
+    /// The server's side has passed a response.
     fn response_left(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -499,7 +504,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A response has the layout that its caller, or its caller's daemon, takes.
+    /// A response has the layout of its caller, or of its caller's daemon.
     fn response_crossed(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -545,7 +550,7 @@ impl<M> Engine<M> {
         });
     }
 
-    /// No message of the call is on its way any more. What the one that was is.
+    /// The call's message is no longer on its way. Returns the kind of that message.
     fn settle(&mut self, key: CallKey) -> Option<What> {
         let call = self.calls.get_mut(key)?;
         if let State::Passing(_) = call.state {

@@ -173,7 +173,8 @@ fn pipelined(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) 
     (now_ns() - began) / (times * calls as u64)
 }
 
-/// One order, after the process has gone to sleep; the daemon's side yields, as a runtime that has other work.
+/// One order, after the process has gone to sleep; the daemon's side yields, like a runtime with
+/// other work.
 fn sleeping(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) -> u64 {
     one_by_one(channel, seat, policy, calls, 1)
 }

@@ -40,7 +40,7 @@ fn setup<'a>(limits: &'a TenantLimits, config: Option<&'a [u8]>) -> Setup<'a> {
     }
 }
 
-/// CPU time of this thread: what others do on the machine doesn't count.
+/// CPU time of this thread: other processes on the machine don't count.
 struct Clock(Duration);
 
 impl Clock {

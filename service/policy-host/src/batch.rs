@@ -189,7 +189,7 @@ impl Filling<'_> {
         let len = match write_view(&mut self.buffer[begin..view_end]) {
             Ok(len) if len <= view_len_max => len,
             refused => {
-                // Half a view may be there; the next judgement clears it.
+                // The view may be written in part; the next judgement clears it.
                 *self.used = (*self.used).max(view_end);
                 return Err(match refused {
                     Ok(len) => Misuse::ViewTooLong {
@@ -211,7 +211,7 @@ impl Filling<'_> {
         }
         self.methods[count] = method as u8;
         *self.count += 1;
-        // Should this batch be dropped, the next one clears what it left.
+        // If this batch is dropped, the next one clears its leftovers.
         *self.used = (*self.used).max(*self.next);
         Ok(())
     }

@@ -79,7 +79,7 @@ impl Artifacts {
             let (path, meta) = (entry.path(), entry.metadata()?);
             match key_of(&path).filter(|key| key.engine == engine) {
                 Some(key) => found.push((meta.modified()?, key, meta.len())),
-                // A temporary file, or an older engine's.
+                // A temporary file, or code for an older engine.
                 None if is_ours(&path) => std::fs::remove_file(&path)?,
                 None => {}
             }
@@ -166,7 +166,7 @@ impl Artifacts {
                 files.remove(key);
             }
             Place::Directory(directory) => {
-                // It may be gone already: then nothing is left to do.
+                // It may be gone already: then there is nothing to do.
                 let _gone = std::fs::remove_file(directory.join(name_of(key)));
             }
         }
@@ -221,7 +221,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     (&file)
         .take(limits::ARTIFACTS_BYTES)
         .read_to_end(&mut bytes)?;
-    // The order in which files make room, after the next start. If it can't be kept, the order is another one.
+    // The order of eviction after the next start. If setting the time fails, only this order
+    // changes.
     let _unordered = file.set_modified(SystemTime::now());
     Ok(bytes)
 }
@@ -314,7 +315,7 @@ mod tests {
         assert!(!is_kept(&mut artifacts, 1), "the longest unused");
         assert!([0, 2, 3].into_iter().all(|n| is_kept(&mut artifacts, n)));
         assert!(artifacts.bytes <= limits::ARTIFACTS_IN_MEMORY_BYTES);
-        // What is larger than everything is not kept, and pushes nothing out.
+        // An artifact above the total limit isn't kept, and evicts nothing.
         let larger = code(limits::ARTIFACTS_IN_MEMORY_BYTES);
         artifacts.keep(key(4), &larger).unwrap();
         assert!(!is_kept(&mut artifacts, 4));
@@ -327,7 +328,7 @@ mod tests {
         let most = u32::try_from(limits::ARTIFACTS).unwrap();
         (0..most).for_each(|n| artifacts.keep(key(n), &code(1)).unwrap());
         assert!(is_kept(&mut artifacts, 0));
-        // The same again takes no place of another's.
+        // The same artifact again evicts no other.
         artifacts.keep(key(0), &code(2)).unwrap();
         artifacts.keep(key(most), &code(1)).unwrap();
         assert!(!is_kept(&mut artifacts, 1), "the longest unused");
@@ -342,7 +343,7 @@ mod tests {
         let most = u32::try_from(limits::ARTIFACTS).unwrap();
         let mut before = open();
         (0..most).for_each(|n| before.keep(key(n), &code(1)).unwrap());
-        // File systems keep times as coarse as they like.
+        // File systems may store times with any resolution.
         let path = |n| directory.path().join(name_of(&key(n)));
         let set = |n: u32, age: u64| {
             let file = OpenOptions::new().write(true).open(path(n)).unwrap();

@@ -64,7 +64,7 @@ impl Default for CompilerConfig {
             memory_bytes: limits::COMPILE_MEMORY_BYTES,
             artifacts: None,
             user: ChildUser::default(),
-            // The file that is being executed, even if another one has its name by now.
+            // The running executable, even if another file has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
     }
@@ -137,7 +137,8 @@ impl Compiler {
         };
         let (artifacts, problem) = match opened {
             Ok(artifacts) => (artifacts, None),
-            // A disk that takes nothing is no reason to serve nobody: what is compiled is compiled again after the next start.
+            // A disk that refuses writes must not stop the service: modules are compiled again
+            // after the next start.
             Err((sentence, true)) => (Artifacts::in_memory(), Some(sentence)),
             Err((sentence, false)) => return Err(sentence),
         };
@@ -197,7 +198,7 @@ impl Compiler {
 
     /// Kills all workers, including those started later.
     pub fn stop(&self) {
-        // Fails only if it was full, and so readable.
+        // Fails only if the counter was full, and so readable.
         let _readable = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
@@ -263,7 +264,7 @@ impl Compiler {
             }
         };
         match self.accept(&artifact, wasm, module, manifest.clone()) {
-            // The engine doesn't want it, although the checksum was right.
+            // The engine refuses it, although the checksum was right.
             Err(LoadError::Compile(_)) => {
                 lock(&self.artifacts).remove(&key);
                 count(&self.counts.damaged);
@@ -341,7 +342,7 @@ impl Compiler {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits {
             memory_bytes: self.config.memory_bytes,
-            // Met only by a worker that nobody watches any more.
+            // Reached only by a worker that is no longer watched.
             cpu_seconds: self.config.timeout.as_secs() + 2,
         }
     }
@@ -371,12 +372,12 @@ impl Compiler {
             Some(Signal::XCPU) => LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             },
-            // Neither the module nor the compiler can do that: see `Calls::new`.
+            // Neither the module nor the compiler can cause this: see `Calls::new`.
             Some(Signal::KILL) => LoadError::NoCompiler(
                 "it was killed by another process, or because the machine is out of memory"
                     .to_owned(),
             ),
-            // How Rust's library ends a process whose allocation failed.
+            // Rust's library ends a process this way when an allocation fails.
             Some(Signal::ABORT) if last_words.contains("memory allocation of") => {
                 LoadError::CompileMemory {
                     bytes: self.config.memory_bytes,
@@ -406,7 +407,8 @@ impl Worker {
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
         let deadline = Instant::now() + config.patience();
         loop {
-            // Where nobody may look at others (`hidepid`), the worker's own limit of CPU time ends it.
+            // Where processes can't inspect others (`hidepid`), the worker's own limit of CPU time
+            // ends it.
             let had = cpu_time(pid).unwrap_or_default();
             let left = deadline.saturating_duration_since(Instant::now());
             if had >= config.timeout {
@@ -415,7 +417,8 @@ impl Worker {
             if left.is_zero() {
                 return Ok(Ended::Starved(had));
             }
-            // One thread has no more CPU time than that; a tick is as exactly as it is known.
+            // One thread uses no more CPU time than this; a tick is the resolution of the
+            // measurement.
             let left = left.min(config.timeout - had).max(TICK);
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds = [
@@ -438,7 +441,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// CPU time, user and kernel, of a process that isn't reaped yet.
 fn cpu_time(pid: Pid) -> io::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    // The name, in parentheses, may hold anything. `utime` and `stime` are fields 14 and 15 of proc_pid_stat(5).
+    // The name, in parentheses, may contain any character. `utime` and `stime` are fields 14 and 15
+    // of proc_pid_stat(5).
     let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();

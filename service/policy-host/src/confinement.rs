@@ -99,10 +99,11 @@ fn maps(map: &str, id: u32) -> bool {
 /// # Errors
 /// States the step that the kernel refused. The process must end then.
 pub(crate) fn drop_privileges(child: ChildUser) -> Result<(), String> {
-    // Kernels that can't (5.8 and older) leave what somebody has left open.
+    // Kernels without the call (5.8 and older) leave inherited descriptors open.
     let _not_there = close_inherited();
     set_no_new_privs(true).map_err(failed("new privileges"))?;
-    // While there are the rights to. Who has none can't give the bounding set away, and has no use for it.
+    // Must run while the process has the right. A process without it can't drop the bounding set,
+    // and has no use for it.
     for capability in (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
     }
@@ -130,7 +131,7 @@ fn become_user(child: ChildUser) -> Result<(), String> {
         .and_then(|()| set_thread_res_gid(group, group, group))
         .and_then(|()| set_thread_res_uid(user, user, user));
     match became {
-        // Root by name only: without the right to, or in a namespace without such a user.
+        // Root by name only: without the right, or in a namespace without such a user.
         Err(Errno::PERM | Errno::INVAL) => Ok(()),
         became => became.map_err(failed("user")),
     }
@@ -145,7 +146,7 @@ pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> String {
 /// processes.
 pub(crate) fn tie_to(parent: i32, who: &str) -> Result<(), String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("no death signal"))?;
-    // Asked after the signal was ordered, so a parent that died in between is noticed.
+    // Checked after the signal was set, so that a parent that died in between is noticed.
     if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
         return Err(format!("the daemon that started this {who} is gone"));
     }
@@ -164,7 +165,8 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
         (Resource::Stack, limits::COMPILER_STACK_BYTES),
     ];
     for &(resource, most) in common.iter().chain(own) {
-        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one: SIGXCPU tells why.
+        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one:
+        // SIGXCPU tells the reason.
         let above = u64::from(resource == Resource::Cpu);
         let limit = Rlimit {
             current: Some(most),

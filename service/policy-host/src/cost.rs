@@ -65,7 +65,7 @@ fn runtime(c: &mut OperatorCost) {
     price(10, [&mut c.Call, &mut c.TableGet, &mut c.TableSet]);
     c.CallIndirect = 20;
     c.MemorySize = 2;
-    // Some 33 ns where 200 units are 37.
+    // About 33 ns, where 200 units are 37 ns.
     c.RefFunc = 200;
     price(250, [&mut c.MemoryGrow, &mut c.TableGrow]);
     c.variable.memory_grow_per_page = 255;

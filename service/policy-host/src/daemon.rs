@@ -48,7 +48,7 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Whatever goes around this filter, or into the kernel.
+    // System calls that bypass this filter, or load code into the kernel.
     libc::SYS_io_uring_setup,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -97,11 +97,11 @@ const FORBIDDEN: &[c_long] = &[
 /// States the step that the kernel refused.
 pub fn give_up_privileges() -> Result<(), String> {
     set_no_new_privs(true).map_err(failed("new privileges"))?;
-    // Kernels before 5.11 can't, and then it is as it was.
+    // Kernels before 5.11 can't do this; descriptors stay as they were.
     let _not_there = keep_to_oneself();
     let others = (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
     for capability in others.filter(|capability| !KEPT.contains(*capability)) {
-        // Who may not hasn't got it, either.
+        // A process without the right hasn't got the capability, either.
         let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
     }
     let had = capabilities(None).map_err(failed("capabilities"))?;

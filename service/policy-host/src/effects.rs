@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         if field as usize >= self.subject.method.changes(self.subject.hook).len() {
             return Err(self.subject.bad("field", field.into()));
         }
-        // A method has at most 32 fields that may be changed.
+        // A method has at most 32 changeable fields.
         if self.fields & 1 << field != 0 {
             return Err(self
                 .subject

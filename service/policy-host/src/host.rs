@@ -152,8 +152,9 @@ fn engine_config(host: &HostConfig) -> Config {
         .max_tables_per_module(limits::TABLES)
         .max_memory_size(host.memory_bytes_max)
         .table_elements(host.table_elements_max)
-        // What an instance has touched is zeroed in place and stays mapped, up to a bound; the kernel says what that is. For an
-        // instance per call that is two to three times as fast as giving pages back and faulting them in again.
+        // Touched memory is zeroed in place and stays mapped, up to a bound; the kernel reports
+        // which pages were touched. For an instance per call this is two to three times as fast as
+        // returning pages and faulting them in again.
         .linear_memory_keep_resident(limits::KEPT_MEMORY_BYTES)
         .table_keep_resident(limits::KEPT_TABLE_BYTES)
         .pagemap_scan(Enabled::Auto);
@@ -172,7 +173,7 @@ pub(crate) fn compiler_config() -> Config {
         .operator_cost(cost::operators())
         .max_wasm_stack(limits::STACK_BYTES)
         .cranelift_opt_level(OptLevel::Speed)
-        // Traps are reported by kind; nobody reads a guest's backtrace.
+        // Traps are reported by kind; a guest's backtrace isn't used.
         .wasm_backtrace_max_frames(None)
         .generate_address_map(false)
         .native_unwind_info(false)

@@ -193,7 +193,7 @@ fn state_get(
     room: u32,
     room_len: u32,
 ) -> wasmtime::Result<i32> {
-    // The whole room is paid, and what stays empty is paid back.
+    // The whole room is charged, and the unused part is refunded.
     charge(
         &mut guest,
         cost::STATE + u64::from(key_len) + u64::from(room_len),

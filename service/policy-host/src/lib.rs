@@ -37,7 +37,7 @@
 #![deny(unsafe_code)]
 
 pub mod apart;
-// The one `unsafe`: machine code that a compile worker made.
+// The one `unsafe` call: loading machine code from a compile worker.
 #[allow(unsafe_code)]
 mod artifact;
 mod batch;
@@ -50,7 +50,7 @@ mod config;
 mod confinement;
 mod cost;
 pub mod daemon;
-// A system call on descriptors that nobody owns yet.
+// A system call on descriptors without an owner.
 #[allow(unsafe_code)]
 mod descriptors;
 mod effects;

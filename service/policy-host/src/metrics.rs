@@ -250,7 +250,7 @@ mod tests {
         }
         assert_eq!(rebuilt, now);
         assert_eq!(now.changes_since(&told), []);
-        // What the manifest has no name for is nobody's.
+        // Changes of metrics that the manifest doesn't name are ignored.
         let wild = [
             MetricChange::Counter { index: 2, by: 1 },
             MetricChange::Gauge { index: 1, to: 1 },

@@ -127,7 +127,7 @@ impl Sandbox {
         if len == 0 {
             return Ok(());
         }
-        // The text was written by the guest, within the buffer that it gave us.
+        // The guest wrote the text, within its own buffer.
         let buffer = &self.memory.data(&self.store)[self.buffer.clone()];
         let said = &buffer[..len.min(buffer.len())];
         Err(LoadError::ConfigRefused(text(
@@ -162,7 +162,7 @@ impl Sandbox {
             }));
         }
         self.buffer = begin..begin + len;
-        // Nothing is known about the new place: whatever it holds is the guest's own.
+        // The new place has unknown content, but it is the guest's own.
         self.used = 0;
         Ok(())
     }

@@ -102,7 +102,7 @@ pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
             manifests.push(section.data());
         }
         if let ValidPayload::Func(func, body) = validator.payload(&payload).map_err(invalid)? {
-            // Counted first: validation itself must not meet a bomb.
+            // Counted first: validation itself must not process a bomb.
             cost += function_cost(&body, &rules.bounds)?;
             bound("units of compile cost", cost, rules.bounds.cost)?;
             allocations = validate(func, &body, allocations)?;
@@ -172,7 +172,7 @@ fn check_imports(
     abi: Option<Abi>,
 ) -> Result<(), LoadError> {
     for group in section {
-        // Compact import groups belong to a feature that is off; the validator refuses them by name.
+        // Compact import groups belong to a disabled feature; the validator refuses them by name.
         let Imports::Single(_, import) = group.map_err(invalid)? else {
             continue;
         };

@@ -117,7 +117,7 @@ fn changed<'c, Values: IntoIterator<Item = &'c [u8]>>(
     changes: impl Iterator<Item = (&'c str, Values)> + Clone,
 ) -> Result<MetadataBuf, MetadataError> {
     let mut changed = metadata.to_buf();
-    // What is taken out first makes room for what comes.
+    // Removals come first and make room for additions.
     for (key, _) in changes.clone() {
         changed.remove(key);
     }
@@ -231,7 +231,7 @@ mod tests {
         let long = vec![b'x'; 8192 - 4 - 4];
         let more = changed_metadata(Metadata::default(), &keys, &[change(0, Some(&long))]);
         assert!(more.unwrap_err().to_string().contains("8193 bytes"));
-        // Swapping one long value for another needs no room for both.
+        // Replacing one long value with another doesn't need room for both.
         let long = block(&[("a", &[b'x'; 5000])]);
         let swap = [change(1, Some(&[b'y'; 5000])), change(0, None)];
         assert!(changed_metadata(long.view(), &keys, &swap).is_ok());

@@ -257,7 +257,7 @@ mod tests {
             assert_eq!(state.exchange(key, value, 5), Ok(false));
             assert_eq!(state.exchange(key, value, 1), Ok(true));
         }
-        // The next daemon has them, too.
+        // The next daemon has the entries, too.
         let next = SharedState::new(&StateLimits::default());
         next.fill(&state.entries());
         assert_eq!(next.entries(), state.entries());

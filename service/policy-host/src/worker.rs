@@ -65,7 +65,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err((status, text)) => {
             let stream = if status == REFUSED { 1 } else { 2 };
-            // Nobody is left to hear about a failure to say so.
+            // A failure to write can't be reported anywhere.
             let _unsaid = write_all(stream, text.as_bytes());
             ExitCode::from(status)
         }

@@ -53,7 +53,7 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
-        // Without a channel there is nobody to be told.
+        // Without a channel there is no receiver.
         let _no_channel = self.leave.send(self.id);
     }
 }
@@ -396,7 +396,7 @@ impl Channel {
         };
         match self.end.completions.push(&entry.to_entry()) {
             Ok(()) => {}
-            // Only seats that were given up can be so many.
+            // Only seats that were given up can fill the ring.
             Err(PushError::Full) => return Err(PostError::Busy),
             Err(PushError::Misbehaved(how)) => {
                 self.end(format!("it was killed: {how}"));
@@ -429,7 +429,7 @@ impl Channel {
                 fuel_per_call: 0,
                 task: Task::Leave,
             };
-            // A full ring takes it later; one that is broken is noticed by whoever posts.
+            // A full ring takes it later; the next post notices a broken ring.
             if self.end.completions.push(&entry.to_entry()).is_err() {
                 self.unsaid = Some(seat);
                 return;
@@ -516,7 +516,8 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
                     method: methods[index].into(),
                     index,
                 };
-                // Whatever a guest may not say was stopped in the process: if it comes through, the process lies.
+                // The process has already stopped invalid claims of guests: one that arrives here
+                // is the process's lie.
                 claim
                     .read(|_| Ok(()))
                     .map_err(|fault: Fault| fault.to_string())
@@ -529,7 +530,8 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
 impl Channel {
     fn unwatch(&mut self) {
         if let Some(epoll) = self.watched_by.take() {
-            // The control plane holds the process, too; closing this descriptor alone would leave the watch.
+            // The control plane holds the process, too; closing only this descriptor would leave
+            // the watch.
             let _gone = epoll::delete(&*epoll, self.process.as_fd());
         }
     }

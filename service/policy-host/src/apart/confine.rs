@@ -97,7 +97,7 @@ fn without_memfds() -> Result<BpfProgram, BackendError> {
 }
 
 fn filter(doors: Doors) -> Result<BpfProgram, BackendError> {
-    // The other filter has answered the last one.
+    // The other filter decides on `memfd_create`.
     let mut calls = Calls::new(&[ALLOWED, &[libc::SYS_memfd_create]].concat())?;
     for fd in [0, 1, 2, doors.doorbell] {
         calls.allow_for(libc::SYS_write, fd)?;

@@ -48,7 +48,7 @@ impl Default for ProcessConfig {
             memory_bytes: limits::APART_MEMORY_BYTES,
             spin: Duration::from_micros(50),
             user: ChildUser::default(),
-            // The file that is being executed, even if another one has its name by now.
+            // The running executable, even if another file has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
     }
@@ -131,7 +131,7 @@ impl Process {
             .spawn()?;
         let pid = Pid::from_child(&child);
         let (leave, leaving) = mpsc::channel();
-        // Whatever fails from here on, dropping this kills it.
+        // If a later step fails, dropping this kills the process.
         let process = Process {
             child: Mutex::new(child),
             pid: pid.as_raw_nonzero().get(),
@@ -161,7 +161,7 @@ impl Process {
     /// See [`SeatError`]. After [`SeatError::Process`] the process has been killed.
     pub fn seat(&self, seating: &Seating<'_>) -> Result<Seat, SeatError> {
         let mut socket = lock(&self.socket);
-        // Only this function adds to them, one at a time.
+        // Only this function increases it, one call at a time.
         let taken = self.taken.load(Ordering::Relaxed);
         if taken >= limits::APART_SEATS {
             return Err(SeatError::Full(taken));
@@ -357,7 +357,7 @@ mod tests {
         });
         let end = Instant::now() + Duration::from_millis(50);
         let mut stream = Timed { stream: &ours, end };
-        // At that pace it would take a minute.
+        // At that rate it would take a minute.
         let error = stream.read_exact(&mut [0; 12_000]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         assert!(end.elapsed() < Duration::from_secs(20));

@@ -51,8 +51,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
-    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before it is
-    // another user that nobody may look into, since its files in /proc are root's then.
+    // If the machine runs out of memory, this process is killed first. Where this can't be set, the
+    // kernel's own choice stands. It is set before the change of user and the ban on inspection,
+    // because afterwards root owns its files in /proc.
     let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
     let [parent, memory_bytes, spin_us, user, group] = worker::numbers(
         arguments,
@@ -76,13 +77,14 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     };
     let end = AppEnd::attach(&limits::apart_shape(), fds).map_err(|error| error.to_string())?;
     let judge = Judge::new(end, Duration::from_micros(spin_us));
-    // The first look at the clock asks the kernel where the clock is, and later that would kill.
+    // The first read of the clock asks the kernel where the clock is; later this would kill the
+    // process.
     let _the_time = now_ns();
     let host = Host::for_process()?;
     let (seats, seated) = mpsc::channel();
     let (confined, go) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel::<()>();
-    // Made before the door closes behind which no thread is made.
+    // Created before the filter, which forbids new threads.
     let set_up = move || {
         if begun.send(()).is_ok() && go.recv().is_ok() {
             let ended = Setting {
@@ -96,14 +98,14 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
                 eprintln!("set-up: {error}");
             }
         }
-        // The daemon is gone, or this process isn't what it should be.
+        // The daemon is gone, or this process is invalid.
         std::process::exit(0);
     };
     let spawned = std::thread::Builder::new()
         .name("set-up".to_owned())
         .spawn(set_up);
     spawned.map_err(|error| format!("no thread: {error}"))?;
-    // What a thread does as it begins isn't allowed any more later.
+    // A thread's first system calls are forbidden later.
     has_begun.recv().map_err(|error| error.to_string())?;
     confine(parent, &ProcessLimits { memory_bytes }, doors)?;
     confined.send(()).map_err(|error| error.to_string())?;
@@ -464,7 +466,7 @@ fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> En
     let nothing = || Ok(Writer::new(0));
     let heir = heir.and_then(|heir| heir.instance.as_mut());
     let (Some(instance), Some(heir)) = (&mut seated.instance, heir) else {
-        // Nothing is kept: the heir begins anew.
+        // Nothing is kept: the heir starts with an empty state.
         return (nothing(), 0);
     };
     let saved = instance.save();
@@ -509,7 +511,7 @@ impl Judging<'_> {
                 Failed::Seat(Fault::Trap(error.to_string()))
             })?;
             self.fuel += instance.fuel_used();
-            // Those before it are gone: what they logged goes with the next.
+            // Earlier instances are gone: their log lines move to the next one.
             if let Some(before) = fresh.as_mut() {
                 instance.inherit_log(before);
                 seated.gone.absorb(before.metrics());

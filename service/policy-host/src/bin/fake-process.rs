@@ -25,7 +25,7 @@ use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 
 fn main() {
     let what = std::env::args().nth(1).unwrap_or_default();
-    // Whatever goes wrong here, the daemon sees a process that ended.
+    // After any failure here, the daemon sees a process that ended.
     let _ended = misbehave(&what);
 }
 

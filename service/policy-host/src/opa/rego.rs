@@ -222,7 +222,7 @@ impl Rego {
         self.budget = Budget::default();
         self.budget.grant(self.fuel_per_call);
         let input = input::json(call);
-        // Written here, copied there.
+        // Written here, copied to the guest.
         self.charge(cost::FOREIGN_CALL + 2 * input.len() as u64)?;
         self.store
             .set_fuel(self.budget.left())

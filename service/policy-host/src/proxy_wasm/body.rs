@@ -63,7 +63,7 @@ fn buffer(state: &mut Proxy, id: u32) -> Option<&[u8]> {
     match id {
         REQUEST_BODY | REPLY_BODY => body(state, id).map(|body| &body[..]),
         PLUGIN_CONFIGURATION => Some(&state.config),
-        // There is one configuration; a filter that asks for its machine's gets none.
+        // There is one configuration; the machine's configuration is empty.
         VM_CONFIGURATION => Some(&[]),
         _ => None,
     }
@@ -92,7 +92,7 @@ fn get_bytes(
     let start = (start as usize).min(bytes.len());
     let end = start.saturating_add(max_size as usize).min(bytes.len());
     let len = end - start;
-    // Once to here, and once to the guest's memory.
+    // One copy to here, and one to the guest's memory.
     charge(&mut guest, len as u64)?;
     let bytes = buffer(guest.data_mut(), id).map(|bytes| bytes[start..end].to_vec());
     give(&mut guest, &bytes.unwrap_or_default(), data_at, size_at)

@@ -73,7 +73,7 @@ fn serialized(guest: &mut Guest<'_>, map: u32) -> wasmtime::Result<Option<Vec<u8
 }
 
 fn set_pairs(mut guest: Guest<'_>, map: u32, pairs: u32, len: u32) -> Answer {
-    // Looking at it takes several times its bytes at worst.
+    // Parsing it costs several times its bytes in the worst case.
     charge(
         &mut guest,
         cost::FOREIGN + 4 * u64::from(len.min(limits::HEADER_BYTES as u32)),

@@ -131,7 +131,7 @@ impl Headers {
         self.take_out(key);
         let is_shown = self.shown.iter().any(|(known, _)| known == key);
         let known = is_shown || self.removed.iter().any(|known| known == key);
-        // What can't be metadata isn't there, and takes no room here.
+        // Keys that can't be metadata are absent, and take no room here.
         if known || is_transport(key) || is_free(key) || check_key(key.as_bytes()).is_err() {
             return Ok(());
         }
@@ -207,7 +207,7 @@ impl Headers {
         if !is_binary(key) {
             return Ok(values.cloned().collect());
         }
-        // Several may have been joined by commas, which base64 doesn't have.
+        // Several values may have been joined by commas, which base64 doesn't use.
         let values = values.flat_map(|joined| joined.split(|byte| *byte == b','));
         let decoded = values.map(|value| {
             BASE64.decode(value.trim_ascii()).map_err(|error| {

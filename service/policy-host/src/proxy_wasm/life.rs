@@ -187,7 +187,7 @@ impl Filter {
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        // What the host does before and after the callbacks: two copies, and a comparison.
+        // The host's work before and after the callbacks: two copies, and a comparison.
         self.charge(cost::FOREIGN_CALL + 4 * shown as u64 + 2 * call.message.len() as u64)?;
         let mut stream = self.stream_of(call)?;
         stream.paused = false;
@@ -256,7 +256,8 @@ impl Filter {
         last: u32,
     ) -> Result<ControlFlow<()>, Fault> {
         self.store.data_mut().effective = context;
-        // A call that the callback itself resumes goes on, whatever it returns: so it is paused first.
+        // A call that the callback itself resumes continues, whatever the callback returns: so it
+        // is paused first.
         let before = self.paused(true);
         match self.callback(function, (context, size, last))? {
             Some(0) => drop(self.paused(false)),
@@ -284,11 +285,11 @@ impl Filter {
         let begun = begun.and_then(|place| open.remove(place));
         match (begun, call.hook) {
             (Some(stream), Hook::Reply) => return Ok(stream),
-            // The number is another call's by now.
+            // The number belongs to another call by now.
             (Some(stream), Hook::Request) => self.end(stream)?,
             (None, _) => {}
         }
-        // A reply without its request is over at once.
+        // A reply without its request ends at once.
         if call.hook == Hook::Request
             && self.store.data().open.len() >= limits::OPEN_CALLS
             && let Some(oldest) = self.store.data_mut().open.pop_front()
@@ -482,7 +483,7 @@ impl Filter {
 
     fn new_context(&mut self) -> u32 {
         let context = self.next_context;
-        // The root's number isn't given twice.
+        // The root's number isn't assigned twice.
         self.next_context = context.checked_add(1).unwrap_or(ROOT + 1);
         context
     }

@@ -42,7 +42,7 @@ fn send_local_response(
     grpc_status: i32,
 ) -> Answer {
     charge(&mut guest, cost::FOREIGN)?;
-    // What is beyond the limit isn't read: the caller wouldn't see it.
+    // Bytes beyond the limit aren't read: the caller wouldn't see them.
     let most = limits::MESSAGE_BYTES as u32 + 4;
     let details = copy(&mut guest, details, details_len.min(most))?;
     let body = copy(&mut guest, body, body_len.min(most))?;

@@ -282,7 +282,7 @@ fn poll_oneoff(
         let Some(subscription) = part(memory, at, 48) else {
             return Ok(errno::FAULT);
         };
-        // The user's own number, no error, and which kind it was.
+        // The user's own number, no error, and the kind of the event.
         let mut event = [0; 32];
         event[..8].copy_from_slice(&subscription[..8]);
         event[10] = subscription[8];
