@@ -295,7 +295,7 @@ impl<M> Engine<M> {
 
 /// Ends without an answer: deadlines, cancellation, lost sides; and credit.
 impl<M> Engine<M> {
-    /// Ends every call whose deadline has passed.
+    /// Ends every call with a passed deadline.
     pub fn expire(&mut self, now_ns: u64) {
         while let Some(slot) = self.timer.expire(now_ns) {
             if let Some(key) = self.calls.key_in(slot) {
@@ -419,7 +419,7 @@ impl<M> Engine<M> {
         self.answer(call.origin, call.ended(), call.bytes, Err(status));
     }
 
-    /// Ends a call whose caller is gone.
+    /// Ends a call after its caller is gone.
     fn abandon(&mut self, key: CallKey) {
         self.close(key);
     }

@@ -93,7 +93,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Calls whose answer the peer of `link` waits for.
+    /// Calls that the peer of `link` waits for.
     pub fn called_by(&self, link: LinkId) -> usize {
         let link = self.links.get(link.0);
         link.map_or(0, |link| link.by_number.len())
@@ -121,7 +121,7 @@ impl<M> Engine<M> {
         self.calls.iter().any(|(_, call)| by_it(call))
     }
 
-    /// Calls whose answer `session` waits for.
+    /// Calls that `session` waits for.
     pub fn outstanding(&self, session: SessionId) -> u32 {
         self.sessions.get(session.0).map_or(0, |s| s.outstanding)
     }

@@ -10,7 +10,7 @@
 //! This is Breakwater's measure (Cho et al., OSDI'20): the wait in front of a server, where an
 //! overload shows first. The duration of handlers says nothing: some wait for others and could run
 //! with a thousand more. Calls beyond the limit are refused at once, with RESOURCE_EXHAUSTED and a
-//! retry time, so a server works only on calls whose callers still wait.
+//! retry time. So a server works only on calls that still have a waiting caller.
 
 use crate::limits::{
     LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION, MAX_RETRY_MS, WAITS_INTERVAL_NS, WAITS_PER_INTERVAL,

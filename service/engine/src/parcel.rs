@@ -25,7 +25,7 @@ use crate::limits::MAX_CALLS;
 use crate::routes::{MethodChains, RouteTarget, Target};
 use crate::tables::{Link, Service, Session};
 
-/// A link that no engine has: the target of calls whose link is gone.
+/// A link that no engine has: the target of calls after their link is gone.
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
 /// The parts to move: everything of a tenant, for example.
@@ -248,7 +248,7 @@ impl<M> Engine<M> {
     /// Checks that there is room for a parcel.
     ///
     /// # Errors
-    /// States what there is no room for.
+    /// States the limit that the parcel exceeds.
     pub fn fits(&self, parcel: &Parcel<M>) -> Result<(), Unportable> {
         let (here, more) = (self.calls.len(), parcel.calls.len());
         if here + more > MAX_CALLS {

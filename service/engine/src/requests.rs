@@ -451,7 +451,7 @@ impl<M> Engine<M> {
         no_place.then(|| self.refused_by(id, |_| true))
     }
 
-    /// The status of a call for which none of the selected servers has room.
+    /// The status of a call when none of the selected servers has room.
     fn refused_by(&mut self, id: ServiceId, asked: impl Fn(&Server) -> bool) -> Status {
         let Some(service) = self.services.get(id.0 as usize) else {
             return unknown_service();

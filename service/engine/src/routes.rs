@@ -15,7 +15,7 @@ pub enum Encoding {
     Protobuf,
 }
 
-/// The end whose layout a message has, or gets.
+/// The end that determines a message's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The calling application, by the method handle that it called.

@@ -75,7 +75,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// The label whose servers take a call of this route; `None` stands for servers without a
+    /// The label of the servers that take a call of this route; `None` stands for servers without a
     /// label. The outer `None`: all servers, because otherwise none is left. Calls without a route
     /// stay with servers without a label, so that a canary gets only its own calls.
     pub(crate) fn destination<'r>(&self, route: Option<&'r str>) -> Option<Option<&'r str>> {

@@ -1,8 +1,8 @@
 //! A hashed timer wheel over the engine's call slots (Varghese and Lauck, SOSP'87, scheme 6).
 //!
-//! One slot of the wheel covers one tick; entries of one slot form a doubly linked list whose
-//! links live in arrays indexed by call slot, so arming and disarming are O(1) and allocate nothing
-//! once the arrays have grown. A heap with lazy deletion was rejected: calls nearly always end long
+//! One slot of the wheel covers one tick. Entries of one slot form a doubly linked list. Its links
+//! live in arrays indexed by call slot, so arming and disarming are O(1) and allocate nothing once
+//! the arrays have grown. A heap with lazy deletion was rejected: calls nearly always end long
 //! before their deadline, and the dead entries would pile up without bound.
 //!
 //! Invariant: a call is in the wheel exactly while it is armed, in the slot of its deadline's tick.
@@ -135,7 +135,7 @@ impl Wheel {
         }
     }
 
-    /// Disarms one call whose deadline has passed at `now_ns`, and returns it; `None` when there is none.
+    /// Disarms one call that has expired at `now_ns`, and returns it; `None` when there is none.
     pub(crate) fn expire(&mut self, now_ns: u64) -> Option<u32> {
         if self.armed == 0 {
             self.tick = now_ns / TIMER_TICK_NS;

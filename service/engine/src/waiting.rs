@@ -1,10 +1,10 @@
 //! Calls that a link holds back until its peer grants credit: urgent calls first, without
 //! starvation.
 //!
-//! The rule: the call with the highest priority leaves next, among equals the oldest; but every
-//! [`OLDEST_EVERY`]th call to leave is the one that has waited longest, whatever its priority. So
-//! of n waiting calls, none sees more than `OLDEST_EVERY * n` others leave before it, however many
-//! more urgent ones keep coming.
+//! The rule: the call with the highest priority leaves next, among equals the oldest. But every
+//! [`OLDEST_EVERY`]th call to leave is the one that has waited longest, with any priority. So of n
+//! waiting calls, none sees more than `OLDEST_EVERY * n` others leave before it, even if more
+//! urgent ones keep coming.
 //!
 //! The next call changes only when a call leaves or a more urgent one arrives, so small calls of
 //! the same priority don't overtake a large call at the head while it waits for bytes.

@@ -1,4 +1,4 @@
-//! Measures what instances cost: one per call (`fresh`), and 10,000 at once.
+//! Measures the cost of instances: one per call (`fresh`), and 10,000 at once.
 //!
 //! ```sh
 //! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null

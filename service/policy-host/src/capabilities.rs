@@ -62,7 +62,7 @@ impl Capabilities {
         self.0 & other.0 != 0
     }
 
-    /// What is in this set and not in `other`.
+    /// The members of this set that aren't in `other`.
     pub const fn without(self, other: Capabilities) -> Capabilities {
         Capabilities(self.0 & !other.0)
     }

@@ -53,8 +53,8 @@ impl Default for ChildUser {
 }
 
 impl ChildUser {
-    /// This user if this process's user namespace has it, otherwise the user `nobody`, whose other
-    /// processes may signal the children.
+    /// This user if this process's user namespace has it, otherwise the user `nobody`. Other
+    /// processes of `nobody` may signal the children.
     ///
     /// # Errors
     /// The user `nobody`.

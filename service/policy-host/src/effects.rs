@@ -194,7 +194,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A kind that a list may have once, and whose `field` is reserved.
+    /// A kind that a list may have once, with a reserved `field`.
     fn once(&mut self, kind: u32, capability: Capabilities, field: u32) -> Result<(), Fault> {
         self.subject.require(capability)?;
         if field != 0 {

@@ -113,7 +113,7 @@ pub enum LoadError {
         /// The offered type.
         expected: &'static str,
     },
-    /// An import whose capability the manifest doesn't declare.
+    /// An import without its capability in the manifest.
     #[error(
         "the module imports tollgate {name:?}, but its manifest doesn't declare the capability {capability}"
     )]
@@ -199,7 +199,7 @@ pub enum LoadError {
     Setup {
         /// The step.
         step: &'static str,
-        /// What happened.
+        /// The failure.
         fault: Fault,
     },
     /// The host's pool of instances is used up.
@@ -343,7 +343,7 @@ pub enum Fault {
     BadBuffer {
         /// The stated address.
         address: u32,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// Bytes of memory.
         memory: usize,

@@ -135,7 +135,7 @@ impl Instance {
         Ok(verdict.expect("a batch of one has one verdict"))
     }
 
-    /// Begins a batch of up to `count` calls whose views have up to `views_len_max` bytes together
+    /// Begins a batch of up to `count` calls. Their views have up to `views_len_max` bytes together
     /// (each rounded up to a multiple of 8). One host call judges them all; from about eight calls
     /// on, this halves the cost per call.
     ///

@@ -125,8 +125,8 @@ pub const APART_MEMORY_BYTES: u64 = 256 << 20;
 /// process late, and a virtual machine can pause for some 100 ms. A hanging process blocks its own
 /// tenant's calls for this time.
 pub const APART_MARGIN: Duration = Duration::from_millis(500);
-/// Factor between the time that an order's fuel stands for and its deadline: guests whose loads
-/// miss all caches were measured at 13.
+/// Factor between the time that an order's fuel stands for and its deadline. A factor of 13 was
+/// measured for guests with loads that miss all caches.
 pub const APART_STALL: u32 = 16;
 /// Time limit for the start of a policy process, and for creating a seat.
 pub const APART_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -173,7 +173,7 @@ pub const BATCH: usize = 64;
 pub const MESSAGE_BYTES: usize = 1024;
 /// Records of one effect list: every field and every metadata key once, and a delay, a priority and a route.
 pub const EFFECTS: usize = CHANGES + METADATA_KEYS + 3;
-/// Bytes of all values of one verdict with effects; what one view can hold.
+/// Bytes of all values of one verdict with effects: the size of one view.
 pub const CHANGED_BYTES: usize = 64 << 10;
 /// Maximum delay of a call by a policy, in microseconds: one second. A waiting call holds memory.
 pub const DELAY_US: u32 = 1_000_000;
@@ -255,8 +255,8 @@ pub const FOREIGN_BODY_BYTES: usize = 1 << 20;
 pub const HEADERS: usize = 128;
 /// Bytes of those headers, including names, plus 32 for each.
 pub const HEADER_BYTES: usize = 32 << 10;
-/// Calls of one instance whose request was judged and whose reply wasn't yet. Each keeps up to
-/// twice [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
+/// Calls of one instance with a judged request and no judged reply yet. Each keeps up to twice
+/// [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
 pub const OPEN_CALLS: usize = 256;
 /// Bytes of the properties that a filter sets on one call, plus [`STATE_ENTRY_BYTES`] for each.
 pub const PROPERTY_BYTES: usize = 4 << 10;

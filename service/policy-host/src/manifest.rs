@@ -188,7 +188,7 @@ impl Manifest {
         &self.hooks
     }
 
-    /// The methods; an index into this list is what `judge` takes.
+    /// The methods; `judge` takes an index into this list.
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }

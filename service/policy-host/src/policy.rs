@@ -51,7 +51,7 @@ impl std::fmt::Debug for Policy {
 }
 
 impl Policy {
-    /// What the policy declares.
+    /// The policy's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.0.manifest
     }
@@ -149,7 +149,7 @@ pub(crate) fn refused(error: wasmtime::Error) -> LoadError {
     LoadError::Compile(cut(&format!("{error:#}")))
 }
 
-/// Refuses a module whose initial page count alone exceeds `max` bytes.
+/// Refuses a module with more than `max` bytes of initial memory.
 pub(crate) fn check_memory(module: &Module, max: usize) -> Result<(), LoadError> {
     let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
         return Ok(());

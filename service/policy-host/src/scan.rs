@@ -1,10 +1,10 @@
 //! The check of a module before the compiler sees it.
 //!
-//! One pass validates the bytes with exactly the enabled features and counts what makes compilers
-//! slow: modules of under 1 MB have kept Cranelift busy for 40 s, or filled 600 MB, by deep
-//! nesting, by thousands of locals times thousands of blocks, or by huge branch tables. The pass
-//! itself takes a third of a millisecond for an ordinary policy. It also finds the manifest and
-//! names an import that doesn't exist.
+//! One pass validates the bytes with exactly the enabled features and counts the constructs that
+//! make compilers slow. Modules of under 1 MB have kept Cranelift busy for 40 s, or filled 600 MB,
+//! by deep nesting, by thousands of locals times thousands of blocks, or by huge branch tables. The
+//! pass itself takes a third of a millisecond for an ordinary policy. It also finds the manifest
+//! and names an import that doesn't exist.
 
 use wasmparser::{
     FuncToValidate, FuncValidatorAllocations, FunctionBody, Imports, Operator, Parser, Payload,

@@ -350,7 +350,7 @@ pub(crate) struct Follower {
     engine: Engine<Message>,
     /// The messages that the engine should hold.
     inside: usize,
-    /// Calls whose message the rim has.
+    /// Calls with a message that the rim has.
     with_rim: Vec<(CallKey, State)>,
 }
 

@@ -83,8 +83,8 @@ impl<M> Engine<M> {
         Ok(engine)
     }
 
-    /// The calls whose message a chain or a conversion has: each waits for [`verdict`](Self::verdict) or
-    /// [`converted`](Self::converted).
+    /// The calls with a message in a chain or a conversion: each waits for
+    /// [`verdict`](Self::verdict) or [`converted`](Self::converted).
     pub fn with_rim(&self) -> impl Iterator<Item = CallKey> {
         let is_out = |state| {
             matches!(

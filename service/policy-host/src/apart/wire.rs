@@ -43,7 +43,7 @@ pub struct SeatId(pub(super) u32);
 /// The daemon's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Judge `count` calls, whose views are in the daemon's heap at `offset`.
+    /// Judge `count` calls; their views are in the daemon's heap at `offset`.
     Judge {
         hook: Hook,
         count: u16,

@@ -21,7 +21,7 @@ pub enum Abi {
     /// Envoy's filters: proxy-wasm 0.2.0 and 0.2.1.
     #[serde(rename = "proxy-wasm")]
     ProxyWasm,
-    /// What `opa build -t wasm` writes: ABI 1.2 and later 1.x.
+    /// Modules from `opa build -t wasm`: ABI 1.2 and later 1.x.
     #[serde(rename = "opa")]
     Opa,
 }

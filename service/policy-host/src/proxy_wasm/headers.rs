@@ -170,8 +170,8 @@ impl Headers {
         Ok(())
     }
 
-    /// The keys whose values differ from those shown, or that were removed unseen, with their
-    /// current values.
+    /// The changed keys with their current values: keys with other values than shown, and keys that
+    /// were removed unseen.
     pub(super) fn changes(
         &self,
         may_change: impl Fn(&str) -> bool,

@@ -37,7 +37,7 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> Answer {
     Ok(status::OK)
 }
 
-/// Always TRACE: the operator drops what is too much.
+/// Always TRACE: the operator drops unneeded lines.
 fn get_log_level(mut guest: Guest<'_>, level_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     Ok(answer(&mut guest, level_at, 0))

@@ -40,7 +40,7 @@ pub(crate) struct Proxy {
     pub(super) effective: u32,
     /// The current call.
     pub(super) stream: Option<Box<Stream>>,
-    /// Calls whose request was judged and whose reply wasn't yet, the oldest first.
+    /// Calls with a judged request and no judged reply yet, the oldest first.
     pub(super) open: VecDeque<Box<Stream>>,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Stream {
     pub(super) path: String,
     pub(super) request: Headers,
     pub(super) reply: Headers,
-    /// The hook whose headers may be changed now.
+    /// The hook that may change its headers now.
     pub(super) hook: Hook,
     /// The message as a gRPC frame, while its callback may read it.
     pub(super) body: Option<Vec<u8>>,

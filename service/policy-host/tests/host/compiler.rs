@@ -48,7 +48,8 @@ fn running(directory: &TempDir, command: &str) -> CompilerConfig {
     }
 }
 
-/// Process ids of this process's children, including unreaped ones, whose command line has `word`.
+/// Process ids of this process's children, including unreaped ones, with `word` in the command
+/// line.
 fn children(word: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {

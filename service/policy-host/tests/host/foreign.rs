@@ -413,7 +413,8 @@ fn an_allocator_that_lies_is_a_fault_and_one_that_asks_for_more_gets_none() {
     assert!(matches!(filter.judge(&CALL), Err(Fault::Trap(text)) if text.contains("allocator")));
 }
 
-/// A filter whose allocator requests memory itself, and then returns an address outside memory.
+/// A filter with an allocator that requests memory itself, and then returns an address outside
+/// memory.
 fn liar() -> String {
     let callbacks = says_header(":path");
     format!(

@@ -23,7 +23,7 @@ fn fault(instance: &mut Instance) -> Fault {
     }
 }
 
-/// The fault of a module whose request function has this body; the instance must be dead then.
+/// The fault of a module with this body of its request function; the instance must be dead then.
 fn request_fault(body: &str) -> Fault {
     let mut instance = Parts::with_request(body).instantiate().unwrap();
     let first = fault(&mut instance);

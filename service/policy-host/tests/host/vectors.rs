@@ -176,7 +176,7 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     here
 }
 
-/// Judges with a guest whose method may change this many fields and these keys.
+/// Judges with a guest that may change this many fields and these keys of its method.
 fn effects(vector: &Value) -> Result<Verdict, Fault> {
     let changes: Vec<String> = (0..vector["changes"].as_u64().unwrap())
         .map(|i| format!("f{i}"))
