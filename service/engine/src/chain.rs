@@ -4,7 +4,7 @@
 //! ```text
 //!   chain   provider-pre ... → tenant ... → provider-post ...      the first denial ends it, a change goes on to the next
 //!   step    stable decides                        (no trial)
-//!           stable decides, candidate is recorded  (shadow)
+//!           stable decides, candidate is recorded (shadow)
 //!           candidate decides n% of the calls     (canary); if it fails, the stable decides the very same call
 //! ```
 //!

@@ -34,7 +34,7 @@ pub(crate) struct Link {
     /// The credit that the peer grants us.
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,
-    /// So much is queued on it that everything that can wait does.
+    /// Too much is queued on it: everything that can wait waits.
     pub(crate) behind: bool,
     /// Calls held back.
     pub(crate) waiting: Waiting,
