@@ -1,4 +1,5 @@
-//! Verdicts and answers: from a chain, a server or a peer towards the caller; and the other ends of a call.
+//! Verdicts and answers, from a chain, a server or a peer towards the caller; and the other ways in
+//! which a call ends.
 
 use std::sync::Arc;
 
@@ -16,13 +17,13 @@ use crate::status::{Ended, Status, Verdict};
 /// Whether an application may answer a call.
 enum Answerable {
     Yes,
-    /// The call has ended; the application could not know.
+    /// The call has ended; the application couldn't know.
     Late,
     NotTheirs,
 }
 
 impl<M> Engine<M> {
-    /// A chain answered about `message`.
+    /// A chain's verdict about `message`.
     pub fn verdict(&mut self, call: CallKey, verdict: Verdict, message: M) {
         let Some(state) = self.calls.get(call).map(|c| c.state) else {
             return self.discard(message);
@@ -67,7 +68,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A chain changed a request's size, before it leaves its caller's daemon: what is sent is what counts for credit.
+    /// A chain changed a request's size before it leaves its caller's daemon: the size sent counts
+    /// for credit.
     pub fn resized(&mut self, call: CallKey, bytes: u64) {
         if let Some(call) = self.calls.get_mut(call)
             && call.state == State::Judging(Stage::ClientRequest)
@@ -76,8 +78,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A chain that is asked about a request has decided on its way; what another chain decided before stays unless this one
-    /// says otherwise.
+    /// A chain that judges a request has decided on its way; an earlier chain's decision stays
+    /// unless this one overrides it.
     pub fn steer(&mut self, call: CallKey, priority: Option<u8>, route: Option<Arc<str>>) {
         if let Some(call) = self.calls.get_mut(call)
             && let State::Judging(Stage::ClientRequest | Stage::ServerRequest) = call.state
@@ -87,7 +89,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// What is decided of the way of a request that is being judged, if it goes to a peer: whose daemon is to be told.
+    /// The link and the steering of a request that is being judged, if it goes to a peer. The rim
+    /// tells the peer's daemon.
     pub fn steering_to_peer(&self, call: CallKey) -> Option<(LinkId, &Steering)> {
         let call = self.calls.get(call)?;
         let is_asked = call.state == State::Judging(Stage::ClientRequest);
@@ -97,7 +100,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A serving application answered with a message. `false`: the call is none of that application's.
+    /// A serving application answered with a message. `false`: the application doesn't have the
+    /// call.
     ///
     /// An answer to a call that has ended meanwhile is dropped: the application can't know.
     pub fn reply_from_session(&mut self, session: SessionId, call: CallKey, message: M) -> bool {
@@ -117,9 +121,10 @@ impl<M> Engine<M> {
         true
     }
 
-    /// A serving application has answered, and its answer stays with it until the link to the caller's daemon is no longer
-    /// behind: then comes [`reply_after_wait`](Self::reply_after_wait), or
-    /// [`undeliverable`](Self::undeliverable) if it turns out to be none. The application doesn't work on the call any longer.
+    /// A serving application has answered, and keeps its answer until the link to the caller's
+    /// daemon is no longer behind. Then the rim calls [`reply_after_wait`](Self::reply_after_wait),
+    /// or [`undeliverable`](Self::undeliverable) if the answer is invalid. The application no
+    /// longer works on the call.
     pub fn put_off(&mut self, session: SessionId, call: CallKey) {
         if let Answerable::Yes = self.answerable(session, call) {
             self.leave_target(call);
@@ -129,7 +134,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The answer that was put off; of a call that has ended meanwhile it is dropped.
+    /// The answer that was put off; it is dropped if the call has ended meanwhile.
     pub fn reply_after_wait(&mut self, session: SessionId, call: CallKey, message: M) {
         let waits = self.calls.get_mut(call);
         match waits.filter(|call| call.target == Target::PutOff { session }) {
@@ -159,7 +164,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A serving application answered with a status. `false`: the call is none of that application's.
+    /// A serving application answered with a status. `false`: the application doesn't have the
+    /// call.
     pub fn fail_from_session(&mut self, session: SessionId, call: CallKey, status: Status) -> bool {
         match self.answerable(session, call) {
             Answerable::Yes => {
@@ -193,7 +199,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The rim could not do what [`Output::Deliver`], [`Output::SendCall`] or [`Output::Convert`] asked.
+    /// The rim couldn't carry out [`Output::Deliver`], [`Output::SendCall`] or [`Output::Convert`].
     pub fn undeliverable(&mut self, call: CallKey, status: Status) {
         self.leave_target(call);
         self.end(call, status);
@@ -209,7 +215,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Between which layouts a reply crosses here, if it does: what a peer sent has been converted on arrival.
+    /// The layouts between which a reply is converted here, if they differ: a peer's reply has been
+    /// converted on arrival.
     pub(crate) fn crossing_of_reply(&self, call: &Call<M>) -> Option<(End, End)> {
         let (service, method) = call
             .service
@@ -272,7 +279,7 @@ impl<M> Engine<M> {
         })
     }
 
-    /// Whoever worked on the call does so no longer.
+    /// The target no longer works on the call.
     fn leave_target(&mut self, key: CallKey) {
         let Some(call) = self.calls.get_mut(key) else {
             return;
@@ -286,9 +293,9 @@ impl<M> Engine<M> {
     }
 }
 
-/// Ends that nobody's answer brings: deadlines, cancellation, lost sides; and credit.
+/// Ends without an answer: deadlines, cancellation, lost sides; and credit.
 impl<M> Engine<M> {
-    /// Ends every call whose deadline has passed.
+    /// Ends every call with a passed deadline.
     pub fn expire(&mut self, now_ns: u64) {
         while let Some(slot) = self.timer.expire(now_ns) {
             if let Some(key) = self.calls.key_in(slot) {
@@ -303,13 +310,14 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The caller wants no answer any more: CANCELLED is the one that it gets.
+    /// The caller cancels the call; its one answer is CANCELLED.
     pub fn cancel(&mut self, origin: Origin) {
         let status = Status::new(Code::CANCELLED, "the caller cancelled the call");
         self.refuse(origin, status);
     }
 
-    /// The peer has granted more: what may be sent now, once every [`Output::SendCall`] so far has been. [`send_waiting`] follows.
+    /// The peer has granted more: the credit left once every [`Output::SendCall`] so far has been
+    /// sent. [`send_waiting`] follows.
     ///
     /// [`send_waiting`]: Self::send_waiting
     pub fn set_credit(&mut self, link_id: LinkId, calls: u32, bytes: u64) {
@@ -319,16 +327,17 @@ impl<M> Engine<M> {
         (link.credit_calls, link.credit_bytes) = (calls, bytes);
     }
 
-    /// A link has more waiting to leave than it should have, or no longer: while it has, calls wait as they do for credit, and
-    /// answers [can be put off](Self::put_off).
+    /// Sets whether a link has more queued than it should have. While it has, calls wait as they do
+    /// for credit, and answers [can be put off](Self::put_off).
     pub fn set_behind(&mut self, link_id: LinkId, behind: bool) {
         if let Some(link) = self.links.get_mut(link_id.0) {
             link.behind = behind;
         }
     }
 
-    /// Sends what the link affords of the calls and of streams' messages that it holds back, some [`SENT_AT_ONCE_BYTES`] of them. Whether
-    /// there may be more: once these have been sent, the link may be behind.
+    /// Sends as many held calls and streams' messages as the link allows, about
+    /// [`SENT_AT_ONCE_BYTES`] of them. Returns whether there may be more: once these have been
+    /// sent, the link may be behind.
     pub fn send_waiting(&mut self, link_id: LinkId) -> bool {
         self.send_waiting_calls(link_id) || self.pump_one_of(link_id)
     }
@@ -356,7 +365,7 @@ impl<M> Engine<M> {
         true
     }
 
-    /// An application is gone: its calls are dropped, those that it served end with UNAVAILABLE.
+    /// An application is gone: its calls are dropped; calls delivered to it end with UNAVAILABLE.
     pub fn session_closed(&mut self, id: SessionId) {
         self.drain_session(id);
         for key in self
@@ -381,7 +390,7 @@ impl<M> Engine<M> {
         self.sessions.remove(id.0);
     }
 
-    /// A peer is gone: its calls are dropped, those that it had end with UNAVAILABLE.
+    /// A peer is gone: its calls are dropped; calls sent to it end with UNAVAILABLE.
     pub fn link_closed(&mut self, id: LinkId, reason: &str) {
         let Some(link) = self.links.get_mut(id.0) else {
             return;
@@ -404,18 +413,19 @@ impl<M> Engine<M> {
         self.links.remove(id.0);
     }
 
-    /// Ends a call with a status, wherever it stands, and tells whoever works on it.
+    /// Ends a call with a status, in any state, and notifies the target.
     pub(crate) fn end(&mut self, key: CallKey, status: Status) {
         let Some(call) = self.close(key) else { return };
         self.answer(call.origin, call.ended(), call.bytes, Err(status));
     }
 
-    /// Ends a call whose caller is gone.
+    /// Ends a call after its caller is gone.
     fn abandon(&mut self, key: CallKey) {
         self.close(key);
     }
 
-    /// Takes a call out of every table, tells whoever works on it, and asks for the message that a chain has.
+    /// Removes a call from every table, notifies the target, and recalls a message that a chain
+    /// has.
     fn close(&mut self, key: CallKey) -> Option<Call<M>> {
         if let State::Judging(_) | State::Passing(_) = self.calls.get(key)?.state {
             self.outputs.push_back(Output::Recall { call: key });
@@ -423,7 +433,7 @@ impl<M> Engine<M> {
         self.take_out(key)
     }
 
-    /// Takes a call out of every table, and tells whoever works on it.
+    /// Removes a call from every table, and notifies the target.
     fn take_out(&mut self, key: CallKey) -> Option<Call<M>> {
         let call = self.calls.get_mut(key)?;
         let was = call.state;
@@ -439,7 +449,7 @@ impl<M> Engine<M> {
             _ => {}
         }
         let target = call.target;
-        // As far as it has come.
+        // The call got as far as this service.
         if let Target::Service { service, method } = target {
             call.service = Some((service, method));
         }
@@ -465,7 +475,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Removes a call and what counts it.
+    /// Removes a call and its counts.
     fn retire(&mut self, key: CallKey) -> Option<Call<M>> {
         let (slot, mut call) = self.calls.remove(key)?;
         self.timer.disarm(slot);

@@ -1,8 +1,9 @@
-//! The table of calls: slots with generations, so that a late answer never meets another call.
+//! The table of calls: slots with generations, so that a late answer never reaches another call.
 //!
-//! A call keeps its [key](CallKey) when [another engine](crate::Parcel) goes on with it: peers and applications know it by that.
-//! There it has a place as any other, and is found through a table that is looked into only when the key isn't one of the
-//! engine's own, and only if there are such calls.
+//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Parcel), because peers
+//! and applications know the call by its key. In the new engine it has a slot like any other call,
+//! and a second table maps its key to the slot. That table is looked up only if the key isn't one
+//! of the engine's own, and only if there are such calls.
 
 use std::collections::HashMap;
 
@@ -13,9 +14,9 @@ use crate::state::{Event, State};
 use crate::status::Ended;
 use crate::streams::queues::Stream;
 
-/// Of [`Call::judged_in`].
+/// Index into [`Call::judged_in`].
 pub(crate) const CALLERS_SIDE: usize = 0;
-/// Of [`Call::judged_in`].
+/// Index into [`Call::judged_in`].
 pub(crate) const SERVERS_SIDE: usize = 1;
 
 /// One call.
@@ -26,27 +27,29 @@ pub(crate) struct Call<M> {
     pub(crate) handle: u32,
     pub(crate) target: Target,
     pub(crate) encoding: Encoding,
-    /// Once delivered to a server: what was called, for the reply's chain.
+    /// The service and method, once delivered to a server: for the reply's chain.
     pub(crate) service: Option<(ServiceId, u16)>,
-    /// 0 is never, which only a streaming method's call may have.
+    /// 0 is never; only a call of a streaming method may have it.
     pub(crate) deadline_ns: u64,
-    /// When it came, and when it was handed to a server of this host; 0: that isn't known, or hasn't been.
+    /// The time of its arrival, and of its delivery to a server of this host; 0: unknown, or not
+    /// yet.
     pub(crate) began_ns: u64,
     pub(crate) delivered_ns: u64,
-    /// In which [era](crate::Engine::set_era) its request was judged on the caller's side, and on the server's; 0: it wasn't.
+    /// The [era](crate::Engine::set_era) in which its request was judged on the caller's side, and
+    /// on the server's; 0: it wasn't judged.
     pub(crate) judged_in: [u32; 2],
     /// Size of the request, for credits.
     pub(crate) bytes: u64,
-    /// How soon, and to which servers.
+    /// Its priority and route.
     pub(crate) steering: Steering,
     /// The request, while it waits for credit.
     pub(crate) held: Option<M>,
-    /// Once there is more than one request, or a response before the answer.
+    /// Set once there is more than one request, or a response before the answer.
     pub(crate) stream: Option<Box<Stream<M>>>,
 }
 
 impl<M> Call<M> {
-    /// Steps the state machine. An illegal step is a bug here; it is caught in tests, and in
+    /// Steps the state machine. An illegal step is a bug in this crate. Tests catch it; in
     /// production the call is ended rather than the daemon.
     pub(crate) fn step(&mut self, event: Event) {
         match self.state.next(event) {
@@ -58,7 +61,7 @@ impl<M> Call<M> {
         }
     }
 
-    /// What is told of it when it has ended.
+    /// The report about the call after its end.
     pub(crate) fn ended(&self) -> Ended {
         Ended {
             handle: self.handle,
@@ -70,20 +73,21 @@ impl<M> Call<M> {
 }
 
 struct Slot<M> {
-    /// Its call's; of a free one, that of the next call.
+    /// The call's key; in a free slot, that of the next call.
     key: CallKey,
     call: Option<Call<M>>,
 }
 
-/// Where a call is that began elsewhere.
+/// The place of a call that began elsewhere.
 #[derive(Clone, Copy)]
 struct Adopted {
     slot: u32,
-    /// What the slot's next call gets.
+    /// The key of the slot's next call.
     next: CallKey,
 }
 
-/// A call of a table that is taken apart or put together: its key, the key of its place if that is another one, and the call.
+/// A call of a table that is being taken apart or put together: its key, the key of its place if
+/// that differs, and the call.
 pub(crate) type Placed<M> = (CallKey, Option<CallKey>, Call<M>);
 
 /// All calls of one engine.
@@ -116,7 +120,7 @@ impl<M> Calls<M> {
         self.len() >= MAX_CALLS
     }
 
-    /// A free slot, which is free no longer.
+    /// Takes a free slot.
     fn take_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len() as u32;
@@ -134,8 +138,8 @@ impl<M> Calls<M> {
         place.key
     }
 
-    /// Adds a call of another engine's, which keeps its key. Returns its slot. The caller has checked that the key isn't
-    /// [here](Self::slot_of), and that there is a slot.
+    /// Adds another engine's call, which keeps its key. Returns its slot. The caller has checked
+    /// that the key isn't [here](Self::slot_of), and that there is a slot.
     pub(crate) fn adopt(&mut self, key: CallKey, call: Call<M>) -> u32 {
         let slot = self.take_slot();
         let place = &mut self.slots[slot as usize];
@@ -145,10 +149,10 @@ impl<M> Calls<M> {
         slot
     }
 
-    /// The slot that a key names, whether a call is there or not.
+    /// The slot that a key names, whether or not a call is there.
     #[inline]
     pub(crate) fn slot_of(&self, key: CallKey) -> Option<u32> {
-        // Of another birth it is beyond all slots.
+        // A key of another birth is beyond all slots.
         let slot = key.slot_under(self.birth);
         match self.slots.get(slot as usize) {
             Some(place) if place.key == key => Some(slot),
@@ -188,7 +192,7 @@ impl<M> Calls<M> {
         }
     }
 
-    /// Takes a call out; with the slot where it was.
+    /// Removes a call; also returns its slot.
     pub(crate) fn remove(&mut self, key: CallKey) -> Option<(u32, Call<M>)> {
         let slot = self.slot_of(key)?;
         let place = &mut self.slots[slot as usize];
@@ -218,18 +222,18 @@ impl<M> Calls<M> {
         !self.adopted.is_empty()
     }
 
-    /// The key of the place where a call is, if that is another one than its own.
+    /// The key of a call's place, if it differs from the call's own key.
     pub(crate) fn place_of(&self, key: CallKey) -> Option<CallKey> {
         self.adopted.get(&key).map(|adopted| adopted.next)
     }
 
-    /// The keys that the next calls will get, the very next one last.
+    /// The keys for the next calls, the very next one last.
     pub(crate) fn free(&self) -> impl Iterator<Item = CallKey> {
         self.free.iter().map(|&slot| self.slots[slot as usize].key)
     }
 
-    /// A table of these calls, which gives out the keys of `free`, the last one first. `None`: they don't have one slot each,
-    /// without gaps, or one key.
+    /// A table of these calls, which assigns the keys of `free`, the last one first. `None`: they
+    /// don't have one slot each, without gaps, or a key is repeated.
     pub(crate) fn of(birth: Birth, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
         let count = calls.len() + free.len();
         let mut slots: Vec<Option<Slot<M>>> = Vec::new();
@@ -255,7 +259,7 @@ impl<M> Calls<M> {
             }
         }
         let slots: Vec<Slot<M>> = slots.into_iter().collect::<Option<_>>()?;
-        // One that has come back may be where it was.
+        // A call that has come back may be in its old slot.
         let twice = |(key, its): (&CallKey, &Adopted)| {
             let own = key.slot_under(birth);
             let there = slots.get(own as usize);
@@ -272,7 +276,7 @@ impl<M> Calls<M> {
         })
     }
 
-    /// From now on calls begin under another birth; those that there are keep their keys.
+    /// From now on calls begin under another birth; existing calls keep their keys.
     pub(crate) fn set_birth(&mut self, birth: Birth) {
         if birth == self.birth {
             return;
@@ -287,7 +291,7 @@ impl<M> Calls<M> {
         }
     }
 
-    /// The live calls that `keep` selects. Walks the table: for events that are rare (a side was lost).
+    /// The live calls that `keep` selects. Walks the table: for rare events (a side was lost).
     pub(crate) fn select(&self, keep: impl Fn(&Call<M>) -> bool) -> Vec<CallKey> {
         let selected = self.iter().filter(|(_, call)| keep(call));
         selected.map(|(key, _)| key).collect()

@@ -1,29 +1,29 @@
-//! Chains of policies, decided without a sandbox: whose turn it is, which version is asked about a call, what its answer
-//! means, when a trial has failed, and what a tenant's policies may spend.
+//! Chains of policies, decided without a sandbox: the next policy, the version that judges a call,
+//! the meaning of its answer, the failure of a trial, and the budget of a tenant's policies.
 //!
 //! ```text
 //!   chain   provider-pre ... → tenant ... → provider-post ...      the first denial ends it, a change goes on to the next
 //!   step    stable decides                        (no trial)
-//!           stable decides, candidate is heard    (shadow)
+//!           stable decides, candidate is recorded (shadow)
 //!           candidate decides n% of the calls     (canary); if it fails, the stable decides the very same call
 //! ```
 //!
-//! Everything here is a function of its arguments, time and the call's key included.
+//! Everything here is a function of its arguments, including the time and the call's key.
 
 use crate::ids::CallKey;
 
-/// Whose policy it is, and where in a chain it stands: the order of a chain is the order of this type.
+/// A policy's owner and place in a chain: the order of this type is the order of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Party {
     /// The provider's, before the tenant's.
     ProviderPre,
     /// The tenant's own.
     Tenant,
-    /// The provider's, after the tenant's: it sees what is sent.
+    /// The provider's, after the tenant's: it sees the message as it is sent.
     ProviderPost,
 }
 
-/// Whether policies of these parties stand in the order of a chain.
+/// Whether policies of these parties are in the order of a chain.
 pub fn is_ordered(mut parties: impl Iterator<Item = Party>) -> bool {
     let Some(mut last) = parties.next() else {
         return true;
@@ -31,19 +31,19 @@ pub fn is_ordered(mut parties: impl Iterator<Item = Party>) -> bool {
     parties.all(|party| std::mem::replace(&mut last, party) <= party)
 }
 
-/// How a candidate is tried.
+/// The kind of a candidate's trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// It is asked about every call, and decides none.
+    /// It judges every call, and decides none.
     Shadow,
     /// It decides this many percent of the calls, 1 to 100.
     Canary(u8),
 }
 
-/// What becomes of calls when a policy has failed.
+/// The handling of calls after a policy has failed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
-    /// They are refused until a fresh instance is in place, which comes by itself.
+    /// They are refused until a fresh instance is in place, which happens automatically.
     #[default]
     Reload,
     /// They are refused until an operator acts.
@@ -52,17 +52,17 @@ pub enum OnFault {
     Open,
 }
 
-/// One of the two versions that a place can hold.
+/// One of the two versions in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The one in force.
+    /// The version in force.
     Stable,
-    /// The one on trial.
+    /// The version on trial.
     Candidate,
 }
 
-/// Which version decides a call. `salt` keeps two attachments from picking the same calls. A request and its reply have one
-/// key, so one version sees both.
+/// The version that decides a call. `salt` keeps two attachments from selecting the same calls. A
+/// request and its reply have the same key, so one version sees both.
 #[inline]
 pub fn decider(trial: Option<Trial>, call: CallKey, salt: u32) -> Which {
     match trial {
@@ -83,7 +83,7 @@ pub fn in_canary(call: CallKey, salt: u32, percent: u8) -> bool {
     hundred < u64::from(percent)
 }
 
-/// What a version did when it was asked.
+/// The outcome of one version's judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It lets the call pass.
@@ -96,22 +96,22 @@ pub enum Outcome {
     Fault,
 }
 
-/// What an outcome means for the call.
+/// The meaning of an outcome for the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// The next step.
     Pass,
     /// The next step, with the changed message.
     Apply,
-    /// The end: the policy's own words.
+    /// The end, with the policy's own status.
     Deny,
     /// The end: the policy failed.
     Refuse,
-    /// As if the candidate weren't there: the stable decides.
+    /// The stable version decides, ignoring the candidate.
     Fallback,
 }
 
-/// What the outcome of the version that decides means.
+/// The meaning of the deciding version's outcome.
 #[inline]
 pub fn meaning(outcome: Outcome, decider: Which, on_fault: OnFault) -> Meaning {
     match (outcome, decider, on_fault) {
@@ -132,12 +132,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Judgements that are remembered at most.
+    /// The maximum number of remembered judgements.
     pub const FADES: u32 = 10_000;
     /// Judgements that each version needs before they are compared.
     pub const ENOUGH: u32 = 200;
 
-    /// Counts judgements, of which some were errors: denials and faults.
+    /// Counts judgements; `errors` of them were denials or faults.
     #[inline]
     pub fn count(&mut self, judged: u32, errors: u32) {
         self.judged += judged;
@@ -148,17 +148,18 @@ impl Tally {
         }
     }
 
-    /// Judgements that are remembered.
+    /// The number of remembered judgements.
     pub fn judged(&self) -> u32 {
         self.judged
     }
 
-    /// Of those, errors.
+    /// The errors among them.
     pub fn errors(&self) -> u32 {
         self.errors
     }
 
-    /// Whether this version errs more often than `stable`, by more than `max_worse` percentage points.
+    /// Whether this version's error rate exceeds that of `stable` by more than `max_worse`
+    /// percentage points.
     pub fn is_worse_than(&self, stable: &Tally, max_worse: u8) -> bool {
         if self.judged < Self::ENOUGH || stable.judged < Self::ENOUGH {
             return false;
@@ -172,10 +173,10 @@ impl Tally {
     }
 }
 
-/// What the policies of one tenant may spend: a bucket of CPU time that fills at its share of a core.
+/// The CPU budget of one tenant's policies: a bucket of CPU time that fills at its share of a core.
 ///
-/// A judgement is charged once it is over, so the bucket can be overdrawn by one batch; until that is filled up again nothing
-/// more is judged.
+/// A judgement is charged once it is over, so the bucket can be overdrawn by one batch; no more is
+/// judged until it is filled up again.
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     share_percent: u8,
@@ -186,7 +187,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// What a tenant that was idle may spend at once. 20 ms.
+    /// The maximum that a tenant may spend at once after being idle. 20 ms.
     pub const BURST_NS: i64 = 20_000_000;
 
     /// A full account that fills at `share_percent` of a core from `now_ns` on.
@@ -199,7 +200,7 @@ impl Account {
         }
     }
 
-    /// Whether something may be spent now.
+    /// Whether the account may spend now.
     #[inline]
     pub fn may_spend(&mut self, now_ns: u64) -> bool {
         let passed = now_ns.saturating_sub(self.at_ns).min(i64::MAX as u64 / 100);
@@ -209,13 +210,13 @@ impl Account {
         self.level > 0
     }
 
-    /// When something may be spent, if nothing more is charged.
+    /// The time from which the account may spend, if nothing more is charged.
     pub fn filled_at_ns(&self) -> u64 {
         let owed = self.level.min(0).unsigned_abs();
         self.at_ns + (owed / u64::from(self.share_percent.max(1))).saturating_add(1)
     }
 
-    /// Takes out what was spent.
+    /// Deducts spent time.
     #[inline]
     pub fn charge(&mut self, ns: u64) {
         self.spent_ns = self.spent_ns.saturating_add(ns);
@@ -223,14 +224,14 @@ impl Account {
         self.level = self.level.saturating_sub(ns.saturating_mul(100));
     }
 
-    /// All that was ever spent.
+    /// The total ever spent.
     pub fn spent_ns(&self) -> u64 {
         self.spent_ns
     }
 
-    /// Fills at another share of a core from now on.
+    /// Changes the share of a core at which it fills from now on.
     pub fn set_share_percent(&mut self, share_percent: u8, now_ns: u64) {
-        // What has passed was at the old one.
+        // The elapsed time was at the old share.
         self.may_spend(now_ns);
         self.share_percent = share_percent;
     }
@@ -241,33 +242,35 @@ impl Account {
     }
 }
 
-/// What a judgement costs that took unexpectedly long by the wall's clock: so long, but no more than its fuel stands for. Somebody
-/// else may have had the core; fuel stands for the most that a guest needs unless it waits for memory.
+/// The cost of a judgement with an unexpectedly long wall-clock time: that time, but no more than
+/// its fuel stands for. Another thread may have had the core; fuel stands for the most that a guest
+/// needs unless it waits for memory.
 #[inline]
 pub fn unexpected_cost_ns(wall_ns: u64, fuel_ns: u64) -> u64 {
     wall_ns.min(fuel_ns)
 }
 
-/// What something has cost lately: the most, which fades as it costs less.
+/// A recent cost: the maximum, which decays while costs are lower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
     ns: u64,
 }
 
 impl Pace {
-    /// It counts for no more than this. 1 ms.
+    /// The cap of a cost. 1 ms.
     pub const MAX_NS: u64 = 1_000_000;
-    /// By which part it fades each time: from the largest to a thousandth of it in some 3,500 times.
+    /// The fraction by which it decays each time: from the largest to a thousandth of it in about
+    /// 3,500 times.
     pub const FADES: u64 = 512;
 
-    /// It has cost so much.
+    /// Records a cost.
     #[inline]
     pub fn note(&mut self, ns: u64) {
         let faded_ns = self.ns - self.ns.div_ceil(Self::FADES);
         self.ns = faded_ns.max(ns.min(Self::MAX_NS));
     }
 
-    /// What it is expected to cost.
+    /// The expected cost.
     #[inline]
     pub fn ns(self) -> u64 {
         self.ns
@@ -403,7 +406,7 @@ mod tests {
     fn an_account_allows_its_share_and_a_burst() {
         let mut account = Account::new(25, 1_000);
         let (mut now, mut granted) = (1_000, 0u64);
-        // A policy that always takes 100 us, asked all the time for 10 s.
+        // A policy that always takes 100 us, judging without a pause for 10 s.
         while now < 10_000_000_000 {
             if account.may_spend(now) {
                 account.charge(100_000);

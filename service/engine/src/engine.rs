@@ -1,6 +1,8 @@
-//! The engine: its tables as the control plane changes them, and steps that requests and answers share.
+//! The engine: its tables, which the control plane changes, and steps that requests and answers
+//! share.
 //!
-//! How calls move through these tables is in `requests.rs` (towards a server) and `answers.rs` (back).
+//! The calls' way through these tables is in `requests.rs` (towards a server) and `answers.rs`
+//! (back).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use crate::tables::{ByNumber, Link, Server, Service, Session};
 use crate::timer::Wheel;
 use crate::waiting::Waiting;
 
-/// One runtime's calls. See the crate's page for how it is driven.
+/// One runtime's calls. The crate's page describes its use.
 pub struct Engine<M> {
     pub(crate) sessions: Slots<Session>,
     pub(crate) links: Slots<Link>,
@@ -25,9 +27,9 @@ pub struct Engine<M> {
     pub(crate) calls: Calls<M>,
     pub(crate) timer: Wheel,
     pub(crate) outputs: VecDeque<Output<M>>,
-    /// How long a call may wait for its handler, in the mean, before servers are given fewer.
+    /// The maximum mean time that calls wait for their handler, before servers get fewer calls.
     pub(crate) wait_target_ns: Option<u64>,
-    /// What requests that are judged now are marked with.
+    /// The era of requests that are judged now.
     pub(crate) era: u32,
 }
 
@@ -37,15 +39,15 @@ impl<M> Default for Engine<M> {
     }
 }
 
-/// Getters and tables: what the control plane changes.
+/// Getters and tables that the control plane changes.
 impl<M> Engine<M> {
     /// An engine with no session, link or service; the only one of its process.
     pub fn new() -> Self {
         Self::born(Birth::default())
     }
 
-    /// An engine with no session, link or service, one of several that may [give each other](crate::Parcel) calls: each has a birth of
-    /// its own.
+    /// An engine with no session, link or service, one of several that may [move calls between each
+    /// other](crate::Parcel): each has its own birth.
     pub fn born(birth: Birth) -> Self {
         Self {
             sessions: Slots::default(),
@@ -59,8 +61,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Refuses calls, rather than having them wait in front of a server for longer than this in the mean. `None`, the default: they
-    /// wait, and servers are given as many again as if there had never been a target.
+    /// Refuses calls rather than letting them wait in front of a server for longer than this in the
+    /// mean. `None`, the default: calls wait, and the limits of all servers are reset.
     pub fn set_wait_target(&mut self, target_ns: Option<u64>) {
         self.wait_target_ns = target_ns;
         if target_ns.is_none() {
@@ -69,7 +71,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// What `session` serves.
+    /// The calls that `session` serves.
     pub fn serving(&self, session: SessionId) -> Serving {
         let session = self.sessions.get(session.0);
         session.map_or_else(Serving::default, |session| Serving {
@@ -79,7 +81,7 @@ impl<M> Engine<M> {
         })
     }
 
-    /// `session`, which serves, began with a call that had waited for so long.
+    /// The serving `session` began with a call that had waited for `waited_ns`.
     pub fn waited(&mut self, now_ns: u64, session: SessionId, waited_ns: u64) {
         if let (Some(target_ns), Some(session)) =
             (self.wait_target_ns, self.sessions.get_mut(session.0))
@@ -97,22 +99,22 @@ impl<M> Engine<M> {
         link.map_or(0, |link| link.by_number.len())
     }
 
-    /// Which of a process' engines it is.
+    /// The engine's number in its process.
     pub fn birth(&self) -> Birth {
         self.calls.birth()
     }
 
-    /// It is another one from now on: calls that begin have other keys than those that another engine may have given out.
+    /// Changes it: new calls get other keys than those that another engine may have assigned.
     pub fn set_birth(&mut self, birth: Birth) {
         self.calls.set_birth(birth);
     }
 
-    /// Calls that have not ended.
+    /// Calls that haven't ended.
     pub fn live_calls(&self) -> usize {
         self.calls.len()
     }
 
-    /// Whether calls are, or are about to be, with the peer of a link. Looks at every call.
+    /// Whether any call is, or will be, with the peer of a link. Walks all calls.
     pub fn goes_by(&self, link: LinkId) -> bool {
         let by_it =
             |call: &Call<M>| matches!(call.target, Target::Link { link: l, .. } if l == link);
@@ -144,8 +146,8 @@ impl<M> Engine<M> {
         Some(first)
     }
 
-    /// Changes where a handle leads or which chains it meets. Calls already routed are not touched: each call
-    /// meets exactly one version.
+    /// The target and the chains of a handle, for changing them. Calls already routed aren't
+    /// affected: each call meets exactly one version.
     pub fn route_mut(&mut self, session: SessionId, handle: u32) -> Option<&mut Route> {
         self.sessions
             .get_mut(session.0)?
@@ -153,7 +155,7 @@ impl<M> Engine<M> {
             .get_mut(handle as usize)
     }
 
-    /// Opens a link whose peer grants `calls` requests of `bytes` together to begin with.
+    /// Opens a link whose peer initially grants `calls` requests of `bytes` together.
     pub fn link_opened(&mut self, link: LinkId, calls: u32, bytes: u64) {
         let fresh = Link {
             credit_calls: calls,
@@ -209,22 +211,23 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A session is given no further calls; those that it has it keeps.
+    /// The session gets no further calls; it keeps those that it has.
     pub fn drain_session(&mut self, session: SessionId) {
         for service in &mut self.services {
             service.servers.retain(|server| server.session != session);
         }
     }
 
-    /// How many applications serve `service`.
+    /// The number of applications that serve `service`.
     pub fn servers_of(&self, service: ServiceId) -> usize {
         self.services
             .get(service.0 as usize)
             .map_or(0, |s| s.servers.len())
     }
 
-    /// The session that the next call of `service` without a route goes to, and whether a server-side chain will read the request:
-    /// what the rim must know to choose where a large body lands.
+    /// The session that the next call of `service` without a route goes to, and whether a
+    /// server-side chain will read the request. The rim needs this to choose where a large body
+    /// lands.
     pub fn landing(&self, service: ServiceId, method: u16) -> Option<(SessionId, bool)> {
         let service = self.services.get(service.0 as usize)?;
         let server = &service.servers[service.turns(None).next()?];
@@ -234,7 +237,8 @@ impl<M> Engine<M> {
         ))
     }
 
-    /// What a reply of `link`'s peer to `call` must be. `None`: the peer doesn't have such a call (any more).
+    /// The expected reply of `link`'s peer to `call`. `None`: the peer doesn't have such a call
+    /// (any more).
     pub fn expected_from_link(&self, link: LinkId, call: CallKey) -> Option<Expected> {
         let live = self.calls.get(call)?;
         match (live.target, live.origin) {
@@ -250,14 +254,15 @@ impl<M> Engine<M> {
         }
     }
 
-    /// What `session` answers when it answers `call`. `None`: it doesn't have such a call (any more).
+    /// The expected answer of `session` to `call`. `None`: it doesn't have such a call (any more).
     pub fn expected_from_session(&self, session: SessionId, call: CallKey) -> Option<Served> {
         let live = self.calls.get(call)?;
         let its = live.target == (Target::Session { session });
         its.then(|| self.served(live)).flatten()
     }
 
-    /// As [`expected_from_session`](Self::expected_from_session), of a call whose answer [was put off](Self::put_off).
+    /// Like [`expected_from_session`](Self::expected_from_session), for a call whose answer [was
+    /// put off](Self::put_off).
     pub fn expected_after_wait(&self, session: SessionId, call: CallKey) -> Option<Served> {
         let live = self.calls.get(call)?;
         let its = live.target == (Target::PutOff { session });
@@ -267,7 +272,7 @@ impl<M> Engine<M> {
     fn served(&self, call: &Call<M>) -> Option<Served> {
         let (service, method) = call.service?;
         let behind = match call.origin {
-            // The answer to a stream waits behind its responses.
+            // The answer to a stream waits for its responses.
             _ if call.stream.is_some() => None,
             Origin::Link { link, .. } => {
                 let is_behind = self.links.get(link.0).is_some_and(|link| link.behind);
@@ -282,17 +287,18 @@ impl<M> Engine<M> {
         })
     }
 
-    /// The next thing to do; `None` when there is nothing.
+    /// The next output; `None` when there is none.
     pub fn poll_output(&mut self) -> Option<Output<M>> {
         let next = self.outputs.pop_front();
         if next.is_none() {
-            // Begins again at its front, instead of going round through the cache.
+            // Restarts at the buffer's front, instead of cycling through the cache.
             self.outputs.clear();
         }
         next
     }
 
-    /// The next thing to do, if it is to ask `chain` again at the same stage: so that the rim can ask about several calls at once.
+    /// The next output, if it is a judgement by the same `chain` at the same stage: so the rim can
+    /// judge several calls at once.
     pub fn poll_same_judge(&mut self, stage: Stage, chain: ChainId) -> Option<(CallKey, u32, M)> {
         match self.outputs.front() {
             Some(Output::Judge {
@@ -311,32 +317,33 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The rim has changed what chains do: requests that it answers about from now on are judged in this era, which
-    /// [`Output::Judge`] says of their replies. Eras count up, and around.
+    /// The rim has changed the chains: requests judged from now on are judged in this era, and
+    /// [`Output::Judge`] has it for their replies. Eras count up and wrap.
     pub fn set_era(&mut self, era: u32) {
         self.era = era;
     }
 
-    /// The era of what is judged now.
+    /// The current era.
     pub fn era(&self) -> u32 {
         self.era
     }
 
-    /// The oldest era in which a request was judged whose call hasn't ended. Looks at every call.
+    /// The oldest era in which the request of a live call was judged. Walks all calls.
     pub fn oldest_era(&self) -> Option<u32> {
         let judged = self.calls.iter().flat_map(|(_, call)| call.judged_in);
         let judged = judged.filter(|era| *era != 0);
         judged.max_by_key(|era| self.era.wrapping_sub(*era))
     }
 
-    /// What chains do has changed while this call's request was between two of a chain's steps: it belongs to no era.
+    /// The chains have changed while this call's request was between two of a chain's steps: it
+    /// belongs to no era.
     pub fn forget_era(&mut self, call: CallKey) {
         if let Some(call) = self.calls.get_mut(call) {
             call.judged_in = [0; 2];
         }
     }
 
-    /// When [`expire`](Self::expire) is to be called next, on the rim's clock.
+    /// The next time for [`expire`](Self::expire), on the rim's clock.
     pub fn poll_timeout(&self) -> Option<u64> {
         self.timer.next_ns()
     }
@@ -344,7 +351,7 @@ impl<M> Engine<M> {
 
 /// Small steps shared by requests and answers.
 impl<M> Engine<M> {
-    /// The call that its caller knows by this number.
+    /// The call with this number of its caller.
     pub(crate) fn key_of(&self, origin: Origin) -> Option<CallKey> {
         let (by_number, call) = match origin {
             Origin::Session { session, call } => (&self.sessions.get(session.0)?.by_number, call),

@@ -1,44 +1,47 @@
-//! Fair shares of a runtime's time: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), by time that was measured.
+//! Fair shares of a runtime's time: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM'96), by
+//! measured time.
 //!
-//! A flow is one tenant's ports. In each round of a runtime every port has its turn, unless its flow is too far ahead of the others:
+//! A flow is one tenant's ports. In each round of a runtime every port has its turn, unless its
+//! flow is too far ahead of the others:
 //!
 //! ```text
 //!   virtual time ──────────────────────────────────────────────────────────────▶
 //!        │◀── MAX_BEHIND ──▶│      │◀─ MAX_AHEAD ─▶│
-//!   idle for long:        clock   furthest behind   beyond: sits this round out
+//!   idle for long:        clock   furthest behind   beyond: throttled in this round
 //!   comes back here               of the busy
 //! ```
 //!
-//! What a turn costs isn't known before it is over, so it is charged afterwards, and who was expensive sits out until the others have
-//! had as much: sizes of calls and numbers of sessions make no difference. Nobody sits out for flows that have nothing to do, and
-//! nobody saves up more than [`MAX_BEHIND_NS`] by being idle. Two flows that are always busy differ by at most [`MAX_AHEAD_NS`] and
-//! what one round of theirs takes.
+//! The cost of a turn is known only afterwards, so it is charged then. An expensive flow is
+//! throttled until the others have had as much time; sizes of calls and numbers of sessions make no
+//! difference. Idle flows throttle no other flow, and an idle flow banks at most [`MAX_BEHIND_NS`]
+//! of credit. Two flows that are always busy differ by at most [`MAX_AHEAD_NS`] plus the time of
+//! one of their rounds.
 
 use crate::limits::{MAX_AHEAD_NS, MAX_BEHIND_NS};
 
-/// Names one flow.
+/// Identifies one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(u32);
 
 #[derive(Default)]
 struct Flow {
-    /// What it has had, as if it had been busy whenever the others were.
+    /// Its time, as if it had been busy whenever the others were.
     virtual_ns: u64,
-    /// What it has really had.
+    /// Its actual time.
     total_ns: u64,
-    /// It had something to do in this round, or sat it out and may have had.
+    /// It worked in this round, or was throttled and may have had work.
     is_busy: bool,
-    /// Sits this round out.
+    /// It is throttled in this round.
     sits: bool,
 }
 
-/// All flows of a runtime, and who of them may have a turn.
+/// All flows of a runtime, and which of them have a turn.
 pub struct Schedule {
     flows: Vec<Flow>,
     busy: Vec<FlowId>,
-    /// Whoever is further than this sits this round out.
+    /// Flows beyond this are throttled in this round.
     most_ns: u64,
-    /// The furthest that the last of the busy flows has ever come.
+    /// The furthest position that the last of the busy flows has ever reached.
     clock_ns: u64,
 }
 
@@ -54,14 +57,14 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// One more flow.
+    /// Adds a flow.
     pub fn add(&mut self) -> FlowId {
         let id = FlowId(self.flows.len() as u32);
         self.flows.push(Flow::default());
         id
     }
 
-    /// A round begins: who was busy in the last one is compared. Returns how many those are.
+    /// Begins a round: compares the flows that were busy in the last one. Returns their number.
     pub fn begin_round(&mut self) -> usize {
         let Schedule { flows, busy, .. } = self;
         let (count, mut behind_ns) = (busy.len(), None);
@@ -75,8 +78,8 @@ impl Schedule {
         count
     }
 
-    /// Whether a flow's ports have no turn in this round. If so, there is to be another round: they may have something to do. What
-    /// its first ports take doesn't cost the others their turn.
+    /// Whether a flow's ports have no turn in this round. If so, another round must follow: they
+    /// may have work. The cost of the flow's first ports doesn't cost its other ports their turn.
     #[inline]
     pub fn sits_out(&mut self, flow: FlowId) -> bool {
         let its = &mut self.flows[flow.0 as usize];
@@ -88,7 +91,7 @@ impl Schedule {
         its.sits
     }
 
-    /// A flow had something to do, which took so long.
+    /// A flow worked for `ns`.
     #[inline]
     pub fn charge(&mut self, flow: FlowId, ns: u64) {
         let its = &mut self.flows[flow.0 as usize];
@@ -98,7 +101,7 @@ impl Schedule {
         self.mark_busy(flow);
     }
 
-    /// All flows begin anew, side by side.
+    /// Restarts all flows at the same position.
     pub fn level(&mut self) {
         let furthest_ns = self.flows.iter().map(|flow| flow.virtual_ns).max();
         let furthest_ns = furthest_ns.unwrap_or(0);
@@ -109,12 +112,12 @@ impl Schedule {
         (self.clock_ns, self.most_ns) = (furthest_ns, u64::MAX);
     }
 
-    /// What a flow has had of the runtime.
+    /// A flow's total time in the runtime.
     pub fn total_ns(&self, flow: FlowId) -> u64 {
         self.flows[flow.0 as usize].total_ns
     }
 
-    /// Whether any other flow had something to do in this round, or sat it out.
+    /// Whether any other flow worked in this round, or was throttled.
     pub fn others_worked(&self, flow: FlowId) -> bool {
         self.busy.iter().any(|id| *id != flow)
     }
@@ -136,14 +139,14 @@ mod tests {
     #[derive(Clone, Debug)]
     struct Load {
         ports: usize,
-        /// What one port's turn takes.
+        /// The duration of one port's turn.
         turn_ns: u64,
-        /// It has something to do in so many of sixteen rounds.
+        /// The number of rounds, of sixteen, in which it has work.
         busy: u64,
     }
 
-    /// Runs rounds until `until_ns` have been charged. Returns what each flow has had, and how many rounds nobody worked in although
-    /// somebody wanted to, in a row at the most.
+    /// Runs rounds until `until_ns` have been charged. Returns each flow's time, and the longest
+    /// run of rounds without work although a flow had some.
     fn run(loads: &[Load], until_ns: u64) -> (Vec<u64>, usize) {
         let mut schedule = Schedule::default();
         let flows: Vec<_> = loads.iter().map(|_| schedule.add()).collect();
@@ -250,8 +253,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever they cost, flows that are always busy have as much as each other; and rounds in which nobody works although
-        /// somebody could end before there are more than flows.
+        /// Flows that are always busy get equal time, whatever they cost. Rounds without work,
+        /// although some flow has work, end before there are more of them than flows.
         #[test]
         fn shares_are_equal_and_no_time_is_lost(
             loads in prop::collection::vec((1usize..20, 1u64..2_000_000, 1u64..=16), 2..6),

@@ -1,13 +1,14 @@
-//! An engine taken apart, for another process to put together: the format, and how an engine becomes it.
+//! An engine's serialized state for another process: the format, and how an engine becomes it.
 //!
-//! A daemon that is replaced hands its engine to its successor between two inputs: everything that [`Engine`] knows, each key,
-//! generation, window, deadline and held message the same. Deadlines are of a clock that both processes read. [`Engine::freeze`]
-//! takes nothing from the engine, so the old daemon goes on if the new one refuses what [`Engine::thaw`] is given. In whatever format
-//! the daemon writes it, names and all:
+//! A daemon that is replaced hands its engine to its successor between two inputs: the complete
+//! state of [`Engine`], with the same keys, generations, windows, deadlines and held messages.
+//! Deadlines are times of a clock that both processes read. [`Engine::freeze`] leaves the engine
+//! unchanged, so the old daemon continues if the successor's [`Engine::thaw`] refuses the state.
+//! The daemon chooses the encoding; it must keep names:
 //!
 //! ```text
-//!  version         what a reader must understand: 1, or 2 if it is of several engines that give each other calls
-//!  birth           which of them, 0
+//!  version         the reader's minimum version: 1, or 2 if the engine is one of several that move calls between each other
+//!  birth           the engine's number among them, or 0
 //!  expired_ns      every deadline before this time has been met
 //!  sessions []     id, limit {calls, retry_ms, refused}, routes [] {target, chains {request, reply}}
 //!  links []        id, credit_calls, credit_bytes, behind, waiting [], since_oldest, streams []
@@ -19,26 +20,31 @@
 //!  free []         the keys that the next calls get, the very next one last
 //! ```
 //!
-//! A service's id is its place; a key is the number by which peers and applications know the call. A call that began in another engine
-//! has a `place` of this one: a key that isn't given out as long as it lives. `calls` are in the order in which
-//! the timer has them, so those of one tick expire as they would have. `waiting` are the calls that a link holds back, by age;
-//! `streams` those with messages that wait for it. The structs below are the format, and say the rest.
+//! A service's id is its place; a key is the number by which peers and applications know the call.
+//! A call that began in another engine has a `place` of this one: a key that isn't given out for
+//! the call's lifetime. `calls` are in the timer's order, so calls of one tick expire in the same
+//! order as before. `waiting` are the calls that a link holds back, by age. `streams` are the calls
+//! with messages that wait for the link. The structs below are the format, and document the rest.
 //!
-//! What follows from something else isn't in it, so it can't contradict: how many calls a session has, what a link holds back in
-//! bytes, calls by their callers' numbers, the timer's wheel. Nor is what was only measured: the samples of how long calls wait for
-//! a server begin anew, 20 ms of them, while the limit that came of them stays. Shares of the runtime's time
-//! ([`fair`](crate::fair)) aren't the engine's, and may begin anew as well: they are differences of
-//! [`MAX_BEHIND_NS`](crate::limits::MAX_BEHIND_NS) at most. How long calls may wait is configuration, which the new daemon reads itself.
+//! Derived values aren't included, so they can't contradict: the number of calls per session, the
+//! bytes that a link holds back, calls by their callers' numbers, the timer's wheel. Measurements
+//! aren't included either: the samples of calls' waiting times for a server (20 ms of them)
+//! restart, but the limit computed from them stays. Shares of the runtime's time
+//! ([`fair`](crate::fair)) aren't the engine's and may restart, too: they are differences of at
+//! most [`MAX_BEHIND_NS`](crate::limits::MAX_BEHIND_NS). Calls' maximum waiting time is
+//! configuration, which the new daemon reads itself.
 //!
 //! # Other versions
 //!
-//! A reader skips fields that it doesn't know and gives those that are missing what their declaration says (`default`), so one
-//! that comes later needs a default that is right for older states. `version` grows when skipping would be wrong; who knows only
-//! less refuses. A variant that is unknown is refused by itself. Names here are the format: the engine's own may change, as the definitions
-//! that say `remote` are compared with it by the compiler.
+//! A reader skips unknown fields and gives missing fields their declared `default`, so a new field
+//! needs a default that is right for older states. `version` grows when skipping would be wrong; an
+//! older reader then refuses. An unknown variant is refused by itself. The names here are the
+//! format. The engine's own names may change: the compiler compares the definitions with a `remote`
+//! attribute against the engine's types.
 //!
-//! Absent on purpose: outputs. They are done first, so what a chain or a conversion has is with the rim, which hands it over itself and
-//! calls [`verdict`](Engine::verdict) or [`converted`](Engine::converted) on the other side.
+//! Absent on purpose: outputs. They are handled first. So a message in a chain or a conversion is
+//! with the rim, which hands it over itself and calls [`verdict`](Engine::verdict) or
+//! [`converted`](Engine::converted) on the other side.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -58,13 +64,13 @@ use crate::tables::{Link, Service, Session};
 
 mod thaw;
 
-/// What a reader of this code understands.
+/// The newest version that this code reads.
 const VERSION: u32 = 2;
 
-/// What a reader of before engines had births understands.
+/// The version before engines had births.
 const WITHOUT_BIRTHS: u32 = 1;
 
-/// An engine without its outputs; `F` is what the rim makes of a message.
+/// An engine without its outputs; `F` is the rim's form of a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Frozen<F> {
     version: u32,
@@ -78,7 +84,7 @@ pub struct Frozen<F> {
     free: Vec<CallKey>,
 }
 
-/// Why an engine can't be frozen or thawed: one sentence.
+/// The reason, as one sentence, why an engine can't be frozen or thawed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unportable(pub String);
 
@@ -93,14 +99,14 @@ impl std::error::Error for Unportable {}
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct SessionForm {
     id: SessionId,
-    /// Missing: the most there may be.
+    /// Missing: the maximum.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     limit: Option<LimitForm>,
     /// By method handle.
     routes: Vec<RouteForm>,
 }
 
-/// What was concluded of how long calls waited for this session.
+/// The result of the measured waiting times for this session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct LimitForm {
     calls: u32,
@@ -152,7 +158,7 @@ struct LinkForm {
     /// Calls, by age.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     waiting: Vec<CallKey>,
-    /// How many have left since one did because it was the oldest.
+    /// How many have left since one left because it was the oldest.
     #[serde(default)]
     since_oldest: u64,
     /// Calls, in the order of their turns.
@@ -163,7 +169,7 @@ struct LinkForm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ServiceForm {
     name: String,
-    /// Whose turn it is; taken modulo the servers.
+    /// The next server; taken modulo the servers.
     #[serde(default)]
     next: u32,
     methods: Vec<ChainsForm>,
@@ -181,14 +187,14 @@ struct ServerForm {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct CallForm<F> {
     key: CallKey,
-    /// Missing: its own.
+    /// Missing: its own key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     place: Option<CallKey>,
     #[serde(with = "StateForm")]
     state: State,
     #[serde(with = "OriginForm")]
     origin: Origin,
-    /// Its caller's number doesn't lead to it: a peer has used the number again.
+    /// Its caller's number doesn't lead to it: a peer has reused the number.
     #[serde(default, skip_serializing_if = "is_false")]
     shadowed: bool,
     handle: u32,
@@ -200,10 +206,10 @@ struct CallForm<F> {
     served: Option<ServedForm>,
     /// 0 is never.
     deadline_ns: u64,
-    /// 0 isn't known.
+    /// 0: unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
     began_ns: u64,
-    /// 0: it hasn't been.
+    /// 0: not delivered.
     #[serde(default, skip_serializing_if = "is_zero")]
     delivered_ns: u64,
     bytes: u64,
@@ -217,7 +223,7 @@ struct CallForm<F> {
     stream: Option<Box<StreamForm<F>>>,
 }
 
-/// What was called, once it is delivered to a server of this host.
+/// The service and method, once it is delivered to a server of this host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct ServedForm {
     service: ServiceId,
@@ -281,12 +287,12 @@ struct StreamForm<F> {
     requests: Vec<RequestForm<F>>,
     #[serde(default = "Vec::new", skip_serializing_if = "Vec::is_empty")]
     responses: Vec<ResponseForm<F>>,
-    /// The answer, which comes after the responses.
+    /// The answer after the responses.
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     reply: Option<F>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     passing: Option<PassingForm>,
-    /// The status that comes after the responses.
+    /// The status after the responses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     ending: Option<EndingForm>,
     requests_sent: WindowForm,
@@ -363,10 +369,11 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl<M> Engine<M> {
-    /// The engine as it is between two inputs; `message` says what is to be kept of each message that it holds. It stays as it is.
+    /// The engine between two inputs; `message` returns the part to keep of each message that it
+    /// holds. The engine stays unchanged.
     ///
     /// # Errors
-    /// There are outputs to do before.
+    /// Outputs must be handled first.
     pub fn freeze<F>(&self, mut message: impl FnMut(&M) -> F) -> Result<Frozen<F>, Unportable> {
         if !self.outputs.is_empty() {
             let text = format!("the engine has {} outputs to be done", self.outputs.len());
@@ -398,7 +405,7 @@ impl<M> Engine<M> {
     }
 
     fn freeze_link(&self, (id, link): (u32, &Link)) -> LinkForm {
-        // Those that have ended have nothing that waits.
+        // Ended calls have nothing that waits.
         let waits = |key: &CallKey| self.calls.get(*key).is_some();
         LinkForm {
             id: LinkId(id),
@@ -449,8 +456,9 @@ impl<M> Engine<M> {
 }
 
 impl<F> Frozen<F> {
-    /// Takes the names of its chains out: those are the rim's, which has other ones in another process. First those of the sessions'
-    /// routes, then those of the services' methods; [`Engine::chains`] has the new ones in the same order.
+    /// Takes the names of its chains: these belong to the rim, which uses other names in another
+    /// process. First come those of the sessions' routes, then those of the services' methods;
+    /// [`Engine::chains`] has the new ones in the same order.
     pub fn take_chains(&mut self) -> Vec<MethodChains> {
         let routes = self.sessions.iter_mut().flat_map(|session| {
             let routes = session.routes.iter_mut();
@@ -470,12 +478,12 @@ impl<F> Frozen<F> {
         self.sessions.iter().map(|session| session.id)
     }
 
-    /// Which of its process' engines it was; `None`: the first, or it was of before they were told apart.
+    /// The engine's number in its process; `None`: the first, or it predates births.
     pub fn birth(&self) -> Option<Birth> {
         self.birth
     }
 
-    /// Of which engines its calls are: none that begins now may have such a birth.
+    /// The births of its calls: new calls must not have such a birth.
     pub fn births(&self) -> impl Iterator<Item = Birth> {
         let calls = self.calls.iter().map(|call| call.key.birth());
         self.birth.into_iter().chain(calls)

@@ -1,4 +1,4 @@
-//! What sessions, links, services, chains, engines and calls are named by.
+//! Ids of sessions, links, services, chains, engines and calls.
 //!
 //! ```text
 //!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |
@@ -26,22 +26,23 @@ id!(/// A tenant's service served on this host.
 id!(/// An ordered list of policies, known to the rim.
     ChainId);
 
-/// Of a key's lower half, the bits that are the slot's.
+/// The bits of the slot in a key's lower half.
 const SLOT_BITS: u32 = 18;
 
-/// As many slots as keys can name: an engine that takes back what another one has no room for may have more than it admits.
+/// The number of slots that keys can name: an engine that takes calls back may have more than it
+/// admits.
 pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 const _: () = assert!(MAX_SLOTS >= 2 * MAX_CALLS);
 const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
 
-/// Tells the engines of a process apart, those that have ended included.
+/// Distinguishes the engines of a process, including those that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct Birth(u16);
 
 impl Birth {
-    /// The one of this number; `None`: there aren't so many ([`MAX_BIRTHS`]).
+    /// The birth with this number; `None`: the number is too large ([`MAX_BIRTHS`]).
     pub fn new(number: u32) -> Option<Self> {
         let number = u16::try_from(number).ok()?;
         (usize::from(number) < MAX_BIRTHS).then_some(Self(number))
@@ -74,13 +75,13 @@ impl From<Birth> for u16 {
     }
 }
 
-/// Names one call of one engine: a slot and the generation of its use.
+/// Identifies one call of one engine: a slot and the generation of its use.
 ///
-/// It is also what peers and serving applications are given as the call's number, so it is checked on the way back.
+/// Peers and serving applications get it as the call's number, so it is checked on the way back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct CallKey {
-    /// And the birth above it.
+    /// The slot, with the birth in the bits above.
     slot: u32,
     generation: u32,
 }
@@ -91,7 +92,7 @@ impl CallKey {
         u64::from(self.generation) << 32 | u64::from(self.slot)
     }
 
-    /// The key that a peer or application claims; whether it names a live call, the table knows.
+    /// The key that a peer or application claims; the table checks whether it names a live call.
     pub fn from_wire(wire: u64) -> Self {
         Self {
             slot: wire as u32,
@@ -113,7 +114,7 @@ impl CallKey {
         }
     }
 
-    /// Its slot in a table of this birth's; beyond all slots if it is another birth's key.
+    /// Its slot in a table with this birth; beyond all slots if the key has another birth.
     #[inline]
     pub(crate) fn slot_under(self, birth: Birth) -> u32 {
         self.slot ^ birth.bits()
@@ -141,17 +142,17 @@ impl From<CallKey> for u64 {
     }
 }
 
-/// Who waits for a call's answer.
+/// The side that waits for a call's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// An application of this host, under the number that it chose.
+    /// An application of this host, with the number that it chose.
     Session {
         /// Its session.
         session: SessionId,
         /// Its number for the call.
         call: u64,
     },
-    /// A peer daemon, under the number that it chose.
+    /// A peer daemon, with the number that it chose.
     Link {
         /// The link.
         link: LinkId,

@@ -1,7 +1,7 @@
-//! The pure datapath: what happens to a call, decided without a socket, clock, sandbox or segment.
+//! The pure datapath: decides what happens to a call, without a socket, clock, sandbox or segment.
 //!
 //! [`Engine`] owns the tables of sessions, links, services and calls of one runtime. The rim (the
-//! daemon's runtime) tells it what happened, and then does what it asks for:
+//! daemon's runtime) reports events to it, and then carries out its outputs:
 //!
 //! ```text
 //!   rim: engine.submit(now, ...)      an application posted a call      ─┐
@@ -13,14 +13,15 @@
 //!        sleep until engine.poll_timeout()
 //! ```
 //!
-//! Messages are the rim's own type `M`, moved through the engine and never looked into. Every `M` that
-//! goes in comes out exactly once, in an [`Output`] (at worst [`Output::Discard`]), so the rim can account for
-//! its blocks. Every call that goes in ends exactly once for its caller (promise P7): by
-//! [`Output::Complete`]/[`Output::Fail`] or [`Output::SendReply`]/[`Output::SendStatus`].
+//! Messages are the rim's own type `M`. The engine moves them and never reads them. Every `M` that
+//! goes in comes out exactly once, in an [`Output`] (at worst [`Output::Discard`]), so the rim can
+//! account for its blocks. Every call that goes in ends exactly once for its caller (promise P7):
+//! by [`Output::Complete`]/[`Output::Fail`] or [`Output::SendReply`]/[`Output::SendStatus`].
 //!
-//! Between two inputs, once its outputs are done, an engine can be [frozen](Engine::freeze), carried to another process, and
-//! [thawed](Engine::thaw); and it can [part](Engine::part) with sessions and links for another engine of its process to
-//! [absorb](Engine::absorb), with the calls between them.
+//! Between two inputs, once its outputs are handled, an engine can be [frozen](Engine::freeze),
+//! moved to another process, and [thawed](Engine::thaw). It can also [part](Engine::part) with
+//! sessions, links and the calls between them, for another engine of its process to
+//! [absorb](Engine::absorb).
 //!
 //! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone` of `M`.
 #![forbid(unsafe_code)]

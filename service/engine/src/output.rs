@@ -1,4 +1,4 @@
-//! What the rim gives the engine, and what the engine asks it to do.
+//! The rim's inputs to the engine, and the engine's outputs for the rim.
 
 use tollgate_shm_abi::stream::Credit;
 
@@ -7,7 +7,7 @@ use crate::routes::{Encoding, End, Steering};
 use crate::state::Stage;
 use crate::status::{Ended, Status};
 
-/// Which messages of a stream.
+/// A direction of a stream's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// The caller's.
@@ -16,29 +16,30 @@ pub enum Direction {
     Responses,
 }
 
-/// A call as an application posts it, or a peer sends it.
+/// A call that an application posts or a peer sends.
 #[derive(Debug)]
 pub struct Submission<M> {
-    /// Who posts it.
+    /// Its sender.
     pub origin: Origin,
-    /// Absolute, on the rim's clock; 0 = the longest allowed, which for a streaming method is for ever.
+    /// Absolute, on the rim's clock; 0 = the maximum, which for a streaming method is unlimited.
     pub deadline_ns: u64,
-    /// The method takes or answers any number of messages.
+    /// The method takes or returns any number of messages.
     pub streams: bool,
     /// Further requests follow.
     pub more: bool,
     /// Size of the message, for credits and limits.
     pub bytes: u64,
-    /// What the caller's daemon said of its way; by default for what an application posts.
+    /// The caller's daemon's decision on its way; the default for calls that an application posts.
     pub steering: Steering,
     /// The request.
     pub message: M,
 }
 
-/// What the rim is to do next.
+/// The rim's next action.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Output<M> {
-    /// Ask `chain` about `message`, then call [`Engine::verdict`](crate::Engine::verdict) with both: at once, or later.
+    /// Run `chain` on `message`, then call [`Engine::verdict`](crate::Engine::verdict) with both:
+    /// at once, or later.
     Judge {
         /** The call. */
         call: CallKey,
@@ -51,14 +52,17 @@ pub enum Output<M> {
         /** What about. */
         message: M,
     },
-    /// A call has ended while a chain was being asked about it: call [`Engine::verdict`](crate::Engine::verdict) with its message soon, whatever the
-    /// verdict. It comes after the call's [`Judge`](Self::Judge), whether the chain has been asked by then or not.
+    /// A call has ended during a chain's judgement: call
+    /// [`Engine::verdict`](crate::Engine::verdict) with its message soon, with any verdict. This
+    /// comes after the call's [`Judge`](Self::Judge), whether or not the chain has begun by then.
     Recall {
         /** The call that was. */
         call: CallKey,
     },
-    /// Rewrite `message` from one end's layout into the other's (for a peer: into protobuf), then call [`Engine::converted`](crate::Engine::converted)
-    /// or [`Engine::undeliverable`](crate::Engine::undeliverable). It is a request if it comes from the caller.
+    /// Rewrite `message` from one end's layout into the other's (for a peer: into protobuf), then
+    /// call [`Engine::converted`](crate::Engine::converted) or
+    /// [`Engine::undeliverable`](crate::Engine::undeliverable). A message from the caller is a
+    /// request.
     Convert {
         /** The call. */
         call: CallKey,
@@ -69,7 +73,8 @@ pub enum Output<M> {
         /** What. */
         message: M,
     },
-    /// A request waits for its link: for the peer's credit, or for what waits to leave. Nothing is to be done.
+    /// A request waits for its link: for the peer's credit, or for the link's queue. No action is
+    /// needed.
     Held {
         /** The call. */
         call: CallKey,
@@ -108,7 +113,7 @@ pub enum Output<M> {
         /** The request; none if only the requests' end is to be told. */
         message: Option<M>,
     },
-    /// Send a response to a peer's call, which goes on.
+    /// Send a response to a peer's call, which stays open.
     SendResponse {
         /** The link. */
         link: LinkId,
@@ -121,7 +126,7 @@ pub enum Output<M> {
         /** The response. */
         message: M,
     },
-    /// Tell whoever sends messages of a stream what of them has been consumed.
+    /// Report consumed messages to the sender of a stream.
     Credit {
         /** Who, by its or our number for the call: whichever that end knows. */
         to: Origin,
@@ -158,7 +163,7 @@ pub enum Output<M> {
         /** How it was until then. */
         ended: Ended,
     },
-    /// Tell the peer that our call is over for us.
+    /// Tell the peer that we have ended our call.
     SendCancel {
         /** The link. */
         link: LinkId,
@@ -195,7 +200,7 @@ pub enum Output<M> {
         /** The request; none if only the requests' end is to be told. */
         message: Option<M>,
     },
-    /// Hand a response to the calling application, whose call goes on.
+    /// Hand a response to the calling application; its call stays open.
     Respond {
         /** Its session. */
         session: SessionId,
@@ -208,7 +213,7 @@ pub enum Output<M> {
         /** The response. */
         message: M,
     },
-    /// Tell a serving application that nobody waits for this call any more.
+    /// Tell a serving application that the caller no longer waits for this call.
     CancelDelivered {
         /** Its session. */
         session: SessionId,
@@ -239,49 +244,50 @@ pub enum Output<M> {
         /** How it was until then. */
         ended: Ended,
     },
-    /// Nobody wants this message any more: recycle it.
+    /// The message is no longer needed: recycle it.
     Discard(M),
 }
 
-/// What a peer's reply must be.
+/// The expected form of a peer's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// Who gets it.
+    /// The session that gets it.
     pub session: SessionId,
     /// The method handle that it called.
     pub handle: u32,
     /// Whether a chain reads it first.
     pub judged: bool,
-    /// As what it comes.
+    /// Its encoding on arrival.
     pub encoding: Encoding,
 }
 
-/// What a session answers.
+/// The call that a session answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Served {
     /// The service that was called.
     pub service: ServiceId,
     /// And its method.
     pub method: u16,
-    /// The link that the answer goes to, if that [is behind](crate::Engine::set_behind): the answer should be [put off](crate::Engine::put_off).
+    /// The link that the answer goes to, if it [is behind](crate::Engine::set_behind): the answer
+    /// should be [put off](crate::Engine::put_off).
     pub behind: Option<LinkId>,
 }
 
 /// The calls that a session serves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
-    /// Delivered and not answered.
+    /// Delivered and unanswered.
     pub calls: u32,
-    /// How many of those there may be now.
+    /// The current maximum of those.
     pub limit: u32,
-    /// Calls that it wasn't given because it had that many.
+    /// Calls refused because of this maximum.
     pub refused: u64,
 }
 
-/// What became of a submission, for the rim's counters.
+/// The result of a submission, for the rim's counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Under way, as this call.
+    /// Admitted, as this call.
     Admitted(CallKey),
     /// Answered with a status at once.
     Refused,

@@ -1,4 +1,5 @@
-//! How many calls a server is given at once: as many as keep it busy, and so few that none waits long until its handler begins.
+//! The limit on calls that a server has at once: enough to keep it busy, and few enough that no
+//! call waits long until its handler begins.
 //!
 //! ```text
 //!   the server's library says how long a call waited ──▶ mean over an interval ──▶ more than the target:  fewer, in proportion
@@ -6,10 +7,10 @@
 //!                                                                                  less, and none refused: twice as many
 //! ```
 //!
-//! That is Breakwater's measure (Cho et al., OSDI'20), the wait in front of a server, because it is there that an overload shows
-//! first; how long handlers take says nothing: some wait for others and could have a thousand beside them. Calls beyond the
-//! number are refused at once, RESOURCE_EXHAUSTED with a time after which to try again, so the work that is done is
-//! work that somebody still waits for.
+//! This is Breakwater's measure (Cho et al., OSDI'20): the wait in front of a server, where an
+//! overload shows first. The duration of handlers says nothing: some wait for others and could run
+//! with a thousand more. Calls beyond the limit are refused at once, with RESOURCE_EXHAUSTED and a
+//! retry time. So a server works only on calls that still have a waiting caller.
 
 use crate::limits::{
     LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION, MAX_RETRY_MS, WAITS_INTERVAL_NS, WAITS_PER_INTERVAL,
@@ -18,11 +19,11 @@ use crate::limits::{
 /// One serving session's limit.
 pub(crate) struct Limit {
     calls: u32,
-    /// When this interval began; 0 before the first.
+    /// The start of this interval; 0 before the first.
     begun_ns: u64,
     waits: u64,
     waited_ns: u64,
-    /// The most that were delivered when one's wait became known, in this interval.
+    /// The maximum number of delivered calls at the time of a reported wait, in this interval.
     peak: u32,
     accepted: u64,
     refused: u64,
@@ -47,7 +48,7 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// A limit that goes on with what was concluded; what had been measured since is measured anew.
+    /// A limit that continues with earlier results; measurements restart.
     pub(crate) fn resumed(calls: u32, retry_ms: u32, refused: u64) -> Self {
         Limit {
             calls: calls.clamp(LEAST_DELIVERED, MAX_DELIVERED_PER_SESSION),
@@ -62,12 +63,13 @@ impl Limit {
         self.calls
     }
 
-    /// When a refused call may be tried again, in milliseconds: later, the more are refused for each that is accepted.
+    /// The retry time of a refused call, in milliseconds: longer if more calls are refused for each
+    /// accepted one.
     pub(crate) fn retry_ms(&self) -> u32 {
         self.retry_ms
     }
 
-    /// Calls that weren't delivered because of it.
+    /// Calls refused because of this limit.
     pub(crate) fn refused_ever(&self) -> u64 {
         self.refused_before.saturating_add(self.refused)
     }
@@ -77,12 +79,12 @@ impl Limit {
         self.accepted += 1;
     }
 
-    /// A call wasn't, because of this limit.
+    /// A call was refused, because of this limit.
     pub(crate) fn refused(&mut self) {
         self.refused += 1;
     }
 
-    /// Forgets what it has learned, but for what it has refused.
+    /// Forgets what it has learned, except the number of refusals.
     pub(crate) fn reset(&mut self) {
         *self = Limit {
             refused_before: self.refused_ever(),
@@ -90,7 +92,8 @@ impl Limit {
         };
     }
 
-    /// The server began with a call that had waited so long; so many are delivered, this one included.
+    /// The server began with a call that had waited for `waited_ns`; `delivered` calls are
+    /// delivered, including this one.
     pub(crate) fn waited(&mut self, now_ns: u64, delivered: u32, waited_ns: u64, target_ns: u64) {
         if self.begun_ns == 0 {
             self.begun_ns = now_ns;
@@ -115,7 +118,7 @@ impl Limit {
         let mean_ns = (self.waited_ns / self.waits).max(1);
         let calls = if mean_ns > target_ns {
             let most = u64::from(self.calls.min(self.peak));
-            // A server that is full has a wait in proportion to what is in front of it.
+            // In a full server, the wait is proportional to the number of calls in front of it.
             let fewer = u128::from(most) * u128::from(target_ns) / u128::from(mean_ns);
             (fewer as u32).max(most as u32 / 2)
         } else if self.refused > 0 {
@@ -138,9 +141,9 @@ mod tests {
 
     const TARGET_NS: u64 = 1_000_000;
 
-    /// A server that takes `service_ns` for each call, one after the other, and is offered one every `gap_ns`. Returns, of what
-    /// came after the first second: how many were accepted, the share of the time in which it had something to do, and the
-    /// longest wait.
+    /// A server that takes `service_ns` for each call, one after the other, and gets one call every
+    /// `gap_ns`. Returns, for the time after the first second: the number of accepted calls, the
+    /// busy share of the time, and the longest wait.
     fn serve(service_ns: u64, gap_ns: u64, seconds: u64) -> (u64, f64, u64) {
         let mut limit = Limit::default();
         let mut delivered: VecDeque<u64> = VecDeque::new();
@@ -212,7 +215,8 @@ mod tests {
     #[test]
     fn while_nothing_is_accepted_the_limit_follows_what_is_there() {
         let mut limit = Limit::default();
-        // A burst of 4,000 and nothing since, at 20 us each: it is halved a few times, on the way to 50.
+        // A burst of 4,000 and no calls since, at 20 us each: the limit is halved a few times, on
+        // the way to 50.
         for answered in 0..3_900u32 {
             let waited_ns = u64::from(answered) * 20_000;
             limit.waited(1 + waited_ns, 4_000 - answered, waited_ns, TARGET_NS);

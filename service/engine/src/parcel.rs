@@ -1,16 +1,19 @@
-//! What one engine gives to another of the same process: sessions, links and services, with all calls between them.
+//! A transfer from one engine to another in the same process: sessions, links and services, with
+//! all calls between them.
 //!
 //! ```text
-//!   here: part ──▶ Parcel ──▶ there: fits? ── absorb, under the names that things have there
+//!   here: part ──▶ Parcel ──▶ there: fits? ── absorb, under the ids that the other engine uses
 //! ```
 //!
-//! Invariants: a parcel is closed, so no call lies between what goes and what stays; nothing of it is left here, and each call goes
-//! on where it stood: it keeps its key, state, deadline, window and messages. What goes and what stays is unaffected by each other:
-//! neither engine puts anything out.
+//! Invariants: a parcel is closed, so no call lies between moved and remaining parts. Nothing of it
+//! remains here, and each call continues from its current state: it keeps its key, state, deadline,
+//! window and messages. Moved and remaining parts don't affect each other: neither engine emits an
+//! output.
 //!
-//! Between two inputs, and once outputs are done, as [freezing](Engine::freeze); but nothing is written down, so it takes as long as
-//! moving the calls does. Names of sessions, links, services and chains are the rim's, which has them per engine, so they
-//! change on the way. Messages do, too, as far as the rim says.
+//! A transfer takes place between two inputs, once outputs are handled, like
+//! [freezing](Engine::freeze). Nothing is serialized, so it takes only as long as moving the calls.
+//! Ids of sessions, links, services and chains belong to the rim, which has them per engine, so
+//! they change on the way. The rim may change messages, too.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,10 +25,10 @@ use crate::limits::MAX_CALLS;
 use crate::routes::{MethodChains, RouteTarget, Target};
 use crate::tables::{Link, Service, Session};
 
-/// A link that no engine has: where what was to be sent to one that is gone leads.
+/// A link that no engine has: the target of calls after their link is gone.
 const NOWHERE: LinkId = LinkId(u32::MAX);
 
-/// What goes: everything of a tenant's, say.
+/// The parts to move: everything of a tenant, for example.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Sessions; all that serve one of the services, and all that call it.
@@ -36,25 +39,25 @@ pub struct Wanted {
     pub services: Vec<ServiceId>,
 }
 
-/// What has gone from one engine, and is in no other yet.
+/// Parts that have left one engine, and are in no other yet.
 pub struct Parcel<M> {
     sessions: Vec<(SessionId, Session)>,
     links: Vec<(LinkId, Link)>,
     services: Vec<(ServiceId, Service)>,
-    /// In the order in which their deadlines are met.
+    /// In the order in which their deadlines expire.
     calls: Vec<(CallKey, Call<M>)>,
 }
 
-/// How things are called where a parcel goes.
+/// The new ids in the receiving engine.
 #[derive(Clone, Debug, Default)]
 pub struct Renamed {
     /// Sessions: all of the parcel's.
     pub sessions: HashMap<SessionId, SessionId>,
-    /// Links; one that isn't here is gone.
+    /// Links; one that is missing is gone.
     pub links: HashMap<LinkId, LinkId>,
     /// Services: all of the parcel's, [declared](Engine::add_service) there with as many methods.
     pub services: HashMap<ServiceId, ServiceId>,
-    /// Chains; one that isn't here is gone.
+    /// Chains; one that is missing is gone.
     pub chains: HashMap<ChainId, ChainId>,
 }
 
@@ -85,7 +88,7 @@ impl Renamed {
 }
 
 impl<M> Parcel<M> {
-    /// How many calls there are in it.
+    /// The number of calls in it.
     pub fn calls(&self) -> usize {
         self.calls.len()
     }
@@ -100,7 +103,7 @@ impl<M> Parcel<M> {
     }
 }
 
-/// Which is in it.
+/// The parts that move.
 struct Set {
     sessions: HashSet<SessionId>,
     links: HashSet<LinkId>,
@@ -115,7 +118,7 @@ impl Set {
         }
     }
 
-    /// `None`: it leads nowhere.
+    /// `None`: there is no target.
     fn has_target(&self, target: Target) -> Option<bool> {
         match target {
             Target::Service { service, .. } => Some(self.services.contains(&service)),
@@ -130,10 +133,10 @@ impl Set {
 
 /// Giving.
 impl<M> Engine<M> {
-    /// Gives away what is wanted. Of services the name stays, which nobody serves.
+    /// Gives away the wanted parts. The names of services stay, without servers.
     ///
     /// # Errors
-    /// Something that is wanted isn't there, or has to do with something that isn't wanted: nothing has changed then.
+    /// A wanted part doesn't exist, or has relations to an unwanted one. Nothing has changed then.
     pub fn part(&mut self, wanted: &Wanted) -> Result<Parcel<M>, Unportable> {
         if !self.outputs.is_empty() {
             let text = format!("the engine has {} outputs to be done", self.outputs.len());
@@ -179,7 +182,7 @@ impl<M> Engine<M> {
         })
     }
 
-    /// Whether the sessions and services that are wanted have to do with each other only.
+    /// Whether the wanted sessions and services have relations only to each other.
     fn check_tables(&self, set: &Set) -> Result<(), Unportable> {
         let lost =
             |what: &str, id: u32| Unportable(format!("there is no {what} {id} to part with"));
@@ -242,10 +245,10 @@ impl<M> Engine<M> {
 
 /// Taking.
 impl<M> Engine<M> {
-    /// Whether there is room for a parcel.
+    /// Checks that there is room for a parcel.
     ///
     /// # Errors
-    /// Says what there is no room for.
+    /// States the limit that the parcel exceeds.
     pub fn fits(&self, parcel: &Parcel<M>) -> Result<(), Unportable> {
         let (here, more) = (self.calls.len(), parcel.calls.len());
         if here + more > MAX_CALLS {
@@ -256,7 +259,7 @@ impl<M> Engine<M> {
         self.knows_none(parcel)
     }
 
-    /// No engine has given out a key that another one has, unless a daemon of before engines had births did.
+    /// No engine has assigned a key that another one has, except by a daemon that predates births.
     fn knows_none(&self, parcel: &Parcel<M>) -> Result<(), Unportable> {
         let mut keys = parcel.calls.iter().map(|(key, _)| *key);
         match keys.find(|key| self.calls.slot_of(*key).is_some()) {
@@ -268,8 +271,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Goes on with what another engine has given away. `message` makes its messages this one's. What goes back to where it came from
-    /// may be more than [fits](Self::fits).
+    /// Continues with parts that another engine has given away. `message` converts the messages for
+    /// this engine. Parts that return to their origin may exceed what [fits](Self::fits).
     pub fn absorb(&mut self, parcel: Parcel<M>, names: &Renamed, mut message: impl FnMut(&mut M)) {
         debug_assert!(self.calls.len() + parcel.calls.len() <= MAX_SLOTS);
         for (id, mut session) in parcel.sessions {

@@ -67,7 +67,8 @@ impl<M> Engine<M> {
         Admission::Admitted(key)
     }
 
-    /// A peer sent a call for `service`. Its request has the service's layout by now; the reply will be sent as `encoding`.
+    /// A peer sent a call for `service`. Its request already has the service's layout; the reply
+    /// will be sent as `encoding`.
     pub fn arrive(
         &mut self,
         now_ns: u64,
@@ -86,19 +87,20 @@ impl<M> Engine<M> {
         Admission::Admitted(key)
     }
 
-    /// A call that could not even be looked into (its method is unknown, its message invalid) gets its one answer.
+    /// A call that couldn't be examined (its method is unknown, its message invalid) gets its one
+    /// answer.
     pub fn reject(&mut self, origin: Origin, bytes: u64, status: Status) {
         self.answer(origin, Ended::default(), bytes, Err(status));
     }
 
-    /// A call was handed to its server just now: what [`Output::Deliver`] asked for.
+    /// A call has just been handed to its server, as [`Output::Deliver`] requested.
     pub fn delivered(&mut self, now_ns: u64, call: CallKey) {
         if let Some(call) = self.calls.get_mut(call) {
             call.delivered_ns = now_ns;
         }
     }
 
-    /// Who waits for the answer to a live call.
+    /// The side that waits for the answer to a live call.
     pub fn origin_of(&self, call: CallKey) -> Option<Origin> {
         self.calls.get(call).map(|call| call.origin)
     }
@@ -203,7 +205,7 @@ impl<M> Engine<M> {
         Ok((key, message))
     }
 
-    /// Why a submission can't be admitted, if it can't.
+    /// The reason for not admitting a submission, if any.
     fn refusal(&self, now_ns: u64, submission: &Submission<M>) -> Option<Status> {
         if submission.deadline_ns != 0 && submission.deadline_ns <= now_ns {
             return Some(Status::new(
@@ -244,7 +246,7 @@ impl<M> Engine<M> {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
         };
-        // What a peer sent has been converted on arrival.
+        // A peer's message has been converted on arrival.
         if call.encoding == Encoding::Protobuf
             && let Origin::Session { session, .. } = call.origin
         {
@@ -259,7 +261,7 @@ impl<M> Engine<M> {
         self.forward_converted(key, message);
     }
 
-    /// The message of [`Output::Convert`] has the layout that was asked for; `bytes` is its size now.
+    /// The message of [`Output::Convert`] has the requested layout; `bytes` is its new size.
     pub fn converted(&mut self, key: CallKey, bytes: u64, message: M) {
         let Some(call) = self.calls.get_mut(key) else {
             return self.discard(message);
@@ -288,7 +290,7 @@ impl<M> Engine<M> {
         match self.calls.get(key).map(|call| call.target) {
             Some(Target::Link { link, .. }) => self.forward_to_link(key, link, message),
             Some(Target::Service { service, method }) => {
-                // Before a chain is asked in vain.
+                // Checked before a chain judges in vain.
                 if let Some(status) = self.overload(service) {
                     self.discard(message);
                     return self.end(key, status);
@@ -298,7 +300,7 @@ impl<M> Engine<M> {
                     None => self.deliver(key, service, method, message),
                 }
             }
-            // A call is forwarded once, and nobody has it before that.
+            // A call is forwarded once, and has no such target before.
             Some(Target::Session { .. } | Target::PutOff { .. } | Target::Answered) | None => {
                 self.discard(message)
             }
@@ -407,7 +409,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The service's servers take turns, those of the call's route if there are any; one that has too much to do is passed over.
+    /// The service's servers take turns, those of the call's route if there are any; overloaded
+    /// ones are skipped.
     fn choose_server(
         &mut self,
         id: ServiceId,
@@ -437,7 +440,7 @@ impl<M> Engine<M> {
         }))
     }
 
-    /// Why no server of `service` can be given another call, whatever its route, if so.
+    /// The reason why no server of `service` can take another call, whatever its route, if so.
     fn overload(&mut self, id: ServiceId) -> Option<Status> {
         let service = self.services.get(id.0 as usize)?;
         let is_full = |server: &Server| {
@@ -448,7 +451,7 @@ impl<M> Engine<M> {
         no_place.then(|| self.refused_by(id, |_| true))
     }
 
-    /// The status of a call that none of the service's servers which were asked has a place for.
+    /// The status of a call when none of the selected servers has room.
     fn refused_by(&mut self, id: ServiceId, asked: impl Fn(&Server) -> bool) -> Status {
         let Some(service) = self.services.get(id.0 as usize) else {
             return unknown_service();

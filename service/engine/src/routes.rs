@@ -1,21 +1,21 @@
-//! Where calls go, which chains they meet on the way, and in which layout their messages travel.
+//! The destinations of calls, the chains on the way, and the layouts of their messages.
 
 use std::sync::Arc;
 
 use crate::ids::{ChainId, LinkId, ServiceId, SessionId};
 use crate::status::Status;
 
-/// What the layouts of a call's two ends have in common.
+/// The relation between the layouts of a call's two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
     /// They are equal: a block is the same to both.
     #[default]
     Native,
-    /// They differ, compatibly: messages cross from one to the other as protobuf.
+    /// They differ, compatibly: messages are converted through protobuf.
     Protobuf,
 }
 
-/// Whose layout a message has, or gets.
+/// The end that determines a message's layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The calling application, by the method handle that it called.
@@ -25,18 +25,18 @@ pub enum End {
         /// Its method handle.
         handle: u32,
     },
-    /// The applications that serve this.
+    /// The applications that serve this method.
     Server {
         /// The service.
         service: ServiceId,
         /// The method's index in it.
         method: u16,
     },
-    /// A peer's application: this side of the link knows protobuf of it and no layout.
+    /// A peer's application: this side of the link uses protobuf and knows no layout.
     Peer,
 }
 
-/// Where a call goes, or is.
+/// A call's destination or place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// Not delivered: the service will choose one of its servers.
@@ -52,18 +52,19 @@ pub(crate) enum Target {
         bind: u32,
         method: u16,
     },
-    /// It has answered, and keeps the answer until the link that it goes to has room. It no longer works on the call.
+    /// The application has answered, and keeps the answer until its link has room. It no longer
+    /// works on the call.
     PutOff {
         session: SessionId,
     },
-    /// It has answered; nobody works on the call any more.
+    /// The application has answered and no longer works on the call.
     Answered,
 }
 
-/// Where a client's method leads.
+/// The destination of a client's method.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteTarget {
-    /// To a peer, under the binding and method number agreed with it.
+    /// A peer, with the binding and method number agreed with it.
     Link {
         /// The link.
         link: LinkId,
@@ -74,48 +75,48 @@ pub enum RouteTarget {
         /// How messages travel.
         encoding: Encoding,
     },
-    /// To a service of this host.
+    /// A service of this host.
     Local {
         /// The service.
         service: ServiceId,
         /// The method's index in it.
         method: u16,
-        /// How messages get there.
+        /// How messages travel.
         encoding: Encoding,
     },
-    /// Nowhere, for this reason.
+    /// None, for this reason.
     Broken(Status),
 }
 
 /// The chains of one method on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MethodChains {
-    /// Asked about requests.
+    /// Judges requests.
     pub request: Option<ChainId>,
-    /// Asked about replies.
+    /// Judges replies.
     pub reply: Option<ChainId>,
 }
 
-/// What an application's method handle stands for.
+/// The meaning of an application's method handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Where calls go.
+    /// The destination of calls.
     pub target: RouteTarget,
     /// The client-side chains.
     pub chains: MethodChains,
 }
 
-/// What policies have decided about a call's way, beyond whether it goes on.
+/// Policies' decisions on a call's way, besides whether it continues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steering {
-    /// 0, unless they say otherwise, to 7: the higher, the sooner it leaves where calls wait.
+    /// 0 (the default) to 7: calls with a higher priority leave queues sooner.
     pub priority: u8,
     /// It goes to the servers that registered under this label, while there are any.
     pub route: Option<Arc<str>>,
 }
 
 impl Steering {
-    /// Whether nobody has decided anything.
+    /// Whether there is no decision.
     pub fn is_default(&self) -> bool {
         self.priority == 0 && self.route.is_none()
     }

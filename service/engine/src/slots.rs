@@ -1,11 +1,12 @@
-//! A table whose keys say which use of a slot they mean: a stale key finds nothing, not somebody else.
+//! A table with generation-checked keys: a stale key finds nothing, rather than another entry.
 //!
 //! ```text
 //!  key: | generation, 16 bits | slot, 16 bits |
 //! ```
 //!
-//! One load and one compare per look-up, on the datapath's every step; a hash map costs several times that. After
-//! 65,536 reuses of one slot a key comes back: nothing here outlives that many.
+//! A look-up takes one load and one compare, on every step of the datapath; a hash map costs
+//! several times that. After 65,536 reuses of one slot a key repeats: nothing here outlives that
+//! many.
 
 /// Entries with stable keys, at most 65,536 at once.
 pub struct Slots<T> {
@@ -23,7 +24,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// Adds an entry; `None` and nothing added when the table is full.
+    /// Adds an entry; returns `None` and adds nothing when the table is full.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -38,7 +39,7 @@ impl<T> Slots<T> {
         Some(u32::from(*generation) << 16 | u32::from(slot))
     }
 
-    /// The key that the next [`insert`](Self::insert) will give.
+    /// The key that the next [`insert`](Self::insert) will return.
     pub fn next_key(&self) -> Option<u32> {
         match self.free.last() {
             Some(&slot) => {
@@ -48,7 +49,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Takes the entry of `key` out for a while; its place stays its own until [`put_back`](Self::put_back).
+    /// Takes the entry of `key` out temporarily; its slot stays reserved until
+    /// [`put_back`](Self::put_back).
     pub fn take(&mut self, key: u32) -> Option<T> {
         let (generation, value) = self.entries.get_mut(usize::from(key as u16))?;
         if *generation == (key >> 16) as u16 {
@@ -58,7 +60,7 @@ impl<T> Slots<T> {
         }
     }
 
-    /// Puts back what [`take`](Self::take) gave.
+    /// Puts back an entry from [`take`](Self::take).
     pub fn put_back(&mut self, key: u32, value: T) {
         if let Some((generation, place)) = self.entries.get_mut(usize::from(key as u16)) {
             debug_assert!(
@@ -69,8 +71,8 @@ impl<T> Slots<T> {
         }
     }
 
-    /// The keys that the next insertions will give, the very next one last. With [`iter`](Self::iter), all that makes the same table
-    /// again, in another process.
+    /// The keys that the next insertions will return, the very next one last. Together with
+    /// [`iter`](Self::iter), this is enough to rebuild the table in another process.
     pub fn free(&self) -> impl Iterator<Item = u32> {
         self.free.iter().map(|&slot| {
             let (generation, _) = &self.entries[usize::from(slot)];
@@ -78,8 +80,8 @@ impl<T> Slots<T> {
         })
     }
 
-    /// A table of these entries, which gives out the keys of `free`, the last one first. `None`: they don't have one slot each, without
-    /// gaps.
+    /// A table of these entries, which assigns the keys of `free`, the last one first. `None`: they
+    /// don't have one slot each, without gaps.
     pub fn of(used: impl IntoIterator<Item = (u32, T)>, free: &[u32]) -> Option<Self> {
         let used = used.into_iter().map(|(key, value)| (key, Some(value)));
         let mut all: Vec<_> = used.chain(free.iter().map(|&key| (key, None))).collect();
@@ -95,7 +97,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// Adds an entry under a key that another table has given out; what was there under it is replaced.
+    /// Adds an entry under a key that another table has assigned; an existing entry is replaced.
     pub fn insert_at(&mut self, key: u32, value: T) {
         let slot = usize::from(key as u16);
         if self.entries.len() <= slot {
@@ -154,7 +156,7 @@ impl<T> Slots<T> {
         })
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.iter().count()
     }
@@ -164,7 +166,8 @@ impl<T> Slots<T> {
         self.iter().next().is_none()
     }
 
-    /// One more than the highest slot in use so far: for walks that change the table, with [`at`](Self::at).
+    /// One more than the highest slot used so far: for walks that change the table, with
+    /// [`at`](Self::at).
     pub fn slots(&self) -> usize {
         self.entries.len()
     }

@@ -1,4 +1,4 @@
-//! The life of one call inside a daemon, as one table.
+//! The life cycle of one call inside a daemon, as one table.
 //!
 //! ```text
 //!  Admitted ──judge──► Judging(client request) ──allow──┐
@@ -10,7 +10,8 @@
 //!  Done ◄──answer── Replied ◄─allow── Judging(server reply, client reply) ◄──reply── InFlight
 //! ```
 //!
-//! A stream's further messages are passed on one at a time while the call is in flight, in either direction:
+//! A stream's further messages are passed on one at a time while the call is in flight, in either
+//! direction:
 //!
 //! ```text
 //!  InFlight ──pass──► Passing(client request) ──pass──► Passing(server request) ──passed──► InFlight
@@ -18,12 +19,12 @@
 //!                                                                │ the last one ──answer──► Done
 //! ```
 //!
-//! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads to
-//! `Done`: the caller got its one answer. There is no way out of `Done`, and no second way in.
+//! From every state but `Done`, `End` (denied, refused, expired, cancelled, a side was lost) leads
+//! to `Done`: the caller got its one answer. No transition leaves `Done`, and none enters it twice.
 
 use serde::{Deserialize, Serialize};
 
-/// Whose chain is being asked, about what. Its names are in the states that daemons hand over.
+/// The chain that judges, and the message. Its names are in the states that daemons hand over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -37,10 +38,10 @@ pub enum Stage {
     ClientReply,
 }
 
-/// Where a call stands.
+/// The state of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Counted against its limits, nothing decided.
+    /// Counted against its limits, undecided.
     Admitted,
     /// A chain has the message.
     Judging(Stage),
@@ -50,18 +51,19 @@ pub enum State {
     Waiting,
     /// The other side has it: a link's peer or a serving application.
     InFlight,
-    /// The other side has it, and one of its stream's messages is on its way: with a chain, or between two layouts.
+    /// The other side has it, and one of its stream's messages is on its way: with a chain, or
+    /// between two layouts.
     Passing(Stage),
-    /// The reply is here and allowed by the serving side.
+    /// The reply is here, and the serving side has allowed it.
     Replied,
     /// The caller has its answer.
     Done,
 }
 
-/// What happens to a call.
+/// An event in a call's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A chain is asked.
+    /// A chain judges it.
     Judge(Stage),
     /// The chain allows it.
     Allow,
@@ -71,7 +73,7 @@ pub enum Event {
     Hold,
     /// Given to the other side.
     Forward,
-    /// One of its stream's messages sets out, or gets to its other side.
+    /// One of its stream's messages starts, or reaches its other side.
     Pass(Stage),
     /// That message has been handed on.
     Passed,
@@ -83,7 +85,7 @@ pub enum Event {
     End,
 }
 
-/// `event` means nothing in `state`: a bug of the engine, never anybody's input.
+/// `event` is invalid in `state`: a bug of the engine, never the result of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Illegal {
     /// The state.

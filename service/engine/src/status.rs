@@ -1,4 +1,4 @@
-//! How calls end, and how chains answer.
+//! The statuses of ended calls, and the verdicts of chains.
 
 use std::borrow::Cow;
 
@@ -6,14 +6,14 @@ use tollgate_shm_abi::status::Code;
 
 use crate::ids::ServiceId;
 
-/// How a call ended without a reply: what its caller reads.
+/// The end of a call without a reply, as its caller reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// gRPC's code; OK only of a call that had responses.
+    /// The gRPC code; OK only for a call that had responses.
     pub code: Code,
-    /// One sentence that names the culprit.
+    /// One sentence that names the cause.
     pub message: Cow<'static, str>,
-    /// When to try again, in milliseconds; 0 if that is unknown.
+    /// Retry time in milliseconds; 0 if unknown.
     pub retry_after_ms: u32,
     /// A checked block of metadata, from the server; empty for none.
     pub trailers: Vec<u8>,
@@ -36,7 +36,7 @@ impl Status {
         Self { trailers, ..self }
     }
 
-    /// The same, saying when to try again; 0: that is unknown.
+    /// The same, with a retry time; 0: unknown.
     #[must_use]
     pub fn with_retry_after_ms(self, retry_after_ms: u32) -> Self {
         Self {
@@ -46,16 +46,16 @@ impl Status {
     }
 }
 
-/// A call that has ended, for whoever keeps count.
+/// A call that has ended, for counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
     /// The method handle that an application called; 0 for a peer's call.
     pub handle: u32,
-    /// What was called, if it has come as far as to a service of this host.
+    /// The service and method, if the call reached a service of this host.
     pub served: Option<(ServiceId, u16)>,
-    /// When it came; 0: that isn't known, or it was nothing that could be called.
+    /// The time of its arrival; 0: unknown, or it wasn't a valid call.
     pub began_ns: u64,
-    /// When it was [handed](crate::Engine::delivered) to a server of this host; 0: never.
+    /// The time of its [delivery](crate::Engine::delivered) to a server of this host; 0: never.
     pub delivered_ns: u64,
 }
 

@@ -1,16 +1,18 @@
-//! Streams: what follows a call's first request, and what comes before its answer.
+//! Streams: messages after a call's first request and before its answer.
 //!
 //! ```text
 //!   request, response ──▶ its direction's queue ──▶ one at a time: chain, layout, chain ──▶ the other side
 //!                          bounded by a window            State::Passing
 //! ```
 //!
-//! The opening of a stream is a call like any other, and so is its end. In between, each message meets the chains that a request or
-//! a reply meets, in the order in which its direction was sent. One message of a call is on its way at a time, of whichever direction, so
-//! there is at most one that a chain has; the others wait here. Messages for a link that [is behind](Engine::set_behind) wait, too.
+//! A stream opens and ends like any other call. In between, each message passes the same chains as
+//! a request or a reply, in the order in which its direction was sent. At most one message of a
+//! call is on its way at a time, in either direction, so a chain has at most one; the others wait
+//! here. Messages for a link that [is behind](Engine::set_behind) wait, too.
 //!
-//! Invariants: a queue has no more than its [`Window`](tollgate_shm_abi::stream::Window), which its reader opens; a status waits for the responses before it; who
-//! has answered is sent no further requests.
+//! Invariants: a queue has no more than its [`Window`](tollgate_shm_abi::stream::Window), which its
+//! reader opens. A status waits for earlier responses. A side that has answered gets no further
+//! requests.
 
 use std::fmt;
 
@@ -29,14 +31,14 @@ use crate::streams::queues::{Stream, Waiting, What};
 
 pub(crate) mod queues;
 
-/// What a correct library or daemon doesn't send.
+/// Messages that a correct library or daemon doesn't send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// A request after the last, or to a call that takes only one.
     AfterLast,
-    /// More than its reader has room for.
+    /// More than its reader's window.
     Window,
-    /// An answer to a call that is somebody else's.
+    /// An answer to another application's call.
     NotTheirs,
 }
 
@@ -50,26 +52,27 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What the rim must know of a request's call to look into it and to choose where a large body lands.
+/// Properties of a request's call that the rim needs to examine it and to choose where a large body
+/// lands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedRequest {
     /// The method handle that an application called; 0 for a peer's call.
     pub handle: u32,
-    /// What is called, if that is served here.
+    /// The service and method, if served here.
     pub served: Option<(ServiceId, u16)>,
-    /// As what requests come from a peer.
+    /// The encoding of requests from a peer.
     pub encoding: Encoding,
     /// The session that gets it, if it has the call and no chain reads requests first.
     pub lands: Option<SessionId>,
 }
 
-/// What comes.
+/// Incoming messages.
 impl<M> Engine<M> {
-    /// The next request of a call; `None` stands for no message, which ends the requests if no `more` follow. One of a call that has ended
-    /// is dropped: its caller can't know.
+    /// The next request of a call; `None` stands for no message, which ends the requests if no
+    /// `more` follow. A request of an ended call is dropped: its caller can't know.
     ///
     /// # Errors
-    /// It can't be; the message is dropped.
+    /// The request is invalid; the message is dropped.
     pub fn request(
         &mut self,
         origin: Origin,
@@ -107,10 +110,10 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// A serving application has a response. One to a call that has ended is dropped.
+    /// A serving application's response. A response to an ended call is dropped.
     ///
     /// # Errors
-    /// As of [`request`](Self::request).
+    /// As for [`request`](Self::request).
     pub fn response_from_session(
         &mut self,
         session: SessionId,
@@ -135,7 +138,7 @@ impl<M> Engine<M> {
         responded
     }
 
-    /// A peer sent a response to our call. If it can't be, the call ends.
+    /// A peer's response to our call. If it is invalid, the call ends.
     pub fn response_from_link(&mut self, link: LinkId, key: CallKey, charge: u32, message: M) {
         if !self.is_with_link(link, key) {
             return self.discard(message);
@@ -165,7 +168,7 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// The answer to a stream: whoever gave it no longer works on the call.
+    /// The answer to a stream: its sender no longer works on the call.
     pub(crate) fn reply_to_stream(&mut self, key: CallKey, message: M) {
         let Some(stream) = self.calls.get_mut(key).and_then(|c| c.stream.as_mut()) else {
             return self.discard(message);
@@ -175,7 +178,8 @@ impl<M> Engine<M> {
         self.pump(key);
     }
 
-    /// A call ends with this status, after the responses before it. Whoever gave it no longer works on the call.
+    /// A call ends with this status, after earlier responses. Its sender no longer works on the
+    /// call.
     pub(crate) fn finish(&mut self, key: CallKey, status: Status) {
         let stream = self.calls.get_mut(key).and_then(|c| c.stream.as_mut());
         match stream.filter(|stream| {
@@ -187,7 +191,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A caller's request makes no sense: its call gets this status.
+    /// A caller's request is invalid: its call gets this status.
     pub fn refuse(&mut self, origin: Origin, status: Status) {
         if let Some(key) = self.key_of(origin) {
             self.end(key, status);
@@ -254,7 +258,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// What the next request of a caller's call is. `None`: there is no such call (any more).
+    /// The properties of the next request of a caller's call. `None`: there is no such call (any
+    /// more).
     pub fn expected_request(&self, origin: Origin) -> Option<ExpectedRequest> {
         let call = self.calls.get(self.key_of(origin)?)?;
         let (served, session) = match call.target {
@@ -272,16 +277,17 @@ impl<M> Engine<M> {
     }
 }
 
-/// One message's way.
+/// The way of one message.
 impl<M> Engine<M> {
-    /// Passes on what can be.
+    /// Passes on what it can.
     pub(crate) fn pump(&mut self, key: CallKey) {
         while let Some(waiting) = self.next_of(key) {
             self.set_out(key, waiting);
         }
     }
 
-    /// The next message of a call that may set out now; ends a call that has none any more and only waited for that.
+    /// The next message of a call that may start now; ends a call that has none left and only
+    /// waited for this.
     fn next_of(&mut self, key: CallKey) -> Option<Waiting<M>> {
         let call = self.calls.get_mut(key)?;
         if call.state != State::InFlight {
@@ -333,7 +339,8 @@ impl<M> Engine<M> {
         link.streams.push_back(key);
     }
 
-    /// Passes on what waits for a link that is no longer behind: of one stream, before the link is looked at again. Whether there may be more.
+    /// Passes on messages of one stream that wait for a link that is no longer behind, before the
+    /// link is checked again. Returns whether there may be more.
     pub(crate) fn pump_one_of(&mut self, id: LinkId) -> bool {
         let link = self.links.get_mut(id.0);
         let Some(key) = link
@@ -401,7 +408,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// Asks a chain about a message, or gives it back if there is none.
+    /// Runs a chain on a message, or returns the message if there is no chain.
     fn pass(
         &mut self,
         call: CallKey,
@@ -423,7 +430,7 @@ impl<M> Engine<M> {
         None
     }
 
-    /// The caller's side lets a request go.
+    /// The caller's side has passed a request.
     fn request_left(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -442,7 +449,7 @@ impl<M> Engine<M> {
         self.convert(key, End::Caller { session, handle }, to, message);
     }
 
-    /// A request has the layout that its server, or its server's daemon, takes.
+    /// A request has the layout of its server, or of its server's daemon.
     fn request_crossed(&mut self, key: CallKey, message: M) {
         let served = self.calls.get(key).and_then(|call| match call.target {
             Target::Session { .. } => call.service,
@@ -486,7 +493,7 @@ impl<M> Engine<M> {
         self.outputs.push_back(output);
     }
 
-    /// The server's side lets a response go.
+    /// The server's side has passed a response.
     fn response_left(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -497,7 +504,7 @@ impl<M> Engine<M> {
         }
     }
 
-    /// A response has the layout that its caller, or its caller's daemon, takes.
+    /// A response has the layout of its caller, or of its caller's daemon.
     fn response_crossed(&mut self, key: CallKey, message: M) {
         let Some(call) = self.calls.get(key) else {
             return self.discard(message);
@@ -543,7 +550,7 @@ impl<M> Engine<M> {
         });
     }
 
-    /// No message of the call is on its way any more. What the one that was is.
+    /// The call's message is no longer on its way. Returns the kind of that message.
     fn settle(&mut self, key: CallKey) -> Option<What> {
         let call = self.calls.get_mut(key)?;
         if let State::Passing(_) = call.state {

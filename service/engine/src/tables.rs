@@ -8,14 +8,15 @@ use crate::overload::Limit;
 use crate::routes::{MethodChains, Route};
 use crate::waiting::Waiting;
 
-/// Calls by the numbers that their caller chose, for cancelling. Whoever finds out the hash's key by timing can make look-ups as slow
-/// as the number of calls that a caller may have outstanding.
+/// Calls by the numbers that their caller chose, for cancelling. An attacker that finds out the
+/// hash's key by timing can slow look-ups down to the number of outstanding calls that a caller may
+/// have.
 pub(crate) type ByNumber = HashMap<u64, CallKey, foldhash::fast::RandomState>;
 
 pub(crate) struct Session {
     pub(crate) outstanding: u32,
     pub(crate) delivered: u32,
-    /// How many of those there may be.
+    /// The maximum of those.
     pub(crate) limit: Limit,
     /// Routes by method handle.
     pub(crate) routes: Vec<Route>,
@@ -23,24 +24,25 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Whether it has as many calls unanswered as it may have now.
+    /// Whether it has the maximum number of unanswered calls.
     pub(crate) fn is_full(&self) -> bool {
         self.delivered >= self.limit.calls()
     }
 }
 
 pub(crate) struct Link {
-    /// What the peer lets us send.
+    /// The credit that the peer grants us.
     pub(crate) credit_calls: u32,
     pub(crate) credit_bytes: u64,
-    /// So much waits to leave on it already that what can wait does.
+    /// Too much is queued on it: everything that can wait waits.
     pub(crate) behind: bool,
     /// Calls held back.
     pub(crate) waiting: Waiting,
     pub(crate) waiting_bytes: u64,
-    /// Calls that have messages for it which wait until it isn't behind; each once, and some that have ended.
+    /// Calls with messages that wait until the link isn't behind; each once, and some that have
+    /// ended.
     pub(crate) streams: VecDeque<CallKey>,
-    /// With so many of them, those that have ended are forgotten.
+    /// At this number, ended ones are removed.
     pub(crate) sweep_at: usize,
     pub(crate) by_number: ByNumber,
 }
@@ -58,7 +60,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Whether it is for calls of this route: of a label, or of none.
+    /// Whether it takes calls of this route: of a label, or of none.
     pub(crate) fn is_for(&self, route: Option<&str>) -> bool {
         self.label.as_deref() == route
     }
@@ -67,21 +69,21 @@ impl Server {
 pub(crate) struct Service {
     pub(crate) name: String,
     pub(crate) servers: Vec<Server>,
-    /// Whose turn it is.
+    /// The next server.
     pub(crate) next: usize,
     pub(crate) chains: Vec<MethodChains>,
 }
 
 impl Service {
-    /// The label whose servers a call of this route goes to, `None` standing for those without one. The outer `None`: all
-    /// servers, because nobody is left otherwise. Calls without a route stay with servers without a label, so that a canary
-    /// gets only what was meant for it.
+    /// The label of the servers that take a call of this route; `None` stands for servers without a
+    /// label. The outer `None`: all servers, because otherwise none is left. Calls without a route
+    /// stay with servers without a label, so that a canary gets only its own calls.
     pub(crate) fn destination<'r>(&self, route: Option<&'r str>) -> Option<Option<&'r str>> {
         let has = |route| self.servers.iter().any(|server| server.is_for(route));
         [route, None].into_iter().find(|route| has(*route))
     }
 
-    /// The places of the servers for a call of this route, in the order of their turns.
+    /// The indices of the servers for a call of this route, in the order of their turns.
     pub(crate) fn turns(&self, route: Option<&str>) -> impl Iterator<Item = usize> {
         let destination = self.destination(route);
         let count = self.servers.len();

@@ -102,7 +102,7 @@ fn remote(encoding: Encoding) -> RouteTarget {
     }
 }
 
-/// What is to be done; that a link holds calls back asks for nothing.
+/// The outputs, without those that report held calls.
 pub(crate) fn drain(engine: &mut Engine<Message>) -> Vec<Output<Message>> {
     let outputs = std::iter::from_fn(|| engine.poll_output());
     let asks = |output: &Output<Message>| !matches!(output, Output::Held { .. });
@@ -117,7 +117,7 @@ pub(crate) fn failure(outputs: &[Output<Message>]) -> &Status {
     found.unwrap_or_else(|| panic!("no failure in {outputs:?}"))
 }
 
-/// How a call has ended that came at time 0 and was served here.
+/// The end of a call that came at time 0 and was served here.
 pub(crate) fn served_here(service: ServiceId) -> Ended {
     Ended {
         served: Some((service, 0)),
@@ -241,7 +241,7 @@ fn chains_are_asked_in_order_and_deny_wins() {
     }
 }
 
-/// On either side, and of a method's only request.
+/// On either side, and for a method's only request.
 #[test]
 fn a_reply_says_in_which_era_its_request_was_judged() {
     let (mut engine, service) = engine();
@@ -285,7 +285,8 @@ fn a_reply_says_in_which_era_its_request_was_judged() {
     assert_eq!(run(true), (vec![0, 0, 0, 0], vec![ten, None, None, None]));
 }
 
-/// Every chain reads its own end's layout: conversions lie between the client's chain and the server's, both ways.
+/// Every chain reads its own end's layout: conversions lie between the client's chain and the
+/// server's, both ways.
 #[test]
 fn a_call_between_two_layouts_is_converted_between_the_chains_of_its_ends() {
     let (mut engine, service) = engine();
@@ -398,7 +399,7 @@ fn a_call_that_cannot_be_converted_ends_and_a_converted_one_costs_its_new_size()
     engine.converted(call, 5, 101);
     assert_eq!(drain(&mut engine), [Output::Discard(101)], "it has ended");
 
-    // The link affords what was posted, and not what it became.
+    // The link's credit covers the posted size, and not the changed one.
     engine.set_credit(PEER, 1, 50);
     assert!(!engine.send_waiting(PEER));
     engine.submit(0, APP, 4, submission(2, 102));
@@ -550,7 +551,7 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     let before = engine.serving(SERVER).limit;
     engine.set_wait_target(Some(2_000_000));
     assert_eq!(engine.serving(SERVER).limit, before, "it is found anew");
-    // Another server has a place, and what it says of its waits is no matter of the first one's.
+    // Another server has room, and its reported waits don't affect the first one.
     let other = SessionId(77);
     engine.session_opened(other);
     engine.serve(service, other, 0, None);
@@ -558,7 +559,7 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     engine.session_closed(other);
     drain(&mut engine);
     assert!(!judged(&arrive(&mut engine, 102)));
-    // Without a target everything waits.
+    // Without a target all calls wait.
     let (mut engine, _) = self::engine();
     for wait in 1..=100 {
         engine.waited(wait * WAITS_INTERVAL_NS, SERVER, u64::MAX);
@@ -698,7 +699,7 @@ fn urgent_calls_leave_before_others_and_no_call_waits_for_ever() {
     engine.set_credit(PEER, 3, 30);
     assert!(!engine.send_waiting(PEER));
     assert_eq!(sent(&mut engine), [2, 1, 3]);
-    // More urgent ones keep coming, one for each that leaves: the oldest has its turn all the same.
+    // More urgent ones keep coming, one for each that leaves: the oldest still has its turn.
     let mut left = Vec::new();
     for k in 4..20 {
         let urgent = Submission {
@@ -966,7 +967,7 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
         "the server could not know"
     );
     assert_eq!(drain(&mut engine), [Output::Discard(200)]);
-    // A deadline that has passed already, and none at all.
+    // A deadline that has passed already, and no deadline.
     engine.submit(
         10,
         APP,
@@ -1030,7 +1031,7 @@ fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
         assert_eq!(drain(&mut engine), [Output::Discard(100)]);
         assert_eq!(engine.live_calls(), 0);
     }
-    // A denial is an answer: nothing is asked back.
+    // A denial is an answer: no message is recalled.
     let (mut engine, _) = engine();
     engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
     engine.submit(0, APP, 0, submission(1, 100));
@@ -1118,7 +1119,7 @@ fn a_session_that_is_drained_keeps_the_calls_that_it_has() {
     ));
 }
 
-/// What a random schedule may do.
+/// The operations of a random schedule.
 #[derive(Clone, Debug)]
 enum Op {
     Submit {
@@ -1129,30 +1130,30 @@ enum Op {
     Arrive {
         more: bool,
     },
-    /// The n-th caller has another request, or none that follows.
+    /// The n-th caller sends another request, or none that follows.
     Request {
         nth: usize,
         more: bool,
         bare: bool,
     },
-    /// Whoever has the n-th call has a response before its answer.
+    /// The target of the n-th call sends a response before its answer.
     Respond {
         nth: usize,
     },
-    /// Everybody has consumed what came of the n-th call.
+    /// Both ends have consumed the messages of the n-th call.
     Consume {
         nth: usize,
     },
-    /// Answers the n-th call somebody has: a reply, a status, or a stranger's reply.
+    /// Answers the n-th delivered call: a reply, a status, or another side's reply.
     Answer {
         nth: usize,
         how: u8,
     },
-    /// The n-th conversion that has taken its time is done.
+    /// The n-th slow conversion is done.
     Converted {
         nth: usize,
     },
-    /// The chain answers about the n-th call that it has.
+    /// The chain judges the n-th call that it has.
     Judged {
         nth: usize,
         deny: bool,
@@ -1166,7 +1167,7 @@ enum Op {
     Credit,
     /// The link falls behind, or catches up.
     Behind(bool),
-    /// What was put off is answered now: n-th, with a reply or not at all.
+    /// The n-th answer that was put off is given now: with a reply or not at all.
     AfterWait {
         nth: usize,
         replies: bool,
@@ -1176,7 +1177,7 @@ enum Op {
     },
     /// The daemon is replaced.
     Freeze,
-    /// All of it goes to the other engine.
+    /// Everything moves to the other engine.
     Move,
 }
 
@@ -1201,15 +1202,18 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// An engine, and once it was frozen, the one that was thawed of it: the same is done to both, and nobody can tell them apart.
+/// An engine, and once it was frozen, the one thawed from it: both get the same inputs and must
+/// behave alike.
 struct Twins {
     first: Engine<Message>,
     thawed: Option<Engine<Message>>,
-    /// Where each of them goes: nothing of theirs is there, and somebody else is.
+    /// The engine that each of them moves to: it has none of their parts, and parts of another
+    /// tenant.
     elsewhere: [Engine<Message>; 2],
 }
 
-/// All that calls go between in the random schedules goes to another engine of the same process, under the same names.
+/// Moves everything that calls of the random schedules use to another engine of the same process,
+/// with the same ids.
 fn go(from: &mut Engine<Message>, to: &mut Engine<Message>) {
     let there = |id: &SessionId| from.sessions.get(id.0).is_some();
     let wanted = Wanted {
@@ -1229,7 +1233,7 @@ fn go(from: &mut Engine<Message>, to: &mut Engine<Message>) {
     std::mem::swap(from, to);
 }
 
-/// An engine that everything can go to, with calls of somebody else's.
+/// An engine that everything can move to, with another tenant's calls.
 fn elsewhere() -> Engine<Message> {
     let mut engine = Engine::born(Birth::new(1).unwrap());
     engine.add_service("hotel.Reservation", 1);
@@ -1247,7 +1251,7 @@ impl Twins {
         did
     }
 
-    /// Where they were is elsewhere from then on.
+    /// The two engines swap roles.
     fn go(&mut self) {
         let [of_first, of_thawed] = &mut self.elsewhere;
         go(&mut self.first, of_first);
@@ -1256,7 +1260,7 @@ impl Twins {
         }
     }
 
-    /// Who was thawed before is frozen in turn.
+    /// The previously thawed engine is frozen in turn.
     fn freeze(&mut self, now_ns: u64) {
         let state = freeze(self.thawed.as_ref().unwrap_or(&self.first));
         let thawed = thaw(&state, now_ns).unwrap();
@@ -1268,21 +1272,21 @@ impl Twins {
     }
 }
 
-/// Follows every message and every call: P7, and that nothing leaks.
+/// Follows every message and every call: P7, and no leaks.
 #[derive(Default)]
 struct Ledger {
     next_message: Message,
     /// Messages inside the engine.
     inside: HashSet<Message>,
-    /// Callers that wait for their one answer.
+    /// Callers without their one answer yet.
     waiting: HashSet<Origin>,
     posted: Vec<Origin>,
     with_server: Vec<CallKey>,
     put_off: Vec<CallKey>,
     with_peer: Vec<CallKey>,
-    /// Calls that a chain hasn't answered yet.
+    /// Calls that a chain hasn't judged yet.
     with_chain: Vec<(CallKey, Message)>,
-    /// Messages that are being converted, for longer than it takes.
+    /// Messages in slow conversions.
     converting: Vec<(CallKey, Message)>,
     closed: HashMap<u8, bool>,
     /// The last message of a call's direction that was handed on.
@@ -1303,7 +1307,8 @@ impl Ledger {
         );
     }
 
-    /// A stream's messages are handed on in the order in which they came: later ones have higher numbers.
+    /// A stream's messages are handed on in the order of their arrival: later ones have higher
+    /// numbers.
     fn in_order(&mut self, to: Origin, of: Direction, message: Message) {
         self.came_out(message);
         let before = self.handed.insert((to, of), message);
@@ -1320,7 +1325,7 @@ impl Ledger {
         );
     }
 
-    /// Rewrites a message, or says that it can't be.
+    /// Rewrites a message, or reports that it can't.
     fn convert(&mut self, engine: &mut Twins, call: CallKey, message: Message) {
         self.came_out(message);
         if message.is_multiple_of(5) {
@@ -1341,7 +1346,7 @@ impl Ledger {
                     message,
                     ..
                 } => {
-                    // A chain that takes its time.
+                    // A slow chain.
                     if message % 3 == 0 {
                         self.with_chain.push((call, message));
                         continue;
@@ -1490,9 +1495,9 @@ impl Ledger {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
-    /// Whatever happens in whatever order: each message comes out once, each caller is answered once (or is gone),
-    /// and in the end no table holds anything. An engine that was frozen and thawed meanwhile does all of it alike, and so does one
-    /// that everything has gone to.
+    /// For any events in any order: each message comes out once, each caller is answered once (or
+    /// is gone), and in the end all tables are empty. An engine that was frozen and thawed
+    /// meanwhile behaves alike, and so does one that everything has moved to.
     #[test]
     fn random_schedules_lose_and_duplicate_nothing(ops in prop::collection::vec(op(), 1..120)) {
         let (mut engine, service) = engine();
@@ -1531,7 +1536,7 @@ proptest! {
                     if let Some(&origin) = ledger.posted.get(nth) {
                         let message = (!bare).then(|| ledger.message());
                         let charge = message.map_or(0, |message| message % 7 * STREAM_WINDOW_BYTES / 6);
-                        // What doesn't fit is dropped, and its session would end.
+                        // A message that exceeds the window is dropped, and its session would end.
                         let _unfit = engine.both(|e| e.request(origin, more, charge, message));
                     }
                 }
@@ -1612,7 +1617,7 @@ proptest! {
                 }),
                 Op::Freeze => {
                     engine.freeze(now);
-                    // What is being converted may be of a call that has ended.
+                    // A message in conversion may belong to a call that has ended.
                     let known: HashSet<_> = ledger.with_chain.iter().chain(&ledger.converting).map(|(call, _)| *call).collect();
                     let with_rim: HashSet<_> = engine.first.with_rim().collect();
                     prop_assert!(with_rim.is_subset(&known), "{with_rim:?} and {known:?}");
@@ -1660,7 +1665,7 @@ proptest! {
     }
 }
 
-/// Whoever keeps count is told how far a call has come, however it ends.
+/// Counters are told how far a call has come, however it ends.
 #[test]
 fn a_call_that_ends_says_when_it_came_and_what_it_was_for() {
     let ended = |outputs: &[Output<Message>]| {
@@ -1688,7 +1693,7 @@ fn a_call_that_ends_says_when_it_came_and_what_it_was_for() {
         ..served_here(service)
     };
     assert_eq!(ended(&drain(&mut engine)), denied);
-    // To a peer: what it serves isn't known here.
+    // To a peer: the peer's services aren't known here.
     let (mut engine, _) = self::engine();
     engine.route_mut(APP, 0).unwrap().target = remote(Encoding::Native);
     engine.submit(6, APP, 0, submission(2, 100));
@@ -1699,7 +1704,7 @@ fn a_call_that_ends_says_when_it_came_and_what_it_was_for() {
         ..Ended::default()
     };
     assert_eq!(ended(&drain(&mut engine)), lost);
-    // Refused before it was a call.
+    // Refused before it became a call.
     let (mut engine, _) = self::engine();
     engine.submit(7, APP, 99, submission(3, 100));
     assert_eq!(ended(&drain(&mut engine)), Ended::default());

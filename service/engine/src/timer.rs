@@ -1,8 +1,8 @@
 //! A hashed timer wheel over the engine's call slots (Varghese and Lauck, SOSP'87, scheme 6).
 //!
-//! One slot of the wheel covers one tick; entries of one slot form a doubly linked list whose
-//! links live in arrays indexed by call slot, so arming and disarming are O(1) and allocate nothing
-//! once the arrays have grown. A heap with lazy deletion was rejected: calls nearly always end long
+//! One slot of the wheel covers one tick. Entries of one slot form a doubly linked list. Its links
+//! live in arrays indexed by call slot, so arming and disarming are O(1) and allocate nothing once
+//! the arrays have grown. A heap with lazy deletion was rejected: calls nearly always end long
 //! before their deadline, and the dead entries would pile up without bound.
 //!
 //! Invariant: a call is in the wheel exactly while it is armed, in the slot of its deadline's tick.
@@ -71,7 +71,7 @@ impl Wheel {
             let some = |call| (call != NONE).then_some(call);
             let next = |call: &u32| some(self.entries[*call as usize].next);
             armed.extend(std::iter::successors(some(head), next));
-            // The last that was armed is the head of its list.
+            // The call that was armed last is the head of its list.
             armed[first..].reverse();
         }
         armed
@@ -120,7 +120,7 @@ impl Wheel {
     fn unhead(&mut self, call: u32, next: u32) {
         let deadline_ns = self.entries[call as usize].deadline_ns;
         let natural = Self::slot_of(deadline_ns);
-        // An entry armed for the past stands in the slot that was current then.
+        // An entry armed for the past is in the slot that was current then.
         let slot = if self.heads[natural] == call {
             natural
         } else {
@@ -135,7 +135,7 @@ impl Wheel {
         }
     }
 
-    /// Disarms one call whose deadline has passed at `now_ns`, and returns it; `None` when there is none.
+    /// Disarms one call that has expired at `now_ns`, and returns it; `None` when there is none.
     pub(crate) fn expire(&mut self, now_ns: u64) -> Option<u32> {
         if self.armed == 0 {
             self.tick = now_ns / TIMER_TICK_NS;
@@ -166,7 +166,8 @@ impl Wheel {
         }
     }
 
-    /// When [`expire`](Self::expire) is next worth calling; `None` when nothing is armed.
+    /// The next time at which [`expire`](Self::expire) is worth calling; `None` when nothing is
+    /// armed.
     ///
     /// May be early (an entry of a later turn shares the slot), never more than a tick late.
     pub(crate) fn next_ns(&self) -> Option<u64> {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an ordered map: what expires by `now` is exactly what the map says.
+        /// Against an ordered map: exactly the map's calls have expired by `now`.
         #[test]
         fn agrees_with_an_ordered_map(ops in prop::collection::vec((0u32..40, 0u64..9_000, 0u8..4), 1..300)) {
             let mut wheel = Wheel::new();

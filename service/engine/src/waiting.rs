@@ -1,21 +1,23 @@
-//! Calls that a link holds back until its peer grants credit: the more urgent first, and nobody for ever.
+//! Calls that a link holds back until its peer grants credit: urgent calls first, without
+//! starvation.
 //!
-//! The rule: whoever has the highest priority goes next, of equals the one that came first; but every
-//! [`OLDEST_EVERY`]th to leave is the one that has waited longest, whatever its priority. So of n calls that wait,
-//! none sees more than `OLDEST_EVERY * n` others leave before it, however many more urgent ones keep coming.
+//! The rule: the call with the highest priority leaves next, among equals the oldest. But every
+//! [`OLDEST_EVERY`]th call to leave is the one that has waited longest, with any priority. So of n
+//! waiting calls, none sees more than `OLDEST_EVERY * n` others leave before it, even if more
+//! urgent ones keep coming.
 //!
-//! Who goes next changes only when somebody leaves or a more urgent call comes, so a large call at the head isn't
-//! overtaken by small ones of its own priority while it waits for bytes.
+//! The next call changes only when a call leaves or a more urgent one arrives, so small calls of
+//! the same priority don't overtake a large call at the head while it waits for bytes.
 
 use std::collections::VecDeque;
 
 use crate::ids::CallKey;
 use crate::limits::{OLDEST_EVERY, PRIORITIES};
 
-/// The queue of one link. Its length is bounded by whoever adds to it.
+/// The queue of one link. Its users bound its length.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    /// By priority; each in the order of coming, with the number under which it came.
+    /// By priority; each in the order of arrival, with the number of the arrival.
     queues: [VecDeque<(u64, CallKey)>; PRIORITIES],
     len: usize,
     came: u64,
@@ -38,13 +40,13 @@ impl Waiting {
         self.len += 1;
     }
 
-    /// Who goes next.
+    /// The call that leaves next.
     pub(crate) fn next(&self) -> Option<CallKey> {
         let queue = &self.queues[self.next_queue()?];
         queue.front().map(|(_, call)| *call)
     }
 
-    /// Takes out who goes next.
+    /// Takes out the call that leaves next.
     pub(crate) fn pop(&mut self) -> Option<CallKey> {
         let at = self.next_queue()?;
         let (_, call) = self.queues[at].pop_front()?;
@@ -53,7 +55,7 @@ impl Waiting {
         Some(call)
     }
 
-    /// Takes a call out wherever it stands. Whether it was there.
+    /// Removes a call from any position. Returns whether it was there.
     pub(crate) fn remove(&mut self, call: CallKey) -> bool {
         for queue in &mut self.queues {
             if let Some(at) = queue.iter().position(|(_, waiting)| *waiting == call) {
@@ -65,19 +67,19 @@ impl Waiting {
         false
     }
 
-    /// All of them, in the order of their coming.
+    /// All of them, in the order of arrival.
     pub(crate) fn by_age(&self) -> Vec<CallKey> {
         let mut all: Vec<(u64, CallKey)> = self.queues.iter().flatten().copied().collect();
         all.sort_unstable_by_key(|(came, _)| *came);
         all.into_iter().map(|(_, call)| call).collect()
     }
 
-    /// How many have left since the oldest last had its turn for being the oldest.
+    /// How many have left since one left because it was the oldest.
     pub(crate) fn since_oldest(&self) -> u64 {
         self.left % OLDEST_EVERY
     }
 
-    /// An empty queue that goes on where one with this [`since_oldest`](Self::since_oldest) was.
+    /// An empty queue that continues from this [`since_oldest`](Self::since_oldest).
     pub(crate) fn resumed(since_oldest: u64) -> Self {
         Self {
             left: since_oldest % OLDEST_EVERY,
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(waiting.len(), 4);
         assert_eq!(leave(&mut waiting), [2, 4, 1, 5]);
         assert!(waiting.is_empty());
-        // What is above the highest is the highest.
+        // Priorities above the highest count as the highest.
         waiting.push(7, call(6));
         waiting.push(200, call(7));
         waiting.push(7, call(8));

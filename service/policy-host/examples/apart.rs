@@ -1,11 +1,12 @@
-//! What a judgement costs in the daemon, and in a process of the policy's own: spinning, and asleep.
+//! The cost of a judgement in the daemon, and in a separate process: spinning, and asleep.
 //!
 //! ```text
 //! cargo run --profile bench -p tollgate-policy-host --example apart
 //! ```
 //!
-//! The guest allows everything; a view has 64 bytes. "asleep" posts one order after the process has gone to sleep, and has the daemon's
-//! side yield meanwhile, as a runtime does that has been woken for something. Minimum and median of all rounds, interleaved.
+//! The guest allows everything; a view has 64 bytes. "asleep" posts one order after the process has
+//! gone to sleep. The daemon's side yields meanwhile, like a runtime that was woken for other work.
+//! Minimum and median of all rounds, interleaved.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -172,7 +173,8 @@ fn pipelined(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) 
     (now_ns() - began) / (times * calls as u64)
 }
 
-/// One order, after the process has gone to sleep; the daemon's side yields, as a runtime that has other work.
+/// One order, after the process has gone to sleep; the daemon's side yields, like a runtime with
+/// other work.
 fn sleeping(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) -> u64 {
     one_by_one(channel, seat, policy, calls, 1)
 }

@@ -1,4 +1,5 @@
-//! Measures what `cost.rs` and DESIGN claim: the price of a judgement, and nanoseconds per unit of fuel.
+//! Measures the claims of `cost.rs` and DESIGN: the price of a judgement, and nanoseconds per unit
+//! of fuel.
 //!
 //! ```sh
 //! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null -p policy-acl
@@ -39,7 +40,7 @@ fn setup<'a>(limits: &'a TenantLimits, config: Option<&'a [u8]>) -> Setup<'a> {
     }
 }
 
-/// CPU time of this thread: what others do on the machine doesn't count.
+/// CPU time of this thread: other processes on the machine don't count.
 struct Clock(Duration);
 
 impl Clock {

@@ -1,4 +1,4 @@
-//! Measures what instances cost: one per call (`fresh`), and 10,000 at once.
+//! Measures the cost of instances: one per call (`fresh`), and 10,000 at once.
 //!
 //! ```sh
 //! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null
@@ -17,7 +17,7 @@ type Outcome = Result<(), Box<dyn Error>>;
 
 const INSTANCES: u32 = 10_000;
 
-/// The least that the ABI allows: one page of memory, no data.
+/// The minimum that the ABI allows: one page of memory, no data.
 const SMALLEST: &str = r#"(module
   (memory (export "memory") 1)
   (func (export "tollgate_abi_v1"))
@@ -50,7 +50,7 @@ fn main() -> Outcome {
     Ok(())
 }
 
-/// An instance per call: made, asked once, dropped.
+/// An instance per call: created, used once, dropped.
 fn fresh(policy: &Policy) -> Outcome {
     let limits = TenantLimits::default();
     let mut samples = Vec::new();
@@ -75,7 +75,7 @@ fn fresh(policy: &Policy) -> Outcome {
     Ok(())
 }
 
-/// As many as the pool has, alive at once, each having judged a call.
+/// As many as the pool has, alive at once; each has judged a call.
 fn many(policy: &Policy) -> Outcome {
     let limits = TenantLimits::default();
     let before = Process::now()?;
@@ -111,7 +111,7 @@ fn judge(instance: &mut tollgate_policy_host::Instance) -> Outcome {
     Ok(())
 }
 
-/// What the kernel says about this process.
+/// The kernel's data about this process.
 struct Process {
     resident_kib: u64,
     page_tables_kib: u64,

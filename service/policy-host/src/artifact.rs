@@ -1,14 +1,16 @@
-//! Machine code between the worker that made it and the engine that runs it.
+//! Machine code on its way from the compile worker to the engine.
 //!
-//! Invariant: an [`Artifact`] was written by this build's own compile worker, for an engine of exactly these settings on this CPU,
-//! and hasn't changed since. It is the proof on which the one `unsafe` of this crate stands.
+//! Invariant: an [`Artifact`] was written by this build's own compile worker, for an engine of
+//! exactly these settings on this CPU, and hasn't changed since. The one `unsafe` of this crate
+//! relies on this.
 //!
 //! ```text
 //!   file:  magic 8 | engine 8 | module 32 | length 8 | SHA-256 of all before and of the code 32 | code
 //! ```
 //!
-//! The checksum finds damage, not forgery: who can write to the daemon's state directory has the daemon's own rights
-//! already. [`crate::cache`] sees to it that nobody else can.
+//! The checksum detects damage, not forgery: a process that can write to the daemon's state
+//! directory already has the daemon's rights. [`crate::cache`] ensures that no other process can
+//! write there.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -19,7 +21,7 @@ const MAGIC: &[u8; 8] = b"TGCODE01";
 const CHECKED: usize = 8 + 8 + 32 + 8;
 const HEADER: usize = CHECKED + 32;
 
-/// Which code: of which module, for which engine.
+/// Names the code by its module and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     /// SHA-256 of the module.
@@ -39,17 +41,17 @@ pub(crate) fn engine_number(engine: &Engine) -> u64 {
 pub(crate) struct Artifact(Vec<u8>);
 
 impl Artifact {
-    /// What a worker left that ended with success; `code` must be nothing else.
+    /// The output of a successful worker; `code` must be nothing else.
     pub(crate) fn from_worker(code: Vec<u8>) -> Artifact {
         Artifact(code)
     }
 
-    /// What a policy process gets over its socket.
+    /// Code that a policy process receives over its socket.
     pub(crate) fn from_daemon(code: Vec<u8>) -> Artifact {
         Artifact(code)
     }
 
-    /// The file that keeps it.
+    /// The file that stores it.
     pub(crate) fn to_file(&self, key: &Key) -> Vec<u8> {
         let mut file = Vec::with_capacity(HEADER + self.0.len());
         file.extend_from_slice(MAGIC);
@@ -62,7 +64,7 @@ impl Artifact {
         file
     }
 
-    /// Reads such a file; `None` if it is damaged, or another module's or engine's.
+    /// Reads a file; `None` if it is damaged, or belongs to another module or engine.
     pub(crate) fn from_file(mut file: Vec<u8>, key: &Key) -> Option<Artifact> {
         let (header, code) = file.split_at_checked(HEADER)?;
         let (said, sum) = header.split_at(CHECKED);

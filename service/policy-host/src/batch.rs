@@ -1,13 +1,13 @@
-//! Writing views into a guest's buffer and reading verdicts out of it.
+//! Writes views into a guest's buffer and reads verdicts from it.
 //!
 //! ```text
 //!   buffer: | entry 0 | entry 1 | .. up to the announced count | view 0 | view 1 | .. | zeroed up to `used` |
 //!             32 bytes: view_off view_len method verdict status msg_off msg_len zero
 //! ```
 //!
-//! Invariant: when the guest runs, the buffer holds entries and views of this batch, and zeros wherever an earlier batch had
-//! left something. What the host wrote it doesn't read back: offsets and lengths that the guest may have
-//! changed play no role.
+//! Invariant: when the guest runs, the buffer holds the entries and views of this batch, and zeros
+//! in place of leftovers from earlier batches. The host doesn't read back what it wrote: it never
+//! uses offsets and lengths that the guest may have changed.
 
 use std::ops::Range;
 
@@ -29,25 +29,26 @@ const _: () = assert!(limits::METHODS <= 256, "a method's index is a byte");
 /// The last status code of gRPC.
 const STATUS_MAX: u32 = 16;
 
-/// Calls on their way to one judgement. Dropping it forgets them.
+/// Calls of one judgement. Dropping it discards them.
 #[derive(Debug)]
 pub struct Batch<'a> {
     sandbox: &'a mut Sandbox,
     hook: Hook,
-    /// Entries there is room for.
+    /// Maximum number of entries.
     room: usize,
     /// Entries written.
     count: usize,
-    /// Their methods: what the entries in the guest's memory say is the guest's.
+    /// Their methods. The host keeps its own copy because the guest can change the entries in its
+    /// memory.
     methods: [u8; limits::BATCH],
     /// Where the next view begins, from the buffer's start; a multiple of 8.
     next: usize,
-    /// Where the views' room ends.
+    /// End of the space for views.
     end: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// `end` bytes of the instance's buffer are there.
+    /// The instance's buffer must have `end` bytes.
     pub(crate) fn new(sandbox: &'a mut Sandbox, hook: Hook, room: usize, end: usize) -> Batch<'a> {
         Batch {
             sandbox,
@@ -73,7 +74,7 @@ impl<'a> Batch<'a> {
     /// Adds a call; arguments as for [`crate::Instance::judge`].
     ///
     /// # Errors
-    /// The writer failed, or the call doesn't fit. The batch is as before, and can go on.
+    /// The writer failed, or the call doesn't fit. The batch is unchanged and usable.
     pub fn push<E>(
         &mut self,
         method: u32,
@@ -106,10 +107,12 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Asks the policy, and hands each call's verdict to `each`, in the order of the pushes. An empty batch asks nobody.
+    /// Runs the policy, and hands each call's verdict to `each`, in the order of the pushes. An
+    /// empty batch runs nothing.
     ///
     /// # Errors
-    /// The policy failed and is dead. All its calls failed with it: verdicts that `each` was handed before count no more.
+    /// The policy failed and is dead. All its calls failed with it: earlier verdicts handed to
+    /// `each` are void.
     pub fn judge(mut self, mut each: impl FnMut(usize, Verdict)) -> Result<(), Fault> {
         if self.count == 0 {
             return Ok(());
@@ -139,7 +142,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Zeroes the entries that were announced and not pushed, and what earlier judgements left behind the views.
+    /// Zeroes entries that were announced but not pushed, and leftovers of earlier judgements after
+    /// the views.
     #[inline]
     fn clear_leftovers(&mut self) {
         let (pushed, announced) = (self.count * ENTRY_BYTES, self.room * ENTRY_BYTES);
@@ -155,7 +159,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A batch that calls are being added to.
+/// A batch during the addition of calls.
 #[derive(Debug)]
 pub struct Filling<'b> {
     buffer: &'b mut [u8],
@@ -185,7 +189,7 @@ impl Filling<'_> {
         let len = match write_view(&mut self.buffer[begin..view_end]) {
             Ok(len) if len <= view_len_max => len,
             refused => {
-                // Half a view may be there; the next judgement clears it.
+                // The view may be written in part; the next judgement clears it.
                 *self.used = (*self.used).max(view_end);
                 return Err(match refused {
                     Ok(len) => Misuse::ViewTooLong {
@@ -207,7 +211,7 @@ impl Filling<'_> {
         }
         self.methods[count] = method as u8;
         *self.count += 1;
-        // Should this batch be dropped, the next one clears what it left.
+        // If this batch is dropped, the next one clears its leftovers.
         *self.used = (*self.used).max(*self.next);
         Ok(())
     }
@@ -236,7 +240,8 @@ impl Filling<'_> {
     }
 }
 
-/// How many entries from the first of `range` on say nothing but the usual: one look at the memory for all of them.
+/// Counts the entries from the start of `range` with a plain "allow": one look-up of the memory for
+/// all of them.
 #[inline]
 fn count_allowed(sandbox: &Sandbox, range: Range<usize>) -> usize {
     let memory = sandbox.memory.data(&sandbox.store);
@@ -266,7 +271,7 @@ fn read_verdict(
     claim.read(|units| sandbox.budget.charge(units))
 }
 
-/// What a guest, or the process that it runs in, has left about one call of a batch.
+/// A guest's result for one call of a batch, as it or its process left it.
 pub(crate) struct Claim<'a> {
     /// Where addresses point.
     pub(crate) memory: &'a [u8],
@@ -274,14 +279,14 @@ pub(crate) struct Claim<'a> {
     pub(crate) entry: &'a [u8],
     pub(crate) manifest: &'a Manifest,
     pub(crate) hook: Hook,
-    /// The entry of the manifest's methods that the call came with.
+    /// The index of the call's entry in the manifest's methods.
     pub(crate) method: usize,
     /// The call's place in its batch.
     pub(crate) index: usize,
 }
 
 impl Claim<'_> {
-    /// Checks it; `charge` takes fuel for what is copied.
+    /// Checks the claim; `charge` takes fuel for copied bytes.
     #[inline]
     pub(crate) fn read(
         &self,

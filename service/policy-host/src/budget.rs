@@ -1,4 +1,4 @@
-//! Fuel: what one judgement may use of it, what it has used, and what a guest's end means.
+//! Fuel: the budget of one judgement, its use, and the meaning of how a guest ended.
 
 use wasmtime::{Caller, Engine, Store, StoreLimits, Trap};
 
@@ -10,9 +10,9 @@ use crate::{Fault, LoadError};
 pub(crate) struct Budget {
     /// Used by earlier calls into the guest.
     earlier: u64,
-    /// What the last one was given.
+    /// Fuel granted to the last call.
     granted: u64,
-    /// What it left.
+    /// Fuel left after it.
     left: u64,
 }
 
@@ -31,13 +31,13 @@ impl Budget {
         };
     }
 
-    /// What the guest has left.
+    /// The guest's remaining fuel.
     #[inline]
     pub(crate) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Reads what the guest has left after a call into it, which has nothing after a failure.
+    /// Reads the guest's remaining fuel after a call into it; none remains after a failure.
     #[inline]
     pub(crate) fn settle<T, R>(
         &mut self,
@@ -56,7 +56,7 @@ impl Budget {
         }
     }
 
-    /// Pays for work that the host does on the guest's behalf after it has stopped.
+    /// Pays for the host's work on the guest's behalf after the guest has stopped.
     #[inline]
     pub(crate) fn charge(&mut self, units: u64) -> Result<(), Fault> {
         match self.left.checked_sub(units) {
@@ -72,7 +72,7 @@ impl Budget {
     }
 }
 
-/// Takes fuel for work that comes next.
+/// Takes fuel for the work that follows.
 pub(crate) fn charge<T>(guest: &mut Caller<'_, T>, units: u64) -> wasmtime::Result<()> {
     let left = guest.get_fuel()?;
     match left.checked_sub(units) {
@@ -96,7 +96,7 @@ pub(crate) fn store<T: 'static>(
     (store, budget)
 }
 
-/// What a failed call into the guest means.
+/// The fault for a failed call into the guest.
 fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
     match error.downcast_ref::<Trap>() {
         Some(Trap::OutOfFuel) => Fault::OutOfFuel { fuel },
@@ -109,7 +109,7 @@ fn fault(error: &wasmtime::Error, fuel: u64) -> Fault {
     }
 }
 
-/// What a failed instantiation means.
+/// The error for a failed instantiation.
 pub(crate) fn start_error(error: &wasmtime::Error, fuel: u64) -> LoadError {
     if error.is::<wasmtime::PoolConcurrencyLimitError>() {
         return LoadError::PoolFull(cut(&error.to_string()));

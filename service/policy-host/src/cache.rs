@@ -1,8 +1,13 @@
-//! What the compiler remembers: machine code of modules that it accepted, and the reasons why it refused others.
+//! The compiler's cache: machine code of accepted modules, and the reasons for refusing others.
 //!
-//! Both are bounded, by count and (code) by bytes. Code is kept in a directory if there is one, so that a daemon that starts again
-//! compiles nothing, or else in memory. Invariants: nobody but this process's user can write what is read back, or it isn't;
-//! a file appears under its name when it is complete; one that is damaged is deleted and its module is compiled again.
+//! Both are bounded, by count and (code) by bytes. Code is kept in a directory if one is
+//! configured, otherwise in memory. With a directory, a restarted daemon compiles nothing.
+//!
+//! Invariants:
+//!
+//! - Code is read back only if no user but this process's own can write it.
+//! - A file appears under its name when it is complete.
+//! - A damaged file is deleted, and its module is compiled again.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{DirBuilder, OpenOptions};
@@ -14,15 +19,15 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::artifact::{Artifact, Key};
 use crate::{LoadError, limits};
 
-/// What a look into the cache of code finds.
+/// The result of a look-up in the code cache.
 pub(crate) enum Found {
     Nothing,
-    /// It was there and is deleted.
+    /// The file existed and is deleted.
     Damaged,
     Code(Artifact),
 }
 
-/// Compiled modules, the least recently used of which make room.
+/// Compiled modules; the least recently used are evicted.
 pub(crate) struct Artifacts {
     place: Place,
     entries: HashMap<Key, Entry>,
@@ -56,8 +61,8 @@ impl Artifacts {
         }
     }
 
-    /// Keeps code in `directory`, which is made if it isn't there; finds what an earlier process left for `engine` and
-    /// deletes what one left for another engine.
+    /// Keeps code in `directory`, which is created if it is missing. Finds an earlier process's
+    /// code for `engine`, and deletes code for other engines.
     pub(crate) fn in_directory(directory: &Path, engine: u64) -> io::Result<Artifacts> {
         DirBuilder::new()
             .recursive(true)
@@ -74,7 +79,7 @@ impl Artifacts {
             let (path, meta) = (entry.path(), entry.metadata()?);
             match key_of(&path).filter(|key| key.engine == engine) {
                 Some(key) => found.push((meta.modified()?, key, meta.len())),
-                // A temporary file, or an older engine's.
+                // A temporary file, or code for an older engine.
                 None if is_ours(&path) => std::fs::remove_file(&path)?,
                 None => {}
             }
@@ -107,7 +112,7 @@ impl Artifacts {
         }
     }
 
-    /// Keeps `artifact`, if it isn't larger than everything that may be kept.
+    /// Keeps `artifact`, unless it is larger than the total limit.
     pub(crate) fn keep(&mut self, key: Key, artifact: &Artifact) -> io::Result<()> {
         let file = artifact.to_file(&key);
         let bytes = file.len() as u64;
@@ -161,7 +166,7 @@ impl Artifacts {
                 files.remove(key);
             }
             Place::Directory(directory) => {
-                // It may be gone already: then nothing is left to do.
+                // It may be gone already: then there is nothing to do.
                 let _gone = std::fs::remove_file(directory.join(name_of(key)));
             }
         }
@@ -216,7 +221,8 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     (&file)
         .take(limits::ARTIFACTS_BYTES)
         .read_to_end(&mut bytes)?;
-    // The order in which files make room, after the next start. If it can't be kept, the order is another one.
+    // The order of eviction after the next start. If setting the time fails, only this order
+    // changes.
     let _unordered = file.set_modified(SystemTime::now());
     Ok(bytes)
 }
@@ -236,7 +242,8 @@ fn write(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     made
 }
 
-/// Modules that were refused, and why, so that pushing one again costs a look-up. The oldest make room.
+/// Refused modules and the reasons, so that pushing one again costs only a look-up. The oldest are
+/// evicted.
 #[derive(Default)]
 pub(crate) struct Refusals {
     entries: HashMap<[u8; 32], (LoadError, Option<Instant>)>,
@@ -256,7 +263,7 @@ impl Refusals {
         holds.then_some(error)
     }
 
-    /// Remembers a refusal; `lasting`: for how long, if it might be the machine's fault.
+    /// Remembers a refusal; `lasting` limits its duration if the machine may have caused it.
     pub(crate) fn keep(
         &mut self,
         module: [u8; 32],
@@ -308,7 +315,7 @@ mod tests {
         assert!(!is_kept(&mut artifacts, 1), "the longest unused");
         assert!([0, 2, 3].into_iter().all(|n| is_kept(&mut artifacts, n)));
         assert!(artifacts.bytes <= limits::ARTIFACTS_IN_MEMORY_BYTES);
-        // What is larger than everything is not kept, and pushes nothing out.
+        // An artifact above the total limit isn't kept, and evicts nothing.
         let larger = code(limits::ARTIFACTS_IN_MEMORY_BYTES);
         artifacts.keep(key(4), &larger).unwrap();
         assert!(!is_kept(&mut artifacts, 4));
@@ -321,7 +328,7 @@ mod tests {
         let most = u32::try_from(limits::ARTIFACTS).unwrap();
         (0..most).for_each(|n| artifacts.keep(key(n), &code(1)).unwrap());
         assert!(is_kept(&mut artifacts, 0));
-        // The same again takes no place of another's.
+        // The same artifact again evicts no other.
         artifacts.keep(key(0), &code(2)).unwrap();
         artifacts.keep(key(most), &code(1)).unwrap();
         assert!(!is_kept(&mut artifacts, 1), "the longest unused");
@@ -336,7 +343,7 @@ mod tests {
         let most = u32::try_from(limits::ARTIFACTS).unwrap();
         let mut before = open();
         (0..most).for_each(|n| before.keep(key(n), &code(1)).unwrap());
-        // File systems keep times as coarse as they like.
+        // File systems may store times with any resolution.
         let path = |n| directory.path().join(name_of(&key(n)));
         let set = |n: u32, age: u64| {
             let file = OpenOptions::new().write(true).open(path(n)).unwrap();

@@ -1,7 +1,8 @@
-//! Measuring how fast this machine burns fuel, with the loops of `calibrate.wat`, in some 10 milliseconds.
+//! Measures how fast this machine burns fuel, with the loops of `calibrate.wat`, in about 10 ms.
 //!
-//! The slowest loop counts, and of each loop the fastest run: whoever else uses the processor makes runs slower, never
-//! faster, and a budget that shrinks because the daemon started on a busy machine would stay too small.
+//! The slowest loop counts, and of each loop the fastest run. Other load on the processor makes
+//! runs slower, never faster. A budget that shrinks because the daemon started on a busy machine
+//! would stay too small.
 
 use std::convert::Infallible;
 use std::time::Instant;
@@ -11,13 +12,15 @@ use crate::{Hook, Host, Instance, Rate, Setup, TenantLimits};
 /// The module, as the compiler's input (a test compares it with `calibrate.wat`).
 const LOOPS: &[u8] = include_bytes!("calibrate.wasm");
 
-/// Runs of each loop, of about 10 us each: together longer than another virtual machine holds the core at a time.
+/// Runs of each loop, of about 10 us each: together longer than the time for which another virtual
+/// machine holds the core at once.
 const RUNS: usize = 96;
 
 impl Host {
-    /// Measures this machine. Takes some 10 milliseconds and one instance of the pool: for the daemon's start.
+    /// Measures this machine. Takes about 10 ms and one instance of the pool: for the daemon's
+    /// start.
     ///
-    /// Should the pool be used up, it is the default rate.
+    /// If the pool is used up, the default rate is returned.
     pub fn calibrated(&self) -> Rate {
         let limits = TenantLimits {
             fuel_per_call: u64::MAX,

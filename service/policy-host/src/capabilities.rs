@@ -1,7 +1,8 @@
-//! What a policy may do besides reading its views and answering: the host functions and the effects, in nine groups.
+//! The capabilities of a policy besides reading its views and answering: the host functions and the
+//! effects, in nine groups.
 //!
-//! A manifest declares them, an operator grants them, and an instance exists only if all that is declared is granted. A
-//! function of a group that isn't declared can't be imported.
+//! A manifest declares them and an operator grants them. An instance exists only if all declared
+//! groups are granted. A function of an undeclared group can't be imported.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -9,7 +10,7 @@ use std::str::FromStr;
 
 /// A set of capabilities.
 ///
-/// Log and metrics are in every set: they are bounded, and give the policy nothing that it didn't have.
+/// Log and metrics are in every set: they are bounded, and give the policy no new information.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Capabilities(u16);
 
@@ -20,21 +21,21 @@ impl Capabilities {
     pub const METRICS: Capabilities = Capabilities(2);
     /// `state_get`, `state_set`, `state_delete`, `state_add`: the shared state.
     pub const STATE: Capabilities = Capabilities(4);
-    /// `now_ms`. Has to be granted by name: with a clock a policy can measure what others do.
+    /// `now_ms`. Must be granted by name: with a clock a policy can measure the activity of others.
     pub const CLOCK: Capabilities = Capabilities(8);
-    /// `random`. Has to be granted by name: with it a policy's verdicts can't be repeated.
+    /// `random`. Must be granted by name: with it a policy's verdicts aren't reproducible.
     pub const RANDOM: Capabilities = Capabilities(16);
     /// Changing the fields and the metadata that the manifest lists.
     pub const CHANGE: Capabilities = Capabilities(32);
-    /// Delaying calls. Has to be granted by name: a call that waits holds memory of the daemon's.
+    /// Delaying calls. Must be granted by name: a waiting call holds memory of the daemon.
     pub const DELAY: Capabilities = Capabilities(64);
-    /// Giving calls a priority. Has to be granted by name: what is sooner makes others later.
+    /// Giving calls a priority. Must be granted by name: urgent calls delay other calls.
     pub const PRIORITY: Capabilities = Capabilities(128);
-    /// Choosing a request's route. Has to be granted by name: it decides who answers.
+    /// Choosing a request's route. Must be granted by name: it decides which server answers.
     pub const ROUTE: Capabilities = Capabilities(256);
     /// Any of these makes an effect possible.
     pub const EFFECTS: Capabilities = Capabilities(32 | 64 | 128 | 256);
-    /// What everybody has.
+    /// The capabilities that every policy has.
     pub const ALWAYS: Capabilities = Capabilities(1 | 2);
     /// All of them.
     pub const ALL: Capabilities = Capabilities(511);
@@ -61,7 +62,7 @@ impl Capabilities {
         self.0 & other.0 != 0
     }
 
-    /// What is in this set and not in `other`.
+    /// The members of this set that aren't in `other`.
     pub const fn without(self, other: Capabilities) -> Capabilities {
         Capabilities(self.0 & !other.0)
     }
@@ -81,7 +82,7 @@ impl Capabilities {
 }
 
 impl Default for Capabilities {
-    /// Log, metrics, state and change: what stays within the tenant's own calls.
+    /// Log, metrics, state and change: their effects stay within the tenant's own calls.
     fn default() -> Capabilities {
         Capabilities::ALWAYS | Capabilities::STATE | Capabilities::CHANGE
     }

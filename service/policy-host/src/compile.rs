@@ -1,13 +1,14 @@
-//! From uploaded bytes to a policy, with the compiler kept at arm's length: what the daemon does instead of [`Host::load`].
+//! From uploaded bytes to a policy, with the compiler in another process. The daemon uses this
+//! instead of [`Host::load`].
 //!
 //! ```text
 //!   bytes ─▶ refused before? ─▶ scan ─▶ compiled before? ─▶ worker process ─▶ load ─▶ Policy
 //!              │ the reason      │ why    │ code               │ killed at its limits
 //! ```
 //!
-//! Invariant: the compiler runs in a worker ([`crate::worker`]) and never in this process; a worker is gone, and reaped, when the
-//! function that started it returns. Functions here block: how many compile at once, and in whose order, is the
-//! caller's business.
+//! Invariant: the compiler runs in a worker ([`crate::worker`]) and never in this process. When the
+//! function that started a worker returns, the worker has ended and is reaped. Functions here
+//! block. The caller decides how many compile at once, and in which order.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -31,20 +32,22 @@ use crate::text::cut;
 use crate::worker::{self, WorkerLimits};
 use crate::{ChildUser, Host, LoadError, Manifest, Policy, limits};
 
-/// How a [`Compiler`] works. Fixed for its life.
+/// The settings of a [`Compiler`]. Fixed for its life.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompilerConfig {
-    /// CPU time that a worker may take before it is killed. Default 10 s. The scan lets nothing pass that takes longer than
-    /// about 2 s. On a machine that is full a worker gets a tenth of a core or less: it is given up, for now, after
-    /// [`limits::COMPILE_PATIENCE`] times as long by the clock.
+    /// CPU time that a worker may take before it is killed. Default 10 s. The scan refuses every
+    /// module that takes longer than about 2 s. On a fully loaded machine a worker gets a tenth of
+    /// a core or less. After [`limits::COMPILE_PATIENCE`] times this time by the clock, the
+    /// compilation is given up for now.
     pub timeout: Duration,
     /// Bytes of address space of a worker. Default 512 MiB. Ordinary policies take 60 MB.
     pub memory_bytes: u64,
-    /// Directory for compiled code. None (default): it is kept in memory, and forgotten at the end.
+    /// Directory for compiled code. None (default): code is kept in memory and lost at the end.
     pub artifacts: Option<PathBuf>,
-    /// What a worker becomes if the daemon is root.
+    /// A worker's user if the daemon is root.
     pub user: ChildUser,
-    /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default: the running one.
+    /// The program that becomes a worker if its first argument is [`worker::ARGUMENT`]. Default:
+    /// the running one.
     pub program: PathBuf,
 }
 
@@ -61,26 +64,26 @@ impl Default for CompilerConfig {
             memory_bytes: limits::COMPILE_MEMORY_BYTES,
             artifacts: None,
             user: ChildUser::default(),
-            // The file that is being executed, even if another one has its name by now.
+            // The running executable, even if another file has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
     }
 }
 
-/// What a compiler has done so far.
+/// Counts of a compiler's work so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CompilerCounters {
     /// Worker processes started.
     pub workers_started: u64,
-    /// Those that didn't end by themselves: out of time, out of memory, killed, crashed.
+    /// Workers that didn't end by themselves: out of time, out of memory, killed, crashed.
     pub workers_killed: u64,
     /// Modules whose code was found in the cache.
     pub found_compiled: u64,
-    /// Modules that had been refused before.
+    /// Modules with a remembered refusal.
     pub found_refused: u64,
-    /// Files of the cache that were deleted because they were damaged.
+    /// Damaged cache files that were deleted.
     pub damaged: u64,
-    /// Modules whose code couldn't be kept (a full disk, say), so that it will be compiled again.
+    /// Modules whose code couldn't be kept (a full disk, for example) and will be compiled again.
     pub not_kept: u64,
 }
 
@@ -93,7 +96,7 @@ pub struct Compiler {
     problem: Option<String>,
     refusals: Mutex<Refusals>,
     counts: Counts,
-    /// Readable as soon as every worker is to be killed.
+    /// Becomes readable when all workers are to be killed.
     stop: OwnedFd,
 }
 
@@ -134,7 +137,8 @@ impl Compiler {
         };
         let (artifacts, problem) = match opened {
             Ok(artifacts) => (artifacts, None),
-            // A disk that takes nothing is no reason to serve nobody: what is compiled is compiled again after the next start.
+            // A disk that refuses writes must not stop the service: modules are compiled again
+            // after the next start.
             Err((sentence, true)) => (Artifacts::in_memory(), Some(sentence)),
             Err((sentence, false)) => return Err(sentence),
         };
@@ -152,12 +156,13 @@ impl Compiler {
         })
     }
 
-    /// Why compiled policies are kept in memory, if that isn't where they should be.
+    /// The reason for keeping compiled policies in memory, if a directory is configured.
     pub fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
 
-    /// Answers without the compiler, if it has been asked before or the scan refuses the module. Takes milliseconds.
+    /// Answers without the compiler, if the module is known or the scan refuses it. Takes
+    /// milliseconds.
     pub fn recall(&self, wasm: &[u8]) -> Option<Result<Policy, LoadError>> {
         let (module, manifest) = match self.look(wasm) {
             Ok(looked) => looked,
@@ -166,10 +171,10 @@ impl Compiler {
         self.find(wasm, module, &manifest)
     }
 
-    /// Answers, by a worker if need be. Takes up to the configured time.
+    /// Answers, with a worker if needed. Takes up to the configured time.
     ///
     /// # Errors
-    /// Says what is wrong with the module, or which limit its compilation met.
+    /// States the module's error, or the limit that its compilation met.
     pub fn compile(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
         let (module, manifest) = self.look(wasm)?;
         if let Some(known) = self.find(wasm, module, &manifest) {
@@ -191,13 +196,13 @@ impl Compiler {
         }
     }
 
-    /// Kills all workers, and those that are started from now on.
+    /// Kills all workers, including those started later.
     pub fn stop(&self) {
-        // Fails only if it was full, and so readable.
+        // Fails only if the counter was full, and so readable.
         let _readable = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
     }
 
-    /// What was done so far.
+    /// Counts of the work so far.
     pub fn counters(&self) -> CompilerCounters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         CompilerCounters {
@@ -217,7 +222,7 @@ impl Compiler {
         }
     }
 
-    /// The module's digest and manifest, or why it is refused, which is remembered.
+    /// The module's digest and manifest, or the reason for refusing it, which is remembered.
     fn look(&self, wasm: &[u8]) -> Result<([u8; 32], Manifest), LoadError> {
         if wasm.len() > limits::FOREIGN_MODULE_BYTES {
             return Host::scan(wasm).map(|manifest| ([0; 32], manifest));
@@ -259,7 +264,7 @@ impl Compiler {
             }
         };
         match self.accept(&artifact, wasm, module, manifest.clone()) {
-            // The engine doesn't want it, although the checksum was right.
+            // The engine refuses it, although the checksum was right.
             Err(LoadError::Compile(_)) => {
                 lock(&self.artifacts).remove(&key);
                 count(&self.counts.damaged);
@@ -285,7 +290,7 @@ impl Compiler {
         self.host.accept(&module, manifest, digest, wasm.len())
     }
 
-    /// Has a worker compile a module.
+    /// Compiles a module in a worker.
     fn run(&self, wasm: &[u8]) -> Result<Artifact, LoadError> {
         let missing = |error: io::Error| LoadError::NoCompiler(error.to_string());
         let module = memfd("tollgate-module").map_err(missing)?;
@@ -337,12 +342,12 @@ impl Compiler {
     fn limits(&self) -> WorkerLimits {
         WorkerLimits {
             memory_bytes: self.config.memory_bytes,
-            // Met only by a worker that nobody watches any more.
+            // Reached only by a worker that is no longer watched.
             cpu_seconds: self.config.timeout.as_secs() + 2,
         }
     }
 
-    /// What a worker that has ended leaves.
+    /// Evaluates the result of a worker that has ended.
     fn judge(&self, status: ExitStatus, result: File, said: File) -> Result<Artifact, LoadError> {
         let read = |file, most| {
             read(file, most).map_err(|error| LoadError::CompilerDied {
@@ -367,12 +372,12 @@ impl Compiler {
             Some(Signal::XCPU) => LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             },
-            // Neither the module nor the compiler can do that: see `Calls::new`.
+            // Neither the module nor the compiler can cause this: see `Calls::new`.
             Some(Signal::KILL) => LoadError::NoCompiler(
                 "it was killed by another process, or because the machine is out of memory"
                     .to_owned(),
             ),
-            // How Rust's library ends a process whose allocation failed.
+            // Rust's library ends a process this way when an allocation fails.
             Some(Signal::ABORT) if last_words.contains("memory allocation of") => {
                 LoadError::CompileMemory {
                     bytes: self.config.memory_bytes,
@@ -385,7 +390,7 @@ impl Compiler {
     }
 }
 
-/// A worker that is killed, and reaped, at the latest when this is dropped.
+/// A worker; it is killed and reaped at the latest when this is dropped.
 struct Worker(Child);
 
 enum Ended {
@@ -402,7 +407,8 @@ impl Worker {
         let ended = pidfd_open(pid, PidfdFlags::empty())?;
         let deadline = Instant::now() + config.patience();
         loop {
-            // Where nobody may look at others (`hidepid`), the worker's own limit of CPU time ends it.
+            // Where processes can't inspect others (`hidepid`), the worker's own limit of CPU time
+            // ends it.
             let had = cpu_time(pid).unwrap_or_default();
             let left = deadline.saturating_duration_since(Instant::now());
             if had >= config.timeout {
@@ -411,7 +417,8 @@ impl Worker {
             if left.is_zero() {
                 return Ok(Ended::Starved(had));
             }
-            // One thread has no more CPU time than that; a tick is as exactly as it is known.
+            // One thread uses no more CPU time than this; a tick is the resolution of the
+            // measurement.
             let left = left.min(config.timeout - had).max(TICK);
             let left = Timespec::try_from(left).map_err(io::Error::other)?;
             let mut fds = [
@@ -431,10 +438,11 @@ impl Worker {
 /// The unit of [`cpu_time`].
 const TICK: Duration = Duration::from_millis(10);
 
-/// CPU time, of the user and of the kernel, that a process that isn't reaped yet has had.
+/// CPU time, user and kernel, of a process that isn't reaped yet.
 fn cpu_time(pid: Pid) -> io::Result<Duration> {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
-    // The name, in parentheses, may hold anything. `utime` and `stime` are fields 14 and 15 of proc_pid_stat(5).
+    // The name, in parentheses, may contain any character. `utime` and `stime` are fields 14 and 15
+    // of proc_pid_stat(5).
     let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
     let ticks = fields.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks.map(|field| field.parse().unwrap_or(0)).sum();
@@ -468,7 +476,8 @@ fn read(mut file: File, most: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Whether it is the disk that takes nothing (it is full, or read only), and not the operator who gave a wrong directory.
+/// Whether the disk refuses writes (it is full or read-only), rather than the operator having
+/// configured a wrong directory.
 fn is_disks(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
     let eio = rustix::io::Errno::IO.raw_os_error();

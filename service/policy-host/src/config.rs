@@ -1,4 +1,4 @@
-//! What an operator can set: once per host, and per tenant.
+//! The operator's settings: per host, and per tenant.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use crate::{Capabilities, Rate, SharedState, limits};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostConfig {
     /// Instances alive at once, over all tenants and threads. Default 1,000. Each reserves 4 GiB of
-    /// address space (of 128 TiB) and up to 4 memory mappings (`vm.max_map_count`, 65,530 by default, bounds it): 10,000 fit. What
-    /// they touch stays resident, zeroed, up to [`limits::KEPT_MEMORY_BYTES`] for each, when they have ended.
+    /// address space (of 128 TiB) and up to 4 memory mappings (bounded by `vm.max_map_count`, by
+    /// default 65,530): 10,000 fit. After an instance ends, up to [`limits::KEPT_MEMORY_BYTES`] of
+    /// its touched memory stay resident, zeroed.
     pub instances: u32,
     /// Bytes of linear memory that [`TenantLimits::memory_bytes`] may reach. Default 16 MiB.
     pub memory_bytes_max: usize,
@@ -28,29 +29,31 @@ impl Default for HostConfig {
     }
 }
 
-/// What one instance may use. Values above the host's maxima are cut to them.
+/// Limits of one instance. Values above the host's maxima are cut to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TenantLimits {
     /// Bytes of linear memory. Default 4 MiB. A Rust guest needs 1.2 MiB for its stack and statics.
     pub memory_bytes: usize,
-    /// Bytes of linear memory of a foreign module, instead. Default 8 MiB: Go's collector needs them.
+    /// Bytes of linear memory of a foreign module, instead. Default 8 MiB: Go's collector needs
+    /// them.
     pub foreign_memory_bytes: usize,
     /// Elements of its function table. Default 8,192.
     pub table_elements: usize,
-    /// Fuel for judging one call; a batch gets as much per call. Default 350,000 units, at most about 100 us
-    /// ([`crate::FUEL_PER_MICROSECOND`]). Lower protects the other tenants' latency, higher allows more thinking.
+    /// Fuel for judging one call; a batch gets this much per call. Default 350,000 units, at most
+    /// about 100 us ([`crate::FUEL_PER_MICROSECOND`]). A lower value protects the other tenants'
+    /// latency, a higher one allows more work.
     pub fuel_per_call: u64,
-    /// Fuel for start function, first buffer and configuration together. Default 350,000,000 units, at most about 100 ms.
-    /// Spent by the thread that instantiates, off the datapath.
+    /// Fuel for start function, first buffer and configuration together. Default 350,000,000 units,
+    /// at most about 100 ms. Spent by the thread that instantiates, off the datapath.
     pub fuel_for_setup: u64,
-    /// Fuel for `tollgate_save`, and as much for `tollgate_restore`. Default 7,000,000 units, at most about 2 ms.
-    /// Spent on the datapath, once per upgrade.
+    /// Fuel for `tollgate_save`, and the same amount for `tollgate_restore`. Default 7,000,000
+    /// units, at most about 2 ms. Spent on the datapath, once per upgrade.
     pub fuel_for_handover: u64,
 }
 
 impl TenantLimits {
-    /// The defaults, with `per_call` of CPU time for judging one call (cut to between 5 us and 10 ms) and every budget in units of
-    /// this machine.
+    /// The defaults, with `per_call` of CPU time for judging one call (cut to between 5 us and 10
+    /// ms) and every budget in units of this machine.
     pub fn for_cpu(per_call: Duration, rate: Rate) -> TenantLimits {
         let bounds =
             Duration::from_micros(limits::CPU_US_MIN)..=Duration::from_micros(limits::CPU_US_MAX);
@@ -78,14 +81,14 @@ impl Default for TenantLimits {
     }
 }
 
-/// What an instance is made with, besides its policy.
+/// An instance's inputs besides its policy.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup<'a> {
-    /// What it may use.
+    /// Its limits.
     pub limits: &'a TenantLimits,
     /// Its configuration; none is the same as an empty one.
     pub config: Option<&'a [u8]>,
-    /// What it may do. All that its manifest declares must be in it.
+    /// Its rights. They must include all capabilities that its manifest declares.
     pub granted: Capabilities,
     /// The state that it shares with other instances. Without one it gets its own.
     pub state: Option<&'a SharedState>,

@@ -1,5 +1,5 @@
-//! What the confinement of a compile worker ([`crate::worker`]) and that of a policy process ([`crate::apart`]) have in common. What each may do
-//! beyond it, and its list of system calls, is said beside it.
+//! Common parts of the confinement of compile workers ([`crate::worker`]) and of policy processes
+//! ([`crate::apart`]). Each module states its own further permissions and its list of system calls.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -25,14 +25,16 @@ use seccompiler::{
 use crate::descriptors::close_inherited;
 use crate::limits;
 
-/// The user, and the group, that children of a root daemon become unless the operator names a user: 2,147,000,000. No system allots it: it is above
-/// systemd's range for containers (524,288 to 1,879,048,191) and below 2^31. So no other process has it and may send those children signals.
+/// The user and group of a root daemon's children, unless the operator names a user: 2,147,000,000.
+/// No system allots it: it is above systemd's range for containers (524,288 to 1,879,048,191) and
+/// below 2^31. So no other process has it and could send those children signals.
 pub const RESERVED_ID: u32 = 2_147_000_000;
 
 /// The user of services without a user of their own, in every namespace that maps 65,536 users. Its processes may signal each other.
 const NOBODY: u32 = 65_534;
 
-/// What a child of a root daemon becomes. Children of other daemons keep the daemon's user.
+/// The user and group of a root daemon's children. Children of other daemons keep the daemon's
+/// user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChildUser {
     /// Its user.
@@ -51,10 +53,11 @@ impl Default for ChildUser {
 }
 
 impl ChildUser {
-    /// This one if this process's user namespace has it, else the user `nobody`, whose other processes may signal the children.
+    /// This user if this process's user namespace has it, otherwise the user `nobody`. Other
+    /// processes of `nobody` may signal the children.
     ///
     /// # Errors
-    /// The second.
+    /// The user `nobody`.
     pub fn in_this_namespace(self) -> Result<ChildUser, ChildUser> {
         // A kernel without user namespaces has no such files.
         let map = |file| std::fs::read_to_string(file).unwrap_or_else(|_| IDENTITY.to_owned());
@@ -69,10 +72,11 @@ impl ChildUser {
     }
 }
 
-/// What the map of the first user namespace says: all users are themselves.
+/// The map of the first user namespace: all users map to themselves.
 const IDENTITY: &str = "0 0 4294967295";
 
-/// Whether a `uid_map` or `gid_map` has this user or group: lines of first inside, first outside, and how many (user_namespaces(7)).
+/// Whether a `uid_map` or `gid_map` contains this user or group. Each line has the first id inside,
+/// the first id outside, and the count (user_namespaces(7)).
 fn maps(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(str::parse::<u64>);
@@ -85,19 +89,21 @@ fn maps(map: &str, id: u32) -> bool {
     })
 }
 
-/// Takes from this process what it has of its parent's: root's identity, all capabilities, and every descriptor but the standard ones. To be
-/// called before anything is opened and any thread is started, since each thread has its own.
+/// Drops this process's inherited rights: root's identity, all capabilities, and every descriptor
+/// but the standard ones. Must be called before anything is opened and any thread is started, since
+/// each thread has its own.
 ///
-/// A daemon that isn't root can't become anybody else, and neither can one that is root by name only (in a namespace, or without the right to):
-/// then the user stays, without a capability.
+/// A daemon that isn't root can't change its user, and neither can one that is root by name only
+/// (in a namespace, or without the right). Then the user stays, without any capability.
 ///
 /// # Errors
-/// Says which step the kernel refused. The process must end then.
+/// States the step that the kernel refused. The process must end then.
 pub(crate) fn drop_privileges(child: ChildUser) -> Result<(), String> {
-    // Kernels that can't (5.8 and older) leave what somebody has left open.
+    // Kernels without the call (5.8 and older) leave inherited descriptors open.
     let _not_there = close_inherited();
     set_no_new_privs(true).map_err(failed("new privileges"))?;
-    // While there are the rights to. Who has none can't give the bounding set away, and has no use for it.
+    // Must run while the process has the right. A process without it can't drop the bounding set,
+    // and has no use for it.
     for capability in (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit)) {
         let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
     }
@@ -125,28 +131,30 @@ fn become_user(child: ChildUser) -> Result<(), String> {
         .and_then(|()| set_thread_res_gid(group, group, group))
         .and_then(|()| set_thread_res_uid(user, user, user));
     match became {
-        // Root by name only: without the right to, or in a namespace without such a user.
+        // Root by name only: without the right, or in a namespace without such a user.
         Err(Errno::PERM | Errno::INVAL) => Ok(()),
         became => became.map_err(failed("user")),
     }
 }
 
-/// Says which step the kernel refused.
+/// States the step that the kernel refused.
 pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> String {
     move |error| format!("{step}: {error}")
 }
 
-/// Lets this process die with the thread that started it, and nobody look into it.
+/// Makes this process die with the thread that started it, and forbids inspection by other
+/// processes.
 pub(crate) fn tie_to(parent: i32, who: &str) -> Result<(), String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("no death signal"))?;
-    // Asked after the signal was ordered, so a parent that died in between is noticed.
+    // Checked after the signal was set, so that a parent that died in between is noticed.
     if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
         return Err(format!("the daemon that started this {who} is gone"));
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))
 }
 
-/// Sets limits that can't be raised again: these, on the stack, and no new processes, descriptors, locked memory, queues or core dumps.
+/// Sets limits that can't be raised again: the given ones, one on the stack, and no new processes,
+/// descriptors, locked memory, queues or core dumps.
 pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
     let common = [
         (Resource::Core, 0),
@@ -157,7 +165,8 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
         (Resource::Stack, limits::COMPILER_STACK_BYTES),
     ];
     for &(resource, most) in common.iter().chain(own) {
-        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one: SIGXCPU tells why.
+        // The kernel sends SIGXCPU at the lower limit of CPU time and SIGKILL at the upper one:
+        // SIGXCPU tells the reason.
         let above = u64::from(resource == Resource::Cpu);
         let limit = Rlimit {
             current: Some(most),
@@ -172,8 +181,9 @@ pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
 pub(crate) struct Calls(BTreeMap<i64, Vec<SeccompRule>>);
 
 impl Calls {
-    /// These whatever their arguments; reading descriptor 0; private memory that isn't executable; and SIGABRT to oneself, which is what
-    /// aborting does. So a process that SIGKILL has ended was killed by another process or by the kernel.
+    /// The given calls with any arguments; reading descriptor 0; private memory that isn't
+    /// executable; and SIGABRT to the process itself, which abort uses. So if SIGKILL has ended a
+    /// process, another process or the kernel sent it.
     pub(crate) fn new(always: &[c_long]) -> Result<Calls, BackendError> {
         let mut calls = Calls(always.iter().map(|&call| (call, Vec::new())).collect());
         calls.allow_for(libc::SYS_read, 0)?;
@@ -187,7 +197,7 @@ impl Calls {
         Ok(calls)
     }
 
-    /// Also this one, where all the conditions hold.
+    /// Also allows this call, if all conditions hold.
     pub(crate) fn allow(
         &mut self,
         call: c_long,
@@ -198,7 +208,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Also this one, if its first argument is this descriptor, or process.
+    /// Also allows this call, if its first argument is this descriptor or process.
     pub(crate) fn allow_for(&mut self, call: c_long, first: RawFd) -> Result<(), BackendError> {
         let is = SeccompCondition::new(0, Dword, Eq, u64::from(first.cast_unsigned()))?;
         self.allow(call, vec![is])

@@ -1,15 +1,17 @@
-//! What instructions cost: the price list that turns fuel into a bound on time.
+//! The price of instructions: the list that turns fuel into a bound on time.
 //!
-//! wasmtime charges one unit per instruction by default, which bounds instructions and not time: 20,000 units would be
-//! 1 us of additions but 400 us of `memory.grow`. The prices below were tuned until a loop over any one instruction,
-//! each waiting for the one before, took no longer than [`FUEL_PER_MICROSECOND`] says. So the unit is defined from
-//! the slow end: 350,000 units are at most 100 us of the slowest instructions, and of plain ones
-//! 350,000, which take 20 to 40 us. `examples/cost.rs` measures all of this again.
+//! wasmtime charges one unit per instruction by default, which bounds instructions and not time:
+//! 20,000 units would be 1 us of additions but 400 us of `memory.grow`. The prices below were tuned
+//! until a loop over any one instruction, each waiting for the previous one, took no longer than
+//! [`FUEL_PER_MICROSECOND`] says. So the slowest instructions define the unit: 350,000 units are at
+//! most 100 us of the slowest instructions, or 350,000 plain ones, which take 20 to 40 us.
+//! `examples/cost.rs` measures all of this again.
 //!
-//! One thing escapes: a load that misses every cache. A guest that chases pointers over 4 MiB was measured at 1.7 ns per
-//! unit on a busy 2-core machine and at 3.8 on an overloaded one, so it gets 0.6 to 1.3 ms out of a budget of 100 us. Pricing
-//! every load as a miss would leave honest policies a few thousand loads. An account of CPU time per tenant is the answer
-//! to that, and isn't here yet.
+//! One case escapes: a load that misses every cache. A guest that chases pointers over 4 MiB was
+//! measured at 1.7 ns per unit on a busy 2-core machine and at 3.8 ns on an overloaded one, so it
+//! gets 0.6 to 1.3 ms out of a budget of 100 us. If every load were priced as a miss, honest
+//! policies would get only a few thousand loads. The solution is an account of CPU time per tenant;
+//! it isn't implemented yet.
 //!
 //! Absent: an epoch deadline. It would need a ticker, is coarse (half a millisecond at best), and can't interrupt
 //! `memory.fill`, which fuel charges by the byte.
@@ -36,11 +38,11 @@ pub(crate) const EFFECT: u64 = 100;
 /// Fuel taken for a denial's message, besides one unit per byte.
 pub(crate) const MESSAGE: u64 = 100;
 
-/// Fuel taken for a call of most functions that foreign modules know, besides one unit per byte that goes in or out.
+/// Fuel taken for a call of most functions of foreign modules, besides one unit per byte in or out.
 pub(crate) const FOREIGN: u64 = 300;
-/// Fuel taken for each header that is looked at, besides one unit per byte.
+/// Fuel taken for each header that is examined, besides one unit per byte.
 pub(crate) const HEADER: u64 = 60;
-/// Fuel taken for a judgement by a foreign module, besides what the host copies for it.
+/// Fuel taken for a judgement by a foreign module, besides the bytes that the host copies for it.
 pub(crate) const FOREIGN_CALL: u64 = 5000;
 
 /// The price list.
@@ -63,7 +65,7 @@ fn runtime(c: &mut OperatorCost) {
     price(10, [&mut c.Call, &mut c.TableGet, &mut c.TableSet]);
     c.CallIndirect = 20;
     c.MemorySize = 2;
-    // Some 33 ns where 200 units are 37.
+    // About 33 ns, where 200 units are 37 ns.
     c.RefFunc = 200;
     price(250, [&mut c.MemoryGrow, &mut c.TableGrow]);
     c.variable.memory_grow_per_page = 255;
@@ -101,7 +103,7 @@ fn integers(c: &mut OperatorCost) {
     );
 }
 
-/// Floating point, as it is when each instruction waits for the one before.
+/// Floating point, when each instruction waits for the previous one.
 fn floats(c: &mut OperatorCost) {
     price(6, [&mut c.F32Add, &mut c.F32Sub, &mut c.F32Mul]);
     price(6, [&mut c.F64Add, &mut c.F64Sub, &mut c.F64Mul]);

@@ -1,15 +1,18 @@
-//! What the daemon gives up itself, however it was started; the unit for systemd takes more (`service/daemon/systemd`).
+//! Privileges that the daemon drops itself, however it was started. The systemd unit drops more
+//! (`service/daemon/systemd`).
 //!
-//! | | when | for what |
+//! | dropped | when | purpose |
 //! |---|---|---|
-//! | new privileges, capabilities beyond [`KEPT`], descriptors for whoever it executes | first of all | a daemon that is taken over can't become more than it is |
-//! | system calls of [`FORBIDDEN`] | before it reads anything of anybody's | nor reach what a daemon has no business with: other processes' memory, mounts, the kernel's insides |
-//! | being looked into by its own user | before it reads a key or an application's memory | secrets stay in it |
+//! | new privileges, capabilities beyond [`KEPT`], descriptors for executed programs | first of all | a daemon under an attacker's control gains no rights |
+//! | system calls of [`FORBIDDEN`] | before it reads any input | it can't reach other processes' memory, mounts or kernel internals |
+//! | inspection by its own user | before it reads a key or an application's memory | secrets stay in the process |
 //!
-//! Invariant: a program that takes over inherits all of it but the last, and so has no less and no more. A filter isn't put on top of itself
-//! with each upgrade: the daemon that is taken over from says that there is one.
+//! Invariant: a successor inherits everything but the last row, so its rights are the same.
+//! Upgrades don't stack filters: the predecessor tells its successor that there is one.
 //!
-//! Here, beside the confinement of compile workers and policy processes, since it is made of the same things. Not given up here: the user. A daemon that is to run as another one is started as that one.
+//! This module is next to the confinement of compile workers and policy processes because it uses
+//! the same parts. The daemon doesn't change its user: to run it as another user, start it as that
+//! user.
 
 use std::collections::BTreeMap;
 
@@ -24,8 +27,9 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, Target
 use crate::confinement::failed;
 use crate::descriptors::keep_to_oneself;
 
-/// What a daemon that is root may need: files of other users that it is configured with, a low port, memory that a device touches, a socket for
-/// another group, and processes of another user, which it makes and ends.
+/// Capabilities that a root daemon may need: for configured files of other users, a low port,
+/// memory that a device accesses, a socket for another group, and starting and ending processes of
+/// another user.
 const KEPT: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::CHOWN)
@@ -44,7 +48,7 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_kcmp,
-    // Whatever goes around this filter, or into the kernel.
+    // System calls that bypass this filter, or load code into the kernel.
     libc::SYS_io_uring_setup,
     libc::SYS_bpf,
     libc::SYS_perf_event_open,
@@ -87,17 +91,17 @@ const FORBIDDEN: &[c_long] = &[
     libc::SYS_personality,
 ];
 
-/// Before anything else, while there is one thread.
+/// Must run before anything else, while there is one thread.
 ///
 /// # Errors
-/// Says which step the kernel refused.
+/// States the step that the kernel refused.
 pub fn give_up_privileges() -> Result<(), String> {
     set_no_new_privs(true).map_err(failed("new privileges"))?;
-    // Kernels before 5.11 can't, and then it is as it was.
+    // Kernels before 5.11 can't do this; descriptors stay as they were.
     let _not_there = keep_to_oneself();
     let others = (0..64).map(|bit| CapabilitySet::from_bits_retain(1 << bit));
     for capability in others.filter(|capability| !KEPT.contains(*capability)) {
-        // Who may not hasn't got it, either.
+        // A process without the right hasn't got the capability, either.
         let _unknown_or_not_allowed = remove_capability_from_bounding_set(capability);
     }
     let had = capabilities(None).map_err(failed("capabilities"))?;
@@ -112,8 +116,8 @@ pub fn give_up_privileges() -> Result<(), String> {
     Ok(())
 }
 
-/// Forbids what a daemon never does, to all threads and to whoever they execute. Without system call filters in the kernel no policy is compiled,
-/// either, and `tollgate check` says so.
+/// Forbids unneeded system calls, for all threads and executed programs. Without system call
+/// filters in the kernel no policy is compiled either, and `tollgate check` reports it.
 ///
 /// # Errors
 /// The kernel has no filters.
@@ -130,8 +134,9 @@ fn filter() -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, fails, target)?.try_into()
 }
 
-/// Nobody but root looks into this process from now on, and it leaves no core. Called once the sandboxes' host is there: that opens a file of
-/// its own process, which only root may do afterwards.
+/// From now on only root can inspect this process, and it dumps no core. Called after the
+/// sandboxes' host exists: its creation opens a file of its own process, which afterwards only root
+/// may do.
 ///
 /// # Errors
 /// The kernel refused.

@@ -1,14 +1,16 @@
-//! What processes inherit: nothing that nobody meant them to have. Rust opens everything close-on-exec, but whoever started the daemon, or a
-//! library in C, may not have.
+//! Descriptors that processes inherit: only those that are passed on purpose. Rust opens everything
+//! close-on-exec, but the daemon's parent process or a C library may not.
 //!
-//! Kernels without close_range(2) (before 5.9; for [`keep_to_oneself`] 5.11) say so, and then what was inherited stays.
+//! Kernels without close_range(2) (before 5.9; for [`keep_to_oneself`] before 5.11) report so, and
+//! then inherited descriptors stay.
 
 use rustix::io::Errno;
 
 /// The first descriptor that isn't a standard one.
 const FIRST: libc::c_uint = 3;
 
-/// No program that this process executes from now on inherits a descriptor that is open now, but the standard ones.
+/// Programs that this process executes from now on inherit no open descriptor but the standard
+/// ones.
 ///
 /// # Errors
 /// The kernel's reason.
@@ -16,7 +18,8 @@ pub(crate) fn keep_to_oneself() -> Result<(), Errno> {
     close_range(libc::CLOSE_RANGE_CLOEXEC.cast_signed())
 }
 
-/// Closes all descriptors but the standard ones. For the beginning of a process, which has opened none itself yet.
+/// Closes all descriptors but the standard ones. For the beginning of a process, before it opens
+/// any itself.
 pub(crate) fn close_inherited() -> Result<(), Errno> {
     close_range(0)
 }

@@ -1,20 +1,21 @@
-//! Reading what a policy does to a call that it lets pass.
+//! Reads a policy's effects on a call that it allows.
 //!
 //! ```text
 //!   list: | record 0 | record 1 | ..       record, 16 bytes:  kind u32 | field u32 | value u64
-//!           kind 1: clear the field          value isn't read
+//!           kind 1: clear the field          value is ignored
 //!           kind 2: set it to scalar bits    value = the bits, as in a view
 //!           kind 3: set it to bytes          value = address | length << 32
 //!           kind 4: set the metadata key     value = address | length << 32
-//!           kind 5: remove the metadata key  value isn't read
+//!           kind 5: remove the metadata key  value is ignored
 //!           kind 6: delay                    value = microseconds       field = 0
 //!           kind 7: priority                 value = 0 to 7             field = 0
 //!           kind 8: route                    value = address | length << 32 of its label, field = 0
 //! ```
 //!
-//! The guest has stopped; everything here is its own claim. Whatever is read is copied out, so it doesn't matter whether
-//! ranges of it overlap. Each copy is paid for before it is made. A value is checked here as far as the manifest tells;
-//! whether it fits the message's schema, or the call's other metadata, is for whoever carries it out.
+//! The guest has stopped; everything here is its own claim. All values that are read are copied
+//! out, so ranges may overlap. Each copy is paid for before it is made. The checks here cover what
+//! the manifest determines. The caller that carries out an effect checks it against the message's
+//! schema and the call's other metadata.
 
 use tollgate_shm_abi::metadata::check_value;
 
@@ -35,10 +36,10 @@ const DELAY: u32 = 6;
 const PRIORITY: u32 = 7;
 const ROUTE: u32 = 8;
 
-/// The call that a list is for, and what the manifest lets it do.
+/// The call of a list, and the manifest's permissions for it.
 #[derive(Clone, Copy)]
 pub(crate) struct Subject<'a> {
-    /// Its place in the batch.
+    /// Its index in the batch.
     pub(crate) index: usize,
     pub(crate) hook: Hook,
     pub(crate) method: &'a Method,
@@ -84,15 +85,15 @@ pub(crate) fn read(
     Ok(reader.effects)
 }
 
-/// A list on its way to [`Effects`].
+/// Reads a list into [`Effects`].
 struct Reader<'a> {
     memory: &'a [u8],
     subject: Subject<'a>,
     bytes_left: usize,
-    /// A bit for each field and each metadata key that was met.
+    /// A bit for each field and each metadata key seen so far.
     fields: u32,
     keys: u32,
-    /// A bit for each kind that comes once.
+    /// A bit for each kind that may occur once.
     kinds: u32,
     effects: Effects,
 }
@@ -152,13 +153,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Refuses a field that isn't listed, that was there before, or that the policy may not change.
+    /// Refuses a field that isn't listed, is repeated, or that the policy may not change.
     fn check_field(&self, field: u32) -> Result<(), Fault> {
         self.subject.require(Capabilities::CHANGE)?;
         if field as usize >= self.subject.method.changes(self.subject.hook).len() {
             return Err(self.subject.bad("field", field.into()));
         }
-        // A method has at most 32 fields that may be changed.
+        // A method has at most 32 changeable fields.
         if self.fields & 1 << field != 0 {
             return Err(self
                 .subject
@@ -174,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A key, by the number that a record has; refused as fields are.
+    /// A key, by its number in a record; refused like fields.
     fn key(&self, at: u32) -> Result<&'a str, Fault> {
         self.subject.require(Capabilities::CHANGE)?;
         let keys = self.subject.method.metadata_changes(self.subject.hook);
@@ -193,7 +194,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A kind that a list may have once, and whose `field` means nothing yet.
+    /// A kind that a list may have once, with a reserved `field`.
     fn once(&mut self, kind: u32, capability: Capabilities, field: u32) -> Result<(), Fault> {
         self.subject.require(capability)?;
         if field != 0 {
@@ -228,7 +229,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Bytes that a record names, within what one list may have of them.
+    /// Bytes that a record names, within the limit for one list.
     fn bytes(
         &mut self,
         span: Span,

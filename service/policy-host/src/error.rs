@@ -1,18 +1,18 @@
-//! What can go wrong, and whose fault it is.
+//! Errors, and their causes.
 //!
-//! | type | culprit |
+//! | type | cause |
 //! |---|---|
-//! | [`LoadError`] | the module or its configuration; [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
+//! | [`LoadError`] | the module or its configuration; for [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
 //! | [`Fault`] | the policy, at run time |
 //! | [`Misuse`] | the daemon: a bug |
 //!
-//! Text that comes out of a module is quoted, cut and never interpreted.
+//! Text from a module is quoted, cut and never interpreted.
 
 use tollgate_shm_abi::metadata::MetadataError;
 
 use crate::{Capabilities, Hook};
 
-/// Why a module can't become a policy, or a policy an instance.
+/// Reasons for refusing a module or an instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -27,15 +27,15 @@ pub enum LoadError {
     /// The bytes don't begin like a core module.
     #[error("this is not a WebAssembly module: {0}")]
     NotWasm(String),
-    /// A core module, but invalid or using a feature that is off.
+    /// A core module, but invalid or using a disabled feature.
     #[error("the module is not valid here: {0}")]
     Invalid(String),
     /// A compile bomb, or something that looks like one.
     #[error("the module has {count} {what}, above the limit of {max}")]
     TooComplex {
-        /// What was counted.
+        /// The counted item.
         what: &'static str,
-        /// How many there are (counting may have stopped early).
+        /// The count (counting may have stopped early).
         count: u64,
         /// The limit.
         max: u64,
@@ -60,15 +60,15 @@ pub enum LoadError {
         /// Where to read more.
         page: &'static str,
     },
-    /// A foreign module's export isn't there, or is something else.
+    /// A foreign module's export is missing or has another type.
     #[error("the module's export {name:?} isn't what its interface says: {found}")]
     ForeignExport {
         /// The export's name.
         name: &'static str,
-        /// What is wrong with it.
+        /// The problem.
         found: String,
     },
-    /// Neither a manifest nor exports that tell what the module was made for.
+    /// No manifest, and no exports that identify the module's interface.
     #[error(
         "the module doesn't say what it was made for: it has no manifest, and no exports of proxy-wasm 0.2 or OPA"
     )]
@@ -89,18 +89,18 @@ pub enum LoadError {
     /// Built-in functions that OPA's compiler leaves to the host.
     #[error("the policy needs built-in functions that aren't offered: {0}")]
     Builtins(String),
-    /// A decision that the module doesn't make.
+    /// A decision that the module doesn't have.
     #[error("the policy has no entrypoint {wanted:?}; there are {there}")]
     Entrypoint {
-        /// Which one the description names.
+        /// The decision that the description names.
         wanted: String,
-        /// Those that there are.
+        /// The decisions that the module has.
         there: String,
     },
-    /// A foreign module where a policy of this project's own interface is needed, or the reverse.
+    /// A foreign module instead of a native policy, or the reverse.
     #[error("the module can't be used here: its interface is {abi}")]
     WrongInterface {
-        /// Which it has.
+        /// The module's interface.
         abi: &'static str,
     },
     /// An import that is offered, with another type.
@@ -108,32 +108,32 @@ pub enum LoadError {
     ImportType {
         /// The import's name.
         name: String,
-        /// What the module wants.
+        /// The module's type.
         found: String,
-        /// What there is.
+        /// The offered type.
         expected: &'static str,
     },
-    /// An import whose capability the manifest doesn't declare.
+    /// An import without its capability in the manifest.
     #[error(
         "the module imports tollgate {name:?}, but its manifest doesn't declare the capability {capability}"
     )]
     UndeclaredImport {
         /// The import's name.
         name: &'static str,
-        /// What the manifest lacks.
+        /// The missing capability.
         capability: Capabilities,
     },
-    /// Capabilities that the manifest declares and nobody granted.
+    /// Capabilities that the manifest declares but the operator didn't grant.
     #[error("the policy needs capabilities that aren't granted: {0}")]
     NotGranted(Capabilities),
-    /// A required export isn't there, or is something else.
+    /// A required export is missing or has another type.
     #[error("the module's export {name:?} is {found}; ABI 1 needs {expected}")]
     Export {
         /// The export's name.
         name: &'static str,
-        /// What the module has, or "missing".
+        /// The module's type, or "missing".
         found: String,
-        /// What the ABI asks for.
+        /// The ABI's type.
         expected: &'static str,
     },
     /// No `tollgate.manifest` section, or several.
@@ -142,7 +142,7 @@ pub enum LoadError {
     /// A manifest that doesn't parse or breaks a rule.
     #[error("the manifest {0}")]
     Manifest(String),
-    /// More memory from the start than an instance may have.
+    /// Initial memory above an instance's limit.
     #[error("the module wants {bytes} bytes of memory, above the limit of {max}")]
     Memory {
         /// Bytes of the initial memory.
@@ -153,7 +153,8 @@ pub enum LoadError {
     /// The compiler refused.
     #[error("the module doesn't compile: {0}")]
     Compile(String),
-    /// The compiler was killed because it took too long. Remembered for [`crate::limits::REFUSAL_PAUSE`].
+    /// The compiler was killed because it took too long. Remembered for
+    /// [`crate::limits::REFUSAL_PAUSE`].
     #[error(
         "compiling the module took more than {ms} ms of CPU; it isn't tried again for some minutes"
     )]
@@ -161,7 +162,8 @@ pub enum LoadError {
         /// The limit.
         ms: u128,
     },
-    /// The compiler wanted more memory than it gets. Remembered for [`crate::limits::REFUSAL_PAUSE`].
+    /// The compiler needed more memory than its limit. Remembered for
+    /// [`crate::limits::REFUSAL_PAUSE`].
     #[error(
         "compiling the module takes more than {bytes} bytes of memory; it isn't tried again for some minutes"
     )]
@@ -169,7 +171,7 @@ pub enum LoadError {
         /// The limit.
         bytes: u64,
     },
-    /// The compiler didn't survive the module. Remembered for [`crate::limits::REFUSAL_PAUSE`].
+    /// The compiler crashed on the module. Remembered for [`crate::limits::REFUSAL_PAUSE`].
     #[error("the compiler died of the module ({how}); it isn't tried again for some minutes")]
     CompilerDied {
         /// The signal or exit status, and its last words.
@@ -186,18 +188,18 @@ pub enum LoadError {
         /// The limit.
         max: usize,
     },
-    /// The manifest leaves metadata keys to the configuration, and that names none, or wrong ones.
+    /// The manifest leaves metadata keys to the configuration, which names none or invalid ones.
     #[error("the configuration {0}")]
     ConfigKeys(String),
-    /// The policy read its configuration and said no.
+    /// The policy read its configuration and refused it.
     #[error("the policy refuses its configuration: {0:?}")]
     ConfigRefused(String),
     /// The module failed in `step` ("start", "buffer" or "configure").
     #[error("the policy failed in its set-up ({step}): {fault}")]
     Setup {
-        /// Which step.
+        /// The step.
         step: &'static str,
-        /// What happened.
+        /// The failure.
         fault: Fault,
     },
     /// The host's pool of instances is used up.
@@ -205,30 +207,30 @@ pub enum LoadError {
     PoolFull(String),
 }
 
-/// How a policy failed while it judged. The instance is dead afterwards.
+/// How a policy failed during a judgement. The instance is dead afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It used up its budget: an endless loop, or too much work.
+    /// It exceeded its budget: an endless loop, or too much work.
     #[error(
         "the policy exceeded its budget of {fuel} units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)"
     )]
     OutOfFuel {
-        /// Units it was given.
+        /// Units granted.
         fuel: u64,
     },
     /// It trapped; the text is the trap's.
     #[error("the policy trapped: {0}")]
     Trap(String),
-    /// A function returned something else than 0.
+    /// A function returned a value other than 0.
     #[error("the policy's {function} function returned {returned}; 0 means done")]
     BadReturn {
         /// "request", "reply" or "tick".
         function: &'static str,
-        /// What it returned.
+        /// The value returned.
         returned: u32,
     },
-    /// A verdict that doesn't exist, or none.
+    /// An unknown verdict, or none.
     #[error(
         "the policy left verdict {verdict} for call {index} of its batch; 1 allows, 2 denies, 3 allows with effects"
     )]
@@ -249,7 +251,7 @@ pub enum Fault {
     /// A message outside of memory.
     #[error("the policy's message at {address}+{len} is outside of its {memory} bytes of memory")]
     BadMessage {
-        /// Where it should begin.
+        /// The stated address.
         address: u32,
         /// Its length.
         len: u32,
@@ -263,7 +265,7 @@ pub enum Fault {
     MayNot {
         /// Index in the batch.
         index: usize,
-        /// What the manifest lacks.
+        /// The missing capability.
         capability: Capabilities,
     },
     /// An effect list that breaks a rule.
@@ -273,12 +275,12 @@ pub enum Fault {
     BadEffect {
         /// Index in the batch.
         index: usize,
-        /// Which part of the list or of a record.
+        /// The part of the list or of a record.
         what: &'static str,
         /// The number found.
         value: u64,
     },
-    /// A value that a metadata key can't have.
+    /// A value that is invalid for a metadata key.
     #[error("the policy's effects for call {index} of its batch can't set metadata: {why}")]
     BadMetadata {
         /// Index in the batch.
@@ -293,20 +295,20 @@ pub enum Fault {
     EffectOutside {
         /// Index in the batch.
         index: usize,
-        /// Where it should begin.
+        /// The stated address.
         address: u32,
         /// Its length.
         len: u32,
         /// Bytes of memory.
         memory: usize,
     },
-    /// A foreign module's change of what it may not change.
+    /// A forbidden change by a foreign module.
     #[error("the policy changes {what}, which it isn't granted")]
     NotItsToChange {
-        /// What it wants to change.
+        /// The item that it tried to change.
         what: String,
     },
-    /// An answer of a foreign module that means nothing.
+    /// An invalid answer of a foreign module.
     #[error("the policy's answer can't be used: {0}")]
     BadAnswer(String),
     /// A saved state that is too long, or outside of memory.
@@ -314,7 +316,7 @@ pub enum Fault {
         "the policy's saved state at {address}+{len} is longer than {max} or outside of its {memory} bytes of memory"
     )]
     BadSave {
-        /// Where it should begin.
+        /// The stated address.
         address: u32,
         /// Its length.
         len: u32,
@@ -323,12 +325,12 @@ pub enum Fault {
         /// Bytes of memory.
         memory: usize,
     },
-    /// The state of another version that it couldn't use.
+    /// A state of another version that the policy refused.
     #[error("the policy refuses the state of version {version}: restore returned {returned}")]
     RestoreRefused {
         /// The state's version.
         version: u32,
-        /// What the function returned.
+        /// The value that the function returned.
         returned: u32,
     },
     /// A hand-over to a policy that declares no state.
@@ -339,9 +341,9 @@ pub enum Fault {
         "the policy's buffer at {address}+{len} is not an 8-aligned part of its {memory} bytes of memory"
     )]
     BadBuffer {
-        /// Where it should begin.
+        /// The stated address.
         address: u32,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// Bytes of memory.
         memory: usize,
@@ -351,21 +353,21 @@ pub enum Fault {
     Dead,
 }
 
-/// A judgement that didn't happen.
+/// Reasons for a judgement that didn't happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JudgeError<E> {
-    /// The view's writer failed; the policy wasn't asked and lives on.
+    /// The view's writer failed; the policy didn't run and stays alive.
     #[error("the view wasn't written: {0}")]
     View(E),
     /// The policy failed and is dead.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The caller broke this API's rules; the policy wasn't asked and lives on.
+    /// The caller broke this API's rules; the policy didn't run and stays alive.
     #[error(transparent)]
     Misuse(#[from] Misuse),
 }
 
-/// A batch that couldn't begin.
+/// Reasons for a batch that couldn't begin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The policy is dead, or failed to provide its buffer.
@@ -385,7 +387,7 @@ impl<E> From<BatchError> for JudgeError<E> {
     }
 }
 
-/// A caller's mistake: a bug in the daemon, reported rather than panicked about.
+/// A caller's mistake: a bug in the daemon, reported without a panic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Misuse {
@@ -397,7 +399,7 @@ pub enum Misuse {
     Method {
         /// The index given.
         index: u32,
-        /// Methods there are.
+        /// The number of methods.
         count: usize,
     },
     /// A view longer than allowed or announced.
@@ -405,15 +407,15 @@ pub enum Misuse {
     ViewTooLong {
         /// Its length.
         len: usize,
-        /// The room there is.
+        /// The maximum.
         max: usize,
     },
     /// More calls in a batch than allowed or announced.
     #[error("a batch of {count} calls doesn't fit into {max}")]
     BatchTooLong {
-        /// Calls wanted.
+        /// Calls requested.
         count: usize,
-        /// The room there is.
+        /// The maximum.
         max: usize,
     },
 }

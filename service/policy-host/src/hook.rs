@@ -1,6 +1,6 @@
-//! The hooks: where in a call's life a policy is asked.
+//! The hooks: the points in a call's life at which a policy judges it.
 
-/// Where in a call's life a policy is asked.
+/// The point in a call's life at which a policy judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// The request, on its way to the server.
@@ -16,7 +16,7 @@ impl std::fmt::Display for Hook {
 }
 
 impl Hook {
-    /// As manifests write it.
+    /// Its name in manifests.
     pub fn name(self) -> &'static str {
         match self {
             Hook::Request => "request",

@@ -16,7 +16,7 @@ use crate::scan::{self, FEATURES};
 use crate::text::cut;
 use crate::{Hook, HostConfig, LoadError, Manifest, Policy, cost, limits};
 
-/// The engine: compiles policies and holds the pool that their instances live in.
+/// The engine: compiles policies and holds the pool of their instances.
 ///
 /// Cheap to clone; all clones share the engine and the pool.
 #[derive(Clone)]
@@ -38,7 +38,8 @@ impl Host {
     /// Reserves the pool's address space.
     ///
     /// # Errors
-    /// A sentence of the engine's, if the machine can't provide it (too many `instances` for its address space).
+    /// The engine's message, if the machine can't provide the pool (too many `instances` for its
+    /// address space).
     pub fn new(config: HostConfig) -> Result<Host, String> {
         let engine = Engine::new(&engine_config(&config))
             .map_err(|e| format!("the policy engine doesn't start: {e:#}"))?;
@@ -51,7 +52,8 @@ impl Host {
         })
     }
 
-    /// A host without a pool, for a policy process: its instances are few, and its memory is limited as a whole.
+    /// A host without a pool, for a policy process: it has few instances, and its memory is limited
+    /// as a whole.
     pub(crate) fn for_process() -> Result<Host, String> {
         let failed = |error: wasmtime::Error| format!("the policy engine doesn't start: {error:#}");
         let engine = Engine::new(&compiler_config()).map_err(failed)?;
@@ -68,18 +70,18 @@ impl Host {
         })
     }
 
-    /// Scans, compiles and checks a module in this very process, for modules whose author is trusted with it: on a desk, in
-    /// tests. A daemon has a [`crate::Compiler`].
+    /// Scans, compiles and checks a module in this same process. For modules of trusted authors: on
+    /// a developer's machine, in tests. A daemon has a [`crate::Compiler`].
     ///
     /// # Errors
-    /// Says what is wrong with the module; nothing of it is kept.
+    /// States the module's error; nothing of the module is kept.
     pub fn load(&self, wasm: &[u8]) -> Result<Policy, LoadError> {
         let manifest = Host::scan(wasm)?;
         let module = Module::new(&self.engine, wasm).map_err(refused)?;
         self.accept(&module, manifest, Sha256::digest(wasm).into(), wasm.len())
     }
 
-    /// Looks at a module without compiling it.
+    /// Scans a module without compiling it.
     pub(crate) fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
         Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)
     }
@@ -120,7 +122,8 @@ impl Host {
     }
 }
 
-/// Refuses imports that exist with another type or aren't declared; the scan has refused those that don't exist.
+/// Refuses imports that exist with another type or aren't declared; the scan has refused unknown
+/// ones.
 fn check_imports(module: &Module, manifest: &Manifest) -> Result<(), LoadError> {
     for (name, expected, capability) in imports::FUNCTIONS {
         for import in module.imports().filter(|import| import.name() == name) {
@@ -149,8 +152,9 @@ fn engine_config(host: &HostConfig) -> Config {
         .max_tables_per_module(limits::TABLES)
         .max_memory_size(host.memory_bytes_max)
         .table_elements(host.table_elements_max)
-        // What an instance has touched is zeroed in place and stays mapped, up to a bound; the kernel says what that is. For an
-        // instance per call that is two to three times as fast as giving pages back and faulting them in again.
+        // Touched memory is zeroed in place and stays mapped, up to a bound; the kernel reports
+        // which pages were touched. For an instance per call this is two to three times as fast as
+        // returning pages and faulting them in again.
         .linear_memory_keep_resident(limits::KEPT_MEMORY_BYTES)
         .table_keep_resident(limits::KEPT_TABLE_BYTES)
         .pagemap_scan(Enabled::Auto);
@@ -159,7 +163,7 @@ fn engine_config(host: &HostConfig) -> Config {
     config
 }
 
-/// What decides about the code that comes out; a compile worker has nothing else.
+/// The settings that determine the resulting code; a compile worker has no others.
 pub(crate) fn compiler_config() -> Config {
     let mut config = Config::new();
     config
@@ -169,7 +173,7 @@ pub(crate) fn compiler_config() -> Config {
         .operator_cost(cost::operators())
         .max_wasm_stack(limits::STACK_BYTES)
         .cranelift_opt_level(OptLevel::Speed)
-        // Traps are reported by kind; nobody reads a guest's backtrace.
+        // Traps are reported by kind; a guest's backtrace isn't used.
         .wasm_backtrace_max_frames(None)
         .generate_address_map(false)
         .native_unwind_info(false)
@@ -178,7 +182,7 @@ pub(crate) fn compiler_config() -> Config {
     config
 }
 
-/// The exports that the ABI asks for, with their types.
+/// The exports that the ABI requires, with their types.
 fn required_exports(manifest: &Manifest) -> impl Iterator<Item = (&'static str, &'static str)> {
     let hook = |hook, name| manifest.hooks().contains(&hook).then_some((name, CALL));
     [

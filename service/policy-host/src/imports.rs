@@ -1,8 +1,8 @@
-//! The functions that a policy can call, and what they leave behind for the daemon to collect.
+//! The functions that a policy can call, and their results that the daemon collects.
 //!
-//! Each charges fuel for the host's work before it does it, so that calling it in a loop is bounded like everything else.
-//! An address that doesn't lie in memory is a fault, and so is an id that isn't declared. None of them reaches a
-//! message, a file, a socket, or another owner's state.
+//! Each function charges fuel for the host's work before it does the work, so a loop of calls is
+//! bounded like any other code. An address outside memory is a fault, and so is an undeclared id.
+//! No function reaches a message, a file, a socket, or another owner's state.
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
@@ -48,10 +48,10 @@ pub(crate) fn offers(module: &str, name: &str) -> bool {
     module == MODULE && FUNCTIONS.iter().any(|(offered, ..)| *offered == name)
 }
 
-/// How much a log line matters.
+/// The severity of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogLevel {
-    /// 1, and everything that isn't a level.
+    /// 1, and every unknown level.
     Error,
     /// 2.
     Warning,
@@ -62,7 +62,7 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    /// As a guest numbers them.
+    /// From the guest's number.
     pub(crate) fn of(level: u32) -> LogLevel {
         match level {
             2 => LogLevel::Warning,
@@ -76,17 +76,18 @@ impl LogLevel {
 /// One line of a policy's log. The text is the tenant's: quote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// How much it matters, says the policy.
+    /// The severity, according to the policy.
     pub level: LogLevel,
-    /// At most [`limits::LOG_LINE_BYTES`], with what isn't UTF-8 replaced.
+    /// At most [`limits::LOG_LINE_BYTES`], with invalid UTF-8 replaced.
     pub text: String,
 }
 
-/// A store's data: what the host functions need.
+/// A store's data: the host functions' state.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) limiter: StoreLimits,
-    /// Known once the module is instantiated, so a start function can't use functions that take addresses.
+    /// Known once the module is instantiated, so a start function can't use functions that take
+    /// addresses.
     pub(crate) memory: Option<Memory>,
     pub(crate) log: Vec<LogLine>,
     pub(crate) log_dropped: u64,
@@ -114,7 +115,7 @@ pub(crate) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     Ok(linker)
 }
 
-/// The guest's whole memory beside the store's data.
+/// The guest's whole memory, and the store's data.
 fn memory<'a>(
     guest: &'a mut Guest<'_>,
     function: &str,
@@ -158,7 +159,7 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> wasmtime::Re
     Ok(())
 }
 
-/// The metric that the guest means.
+/// The metric with the guest's id.
 fn metric<'a, T>(list: &'a mut [T], what: &str, id: u32) -> wasmtime::Result<&'a mut T> {
     let count = list.len();
     list.get_mut(id as usize).ok_or_else(|| {
@@ -192,7 +193,7 @@ fn state_get(
     room: u32,
     room_len: u32,
 ) -> wasmtime::Result<i32> {
-    // The whole room is paid, and what stays empty is paid back.
+    // The whole room is charged, and the unused part is refunded.
     charge(
         &mut guest,
         cost::STATE + u64::from(key_len) + u64::from(room_len),

@@ -1,4 +1,4 @@
-//! A policy with a memory of its own, ready to judge.
+//! A policy with its own memory, ready to judge.
 //!
 //! ```text
 //!   new --start, buffer, configure--> alive --judge--> alive
@@ -6,7 +6,7 @@
 //!                                       +--any fault--> dead   (every later judgement: Fault::Dead)
 //! ```
 //!
-//! Every call into the guest has its own budget of fuel, and afterwards it is known how much of it was used.
+//! Every call into the guest has its own budget of fuel, and the fuel used is known afterwards.
 
 use wasmtime::InstancePre;
 
@@ -45,12 +45,12 @@ impl Instance {
         })
     }
 
-    /// The policy that this is an instance of.
+    /// The policy of this instance.
     pub fn policy(&self) -> &Policy {
         &self.sandbox.policy
     }
 
-    /// True after a fault: discard the instance, or replace it by a fresh one.
+    /// True after a fault: discard the instance, or replace it with a fresh one.
     pub fn is_dead(&self) -> bool {
         self.sandbox.dead
     }
@@ -60,23 +60,24 @@ impl Instance {
         &self.metrics().counters
     }
 
-    /// All that the policy counts and measures. Also readable after a fault.
+    /// All the policy's metrics. Also readable after a fault.
     pub fn metrics(&self) -> &Metrics {
         &self.sandbox.store.data().metrics
     }
 
-    /// Units of fuel that the last judgement, tick, save or restore used; before any, what the set-up used. Work that the
-    /// host did for the guest is in it. A trap leaves no exact count behind, so it counts as all that was given.
+    /// Units of fuel that the last judgement, tick, save or restore used, including the host's work
+    /// for the guest. Before any, the units that the set-up used. A trap leaves no exact count, so
+    /// it counts as everything granted.
     pub fn fuel_used(&self) -> u64 {
         self.sandbox.budget.used()
     }
 
-    /// Units of fuel that each call's judgement may use.
+    /// The budget of each call's judgement, in units of fuel.
     pub fn fuel_per_call(&self) -> u64 {
         self.sandbox.fuel_per_call
     }
 
-    /// Changes what each call's judgement may use.
+    /// Changes the budget of each call's judgement.
     pub fn set_fuel_per_call(&mut self, fuel: u64) {
         self.sandbox.fuel_per_call = fuel;
     }
@@ -86,12 +87,13 @@ impl Instance {
         self.sandbox.memory.data_size(&self.sandbox.store)
     }
 
-    /// Sets the clock that the policy reads, in milliseconds of Unix time; 0 before.
+    /// Sets the clock that the policy reads, in milliseconds of Unix time; initially 0.
     pub fn set_time_ms(&mut self, now_ms: u64) {
         self.sandbox.store.data_mut().now_ms = now_ms;
     }
 
-    /// Takes the log lines since the last time, and how many more were dropped. Also works after a fault.
+    /// Takes the log lines since the last time, and the number of dropped ones. Also works after a
+    /// fault.
     pub fn take_log(&mut self) -> (Vec<LogLine>, u64) {
         let state = self.sandbox.store.data_mut();
         (
@@ -100,7 +102,7 @@ impl Instance {
         )
     }
 
-    /// Takes over what another instance has logged and nobody has collected.
+    /// Takes over another instance's uncollected log lines.
     pub(crate) fn inherit_log(&mut self, other: &mut Instance) {
         let (mut lines, dropped) = other.take_log();
         let state = self.sandbox.store.data_mut();
@@ -111,10 +113,11 @@ impl Instance {
         state.log_dropped += dropped + surplus as u64;
     }
 
-    /// Asks for a verdict on one call.
+    /// Judges one call.
     ///
-    /// `method` is an index into the manifest's methods. `write_view` writes a view of at most `view_len_max` bytes to
-    /// the slice it gets, which lies in the guest's memory, and returns its length: that is the only copy.
+    /// `method` is an index into the manifest's methods. `write_view` writes a view of at most
+    /// `view_len_max` bytes to the given slice, which lies in the guest's memory, and returns its
+    /// length. This is the only copy.
     ///
     /// # Errors
     /// See [`JudgeError`]. Nothing but [`Verdict::Allow`] allows.
@@ -132,11 +135,13 @@ impl Instance {
         Ok(verdict.expect("a batch of one has one verdict"))
     }
 
-    /// Begins a batch of up to `count` calls whose views have up to `views_len_max` bytes together (each rounded up to
-    /// a multiple of 8). One host call judges them all; from about eight on that halves the cost per call.
+    /// Begins a batch of up to `count` calls. Their views have up to `views_len_max` bytes together
+    /// (each rounded up to a multiple of 8). One host call judges them all; from about eight calls
+    /// on, this halves the cost per call.
     ///
     /// # Errors
-    /// The instance is dead, or dies because it can't provide the buffer; or the numbers are beyond the limits.
+    /// The instance is dead, or dies because it can't provide the buffer; or the numbers exceed the
+    /// limits.
     #[inline]
     pub fn batch(
         &mut self,
@@ -169,7 +174,7 @@ impl Instance {
         Ok(Batch::new(&mut self.sandbox, hook, count, len))
     }
 
-    /// Runs the policy's tick, with the fuel of one call; nothing if it has none.
+    /// Runs the policy's tick, with the fuel of one call; does nothing if the policy has none.
     ///
     /// # Errors
     /// The policy failed and is dead.
@@ -190,8 +195,9 @@ impl Instance {
         }
     }
 
-    /// The state that the next version may go on with, in the format of the manifest's [`crate::Manifest::state_version`];
-    /// `None` if the policy declares none. The instance lives on.
+    /// The state for the policy's next version, in the format of the manifest's
+    /// [`crate::Manifest::state_version`]; `None` if the policy declares none. The instance stays
+    /// alive.
     ///
     /// # Errors
     /// The policy failed and is dead.
@@ -226,10 +232,10 @@ impl Instance {
         }
     }
 
-    /// Gives the policy what another instance has saved, perhaps of another version.
+    /// Restores another instance's saved state, possibly from another version.
     ///
     /// # Errors
-    /// The policy failed or refuses, and is dead; or it declares no state, and lives on.
+    /// The policy failed or refused, and is dead; or it declares no state, and stays alive.
     pub fn restore(&mut self, version: u32, saved: &[u8]) -> Result<(), Fault> {
         self.sandbox.check_alive()?;
         let Some(restore) = self.sandbox.exports.restore.clone() else {

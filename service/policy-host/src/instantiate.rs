@@ -1,4 +1,4 @@
-//! From a policy to an instance of it, of its own interface or of a foreign one.
+//! From a policy to an instance of it, with the native or a foreign interface.
 
 use crate::foreign::ForeignInstance;
 use crate::opa::Rego;
@@ -7,13 +7,13 @@ use crate::proxy_wasm::Filter;
 use crate::{Capabilities, Instance, LoadError, Policy, Setup, TenantLimits};
 
 impl Policy {
-    /// Starts and configures an instance of the policy as [`Policy::configured`] makes it.
+    /// Starts and configures an instance of the policy as [`Policy::configured`] returns it.
     ///
     /// Runs guest code, up to `setup.limits.fuel_for_setup`.
     ///
     /// # Errors
-    /// A declared capability isn't granted, the configuration is too large or refused, the module fails while it starts, or the
-    /// pool is full; or it is a foreign module.
+    /// A declared capability isn't granted, the configuration is too large or refused, the module
+    /// fails during its start, or the pool is full; or it is a foreign module.
     pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
         let limits = self.limits(setup)?;
         let setup = Setup {
@@ -34,7 +34,7 @@ impl Policy {
     /// Runs guest code, up to `setup.limits.fuel_for_setup`.
     ///
     /// # Errors
-    /// As [`Policy::instantiate`]; or it isn't a foreign module.
+    /// Like [`Policy::instantiate`]; or it isn't a foreign module.
     pub fn instantiate_foreign(&self, setup: &Setup<'_>) -> Result<ForeignInstance, LoadError> {
         let limits = self.limits(setup)?;
         let setup = Setup {
@@ -56,7 +56,7 @@ impl Policy {
         LoadError::WrongInterface { abi }
     }
 
-    /// What an instance may use at most, if it may exist.
+    /// An instance's limits, if it may exist.
     fn limits(&self, setup: &Setup<'_>) -> Result<TenantLimits, LoadError> {
         let missing = self.0.manifest.capabilities().without(setup.granted);
         if !missing.without(Capabilities::ALWAYS).is_empty() {

@@ -7,34 +7,37 @@
 //! ```
 //!
 //! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to clone.
-//! - [`Compiler`]: has modules compiled in confined worker processes ([`worker`]), and remembers the outcome.
+//! - [`Compiler`]: compiles modules in confined worker processes ([`worker`]), and remembers the
+//!   outcome.
 //! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
-//! - [`apart`]: a process of its own for a tenant's instances, and the daemon's end of it.
+//! - [`apart`]: a separate process for a tenant's instances, and the daemon's end of it.
 //! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a time.
 //!   Two tenants, or two configurations, never share one.
 //!
-//! Trust: the module, its manifest, its configuration and every byte that it writes back are hostile. The
-//! invariants:
+//! Trust: the module, its manifest, its configuration and every byte that it writes are hostile.
+//! The invariants:
 //!
-//! 1. A module reaches the compiler only after a scan has bounded the work that the compiler can have ([`limits`]); and a daemon's
-//!    compiler is a process that can do nothing else and is killed at its limits.
-//! 2. Guest code runs only with fuel set for that very call, from the first instruction of its start function on.
+//! 1. A module reaches the compiler only after a scan has bounded the compiler's work ([`limits`]).
+//!    A daemon's compiler is a process that can do nothing else and is killed at its limits.
+//! 2. Guest code runs only with fuel set for that call, from the first instruction of its start
+//!    function on.
 //! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
 //! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
 //! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind them.
-//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has effects.
-//! 7. Work that the host does for a guest is paid with the guest's fuel before it is done.
+//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has
+//!    effects.
+//! 7. The guest's fuel pays for the host's work before the host does it.
 //!
-//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: any import besides the ten of
-//! `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
+//! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: imports other than the ten
+//! of `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
 //!
-//! Modules that were made for other hosts run beside these, in sandboxes of the same kind, with the interface that they know:
+//! Modules for other hosts run in sandboxes of the same kind, with their own interface:
 //! [`foreign`], PROXY_WASM.md, OPA.md.
 
 #![deny(unsafe_code)]
 
 pub mod apart;
-// The one `unsafe`: machine code that a compile worker made.
+// The one `unsafe` call: loading machine code from a compile worker.
 #[allow(unsafe_code)]
 mod artifact;
 mod batch;
@@ -47,7 +50,7 @@ mod config;
 mod confinement;
 mod cost;
 pub mod daemon;
-// A system call on descriptors that nobody owns yet.
+// A system call on descriptors without an owner.
 #[allow(unsafe_code)]
 mod descriptors;
 mod effects;

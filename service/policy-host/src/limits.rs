@@ -1,19 +1,21 @@
 //! Every bound of the policy host, in one place.
 //!
-//! What one tenant can hold: per instance, its memory ([`MEMORY_BYTES`] by default, [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table
-//! ([`TABLE_ELEMENTS`] x 8 bytes), a 128 KiB share of the calling thread's stack while it runs
-//! ([`STACK_BYTES`]), [`LOG_LINES`] x [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 of
-//! gauges and [`HISTOGRAMS`] x 520 of histograms; per policy of an owner, [`STATE_BYTES`] of shared state; per loaded policy, its machine code, about ten times
-//! [`MODULE_BYTES`] at the very worst.
+//! Resources that one tenant can hold. Per instance: its memory ([`MEMORY_BYTES`] by default,
+//! [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table ([`TABLE_ELEMENTS`] x 8 bytes), a 128
+//! KiB share of the calling thread's stack while it runs ([`STACK_BYTES`]), [`LOG_LINES`] x
+//! [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 bytes of gauges
+//! and [`HISTOGRAMS`] x 520 bytes of histograms. Per policy of an owner: [`STATE_BYTES`] of shared
+//! state. Per loaded policy: its machine code, about ten times [`MODULE_BYTES`] in the worst case.
 //!
-//! What compiling costs the daemon, over all tenants: per worker, a module and its code ([`MODULE_BYTES`], twice
-//! [`ARTIFACT_BYTES`] for the moment of loading it); [`REFUSALS`] x 1 KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
+//! The daemon's memory for compiling, over all tenants. Per worker: a module and its code
+//! ([`MODULE_BYTES`], and twice [`ARTIFACT_BYTES`] while it is loaded). In total: [`REFUSALS`] x 1
+//! KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
 
 use std::time::Duration;
 
 use tollgate_shm_abi::session::SessionShape;
 
-/// Bytes of a module as uploaded. Checked before anything else looks at it.
+/// Bytes of a module as uploaded. Checked first.
 pub const MODULE_BYTES: usize = 1 << 20;
 
 /// Bytes of a policy's configuration.
@@ -23,7 +25,7 @@ pub const CONFIG_BYTES: usize = 1 << 20;
 pub const MANIFEST_BYTES: usize = 16 << 10;
 /// Bytes of any one name or path in the manifest.
 pub const NAME_BYTES: usize = 256;
-/// Bytes of a policy's own name, which also has to be a file-name-like word.
+/// Bytes of a policy's own name, which must also be valid as a file name.
 pub const POLICY_NAME_BYTES: usize = 64;
 /// Entries of the manifest's `methods`.
 pub const METHODS: usize = 64;
@@ -41,9 +43,9 @@ pub const GAUGES: usize = 64;
 pub const HISTOGRAMS: usize = 64;
 /// Buckets of a histogram: one for values up to 0, and one for each power of two.
 pub const BUCKETS: usize = 64;
-/// Milliseconds between two ticks, at least: a tick costs as much as a call.
+/// Minimum milliseconds between two ticks: a tick costs as much as a call.
 pub const TICK_MS_MIN: u32 = 100;
-/// Milliseconds between two ticks, at most: an hour.
+/// Maximum milliseconds between two ticks: an hour.
 pub const TICK_MS_MAX: u32 = 3_600_000;
 
 /// Functions that a module defines.
@@ -52,11 +54,12 @@ pub const FUNCTIONS: u32 = 10_000;
 pub const FUNCTION_BYTES: usize = 64 << 10;
 /// Locals of one function.
 pub const LOCALS: u64 = 1024;
-/// Nesting of blocks. Real Rust code reaches 146, so nothing below 256 would do.
+/// Nesting of blocks. Real Rust code reaches 146, so the limit must be at least 256.
 pub const NESTING: u32 = 512;
 /// Targets of one `br_table`.
 pub const BRANCH_TARGETS: u32 = 1024;
-/// Blocks times locals of one function: what the conversion to SSA form may have to look at.
+/// Blocks times locals of one function: the amount that the conversion to SSA form may have to
+/// process.
 pub const BLOCKS_TIMES_LOCALS: u64 = 300_000;
 /// Sum over all functions of instructions, branch targets and an eighth of blocks times locals.
 pub const COMPILE_COST: u64 = 1_000_000;
@@ -66,10 +69,11 @@ pub const EXPORTS: u32 = 256;
 pub const IMPORTS: u32 = 16;
 /// Globals of a module.
 pub const GLOBALS: u32 = 1024;
-/// Tables of a module: the one that indirect calls need.
+/// Tables of a module: indirect calls need one.
 pub const TABLES: u32 = 1;
-/// Elements that a module's table begins with; what [`TABLE_ELEMENTS`] may be raised to. A larger one needs no worker to be refused.
-/// An instance's place in the pool reserves 8 bytes of address space for each: 128 KiB beside 4 GiB for its memory.
+/// Initial elements of a module's table, and the upper limit of [`TABLE_ELEMENTS`]. A larger table
+/// is refused without a worker. An instance's slot in the pool reserves 8 bytes of address space
+/// for each: 128 KiB, besides 4 GiB for its memory.
 pub const TABLE_ELEMENTS_MAX: usize = 2 * TABLE_ELEMENTS;
 /// Data segments of a module.
 pub const DATA_SEGMENTS: u32 = 4096;
@@ -78,8 +82,8 @@ pub const TYPES: u32 = 4096;
 
 /// CPU time for compiling one module, by default.
 pub const COMPILE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How many times as long a worker may take by the clock. Compilation goes on on a machine that is full, where the CPU time
-/// alone would say nothing about the module.
+/// Factor for a worker's time by the clock. On a fully loaded machine compilation continues, and
+/// the CPU time alone would say nothing about the module.
 pub const COMPILE_PATIENCE: u32 = 6;
 /// Bytes of a compile worker's address space, by default.
 pub const COMPILE_MEMORY_BYTES: u64 = 512 << 20;
@@ -95,36 +99,39 @@ pub const ARTIFACTS_BYTES: u64 = 256 << 20;
 pub const ARTIFACTS_IN_MEMORY_BYTES: u64 = 16 << 20;
 /// Refused modules that are remembered, with up to 1 KiB of reason each.
 pub const REFUSALS: usize = 4096;
-/// How long a module isn't tried again that the compiler was killed for: it may have been the machine's fault.
+/// How long a module that killed the compiler isn't tried again: the machine may have caused it.
 pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 
-/// Orders under way to a policy process at once.
+/// Orders in flight to a policy process at once.
 pub const APART_ORDERS: usize = 256;
 /// Calls in one order.
 pub const APART_CALLS: usize = 8;
-/// Bytes of the views of one order: as many as one view may have, and what precedes and aligns them.
+/// Bytes of the views of one order: the maximum of one view, plus heads and alignment.
 pub const APART_VIEWS_BYTES: usize = VIEW_BYTES + APART_CALLS * 24;
-/// Bytes of all views under way to one process.
+/// Bytes of all views in flight to one process.
 pub const APART_VIEWS_HEAP_BYTES: usize = 4 << 20;
-/// Bytes of an answer: eight lists of effects, or eight messages, a full log, and what all metrics have gone on.
+/// Bytes of an answer: eight lists of effects, or eight messages, a full log, and the changes of
+/// all metrics.
 pub const APART_ANSWER_BYTES: usize = 1 << 20;
-/// Bytes of all answers that haven't been taken. A process that wants more at once dies of it.
+/// Bytes of all answers that haven't been taken. A process that needs more at once dies.
 pub const APART_ANSWERS_HEAP_BYTES: usize = 16 << 20;
 /// Instances in one policy process.
 pub const APART_SEATS: usize = 256;
-/// Bytes of last words that a policy process may leave.
+/// Bytes of a policy process's last words.
 pub const APART_WORDS_BYTES: u64 = 16 << 10;
-/// Bytes of writable memory of a policy process, by default, and what it may keep resident.
+/// Bytes of writable memory of a policy process, by default; also the limit of its resident memory.
 pub const APART_MEMORY_BYTES: u64 = 256 << 20;
-/// How much later than its budget allows an order may be answered: a machine that is full gives a process its turn late, and a virtual one can
-/// stand still for some hundred milliseconds. A process that hangs holds up its own tenant's calls for so long.
+/// Time added to an order's budget before its answer is late: a fully loaded machine schedules a
+/// process late, and a virtual machine can pause for some 100 ms. A hanging process blocks its own
+/// tenant's calls for this time.
 pub const APART_MARGIN: Duration = Duration::from_millis(500);
-/// How many times as long as its fuel stands for an order may take: guests whose loads miss all caches were measured at 13.
+/// Factor between the time that an order's fuel stands for and its deadline. A factor of 13 was
+/// measured for guests with loads that miss all caches.
 pub const APART_STALL: u32 = 16;
-/// How long a policy process may take to start, or to give an instance its seat.
+/// Time limit for the start of a policy process, and for creating a seat.
 pub const APART_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The shared memory of a policy process: 20 MiB, if both heaps were full.
+/// The shared memory of a policy process: 20 MiB with both heaps full.
 pub(crate) fn apart_shape() -> SessionShape {
     SessionShape {
         ring_capacity: 4 * APART_ORDERS as u32,
@@ -140,20 +147,22 @@ const _: () = assert!(
         <= APART_ANSWER_BYTES,
     "what an answer can hold fits"
 );
-/// Bytes of linear memory an instance may have, by default: the shadow stack of a Rust guest takes 1 MiB.
+/// Bytes of linear memory of an instance, by default: the shadow stack of a Rust guest takes 1 MiB.
 pub const MEMORY_BYTES: usize = 4 << 20;
-/// Elements of an instance's table, by default: 64 KiB, a 64th of [`MEMORY_BYTES`], and only what is touched is there. Go's compiler leaves
-/// the first 4,096 empty and adds one for each function, so that its filters have 5,800 to 6,400.
+/// Elements of an instance's table, by default: 64 KiB, a 64th of [`MEMORY_BYTES`], and only
+/// touched pages exist. Go's compiler leaves the first 4,096 empty and adds one for each function,
+/// so its filters have 5,800 to 6,400.
 pub const TABLE_ELEMENTS: usize = 8192;
 /// Bytes of native stack that a guest may use.
 pub const STACK_BYTES: usize = 128 << 10;
 /// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no memory.
 pub const INSTANCES: u32 = 1000;
 
-/// Bytes of memory that a place of the pool keeps, zeroed, between two instances: more than an honest policy touches, and
-/// little enough that hostile ones can't leave much behind (64 MiB in 1,000 places).
+/// Bytes of memory that a slot of the pool keeps, zeroed, between two instances: more than an
+/// honest policy touches, and little enough that hostile ones can't leave much behind (64 MiB in
+/// 1,000 slots).
 pub const KEPT_MEMORY_BYTES: usize = 64 << 10;
-/// Bytes of a table that a place of the pool keeps, zeroed, between two instances.
+/// Bytes of a table that a slot of the pool keeps, zeroed, between two instances.
 pub const KEPT_TABLE_BYTES: usize = 4 << 10;
 
 /// Bytes of one view; the marshaller promises the same.
@@ -164,9 +173,9 @@ pub const BATCH: usize = 64;
 pub const MESSAGE_BYTES: usize = 1024;
 /// Records of one effect list: every field and every metadata key once, and a delay, a priority and a route.
 pub const EFFECTS: usize = CHANGES + METADATA_KEYS + 3;
-/// Bytes of all values of one verdict with effects; what one view can hold.
+/// Bytes of all values of one verdict with effects: the size of one view.
 pub const CHANGED_BYTES: usize = 64 << 10;
-/// Microseconds by which a policy delays a call, at most: a second. A call that waits holds memory.
+/// Maximum delay of a call by a policy, in microseconds: one second. A waiting call holds memory.
 pub const DELAY_US: u32 = 1_000_000;
 /// The most urgent priority.
 pub const PRIORITY: u8 = 7;
@@ -192,60 +201,70 @@ pub const STATE_KEY_BYTES: usize = 256;
 pub const STATE_VALUE_BYTES: usize = 64 << 10;
 /// Bytes of one shared state, by default.
 pub const STATE_BYTES: usize = 1 << 20;
-/// What an entry of shared state is taken to occupy besides its bytes: its place in the map and two allocations.
+/// Assumed overhead in bytes of an entry of shared state: its place in the map and two allocations.
 pub const STATE_ENTRY_BYTES: usize = 96;
 
-/// Microseconds that one call may be given, at least: entering and leaving a guest alone takes a twentieth of it.
+/// Minimum budget of one call, in microseconds: entering and leaving a guest takes a twentieth of
+/// it.
 pub const CPU_US_MIN: u64 = 5;
-/// Microseconds that one call may be given, at most: so long may one call hold up all others of its runtime.
+/// Maximum budget of one call, in microseconds: one call may block all others of its runtime for
+/// this time.
 pub const CPU_US_MAX: u64 = 10_000;
 /// Fuel for judging one call: 100 us ([`crate::cost`] has the unit).
 pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
-/// Fuel for each byte of a larger buffer, besides a call's: a large message isn't the policy's fault, and room for one is to be
-/// had with the smallest budget too. Zeroing takes a unit per byte and growing the memory a 250th of one. Buffers double, so
-/// that an instance that burns it all gets 3 ms in its life, and dies of it.
+/// Fuel for each byte of a larger buffer, besides a call's budget: a large message isn't the
+/// policy's fault, and the smallest budget must suffice for it, too. Zeroing takes a unit per byte
+/// and growing the memory a 250th of a unit. Buffers double, so an instance that burns all of this
+/// gets 3 ms in its life, and then dies.
 pub const FUEL_PER_BUFFER_BYTE: u64 = 4;
 /// Fuel for start function, first buffer and configuration together: 100 ms.
 pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
-/// Fuel for saving the state, and again for restoring it: 2 ms. It is spent on the datapath, between two calls.
+/// Fuel for saving the state, and again for restoring it: 2 ms. It is spent on the datapath,
+/// between two calls.
 pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
 
-/// Bytes of a foreign module as uploaded, its description included: filters carry a language's library along.
+/// Bytes of a foreign module as uploaded, including its description: filters contain a language's
+/// run-time library.
 pub const FOREIGN_MODULE_BYTES: usize = 4 << 20;
-/// Bytes of linear memory an instance of a foreign module may have, by default. Go's runtime has 2.3 to 3 MiB of data and first collects
-/// garbage when its heap has 4 MiB: with less, a filter that allocates runs out of memory instead.
+/// Bytes of linear memory of a foreign module's instance, by default. Go's runtime has 2.3 to 3 MiB
+/// of data and first collects garbage when its heap reaches 4 MiB: with less, a filter that
+/// allocates runs out of memory.
 pub const FOREIGN_MEMORY_BYTES: usize = 8 << 20;
 /// Functions that a foreign module defines.
 pub const FOREIGN_FUNCTIONS: u32 = 20_000;
-/// Data segments, and element segments, of a foreign module. Go's compiler makes one of every few non-zero bytes: 29,000 to 40,000.
+/// Data segments, and element segments, of a foreign module. Go's compiler makes one of every few
+/// non-zero bytes: 29,000 to 40,000.
 pub const FOREIGN_DATA_SEGMENTS: u32 = 65_536;
-/// As [`NESTING`], for foreign modules: Go's compiler opens a block for each place where a function can be resumed; its runtime reaches 549.
+/// Like [`NESTING`], for foreign modules: Go's compiler opens a block for each point where a
+/// function can resume; its runtime reaches 549.
 pub const FOREIGN_NESTING: u32 = 1024;
-/// As [`BRANCH_TARGETS`], for foreign modules: one for each of those places; filters in Go reach 1,144.
+/// Like [`BRANCH_TARGETS`], for foreign modules: one for each of those points; filters in Go reach
+/// 1,144.
 pub const FOREIGN_BRANCH_TARGETS: u32 = 2048;
 /// Imports of a foreign module; 63 exist.
 pub const FOREIGN_IMPORTS: u32 = 64;
-/// As [`COMPILE_COST`], for foreign modules: within a worker's time and memory, which are the same.
+/// Like [`COMPILE_COST`], for foreign modules. A worker's time and memory are the same.
 pub const FOREIGN_COMPILE_COST: u64 = 4_000_000;
 /// Keys in each of a description's lists.
 pub const FOREIGN_KEYS: usize = 64;
-/// Bytes of a message, or of the fields of one, that a foreign module is shown, and of one that it makes.
+/// Bytes of a message, or of its fields, that a foreign module is shown, and of a message that it
+/// writes.
 pub const FOREIGN_BODY_BYTES: usize = 1 << 20;
 
 /// Headers of one message that a filter has.
 pub const HEADERS: usize = 128;
-/// Bytes of those headers, names included, and 32 for each.
+/// Bytes of those headers, including names, plus 32 for each.
 pub const HEADER_BYTES: usize = 32 << 10;
-/// Calls of one instance whose request was judged and whose reply wasn't yet; each keeps up to twice [`HEADER_BYTES`] for its
-/// headers, and [`PROPERTY_BYTES`].
+/// Calls of one instance with a judged request and no judged reply yet. Each keeps up to twice
+/// [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
 pub const OPEN_CALLS: usize = 256;
-/// Bytes of the properties that a filter sets on one call, with [`STATE_ENTRY_BYTES`] for each.
+/// Bytes of the properties that a filter sets on one call, plus [`STATE_ENTRY_BYTES`] for each.
 pub const PROPERTY_BYTES: usize = 4 << 10;
 /// Queues of one instance.
 pub const QUEUES: usize = 16;
-/// Bytes in all queues of one instance, with [`STATE_ENTRY_BYTES`] for each item.
+/// Bytes in all queues of one instance, plus [`STATE_ENTRY_BYTES`] for each item.
 pub const QUEUED_BYTES: usize = 64 << 10;
 /// Parts of one write, and subscriptions of one wait.
 pub const WRITE_VECTORS: usize = 64;
-/// Bytes of a decision of OPA's, as JSON.
+/// Bytes of an OPA decision, as JSON.
 pub const DECISION_BYTES: usize = 64 << 10;

@@ -1,11 +1,12 @@
-//! The manifest: what a policy says about itself, parsed once and checked against the limits.
+//! The manifest: a policy's description of itself, parsed once and checked against the limits.
 //!
-//! It comes from the tenant, so unknown keys, doubled entries and odd names are refused rather than guessed at:
-//! what a policy declares here is what it will be shown.
+//! It comes from the tenant. Unknown keys, duplicate entries and invalid names are refused rather
+//! than guessed at: the declaration decides what the policy is shown.
 //!
-//! Everything in it is fixed when the policy is built, but for one thing: a list of metadata keys that is `["*"]` stands for
-//! the list of the same name in the policy's configuration, and becomes that before anybody looks at it
-//! ([`crate::Policy::configured`]). So a policy for any key needs no new build, and still declares what it reads.
+//! Everything in it is fixed when the policy is built, with one exception. A list of metadata keys
+//! that is `["*"]` stands for the list of the same name in the policy's configuration, and is
+//! replaced by it before any other use ([`crate::Policy::configured`]). So a policy for any key
+//! needs no new build, and still declares which keys it reads.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -16,7 +17,8 @@ use tollgate_shm_abi::metadata::{check_key, is_reserved};
 use crate::foreign::{Abi, Foreign};
 use crate::{Capabilities, Hook, limits};
 
-/// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, in bounds.
+/// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the
+/// limits.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
@@ -26,10 +28,10 @@ pub struct Manifest {
     version: Option<String>,
     #[serde(rename = "hooks")]
     declared_hooks: Vec<DeclaredHook>,
-    /// Those of a call, from `declared_hooks`.
+    /// The call hooks among `declared_hooks`.
     #[serde(skip)]
     hooks: Vec<Hook>,
-    /// What was parsed: how a policy process gets to know it.
+    /// The parsed bytes, for sending to a policy process.
     #[serde(skip)]
     source: std::sync::Arc<[u8]>,
     #[serde(default)]
@@ -103,7 +105,7 @@ pub struct Method {
     reply_metadata_changes: Vec<String>,
 }
 
-/// What a list of metadata keys holds, alone, that the configuration is to name.
+/// In a list of metadata keys, as its only entry: the configuration names the keys.
 const CONFIGURED: &str = "*";
 
 impl Method {
@@ -112,7 +114,7 @@ impl Method {
         &self.method
     }
 
-    /// Dotted paths of the fields the policy wants to see at this hook, in the order of the view.
+    /// Dotted paths of the fields that the policy reads at this hook, in the order of the view.
     pub fn fields(&self, hook: Hook) -> &[String] {
         match hook {
             Hook::Request => &self.fields,
@@ -120,8 +122,8 @@ impl Method {
         }
     }
 
-    /// Dotted paths of the fields that the policy may change at this hook; an index into this list is what
-    /// [`crate::FieldChange`] has.
+    /// Dotted paths of the fields that the policy may change at this hook; [`crate::FieldChange`]
+    /// has an index into this list.
     pub fn changes(&self, hook: Hook) -> &[String] {
         match hook {
             Hook::Request => &self.changes,
@@ -129,7 +131,7 @@ impl Method {
         }
     }
 
-    /// Keys of the metadata that the policy wants to see at this hook, in the order of the view.
+    /// Keys of the metadata that the policy reads at this hook, in the order of the view.
     pub fn metadata(&self, hook: Hook) -> &[String] {
         match hook {
             Hook::Request => &self.metadata,
@@ -137,8 +139,8 @@ impl Method {
         }
     }
 
-    /// Keys of the metadata that the policy may change at this hook; an index into this list is what
-    /// [`crate::MetadataChange`] has.
+    /// Keys of the metadata that the policy may change at this hook; [`crate::MetadataChange`] has
+    /// an index into this list.
     pub fn metadata_changes(&self, hook: Hook) -> &[String] {
         match hook {
             Hook::Request => &self.metadata_changes,
@@ -181,12 +183,12 @@ impl Manifest {
         self.version.as_deref()
     }
 
-    /// Where in a call's life the policy wants to be asked; empty if it only ticks.
+    /// The points in a call's life at which the policy runs; empty if it only ticks.
     pub fn hooks(&self) -> &[Hook] {
         &self.hooks
     }
 
-    /// The methods; an index into this list is what `judge` takes.
+    /// The methods; `judge` takes an index into this list.
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }
@@ -206,40 +208,41 @@ impl Manifest {
         &self.histograms
     }
 
-    /// What the policy wants to do, with what everybody may.
+    /// The capabilities that the policy declares, plus those that every policy has.
     pub fn capabilities(&self) -> Capabilities {
         let all = self.capabilities.iter();
         all.fold(Capabilities::ALWAYS, |all, one| all | one.0)
     }
 
-    /// The version of the state that it saves; `None` if it hands nothing over.
+    /// The version of its saved state; `None` if it hands over none.
     pub fn state_version(&self) -> Option<u32> {
         self.state.map(|state| state.version)
     }
 
-    /// Whether it says that judging replies changes nothing of the state that it saves: so that it can go on judging the replies
-    /// to its requests when its state is with the next version.
+    /// Whether judging replies never changes the saved state, as the manifest declares. Then the
+    /// policy can continue to judge replies to its requests after its state has moved to the next
+    /// version.
     pub fn has_stateless_replies(&self) -> bool {
         self.state.is_some_and(|state| state.stateless_replies)
     }
 
-    /// How the module was described, if it was made for another host.
+    /// The module's description, if it was made for another host.
     pub fn foreign(&self) -> Option<&Foreign> {
         self.foreign.as_ref()
     }
 
-    /// Whether it is ticked, if it wants to be.
+    /// Whether it has a tick.
     pub(crate) fn ticks(&self) -> bool {
         self.declared_hooks.contains(&DeclaredHook::Tick)
     }
 
-    /// How often it wants to be ticked, if at all; a foreign module says so itself, whenever it likes.
+    /// The tick's period, if it has one; a foreign module sets its own, at any time.
     pub fn tick(&self) -> Option<Duration> {
         self.tick_ms.map(|ms| Duration::from_millis(ms.into()))
     }
 
-    /// The index of the entry that applies to a method: the most exact pattern wins. `None` if the policy doesn't
-    /// care about that method.
+    /// The index of the entry for a method: the most specific pattern wins. `None` if no entry
+    /// matches.
     pub fn method_index(&self, service: &str, method: &str) -> Option<u32> {
         let exactness = |pattern: &str| match pattern.split_once('/') {
             Some((s, m)) if s == service && m == method => Some(2),
@@ -254,14 +257,14 @@ impl Manifest {
             .map(|(_, index)| index)
     }
 
-    /// True if a configuration has to name some of the metadata's keys.
+    /// True if the configuration must name some of the metadata keys.
     pub(crate) fn is_configurable(&self) -> bool {
         let lists = self.methods.iter().flat_map(Method::key_lists);
         lists.into_iter().any(|(_, keys)| is_configured(keys))
     }
 
-    /// The manifest with the keys that a configuration names; the error is the rest of a sentence that begins with "the
-    /// configuration".
+    /// The manifest with the keys that a configuration names; the error is the rest of a sentence
+    /// that begins with "the configuration".
     pub(crate) fn configured(&self, config: &[u8]) -> Result<Manifest, String> {
         let mut manifest = self.clone();
         let config: serde_json::Map<String, serde_json::Value> =
@@ -459,7 +462,7 @@ fn is_configured(keys: &[String]) -> bool {
     matches!(keys, [key] if key == CONFIGURED)
 }
 
-/// Whether these are metadata keys that a policy may name.
+/// Checks that a policy may name these metadata keys.
 fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
     check_list(what, keys.iter(), 0..=limits::METADATA_KEYS)?;
     for key in keys {

@@ -1,8 +1,9 @@
-//! What a policy counts and measures: arrays of fixed length, so that no policy can flood a monitoring system with names.
+//! A policy's metrics: arrays of fixed length, so that no policy can flood a monitoring system with
+//! names.
 
 use crate::limits::BUCKETS;
 
-/// How often values of which size were recorded.
+/// Counts of recorded values by size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     /// `buckets[0]` counts values up to 0, `buckets[i]` those from 2^(i-1) to below 2^i.
@@ -52,8 +53,9 @@ impl Metrics {
         }
     }
 
-    /// Adds what a later instance of a policy of the same manifest has collected: how instances that live for one call
-    /// get a sum. Where the other has more (another version's manifest), that is added at the end.
+    /// Adds the metrics of a later instance with the same manifest, so that instances for single
+    /// calls get a sum. If the other has more metrics (another version's manifest), they are added
+    /// at the end.
     pub fn absorb(&mut self, later: &Metrics) {
         extend(&mut self.counters, later.counters.len(), 0);
         extend(&mut self.gauges, later.gauges.len(), None);
@@ -80,40 +82,40 @@ impl Metrics {
 /// A step from earlier metrics to later ones; indices are those of the manifest's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricChange {
-    /// A counter went on, wrapping.
+    /// A counter increased, wrapping.
     Counter {
-        /// Which.
+        /// Its index.
         index: u16,
-        /// How much.
+        /// The increase.
         by: u64,
     },
     /// A gauge was set.
     Gauge {
-        /// Which.
+        /// Its index.
         index: u16,
         /// Its value.
         to: i64,
     },
-    /// A histogram's bucket went on, wrapping.
+    /// A histogram's bucket increased, wrapping.
     Bucket {
-        /// Of which histogram.
+        /// The histogram's index.
         index: u16,
-        /// Which of its buckets.
+        /// The bucket's index.
         bucket: u16,
-        /// How often more.
+        /// The increase.
         by: u64,
     },
-    /// A histogram's sum did, wrapping.
+    /// A histogram's sum changed, wrapping.
     Sum {
-        /// Of which histogram.
+        /// The histogram's index.
         index: u16,
-        /// How much.
+        /// The change.
         by: i64,
     },
 }
 
 impl Metrics {
-    /// What has happened since `before`, which may be of fewer.
+    /// The changes since `before`, which may have fewer metrics.
     pub(crate) fn changes_since(&self, before: &Metrics) -> Vec<MetricChange> {
         let mut changes = Vec::new();
         for (at, count) in self.counters.iter().enumerate() {
@@ -151,7 +153,8 @@ impl Metrics {
         changes
     }
 
-    /// Makes changes to metrics of a policy of this manifest; what the manifest lacks is left out.
+    /// Applies changes to the metrics of a policy with this manifest; changes of metrics that the
+    /// manifest lacks are skipped.
     pub fn apply(&mut self, manifest: &crate::Manifest, changes: &[MetricChange]) {
         if changes.is_empty() {
             return;
@@ -186,7 +189,7 @@ impl Metrics {
     }
 }
 
-/// Lengthens a list to `len`; almost always it is that long.
+/// Lengthens a list to `len`; usually it has this length already.
 fn extend<T: Clone>(list: &mut Box<[T]>, len: usize, value: T) {
     if list.len() < len {
         let mut longer = std::mem::take(list).into_vec();
@@ -247,7 +250,7 @@ mod tests {
         }
         assert_eq!(rebuilt, now);
         assert_eq!(now.changes_since(&told), []);
-        // What the manifest has no name for is nobody's.
+        // Changes of metrics that the manifest doesn't name are ignored.
         let wild = [
             MetricChange::Counter { index: 2, by: 1 },
             MetricChange::Gauge { index: 1, to: 1 },

@@ -19,7 +19,7 @@ pub struct Policy(pub(crate) Arc<Loaded>);
 pub(crate) enum Code {
     Own(InstancePre<State>),
     ProxyWasm(InstancePre<Proxy>),
-    /// Its memory is an import, and so an instance's own.
+    /// Its memory is an import, and so belongs to an instance.
     Opa(Arc<Linkers>, Module),
 }
 
@@ -33,7 +33,7 @@ impl Code {
     }
 }
 
-/// What all clones of a policy share.
+/// The parts that all clones of a policy share.
 pub(crate) struct Loaded {
     pub(crate) code: Code,
     pub(crate) manifest: Manifest,
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Policy {
 }
 
 impl Policy {
-    /// What the policy declares.
+    /// The policy's manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.0.manifest
     }
@@ -77,12 +77,12 @@ impl Policy {
         self.0.code.module().text().len()
     }
 
-    /// The machine code as another engine of the same settings loads it.
+    /// The machine code, for loading into another engine with the same settings.
     pub(crate) fn code(&self) -> Result<Vec<u8>, LoadError> {
         self.0.code.module().serialize().map_err(refused)
     }
 
-    /// What an instance gets of `limits`; in `memory_bytes` is what its kind of module has.
+    /// An instance's share of `limits`; `memory_bytes` is the limit for its kind of module.
     pub(crate) fn cut(&self, limits: &TenantLimits) -> TenantLimits {
         let host = &self.0.host;
         let memory_bytes = match &self.0.code {
@@ -96,11 +96,11 @@ impl Policy {
         }
     }
 
-    /// The policy as this configuration makes it: with the metadata keys that its manifest leaves to the configuration.
-    /// A manifest that leaves nothing to it is as it was.
+    /// The policy with this configuration: with the metadata keys that its manifest leaves to the
+    /// configuration. Other manifests stay unchanged.
     ///
     /// # Errors
-    /// The configuration doesn't say which keys, or names impossible ones.
+    /// The configuration doesn't name the keys, or names invalid ones.
     pub fn configured(&self, config: Option<&[u8]>) -> Result<Policy, LoadError> {
         if !self.0.manifest.is_configurable() {
             return Ok(self.clone());
@@ -127,7 +127,7 @@ pub(crate) fn check_config_length(config: &[u8]) -> Result<(), LoadError> {
     }
 }
 
-/// What each interface's modules can import.
+/// The imports for modules of each interface.
 pub(crate) struct Linkers {
     pub(crate) own: Linker<State>,
     pub(crate) proxy_wasm: Linker<Proxy>,
@@ -144,12 +144,12 @@ impl Linkers {
     }
 }
 
-/// What the compiler says of a module that it refuses.
+/// The compiler's error for a module that it refuses.
 pub(crate) fn refused(error: wasmtime::Error) -> LoadError {
     LoadError::Compile(cut(&format!("{error:#}")))
 }
 
-/// Refuses a module whose first page count alone is above `max` bytes.
+/// Refuses a module with more than `max` bytes of initial memory.
 pub(crate) fn check_memory(module: &Module, max: usize) -> Result<(), LoadError> {
     let Some(ExternType::Memory(memory)) = module.get_export("memory") else {
         return Ok(());

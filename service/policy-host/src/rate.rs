@@ -1,4 +1,4 @@
-//! How fast this machine burns fuel: what turns a bound on units into a bound on time, and back.
+//! How fast this machine burns fuel: converts a bound on units into a bound on time, and back.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use crate::FUEL_PER_MICROSECOND;
 
 /// Units of fuel that the most expensive instructions burn in a microsecond on this machine.
 ///
-/// The default, [`FUEL_PER_MICROSECOND`], is also the maximum: a faster machine gains nothing, a slower one gets
-/// fewer units for the same time.
+/// The default, [`FUEL_PER_MICROSECOND`], is also the maximum: a faster machine gains nothing, a
+/// slower one gets fewer units for the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// So many units per microsecond, at least 1 and at most [`FUEL_PER_MICROSECOND`].
+    /// A rate in units per microsecond, cut to between 1 and [`FUEL_PER_MICROSECOND`].
     pub fn new(units_per_microsecond: u64) -> Rate {
         Rate(units_per_microsecond.clamp(1, FUEL_PER_MICROSECOND))
     }
@@ -28,7 +28,7 @@ impl Rate {
         u64::try_from(units).unwrap_or(u64::MAX)
     }
 
-    /// The time that so much fuel stands for.
+    /// The time for an amount of fuel.
     pub fn time(self, fuel: u64) -> Duration {
         let nanos = u128::from(fuel) * 1000 / u128::from(self.0);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

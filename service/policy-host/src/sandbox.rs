@@ -1,6 +1,7 @@
-//! The sandbox of one instance: a module's functions, its memory and the buffer in it, entered with fuel.
+//! The sandbox of one instance: a module's functions, its memory and the buffer in it, entered with
+//! fuel.
 //!
-//! The typed functions and the memory are looked up once, here; a judgement does none of that.
+//! The typed functions and the memory are looked up once, here; judgements do no look-ups.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use crate::{
 /// Bytes of the first buffer: enough for one call with small fields.
 const FIRST_BUFFER_BYTES: usize = 4096;
 
-/// A policy's module with a memory and a budget of its own.
+/// A policy's module with its own memory and budget.
 pub(crate) struct Sandbox {
     pub(crate) store: Store<State>,
     pub(crate) memory: Memory,
@@ -29,7 +30,7 @@ pub(crate) struct Sandbox {
     pub(crate) budget: Budget,
     /// The guest's buffer, within its memory and 8-aligned.
     pub(crate) buffer: Range<usize>,
-    /// Bytes from the buffer's start that may hold something of an earlier judgement.
+    /// Bytes from the buffer's start that may hold leftovers of an earlier judgement.
     pub(crate) used: usize,
     pub(crate) dead: bool,
 }
@@ -105,7 +106,7 @@ impl Sandbox {
         }
     }
 
-    /// Whether the policy is asked at this hook.
+    /// Whether the policy runs at this hook.
     #[inline]
     pub(crate) fn has(&self, hook: Hook) -> bool {
         match hook {
@@ -126,7 +127,7 @@ impl Sandbox {
         if len == 0 {
             return Ok(());
         }
-        // The text was written by the guest, within the buffer that it gave us.
+        // The guest wrote the text, within its own buffer.
         let buffer = &self.memory.data(&self.store)[self.buffer.clone()];
         let said = &buffer[..len.min(buffer.len())];
         Err(LoadError::ConfigRefused(text(
@@ -135,7 +136,8 @@ impl Sandbox {
         )))
     }
 
-    /// Sees to it that the buffer has `len` bytes; a longer one is asked for with the fuel of a call, and more for its length.
+    /// Ensures that the buffer has `len` bytes; a longer one is requested with the fuel of a call,
+    /// plus some for its length.
     #[inline]
     pub(crate) fn make_room(&mut self, len: usize) -> Result<(), Fault> {
         if len <= self.buffer.len() {
@@ -146,7 +148,8 @@ impl Sandbox {
         self.ask_buffer(len)
     }
 
-    /// Asks the guest for a buffer of at least `len` bytes; burns fuel that is already granted.
+    /// Requests a buffer of at least `len` bytes from the guest; burns fuel that is already
+    /// granted.
     fn ask_buffer(&mut self, len: usize) -> Result<(), Fault> {
         let address = self.enter(|exports, store| exports.buffer.call(store, len as u32))?;
         let memory = self.memory.data_size(&self.store);
@@ -159,7 +162,7 @@ impl Sandbox {
             }));
         }
         self.buffer = begin..begin + len;
-        // Nothing is known about the new place: whatever it holds is the guest's own.
+        // The new place has unknown content, but it is the guest's own.
         self.used = 0;
         Ok(())
     }
@@ -199,7 +202,7 @@ impl Sandbox {
         self.store.set_fuel(fuel).expect("the engine counts fuel");
     }
 
-    /// Calls into the guest with the fuel that is left of what was granted.
+    /// Calls into the guest with the rest of the granted fuel.
     #[inline]
     pub(crate) fn enter<R>(
         &mut self,
@@ -219,7 +222,7 @@ impl Sandbox {
 }
 
 impl Exports {
-    /// Those that the manifest declares; load checked that they are there.
+    /// The declared functions; load checked that they exist.
     fn of(instance: &wasmtime::Instance, store: &mut Store<State>, manifest: &Manifest) -> Exports {
         let hooks = manifest.hooks();
         let has_state = manifest.state_version().is_some();

@@ -1,9 +1,10 @@
-//! The look at a module before the compiler sees it.
+//! The check of a module before the compiler sees it.
 //!
-//! One pass validates the bytes with exactly the features that are on and counts what makes compilers slow: modules of
-//! under 1 MB have kept Cranelift busy for 40 s, or filled 600 MB, by deep nesting, by thousands of locals times
-//! thousands of blocks, or by huge branch tables. The pass itself takes a third of a millisecond for an
-//! ordinary policy. It also finds the manifest and names an import that doesn't exist.
+//! One pass validates the bytes with exactly the enabled features and counts the constructs that
+//! make compilers slow. Modules of under 1 MB have kept Cranelift busy for 40 s, or filled 600 MB,
+//! by deep nesting, by thousands of locals times thousands of blocks, or by huge branch tables. The
+//! pass itself takes a third of a millisecond for an ordinary policy. It also finds the manifest
+//! and names an import that doesn't exist.
 
 use wasmparser::{
     FuncToValidate, FuncValidatorAllocations, FunctionBody, Imports, Operator, Parser, Payload,
@@ -15,7 +16,8 @@ use crate::sections::{MANIFEST_SECTION, invalid, manifests};
 use crate::text::cut;
 use crate::{LoadError, Manifest, imports, limits, opa, proxy_wasm};
 
-/// Everything a module may use beyond WebAssembly 1.0; the engine is configured with the same set.
+/// All features beyond WebAssembly 1.0 that a module may use; the engine is configured with the
+/// same set.
 pub(crate) const FEATURES: WasmFeatures = WasmFeatures::MUTABLE_GLOBAL
     .union(WasmFeatures::SATURATING_FLOAT_TO_INT)
     .union(WasmFeatures::SIGN_EXTENSION)
@@ -35,7 +37,7 @@ struct Bounds {
     cost: u64,
 }
 
-/// By which rules a module is scanned: those of the interface that its manifest says, if any.
+/// The rules for a module's scan: those of the interface in its manifest, if any.
 struct Rules {
     abi: Option<Abi>,
     bounds: Bounds,
@@ -67,7 +69,8 @@ impl Rules {
     }
 }
 
-/// What the only manifest says about its interface, if there is one and it parses: by which rules a scan goes.
+/// The interface in the module's only manifest, if there is one and it parses. It selects the rules
+/// of a scan.
 fn peek(wasm: &[u8]) -> Option<Abi> {
     let manifests = manifests(wasm).ok()?;
     let [manifest] = manifests[..] else {
@@ -99,7 +102,7 @@ pub(crate) fn scan(wasm: &[u8]) -> Result<&[u8], LoadError> {
             manifests.push(section.data());
         }
         if let ValidPayload::Func(func, body) = validator.payload(&payload).map_err(invalid)? {
-            // Counted first: validation itself must not meet a bomb.
+            // Counted first: validation itself must not process a bomb.
             cost += function_cost(&body, &rules.bounds)?;
             bound("units of compile cost", cost, rules.bounds.cost)?;
             allocations = validate(func, &body, allocations)?;
@@ -133,7 +136,7 @@ fn bound(what: &'static str, count: u64, max: impl Into<u64>) -> Result<(), Load
     }
 }
 
-/// Bounds the counts that sections announce, before anybody iterates over them.
+/// Bounds the counts that sections announce, before iterating over them.
 fn check_section(payload: &Payload<'_>, rules: &Rules) -> Result<(), LoadError> {
     let bounds = &rules.bounds;
     let (what, count, max) = match payload {
@@ -169,7 +172,7 @@ fn check_imports(
     abi: Option<Abi>,
 ) -> Result<(), LoadError> {
     for group in section {
-        // Compact import groups belong to a feature that is off; the validator refuses them by name.
+        // Compact import groups belong to a disabled feature; the validator refuses them by name.
         let Imports::Single(_, import) = group.map_err(invalid)? else {
             continue;
         };
@@ -193,7 +196,7 @@ fn check_imports(
     Ok(())
 }
 
-/// Counts what compiling a function will cost and refuses what no honest compiler emits.
+/// Estimates the cost of compiling a function and refuses functions that no honest compiler emits.
 fn function_cost(body: &FunctionBody<'_>, bounds: &Bounds) -> Result<u64, LoadError> {
     bound(
         "bytes in one function",

@@ -1,4 +1,4 @@
-//! The sections of a module that nobody has compiled yet: walking over them, and finding its manifests.
+//! The sections of an uncompiled module: iterating over them, and finding its manifests.
 
 use wasmparser::{Parser, Payload};
 
@@ -34,7 +34,7 @@ pub(crate) fn sections(wasm: &[u8]) -> impl Iterator<Item = Result<Payload<'_>, 
         .map(|payload| payload.map_err(invalid))
 }
 
-/// What the parser says of bytes that are no module.
+/// The parser's error for bytes that aren't a module.
 pub(crate) fn invalid(error: wasmparser::BinaryReaderError) -> LoadError {
     LoadError::Invalid(cut(&error.to_string()))
 }

@@ -1,12 +1,13 @@
-//! Showing a policy metadata: the entries behind those of the fields.
+//! Shows metadata to a policy: the entries after those of the fields.
 //!
 //! ```text
 //!   view: | header | fields' entries | keys' entries, all zero | bytes of fields |  as the projector leaves it
 //!                                      ^ filled in               ^ values are appended
-//!   a key's entry: how many values u32 | bytes u32 | where they begin u64       its values: (len u32 | bytes)*
+//!   a key's entry: number of values u32 | bytes u32 | offset of the first u64       its values: (len u32 | bytes)*
 //! ```
 //!
-//! A key that isn't granted is never compared with any that the call has: its entry stays zero, as if the call had no such key.
+//! A key that isn't granted is never compared with the call's keys: its entry stays zero, so the
+//! policy sees no such key.
 
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 
@@ -16,10 +17,10 @@ use crate::{Hook, KeyChange, MetadataChange, Method};
 const HEADER_BYTES: usize = 8;
 const ENTRY_BYTES: usize = 16;
 
-/// The metadata keys of a view: those that a manifest declares, as far as they are granted.
+/// The metadata keys of a view: the declared ones, with grants applied.
 #[derive(Clone, Debug, Default)]
 pub struct ShownKeys {
-    /// Where the first one's entry begins.
+    /// Offset of the first key's entry.
     first: usize,
     /// `None`: not granted.
     keys: Box<[Option<Box<str>>]>,
@@ -36,7 +37,7 @@ impl ShownKeys {
         }
     }
 
-    /// Entries that the projector has to leave spare.
+    /// The number of spare entries that the projector must leave.
     #[inline]
     pub fn len(&self) -> usize {
         self.keys.len()
@@ -48,8 +49,9 @@ impl ShownKeys {
         self.keys.is_empty()
     }
 
-    /// Fills in the entries of a view of `len` bytes, and appends the values; answers the view's length then. `None`: there
-    /// is no room. A call's metadata takes at most as many bytes in a view as its block has.
+    /// Fills in the entries of a view of `len` bytes, and appends the values; returns the view's
+    /// new length. `None`: not enough room. A call's metadata takes at most as many bytes in a view
+    /// as in its block.
     pub fn write(&self, metadata: Metadata<'_>, view: &mut [u8], len: usize) -> Option<usize> {
         let mut end = len;
         for (key, at) in self.keys.iter().zip((self.first..).step_by(ENTRY_BYTES)) {
@@ -79,10 +81,10 @@ fn append(view: &mut [u8], at: usize, bytes: &[u8]) -> Option<usize> {
     Some(end)
 }
 
-/// A call's metadata with a policy's changes; `keys` are those that [`MetadataChange::key`] is an index into.
+/// A call's metadata with a policy's changes; [`MetadataChange::key`] is an index into `keys`.
 ///
 /// # Errors
-/// There would be too much of it, or a value isn't one.
+/// The result would exceed the limits, or a value is invalid.
 pub fn changed_metadata(
     metadata: Metadata<'_>,
     keys: &[String],
@@ -97,7 +99,7 @@ pub fn changed_metadata(
 /// A call's metadata with a foreign module's changes.
 ///
 /// # Errors
-/// There would be too much of it.
+/// The result would exceed the limits.
 pub fn changed_keys(
     metadata: Metadata<'_>,
     changes: &[KeyChange],
@@ -109,13 +111,13 @@ pub fn changed_keys(
     changed(metadata, changes)
 }
 
-/// Each key with all the values that it has from now on.
+/// Each key with all its new values.
 fn changed<'c, Values: IntoIterator<Item = &'c [u8]>>(
     metadata: Metadata<'_>,
     changes: impl Iterator<Item = (&'c str, Values)> + Clone,
 ) -> Result<MetadataBuf, MetadataError> {
     let mut changed = metadata.to_buf();
-    // What is taken out first makes room for what comes.
+    // Removals come first and make room for additions.
     for (key, _) in changes.clone() {
         changed.remove(key);
     }
@@ -147,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The view of one absent field and these keys' values, in a room of so many bytes.
+    /// The view of one absent field and the values of these keys, with `room` bytes for it.
     fn view(keys: &[Option<&str>], metadata: &MetadataBuf, room: usize) -> Option<Vec<u8>> {
         let mut view = vec![0; room];
         let fixed = HEADER_BYTES + ENTRY_BYTES * (1 + keys.len());
@@ -229,7 +231,7 @@ mod tests {
         let long = vec![b'x'; 8192 - 4 - 4];
         let more = changed_metadata(Metadata::default(), &keys, &[change(0, Some(&long))]);
         assert!(more.unwrap_err().to_string().contains("8193 bytes"));
-        // Swapping one long value for another needs no room for both.
+        // Replacing one long value with another doesn't need room for both.
         let long = block(&[("a", &[b'x'; 5000])]);
         let swap = [change(1, Some(&[b'y'; 5000])), change(0, None)];
         assert!(changed_metadata(long.view(), &keys, &swap).is_ok());

@@ -1,6 +1,6 @@
-//! A span of a guest's memory, as the guest names it.
+//! A range of a guest's memory, as the guest names it.
 
-/// An address and a length. Nothing is known about them until [`Span::of`] has looked at the memory.
+/// An address and a length, unchecked until [`Span::of`] compares them with the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) address: u32,

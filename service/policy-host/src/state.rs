@@ -1,7 +1,8 @@
 //! The state that instances of one policy share: keys and values, capped.
 //!
-//! It belongs to an owner and a policy's name, outlives instances, and ends with the daemon. An ordered map rather than
-//! a hash table: no operation is much slower than the others, whatever keys a tenant chooses, so its price can be fixed.
+//! It belongs to an owner and a policy's name, outlives instances, and ends with the daemon. It is
+//! an ordered map rather than a hash table: no operation is much slower than the others, whatever
+//! keys a tenant chooses, so its price can be fixed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -9,16 +10,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limits;
 
-/// How much one shared state may hold.
+/// The limits of one shared state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateLimits {
     /// Keys at once. Default 4,096.
     pub keys: usize,
-    /// Bytes of one key. Default 256; an empty key is none.
+    /// Bytes of one key. Default 256; an empty key is invalid.
     pub key_bytes: usize,
     /// Bytes of one value. Default 64 KiB.
     pub value_bytes: usize,
-    /// Bytes of all keys and values, with [`limits::STATE_ENTRY_BYTES`] for each entry. Default 1 MiB.
+    /// Bytes of all keys and values, plus [`limits::STATE_ENTRY_BYTES`] for each entry. Default 1
+    /// MiB.
     pub total_bytes: usize,
 }
 
@@ -33,7 +35,7 @@ impl Default for StateLimits {
     }
 }
 
-/// The shared state of an owner's policy. Clones are the same state.
+/// The shared state of an owner's policy. Clones refer to the same state.
 #[derive(Clone)]
 pub struct SharedState(Arc<Mutex<Entries>>);
 
@@ -44,12 +46,12 @@ struct Entries {
     bytes: usize,
 }
 
-/// Why something wasn't stored.
+/// Reasons for not storing a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unstored {
-    /// One more key, or more bytes, than there may be.
+    /// The limit of keys or bytes is reached.
     Full,
-    /// The value that is there doesn't have eight bytes; it has so many.
+    /// The existing value doesn't have eight bytes, but this many.
     NoInteger(usize),
 }
 
@@ -63,7 +65,7 @@ impl std::fmt::Debug for SharedState {
 }
 
 impl SharedState {
-    /// Nothing yet.
+    /// An empty state.
     pub fn new(limits: &StateLimits) -> SharedState {
         SharedState(Arc::new(Mutex::new(Entries {
             limits: *limits,
@@ -72,7 +74,7 @@ impl SharedState {
         })))
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn keys(&self) -> usize {
         self.lock().map.len()
     }
@@ -82,7 +84,7 @@ impl SharedState {
         self.lock().bytes
     }
 
-    /// A copy of everything: keys, and their values.
+    /// A copy of all keys and their values.
     pub fn entries(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let entries = self.lock();
         let all = entries.map.iter();
@@ -90,7 +92,7 @@ impl SharedState {
             .collect()
     }
 
-    /// Goes on with what another process had; what has no room isn't there.
+    /// Restores another process's entries; entries that don't fit are dropped.
     pub fn fill(&self, entries: &[(Vec<u8>, Vec<u8>)]) {
         let mut there = self.lock();
         for (key, value) in entries {
@@ -103,8 +105,8 @@ impl SharedState {
         self.lock().map.get(key).map(|value| value.to_vec())
     }
 
-    /// Copies the value of the key that lies at `key` in a guest's memory to `room` in the same memory, as much as fits, and
-    /// returns its whole length.
+    /// Reads a key at `key` in a guest's memory and copies its value to `room` in the same memory,
+    /// as much as fits. Returns the value's whole length.
     pub(crate) fn read(
         &self,
         memory: &mut [u8],
@@ -122,11 +124,12 @@ impl SharedState {
         self.lock().set(key, value)
     }
 
-    /// Sets a value behind its compare-and-swap number, which is another one afterwards. False if `cas` is neither 0 nor the
-    /// number that is there; an absent key takes any, as in Envoy. Four bytes before each value, so foreign policies see their own values only.
+    /// Sets a value with its compare-and-swap number, which changes. False if `cas` is neither 0
+    /// nor the stored number; an absent key accepts any, as in Envoy. Four bytes precede each
+    /// value, so foreign policies see their own values only.
     ///
-    /// Keys and values are of any length that there is room for, also empty: filters were written for a host that refuses none, and
-    /// their SDK ends the instance if one is refused.
+    /// Keys and values may have any length that fits, also 0: filters expect a host that refuses
+    /// none, and their SDK ends the instance if one is refused.
     pub(crate) fn exchange(&self, key: &[u8], value: &[u8], cas: u32) -> Result<bool, Unstored> {
         let mut entries = self.lock();
         let there = entries.map.get(key);
@@ -140,7 +143,7 @@ impl SharedState {
         Ok(true)
     }
 
-    /// True if there was something to delete.
+    /// True if the key existed.
     pub(crate) fn delete(&self, key: &[u8]) -> bool {
         let mut entries = self.lock();
         match entries.map.remove(key) {
@@ -152,7 +155,7 @@ impl SharedState {
         }
     }
 
-    /// Adds to the integer that a key's value is (an absent one is 0), wrapping, and returns the sum.
+    /// Adds to a key's integer value (0 if absent), wrapping, and returns the sum.
     pub(crate) fn add(&self, key: &[u8], delta: i64) -> Result<i64, Unstored> {
         let mut entries = self.lock();
         if let Some(value) = entries.map.get_mut(key) {
@@ -167,7 +170,7 @@ impl SharedState {
         Ok(delta)
     }
 
-    /// A panic elsewhere leaves the map whole: every change of it is one call.
+    /// A panic elsewhere leaves the map consistent: every change of it is one call.
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -186,7 +189,7 @@ impl Entries {
         self.put(key, value)
     }
 
-    /// Whatever its length, if there is room for it.
+    /// Any length is allowed, if it fits.
     fn put(&mut self, key: &[u8], value: &[u8]) -> Result<(), Unstored> {
         let StateLimits {
             keys, total_bytes, ..
@@ -254,7 +257,7 @@ mod tests {
             assert_eq!(state.exchange(key, value, 5), Ok(false));
             assert_eq!(state.exchange(key, value, 1), Ok(true));
         }
-        // The next daemon has them, too.
+        // The next daemon has the entries, too.
         let next = SharedState::new(&StateLimits::default());
         next.fill(&state.entries());
         assert_eq!(next.entries(), state.entries());
@@ -262,7 +265,7 @@ mod tests {
         assert_eq!(state.exchange(b"k", &full, 0), Err(Unstored::Full));
     }
 
-    /// What `set` must do, said again over a plain map.
+    /// The expected behaviour of `set`, over a plain map.
     fn set(oracle: &mut HashMap<Vec<u8>, Vec<u8>>, key: &[u8], value: &[u8]) -> bool {
         let mut after = oracle.clone();
         after.insert(key.to_vec(), value.to_vec());

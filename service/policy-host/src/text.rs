@@ -1,13 +1,13 @@
-//! Text that comes out of a module, cut to a length.
+//! Text from a module, cut to a length.
 
 use crate::limits::NAME_BYTES;
 
-/// The beginning of a text from a module, fit for a message.
+/// The beginning of a text from a module, short enough for a message.
 pub(crate) fn cut(text: &str) -> String {
     text.chars().take(NAME_BYTES).collect()
 }
 
-/// Text from a guest: cut at a character to at most `max` bytes, with what isn't UTF-8 replaced.
+/// Text from a guest: cut at a character to at most `max` bytes, with invalid UTF-8 replaced.
 pub(crate) fn text(bytes: &[u8], max: usize) -> String {
     let is_continuation = |byte: u8| byte & 0xc0 == 0x80;
     let mut cut = bytes.len().min(max);

@@ -1,6 +1,6 @@
-//! A policy's verdict on a call, and the effects that it can have.
+//! A policy's verdict on a call, and its effects on the call.
 
-/// What a policy decided about a call.
+/// A policy's decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Let it pass.
@@ -12,27 +12,28 @@ pub enum Verdict {
         /// Text for the caller, at most [`crate::limits::MESSAGE_BYTES`].
         message: String,
     },
-    /// Let it pass, with this done to it: something, at least.
+    /// Let it pass, with at least one effect.
     Effects(Box<Effects>),
 }
 
-/// What a policy does to a call that it lets pass.
+/// A policy's effects on a call that it allows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Fields of the message, each once.
     pub fields: Vec<FieldChange>,
     /// Keys of the metadata, each once.
     pub metadata: Vec<MetadataChange>,
-    /// How long the call waits before it goes on, at most [`crate::limits::DELAY_US`]; 0: not at all.
+    /// The call's delay in microseconds, at most [`crate::limits::DELAY_US`]; 0: none.
     pub delay_us: u32,
-    /// How urgent the call is from here on, at most [`crate::limits::PRIORITY`]: higher is sooner, 0 is what all calls have.
+    /// The call's priority from here on, at most [`crate::limits::PRIORITY`]: higher is sooner, 0
+    /// is the default of all calls.
     pub priority: Option<u8>,
     /// The label of the route that the request takes: 1 to [`crate::limits::ROUTE_BYTES`] of `a-z 0-9 - _ .`.
     pub route: Option<String>,
 }
 
 impl Effects {
-    /// True if they do nothing.
+    /// True if there is no effect.
     pub fn is_empty(&self) -> bool {
         *self == Effects::default()
     }
@@ -43,7 +44,7 @@ impl Effects {
 pub struct FieldChange {
     /// Index into the method's [`crate::Method::changes`].
     pub field: u32,
-    /// Unchecked: whether it fits the field's type is for whoever knows the schema.
+    /// Unchecked: the caller knows the schema and checks it against the field's type.
     pub value: Value,
 }
 
@@ -52,11 +53,11 @@ pub struct FieldChange {
 pub struct MetadataChange {
     /// Index into the method's [`crate::Method::metadata_changes`].
     pub key: u32,
-    /// The one value that it has from now on, fit for its key; `None`: it has none.
+    /// The key's only new value, valid for its key; `None` removes the key.
     pub value: Option<Vec<u8>>,
 }
 
-/// What a policy wants a field to be.
+/// A field's new content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// Absent.

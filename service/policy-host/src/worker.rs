@@ -1,21 +1,25 @@
-//! The compile worker: a process of its own that turns one module into machine code, and ends.
+//! The compile worker: a process that turns one module into machine code, and ends.
 //!
 //! ```text
 //!   daemon ── exec /proc/self/exe compile-worker PARENT MEMORY CPU USER GROUP ──▶ worker
 //!     0 ◀── the module     1 ──▶ machine code, or a refusal     2 ──▶ last words     (three memfds, nothing else)
 //! ```
 //!
-//! Invariant: not a byte of the module is read before the process is confined for the rest of its life. Then it can compute,
-//! get private memory up to its limit that is never executable, read descriptor 0 and write descriptors 1 and 2; any other
-//! system call kills it, also through a descriptor that it shouldn't have inherited, whose number no rule names. It is a user without other processes ([`ChildUser`]) where the daemon is
-//! root, has no capability, no descriptor but these and no environment; its directory is `/`, it yields to everybody else, and it dies with the
-//! thread that started it.
+//! Invariant: the process reads no byte of the module before it is confined for the rest of its
+//! life. Then it can compute, get private memory up to its limit that is never executable, read
+//! descriptor 0 and write descriptors 1 and 2. Any other system call kills it, also one on an
+//! inherited descriptor, because no rule names its number. Where the daemon is root, the worker
+//! runs as a user without other processes ([`ChildUser`]). It has no capability, no environment and
+//! no other descriptor. Its directory is `/`, it yields the processor to all other processes, and
+//! it dies with the thread that started it.
 //!
-//! One process per compilation, rather than one that is kept: starting it takes a few milliseconds, which a push
-//! doesn't notice, and nothing of one tenant's module is there when another's is compiled.
+//! There is one process per compilation rather than one that is kept: its start takes a few
+//! milliseconds, which is negligible for a push, and nothing of one tenant's module is present when
+//! another's is compiled.
 //!
-//! What this can't do: the code that comes out runs in the daemon, so who takes over the compiler has the guests' sandbox. The
-//! worker keeps its crashes, its time and its memory away from the daemon.
+//! Limitation: the resulting code runs in the daemon, so an attacker that controls the compiler
+//! reaches the guests' sandbox. The worker isolates the daemon from the compiler's crashes, time
+//! and memory.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -33,18 +37,19 @@ use crate::confinement::{
 use crate::host::compiler_config;
 use crate::limits;
 
-/// The first argument of a process that is to be a worker.
+/// The first argument of a worker process.
 pub const ARGUMENT: &str = "compile-worker";
 
-/// Exit status: what is on descriptor 1 is a refusal, in words.
+/// Exit status: descriptor 1 has a refusal, in words.
 pub(crate) const REFUSED: u8 = 2;
 /// Exit status: the process couldn't be confined, or got no module, so it did nothing.
 pub(crate) const UNCONFINED: u8 = 3;
 
-/// How niced a worker is: a tenth of the weight of the datapath, and still some progress on a machine that is full.
+/// A worker's nice value: a tenth of the weight of the datapath, which still allows progress on a
+/// fully loaded machine.
 const NICE: i32 = 10;
 
-/// What a worker may use; the daemon's configuration says how much.
+/// A worker's limits, from the daemon's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerLimits {
     /// Bytes of address space.
@@ -53,13 +58,14 @@ pub struct WorkerLimits {
     pub cpu_seconds: u64,
 }
 
-/// What a process does whose first argument was [`ARGUMENT`]: `arguments` are those after it.
+/// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
+/// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match compile(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err((status, text)) => {
             let stream = if status == REFUSED { 1 } else { 2 };
-            // Nobody is left to hear about a failure to say so.
+            // A failure to write can't be reported anywhere.
             let _unsaid = write_all(stream, text.as_bytes());
             ExitCode::from(status)
         }
@@ -102,7 +108,7 @@ fn parse(
     Ok((parent, limits, child_user(user, group)?))
 }
 
-/// What a process is told that it becomes if it is root.
+/// The user that the arguments name for a root process.
 pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
     let id = |number: u64| u32::try_from(number).map_err(|error| format!("user {number}: {error}"));
     Ok(ChildUser {
@@ -111,7 +117,7 @@ pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
     })
 }
 
-/// The numbers that a process of the daemon's is started with, in their order.
+/// The numbers in a child process's arguments, in order.
 pub(crate) fn numbers<const N: usize>(
     mut arguments: impl Iterator<Item = OsString>,
     who: &str,
@@ -127,11 +133,11 @@ pub(crate) fn numbers<const N: usize>(
     Ok(numbers)
 }
 
-/// Takes everything from this process but what compiling needs; returns the engine, which was made before the last door
-/// closed because it installs signal handlers.
+/// Drops all rights of this process except those that compiling needs. Returns the engine. It is
+/// created before the last restriction because it installs signal handlers.
 ///
 /// # Errors
-/// Says which step the kernel refused. The process must end then.
+/// States the step that the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
     confinement::tie_to(parent, "worker")?;
     setpriority_process(None, NICE).map_err(failed("priority"))?;
@@ -146,8 +152,8 @@ pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
     Ok(engine)
 }
 
-/// System calls that are allowed whatever their arguments: memory, random seeds for hash tables, the clock, and what ends a
-/// process or reports that it overflowed its stack.
+/// System calls allowed with any arguments: memory, random seeds for hash tables, the clock, ending
+/// the process, and reporting a stack overflow.
 pub const ALLOWED: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -165,7 +171,7 @@ pub const ALLOWED: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that are allowed with some arguments only; see [`filter`].
+/// System calls allowed with some arguments only; see [`filter`].
 pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,

@@ -1,5 +1,5 @@
-//! An engine goes on as if nothing had happened, old states are read, and spoilt ones are refused. Random schedules with engines that
-//! are frozen now and then are in `tests.rs`.
+//! A thawed engine continues unchanged, old states are readable, and invalid ones are refused.
+//! Random schedules with engines that are frozen now and then are in `tests.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -17,22 +17,23 @@ use crate::status::Verdict;
 use crate::tests::{APP, Message, PEER, SERVER, drain, engine, from_peer, submission};
 use tollgate_shm_abi::metadata::MetadataBuf;
 
-/// What [`everything`] is frozen to.
+/// The frozen form of [`everything`].
 const STATE: &str = include_str!("../../vectors/frozen-3.json");
 
-/// What it is frozen to once it has gone to another engine, where somebody else's calls are.
+/// Its frozen form once it has moved to another engine with another tenant's calls.
 const MOVED: &str = include_str!("../../vectors/frozen-4.json");
 
-/// The same two, of before calls knew when they came.
+/// The same two, from before calls had arrival times.
 const TIMELESS: [&str; 2] = [
     include_str!("../../vectors/frozen-1.json"),
     include_str!("../../vectors/frozen-2.json"),
 ];
 
-/// States that older versions have written. One is added, and [`STATE`] becomes another file, when the format changes.
+/// States that older versions have written. When the format changes, one is added and [`STATE`]
+/// becomes another file.
 const STATES: &[&str] = &[STATE, MOVED, TIMELESS[0], TIMELESS[1]];
 
-/// When they were.
+/// Their time.
 pub(crate) const NOW_NS: u64 = 5_000_000_000;
 
 const LABELLED: SessionId = SessionId(0x0001_0003);
@@ -58,10 +59,10 @@ fn thaw_value(value: &Value) -> Result<Engine<Message>, Unportable> {
     Engine::thaw(frozen, NOW_NS, Ok)
 }
 
-/// Drives an engine into a state that has all there can be.
+/// Drives an engine into a state with everything that there can be.
 struct Scene {
     engine: Engine<Message>,
-    /// Of the second service, whose second method has chains.
+    /// The second service; its second method has chains.
     search: ServiceId,
     number: u64,
     message: Message,
@@ -108,7 +109,7 @@ impl Scene {
         self.engine.key_of(origin).unwrap()
     }
 
-    /// Lets a chain or a conversion be done with the message of a call.
+    /// Completes a chain's judgement or a conversion of a call's message.
     fn allow(&mut self, origin: Origin) {
         let (call, message) = (self.key(origin), self.one());
         self.engine.verdict(call, Verdict::Allow, message);
@@ -146,7 +147,7 @@ impl Scene {
     }
 }
 
-/// Sessions, links and services with all that they can have.
+/// Sessions, links and services with everything that they can have.
 fn tables() -> Scene {
     let (mut engine, service) = engine();
     engine.session_opened(LABELLED);
@@ -190,11 +191,11 @@ fn tables() -> Scene {
     }
 }
 
-/// Calls of one request and one answer, in every state that one can be frozen in.
+/// Calls of one request and one answer, in every state that can be frozen.
 fn calls(scene: &mut Scene) {
     let reservation = ServiceId(0);
     let (search, handles) = (scene.search, [5, 6]);
-    // Slots that have been used, and come back in another order.
+    // Slots that have been used, and are freed in another order.
     let used = [0; 4].map(|handle| scene.submit(handle, false));
     drain(&mut scene.engine);
     for at in [1, 3, 0] {
@@ -234,14 +235,14 @@ fn calls(scene: &mut Scene) {
     scene.engine.put_off(SERVER, call);
 }
 
-/// Streams in every state that they can be frozen in, but for what waits for a link.
+/// Streams in every state that can be frozen, except waiting for a link.
 fn streams(scene: &mut Scene) {
     let (search, status) = (scene.search, Status::new(Code::NOT_FOUND, "none left"));
     // Before it is delivered, with requests that wait; the last is bare.
     let early = scene.submit(5, true);
     scene.request(early, true);
     scene.engine.request(early, false, 0, None).unwrap();
-    // One that is idle, and what its ends have consumed.
+    // An idle stream, and the consumption of its ends.
     let idle = scene.submit(0, true);
     drain(&mut scene.engine);
     scene.request(idle, true);
@@ -255,7 +256,7 @@ fn streams(scene: &mut Scene) {
     scene
         .engine
         .requests_consumed_by_session(SERVER, call, credit);
-    // A request on its way, at either chain, and others behind it.
+    // A request on its way, at either chain, and others that wait.
     for allowed in 0..2 {
         let stream = open(scene, search);
         scene.request(stream, true);
@@ -263,7 +264,8 @@ fn streams(scene: &mut Scene) {
         scene.respond(stream);
         (0..allowed).for_each(|_| scene.allow(stream));
     }
-    // Responses on their way, at either chain, and the end behind them: a status, or the answer, which then is on its way itself.
+    // Responses on their way, at either chain, and the end after them: a status, or the answer,
+    // which then is on its way itself.
     for allowed in 0..2 {
         let stream = open(scene, search);
         scene.respond(stream);
@@ -294,7 +296,7 @@ fn open(scene: &mut Scene, search: ServiceId) -> Origin {
     stream
 }
 
-/// What waits for a link: for credit, and until it isn't behind.
+/// Calls that wait for a link: for credit, and until it isn't behind.
 fn waiting(scene: &mut Scene) {
     let sent = scene.submit(1, true);
     let served = scene.arrive(ServiceId(0), 0, true);
@@ -321,7 +323,7 @@ fn waiting(scene: &mut Scene) {
     drain(&mut scene.engine);
 }
 
-/// An engine that has all there can be.
+/// An engine with everything that there can be.
 pub(crate) fn everything() -> Engine<Message> {
     let mut scene = tables();
     scene.engine.expire(NOW_NS);
@@ -333,7 +335,7 @@ pub(crate) fn everything() -> Engine<Message> {
         let now_ns = NOW_NS + wait * WAITS_INTERVAL_NS / 16;
         scene.engine.waited(now_ns, SERVER, 4_000_000);
     }
-    // The server has too much to do by now. Places that come back in another order.
+    // The server is overloaded by now. Slots that are freed in another order.
     scene.submit(0, false);
     let ended = [1; 3].map(|handle| scene.submit(handle, false));
     for at in [2, 0, 1] {
@@ -343,12 +345,12 @@ pub(crate) fn everything() -> Engine<Message> {
     scene.engine
 }
 
-/// Follows the messages of an engine that was thawed of who knows what.
+/// Follows the messages of an engine that was thawed from an arbitrary state.
 pub(crate) struct Follower {
     engine: Engine<Message>,
-    /// Those that the engine should hold.
+    /// The messages that the engine should hold.
     inside: usize,
-    /// Calls whose message the rim has.
+    /// Calls with a message that the rim has.
     with_rim: Vec<(CallKey, State)>,
 }
 
@@ -365,14 +367,14 @@ impl Follower {
         follower
     }
 
-    /// How many messages the engine holds.
+    /// The number of messages that the engine holds.
     fn held(&self) -> usize {
         let mut held = 0;
         self.engine.freeze(|_| held += 1).unwrap();
         held
     }
 
-    /// Does what is asked for.
+    /// Handles the outputs.
     fn act(&mut self) {
         while let Some(output) = self.engine.poll_output() {
             match output {
@@ -404,7 +406,7 @@ impl Follower {
         }
     }
 
-    /// Whoever may have something to say says it, and then everybody goes.
+    /// Both ends send everything that they may send, and then all close.
     pub(crate) fn wind_up(mut self) {
         self.act();
         for (call, state) in std::mem::take(&mut self.with_rim) {
@@ -458,7 +460,7 @@ impl Follower {
         assert_eq!(self.engine.poll_timeout(), None);
     }
 
-    /// All that both ends of a call can say, right or wrong.
+    /// Everything that both ends of a call can send, right or wrong.
     fn speak(&mut self, at: usize, call: CallKey, sessions: &[SessionId], links: &[LinkId]) {
         let all = Credit {
             messages: u32::MAX,
@@ -497,7 +499,8 @@ impl Follower {
     }
 }
 
-/// What is frozen is reviewed. If this fails, the format has changed: keep the file, which others have written, and add another.
+/// The frozen state is reviewed. If this fails, the format has changed: keep the file, because
+/// other versions have written it, and add another.
 #[test]
 fn an_engine_is_frozen_to_the_reviewed_state() {
     let state = freeze(&everything());
@@ -567,7 +570,7 @@ fn places(value: &Value) -> Vec<String> {
     all
 }
 
-/// Takes out what is at a place.
+/// Takes out the value at a place.
 fn remove(value: &mut Value, place: &str) -> Option<Value> {
     let (parent, name) = place.rsplit_once('/')?;
     match value.pointer_mut(parent)? {
@@ -580,7 +583,7 @@ fn remove(value: &mut Value, place: &str) -> Option<Value> {
     }
 }
 
-/// Whether an object is a variant's name and what it has, rather than fields.
+/// Whether an object is a variant's name and content, rather than fields.
 fn is_variant(place: &str) -> bool {
     let name = place.rsplit('/').next();
     name.is_some_and(|name| ["state", "origin", "target", "passing"].contains(&name))
@@ -841,7 +844,7 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
     }
 }
 
-/// Where the call of a slot is in [`STATE`].
+/// The place of a slot's call in [`STATE`].
 fn place_of(slot: u64) -> usize {
     let state: Value = serde_json::from_str(STATE).unwrap();
     let is_its = |call: &Value| call["key"].as_u64().unwrap() as u32 == slot as u32;
@@ -857,7 +860,7 @@ fn places_of_calls_are_limited() {
     assert!(refused.0.contains("and at most 65536"), "{refused}");
 }
 
-/// What a spoilt state may have in some place instead. `other` is from elsewhere in it.
+/// Replaces the value in some place by an invalid one. `other` is from another place of the state.
 fn spoil(state: &mut Value, place: &str, how: u8, other: &Value) {
     if how == 0 {
         remove(state, place);
@@ -891,8 +894,8 @@ fn spoil(state: &mut Value, place: &str, how: u8, other: &Value) {
 
 const WAYS: u8 = 9;
 
-/// A spoilt state is refused, or it is an engine with other calls: it must keep every promise that doesn't depend on them.
-/// Whether it was one.
+/// A spoilt state is refused, or it is an engine with other calls: it must keep every promise that
+/// doesn't depend on them. Returns whether it was an engine.
 fn survives(state: &Value) -> bool {
     let Ok(engine) = thaw_value(state) else {
         return false;

@@ -1,8 +1,10 @@
-//! Putting an engine together, and refusing what can't have been one.
+//! Builds an engine from a state, and refuses invalid states.
 //!
-//! Whoever wrote a state is trusted, but for its bugs: each is refused with a sentence here, rather than found later by a call that never
-//! ends. So numbers are compared with what they name, and each call with [`stands`], which says where one can be between two
-//! inputs. Limits on how much there may be are not: a version with lower ones takes what is there, and admits nothing until less is.
+//! The writer of a state is trusted, except for bugs: each is refused with a sentence here, rather
+//! than found later by a call that never ends. So numbers are compared with the objects that they
+//! name, and each call with [`stands`], which defines the valid positions of a call between two
+//! inputs. Limits on amounts aren't checked: a version with lower limits accepts the state, and
+//! admits nothing until the amounts are lower.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -31,11 +33,12 @@ fn ensure(holds: bool, sentence: impl FnOnce() -> String) -> Thawed<()> {
 }
 
 impl<M> Engine<M> {
-    /// The engine that [was frozen](Self::freeze), at `now_ns`; `message` makes messages again. It has no outputs, and no
-    /// [wait target](Self::set_wait_target) yet. The rim compares [`with_rim`](Self::with_rim) with what it has.
+    /// The engine that [was frozen](Self::freeze), at `now_ns`; `message` restores messages. It has
+    /// no outputs, and no [wait target](Self::set_wait_target) yet. The rim compares
+    /// [`with_rim`](Self::with_rim) with its own calls.
     ///
     /// # Errors
-    /// Says what no engine can have been.
+    /// States why no engine can have had this state.
     pub fn thaw<F>(
         frozen: Frozen<F>,
         now_ns: u64,
@@ -80,8 +83,8 @@ impl<M> Engine<M> {
         Ok(engine)
     }
 
-    /// The calls whose message a chain or a conversion has: each waits for [`verdict`](Self::verdict) or
-    /// [`converted`](Self::converted).
+    /// The calls with a message in a chain or a conversion: each waits for
+    /// [`verdict`](Self::verdict) or [`converted`](Self::converted).
     pub fn with_rim(&self) -> impl Iterator<Item = CallKey> {
         let is_out = |state| {
             matches!(
@@ -157,7 +160,7 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// The link, and which calls wait for what of it.
+    /// The link, and its waiting calls.
     fn thaw_link(&mut self, link: LinkForm) -> Thawed<(LinkId, Vec<CallKey>, Vec<CallKey>)> {
         let id = link.id;
         ensure(
@@ -178,7 +181,7 @@ impl<M> Engine<M> {
         Ok((id, link.waiting, link.streams))
     }
 
-    /// Counts a call where it is counted.
+    /// Adds a call to all counts.
     fn count(&mut self, key: CallKey, shadowed: bool, call: &Call<M>) -> Thawed<()> {
         let number = key.to_wire();
         let lost = |what| Unportable(format!("call {number} has lost {what}"));
@@ -215,7 +218,7 @@ impl<M> Engine<M> {
                 let session = self.sessions.get(session.0);
                 session.ok_or_else(|| lost("its server"))?;
             }
-            // What hasn't been sent finds out that the link has closed.
+            // Calls that haven't been sent find out that the link has closed.
             Target::Link { link, .. } => {
                 let is_early = matches!(call.state, State::Judging(_) | State::Routed);
                 let link = self.links.get(link.0);
@@ -231,7 +234,7 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// Gives calls their places, and arms their deadlines.
+    /// Assigns calls to their slots, and arms their deadlines.
     fn place(&mut self, calls: Vec<Placed<M>>, free: &[CallKey]) -> Thawed<()> {
         let armed: Vec<(CallKey, u64)> = calls
             .iter()
@@ -284,7 +287,7 @@ impl<M> Engine<M> {
         Ok(())
     }
 
-    /// Whether whoever is to wait in a queue does, once.
+    /// Checks that every call that should wait in a queue does, once.
     fn check_queues(&self) -> Thawed<()> {
         let queued: usize = self.links.iter().map(|(_, link)| link.waiting.len()).sum();
         let in_state = |(_, call): &(CallKey, &Call<M>)| call.state == State::Waiting;
@@ -412,7 +415,8 @@ fn check_status(status: &Status) -> Thawed<()> {
     })
 }
 
-/// Whether a call can be where it is between two inputs. What the engine does within one leads through more.
+/// Whether a call can be in this position between two inputs. Within one input, the engine passes
+/// through more positions.
 fn stands<M>(call: &Call<M>) -> bool {
     use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
     use State::{InFlight, Judging, Passing, Replied, Routed};
@@ -440,12 +444,12 @@ fn stands<M>(call: &Call<M>) -> bool {
     stands && call.held.is_some() == (call.state == State::Waiting)
 }
 
-/// Whether what a call has of a stream fits where it stands.
+/// Whether a call's stream fits its state.
 fn streams<M>(call: &Call<M>) -> bool {
     use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
     let is_answered = call.target == Target::Answered;
     let Some(stream) = &call.stream else {
-        // The answer of a call without one is judged at once.
+        // The answer of a call without a stream is judged at once.
         return match call.state {
             State::InFlight => !is_answered,
             State::Passing(_) => false,
@@ -467,7 +471,7 @@ fn streams<M>(call: &Call<M>) -> bool {
             stream.responses.is_empty()
         }
         (State::InFlight, None) => stream.ending.is_none() || !stream.responses.is_empty(),
-        // Only the opening is under way.
+        // Only the opening is on its way.
         (State::Judging(ClientRequest | ServerRequest) | State::Routed | State::Waiting, None) => {
             stream.responses.is_empty()
         }
@@ -476,7 +480,7 @@ fn streams<M>(call: &Call<M>) -> bool {
     passes && answers == usize::from(is_answered) && requests_end_once(stream)
 }
 
-/// Whether nothing follows the last request, and only the end of the requests is no message.
+/// Whether nothing follows the last request, and only the end of the requests is without a message.
 fn requests_end_once<M>(stream: &Stream<M>) -> bool {
     let is_last =
         |request: &WaitingMessage<M>| matches!(request.what, What::Request { more: false, .. });

@@ -1,5 +1,5 @@
-//! What goes from one engine to another goes on there. Random schedules, in which everything goes now and then, are in the crate's
-//! `tests.rs`.
+//! Moved calls continue in the other engine. Random schedules, in which everything moves now and
+//! then, are in the crate's `tests.rs`.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -14,7 +14,7 @@ use crate::routes::{Encoding, Route};
 use crate::status::Status;
 use crate::tests::{APP, Message, PEER, SERVER, delivered, drain, engine, from_peer, submission};
 
-/// All that an engine has.
+/// All parts of an engine.
 pub(crate) fn all(engine: &Engine<Message>) -> Wanted {
     Wanted {
         sessions: engine
@@ -27,10 +27,10 @@ pub(crate) fn all(engine: &Engine<Message>) -> Wanted {
     }
 }
 
-/// Somebody else's session, which calls itself.
+/// Another tenant's session, which calls itself.
 pub(crate) const OTHERS: SessionId = SessionId(0x77);
 
-/// Has somebody else's calls take places in an engine.
+/// Puts another tenant's calls into an engine.
 pub(crate) fn inhabit(engine: &mut Engine<Message>, calls: u64) {
     let session = OTHERS;
     engine.session_opened(session);
@@ -57,7 +57,7 @@ pub(crate) fn inhabited(birth: u32, calls: u64) -> Engine<Message> {
     engine
 }
 
-/// Names that nothing has: each id with something added.
+/// Unused ids: each id plus a constant.
 fn other_names(parcel: &Parcel<Message>, there: &mut Engine<Message>) -> Renamed {
     let mut names = Renamed::default();
     for (id, _) in &parcel.sessions {
@@ -88,14 +88,14 @@ fn reversed(names: &Renamed) -> Renamed {
     }
 }
 
-/// A state, but for what says in which engine its calls are.
+/// A state, without the engine numbers of its calls.
 fn but_places(state: &str) -> Value {
     let mut state: Value = serde_json::from_str(state).unwrap();
     let calls = state["calls"].as_array_mut().unwrap();
     for call in &mut *calls {
         call.as_object_mut().unwrap().remove("place");
     }
-    // Those without a deadline are in no order.
+    // Calls without a deadline are in no order.
     let number = |call: &Value| call["key"].as_u64().filter(|_| call["deadline_ns"] == 0);
     calls.sort_by_key(number);
     let fields = state.as_object_mut().unwrap();
@@ -118,7 +118,7 @@ fn everything_goes_under_other_names_and_comes_back_as_it_was() {
     let count = parcel.calls();
     there.absorb(parcel, &names, |_| {});
     assert_eq!(there.live_calls(), 5 + count);
-    // What is there can be frozen, and is the same when it is thawed.
+    // The receiving engine can be frozen, and is the same when it is thawed.
     let both = freeze(&there);
     assert_eq!(freeze(&thaw(&both, NOW_NS).unwrap()), both);
     let wanted = Wanted {
@@ -135,7 +135,7 @@ fn everything_goes_under_other_names_and_comes_back_as_it_was() {
     Follower::new(here).wind_up();
 }
 
-/// An engine to which everything has gone; somebody else's calls are there, too.
+/// An engine to which everything has moved; another tenant's calls are there, too.
 pub(crate) fn moved() -> Engine<Message> {
     let (mut here, mut there) = (everything(), inhabited(1, 3));
     let parcel = here.part(&all(&here)).unwrap();
@@ -169,7 +169,7 @@ fn a_call_keeps_its_number_and_no_other_gets_it() {
     let (app, server) = (names.sessions[&APP], names.sessions[&SERVER]);
     assert!(here.expected_from_session(SERVER, call).is_none());
     assert!(there.expected_from_session(server, call).is_some());
-    // Calls that begin here now, and those that begin there, have others.
+    // New calls here and there have other keys.
     let mut numbers = HashSet::from([call]);
     let served = there.expected_from_session(server, call).unwrap().service;
     assert_ne!(served, service);
@@ -279,7 +279,7 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
     full.session_opened(APP);
     full.link_opened(PEER, u32::MAX, u64::MAX);
     let service = full.add_service("hotel.Reservation", 1);
-    // Each application has so many at most; a peer doesn't.
+    // Each application has a maximum; a peer has none.
     full.session_opened(SERVER);
     full.serve(service, SERVER, 0, None);
     *full.service_chains_mut(service, 0).unwrap() = MethodChains {
@@ -295,7 +295,7 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
         refused,
         "65535 calls are tracked there, and 2 more would exceed 65536"
     );
-    // Who gave them can take them back, whatever has begun meanwhile.
+    // The engine that gave them can take them back, whatever has begun meanwhile.
     let names = other_names(&parcel, &mut full);
     full.absorb(parcel, &names, |_| {});
     assert_eq!(full.live_calls(), MAX_CALLS + 1);
@@ -308,7 +308,7 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
     assert_eq!(full.live_calls(), 2);
 }
 
-/// A daemon of before engines had births gave the calls of all its runtimes the same numbers.
+/// A daemon that predates births gave the calls of all its runtimes the same numbers.
 #[test]
 fn two_calls_of_one_number_do_not_meet() {
     let mut here = inhabited(0, 1);

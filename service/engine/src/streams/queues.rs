@@ -1,4 +1,5 @@
-//! What a call has while it streams: the messages that wait in either direction, and the windows that bound them.
+//! A call's state while it streams: the messages that wait in either direction, and the windows
+//! that bound them.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use tollgate_shm_abi::stream::{Credit, Window};
 use crate::output::Direction;
 use crate::status::Status;
 
-/// What a message is of its stream.
+/// A message's role in its stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
     Request {
@@ -22,7 +23,7 @@ pub(crate) enum What {
 }
 
 impl What {
-    /// What it counts in a direction's window.
+    /// Its charge against a direction's window.
     pub(super) fn charge(self, of: Direction) -> Option<u32> {
         match (self, of) {
             (What::Request { charge, .. }, Direction::Requests) => Some(charge),
@@ -38,7 +39,7 @@ pub(crate) struct Waiting<M> {
     pub(crate) message: Option<M>,
 }
 
-/// What a call has more than one request and one answer.
+/// A call's state besides one request and one answer.
 pub(crate) struct Stream<M> {
     pub(crate) requests: VecDeque<Waiting<M>>,
     pub(crate) responses: VecDeque<Waiting<M>>,
@@ -53,7 +54,7 @@ pub(crate) struct Stream<M> {
     pub(crate) ending: Option<Status>,
     /// Its link knows that it waits.
     pub(crate) waits_for_link: bool,
-    /// Whose turn it is when both directions have something.
+    /// The direction whose turn it is when both have messages.
     pub(crate) response_next: bool,
 }
 
@@ -73,13 +74,14 @@ impl<M> Stream<M> {
         })
     }
 
-    /// What it holds, when the call ends.
+    /// Its messages, when the call ends.
     pub(crate) fn into_messages(self) -> impl Iterator<Item = M> {
         let waiting = self.requests.into_iter().chain(self.responses);
         waiting.filter_map(|waiting| waiting.message)
     }
 
-    /// A reader says that it has consumed so much. What of that can be true: what waits here, or has a chain, hasn't come to it.
+    /// A reader reports consumed messages. Returns the part that can be true: messages that wait
+    /// here, or are with a chain, haven't reached the reader.
     pub(super) fn consumed(&mut self, of: Direction, said: Credit) -> Credit {
         let (window, queue) = match of {
             Direction::Requests => (&mut self.requests_sent, &self.requests),

@@ -1,4 +1,4 @@
-//! Streams meet chains, layouts, windows and ends in the right order.
+//! Streams pass chains, layouts, windows and ends in the right order.
 #![allow(clippy::unwrap_used)]
 
 use tollgate_shm_abi::limits::{STREAM_WINDOW_BYTES, STREAM_WINDOW_MESSAGES};
@@ -30,7 +30,7 @@ fn opening(message: Message) -> Submission<Message> {
     }
 }
 
-/// A stream of the application's to the local server.
+/// A stream of the application to the local server.
 fn open() -> (Engine<Message>, CallKey) {
     let (mut engine, _) = engine();
     engine.submit(0, APP, 0, opening(100));
@@ -63,7 +63,7 @@ fn ok() -> Status {
     Status::new(Code::OK, "")
 }
 
-/// A description of what comes out, for whole conversations.
+/// A description of the outputs, for whole conversations.
 fn told(output: &Output<Message>) -> String {
     match output {
         Output::Judge { chain, message, .. } => format!("chain {} on {message}", chain.0),
@@ -124,7 +124,7 @@ fn requests_and_responses_pass_until_a_status_ends_the_call() {
     };
     assert_eq!(drain(&mut engine), [respond(201), end]);
     assert_eq!((engine.live_calls(), engine.outstanding(APP)), (0, 0));
-    // What crosses the end is dropped.
+    // A message that crosses the end is dropped.
     assert_eq!(engine.request(CALLER, true, 5, Some(102)), Ok(()));
     assert_eq!(engine.response_from_session(SERVER, call, 5, 202), Ok(()));
     assert_eq!(
@@ -133,8 +133,8 @@ fn requests_and_responses_pass_until_a_status_ends_the_call() {
     );
 }
 
-/// Every message meets the chains and layouts that a request or a reply meets, on either way; and what comes while one is on its
-/// way waits for it.
+/// Every message passes the chains and layouts of a request or a reply, on either way; messages
+/// that arrive while one is on its way wait for it.
 #[test]
 fn every_message_meets_the_chains_of_both_ends_in_order() {
     let (mut engine, service) = engine();
@@ -229,7 +229,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     };
     engine.verdict(call, Verdict::Allow, 100);
     engine.response_from_session(SERVER, call, 5, 200).unwrap();
-    // The server is done before it gets the second request.
+    // The server finishes before it gets the second request.
     assert!(engine.fail_from_session(SERVER, call, ok()));
     assert_eq!(
         run(&mut engine),
@@ -455,7 +455,7 @@ fn what_is_after_the_last_or_somebody_elses_is_refused() {
         engine.request(CALLER, false, 0, None),
         Err(Unfit::AfterLast)
     );
-    // A unary call is at its end from the beginning.
+    // A unary call's requests end with the first.
     let (mut engine, _) = crate::tests::engine();
     engine.submit(0, APP, 0, submission(9, 100));
     assert_eq!(
@@ -484,7 +484,7 @@ fn a_link_that_is_behind_gets_a_streams_messages_once_it_has_caught_up() {
         .response_from_session(SERVER, served, 5, 200)
         .unwrap();
     assert!(engine.fail_from_session(SERVER, served, ok()));
-    // What doesn't go to the link goes on.
+    // Messages that don't go to the link continue.
     engine.request(FROM_PEER, true, 5, Some(301)).unwrap();
     assert_eq!(
         drain(&mut engine),

@@ -1,13 +1,13 @@
-//! A policy process as a runtime holds it: orders go out, answers are checked and come in, and nothing here waits.
+//! A runtime's end of a policy process: posts orders, checks and takes answers, and never blocks.
 //!
 //! ```text
-//!   batch, tick, hand_over ─▶ under way, in order ─▶ take: the answer to the oldest
-//!                                  │ the process ended, overdue, nonsense
+//!   batch, tick, hand_over ─▶ in flight, in order ─▶ take: the answer to the oldest
+//!                                  │ the process ended, overdue, invalid answer
 //!                                  └──────────────▶ take: lost, every one of them
 //! ```
 //!
-//! Invariant: every order that was posted yields exactly one [`Answer`], with its own ticket, in the order of posting; and after
-//! the first lost one no other outcome comes.
+//! Invariant: every posted order yields exactly one [`Answer`], with its own ticket, in the order
+//! of posting. After the first lost order, all others are lost, too.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,15 +29,16 @@ use crate::batch::{Claim, ENTRY_BYTES};
 use crate::text::{cut, text};
 use crate::{Fault, Hook, JudgeError, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
 
-/// Names one order of a channel.
+/// Identifies one order of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(u64);
 
-/// A policy's place in a policy process. Dropping it gives the place up: what was ordered before is done first.
+/// A policy's place in a policy process. Dropping it gives the place up, after all earlier orders
+/// are done.
 #[derive(Debug)]
 pub struct Seat {
     pub(super) id: SeatId,
-    /// How many there are in the process.
+    /// The number of seats in the process.
     pub(super) taken: Arc<AtomicUsize>,
     pub(super) leave: mpsc::Sender<SeatId>,
 }
@@ -52,29 +53,30 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
-        // Without a channel there is nobody to be told.
+        // Without a channel there is no receiver.
         let _no_channel = self.leave.send(self.id);
     }
 }
 
-/// What came of an order.
+/// The result of an order.
 #[derive(Debug)]
 pub struct Answer {
-    /// Which order.
+    /// The order's ticket.
     pub ticket: Ticket,
-    /// The seat that it was for.
+    /// The order's seat.
     pub seat: SeatId,
     /// See [`Outcome`].
     pub outcome: Outcome,
-    /// How long the process had it to itself, by the daemon's clock: from the answer before it, or its own posting, to this one.
+    /// The time for which the process worked on this order alone, by the daemon's clock: from the
+    /// previous answer, or the order's posting, to this answer.
     pub cost_ns: u64,
-    /// The lines that the seat has logged since its last answer, and how many more were dropped.
+    /// The seat's log lines since its last answer, and the number of dropped ones.
     pub log: (Vec<LogLine>, u64),
-    /// What the seat's metrics have gone on since its last answer.
+    /// The changes of the seat's metrics since its last answer.
     pub metrics: Vec<MetricChange>,
 }
 
-/// How an order came out.
+/// The outcome of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The verdicts, in the order of the pushes.
@@ -89,10 +91,10 @@ pub enum Outcome {
     Lost(String),
 }
 
-/// Why nothing was posted.
+/// Reasons for not posting an order.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
-    /// As many orders are under way as there may be.
+    /// The maximum number of orders is in flight.
     #[error(
         "the tenant's policy process is {} orders behind",
         limits::APART_ORDERS
@@ -101,16 +103,16 @@ pub enum PostError {
     /// The process is gone.
     #[error("{0}")]
     Ended(String),
-    /// The daemon asked wrongly.
+    /// The daemon broke this API's rules.
     #[error(transparent)]
     Misuse(#[from] Misuse),
 }
 
-/// An order under way.
+/// An order in flight.
 struct Pending {
     ticket: Ticket,
     seat: SeatId,
-    /// Where its views lie.
+    /// Offset of its views.
     views: Option<u64>,
     kind: Kind,
     posted_ns: u64,
@@ -128,7 +130,7 @@ enum Kind {
     HandOver,
 }
 
-/// A runtime's end of the line to a policy process. Dropping it doesn't end the process.
+/// A runtime's end of the connection to a policy process. Dropping it doesn't end the process.
 pub struct Channel {
     end: DaemonEnd,
     /// Readable once the process has ended.
@@ -136,16 +138,16 @@ pub struct Channel {
     watched_by: Option<Arc<OwnedFd>>,
     pending: VecDeque<Pending>,
     next_ticket: u64,
-    /// Since when the oldest order has had the process to itself.
+    /// The time since which the process has worked on the oldest order.
     head_since_ns: u64,
     /// Seats that were given up.
     leaving: mpsc::Receiver<SeatId>,
-    /// The one that the ring had no room for.
+    /// The one for which the ring had no room.
     unsaid: Option<SeatId>,
     unrung: bool,
     /// Answers are copied here.
     copied: Vec<u8>,
-    /// The process has ended by itself; what it answered before counts still.
+    /// The process has ended by itself; its earlier answers are still valid.
     died: bool,
     ended: Option<String>,
 }
@@ -159,18 +161,18 @@ impl std::fmt::Debug for Channel {
     }
 }
 
-/// What an order is given besides its content.
+/// An order's parameters besides its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'s> {
-    /// Whom it is for.
+    /// The order's seat.
     pub seat: &'s Seat,
     /// Now, by the monotonic clock.
     pub now_ns: u64,
     /// The clock that the policy reads.
     pub time_ms: u64,
-    /// How long the process may take, once it is the order's turn; [`limits::APART_MARGIN`] is added.
+    /// The process's time limit once it is the order's turn; [`limits::APART_MARGIN`] is added.
     pub budget_ns: u64,
-    /// Fuel for judging one call, from now on; 0: what the seat has.
+    /// Fuel for judging one call, from now on; 0 keeps the seat's value.
     pub fuel_per_call: u64,
 }
 
@@ -196,10 +198,11 @@ impl Channel {
         }
     }
 
-    /// Has `epoll` report an answer, and the process's end, as an event that carries `token`; another one that did no longer does.
+    /// Makes `epoll` report answers, and the process's end, as an event with `token`; it replaces
+    /// an earlier registration.
     ///
     /// # Errors
-    /// What epoll_ctl says: out of memory, or too many watches.
+    /// The error of epoll_ctl: out of memory, or too many watches.
     pub fn watch(&mut self, epoll: &Arc<OwnedFd>, token: u64) -> rustix::io::Result<()> {
         self.end.doorbell.watch(epoll, token)?;
         self.unwatch();
@@ -209,8 +212,9 @@ impl Channel {
         Ok(())
     }
 
-    /// Begins an order to judge up to `count` calls at a seat of `policy`, with views of up to `bytes` together, each rounded up
-    /// to a multiple of 8. Nothing is under way before [`Judgement::post`].
+    /// Begins an order to judge up to `count` calls at a seat of `policy`, with views of up to
+    /// `bytes` together, each rounded up to a multiple of 8. Nothing is sent before
+    /// [`Judgement::post`].
     ///
     /// # Errors
     /// See [`PostError`].
@@ -258,8 +262,8 @@ impl Channel {
         self.post(order, Task::Tick, Kind::Tick, None)
     }
 
-    /// Orders that `heir` goes on from the state of the order's seat, which has the format `version`. What is ordered of the
-    /// heir afterwards, it does with that state.
+    /// Orders `heir` to continue from the state of the order's seat, which has the format
+    /// `version`. The heir uses that state for all later orders.
     ///
     /// # Errors
     /// See [`PostError`].
@@ -275,8 +279,8 @@ impl Channel {
         self.post(order, task, Kind::HandOver, None)
     }
 
-    /// Tells the process of what was posted and which seats were given up, if it sleeps. To be called after posting, once for
-    /// several.
+    /// Wakes the process for posted orders and seats given up, if it sleeps. Call it after posting,
+    /// once for several orders.
     #[inline]
     pub fn flush(&mut self) {
         self.say_leaving();
@@ -300,19 +304,19 @@ impl Channel {
         Some(self.answered(lost, Outcome::Lost(why), now_ns))
     }
 
-    /// Whether an answer waits, or the process's end: one load, for spinning.
+    /// Whether an answer waits, or the process has ended: one load, for spinning.
     #[inline]
     pub fn has_news(&mut self) -> bool {
         self.died || self.ended.is_some() || !matches!(self.end.submissions.is_empty(), Ok(true))
     }
 
-    /// Looks whether the process has ended by itself.
+    /// Checks whether the process has ended by itself.
     pub fn look_after(&mut self) {
         let mut fds = [PollFd::new(&self.process, PollFlags::IN)];
         self.died |= poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
     }
 
-    /// Kills the process if it is behind with the oldest order. Whether it was.
+    /// Kills the process if the oldest order is overdue, and returns whether it was.
     pub fn expire(&mut self, now_ns: u64) -> bool {
         let overdue = self.ended.is_none() && self.next_due_ns().is_some_and(|due| due <= now_ns);
         if overdue {
@@ -324,14 +328,15 @@ impl Channel {
         overdue
     }
 
-    /// When [`expire`](Self::expire) has something to do, if no answer comes.
+    /// The time at which [`expire`](Self::expire) has something to do, if no answer comes.
     pub fn next_due_ns(&self) -> Option<u64> {
         let oldest = self.pending.front()?;
         let margin = limits::APART_MARGIN.as_nanos() as u64;
         Some(self.head_since_ns + oldest.budget_ns + margin)
     }
 
-    /// Says that the runtime is going to sleep: `false`, if there is an answer. See [`tollgate_shm_abi::ring::Consumer`].
+    /// Announces that the runtime is going to sleep; returns `false` if there is an answer. See
+    /// [`tollgate_shm_abi::ring::Consumer`].
     pub fn announce_sleep(&mut self) -> bool {
         !self.died && self.ended.is_none() && self.end.submissions.announce_sleep()
     }
@@ -341,17 +346,17 @@ impl Channel {
         self.end.submissions.cancel_sleep();
     }
 
-    /// Why nothing can be posted any more, once the process has ended.
+    /// The reason for refusing new orders, once the process has ended.
     pub fn has_ended(&self) -> Option<&str> {
         self.ended.as_deref()
     }
 
-    /// Orders under way.
+    /// The number of orders in flight.
     pub fn under_way(&self) -> usize {
         self.pending.len()
     }
 
-    /// The process is of no use any more.
+    /// Gives the process up.
     #[cold]
     pub fn end(&mut self, why: String) {
         // Fails only if it is gone.
@@ -391,7 +396,7 @@ impl Channel {
         };
         match self.end.completions.push(&entry.to_entry()) {
             Ok(()) => {}
-            // Only seats that were given up can be so many.
+            // Only seats that were given up can fill the ring.
             Err(PushError::Full) => return Err(PostError::Busy),
             Err(PushError::Misbehaved(how)) => {
                 self.end(format!("it was killed: {how}"));
@@ -424,7 +429,7 @@ impl Channel {
                 fuel_per_call: 0,
                 task: Task::Leave,
             };
-            // A full ring takes it later; one that is broken is noticed by whoever posts.
+            // A full ring takes it later; the next post notices a broken ring.
             if self.end.completions.push(&entry.to_entry()).is_err() {
                 self.unsaid = Some(seat);
                 return;
@@ -484,7 +489,7 @@ impl Channel {
     }
 }
 
-/// What the copied bytes of an answer say; the error is what they can't.
+/// Parses the copied bytes of an answer; the error names the invalid part.
 fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String> {
     let reason = || cut(&text(said, limits::CONFIG_ERROR_BYTES));
     match (result, kind) {
@@ -511,7 +516,8 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
                     method: methods[index].into(),
                     index,
                 };
-                // Whatever a guest may not say was stopped in the process: if it comes through, the process lies.
+                // The process has already stopped invalid claims of guests: one that arrives here
+                // is the process's lie.
                 claim
                     .read(|_| Ok(()))
                     .map_err(|fault: Fault| fault.to_string())
@@ -524,7 +530,8 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
 impl Channel {
     fn unwatch(&mut self) {
         if let Some(epoll) = self.watched_by.take() {
-            // The control plane holds the process, too; closing this descriptor alone would leave the watch.
+            // The control plane holds the process, too; closing only this descriptor would leave
+            // the watch.
             let _gone = epoll::delete(&*epoll, self.process.as_fd());
         }
     }
@@ -536,16 +543,16 @@ impl Drop for Channel {
     }
 }
 
-/// Calls on their way into one order. Dropping it forgets them.
+/// Calls of an order that isn't posted yet. Dropping it discards them.
 #[derive(Debug)]
 pub struct Judgement<'c> {
     channel: &'c mut Channel,
-    /// Until it is posted: where the views are written.
+    /// The block for the views, until the order is posted.
     block: Option<Block>,
     order: Order<'c>,
     policy: &'c Policy,
     hook: Hook,
-    /// Calls there is room for.
+    /// Maximum number of calls.
     room: usize,
     count: usize,
     methods: [u8; limits::APART_CALLS],
@@ -567,7 +574,7 @@ impl Judgement<'_> {
     /// Adds a call; arguments as for [`crate::Batch::push`]. The view is written once, into memory that the process can only read.
     ///
     /// # Errors
-    /// The writer failed, or the call doesn't fit. The order is as before, and can go on.
+    /// The writer failed, or the call doesn't fit. The order is unchanged and usable.
     pub fn push<E>(
         &mut self,
         method: u32,
@@ -617,7 +624,7 @@ impl Judgement<'_> {
         }
     }
 
-    /// Puts the order under way.
+    /// Sends the order.
     ///
     /// # Errors
     /// See [`PostError`].

@@ -1,14 +1,14 @@
-//! What a policy process may do once it is confined: compute, get private memory up to its limit, be woken, ring its doorbell, and
-//! read and write the one socket it has. Any other system call kills it, also through a descriptor that it shouldn't have
-//! inherited, whose number no rule names.
+//! Permissions of a confined policy process: compute, get private memory up to its limit, be woken,
+//! ring its doorbell, and read and write its one socket. Any other system call kills it, also one
+//! on an inherited descriptor, because no rule names its number.
 //!
-//! Unlike a compile worker it may make its own memory executable: it exists to run code. That gives nothing away, since whoever can call
-//! `mprotect` runs code of their own already. `memfd_create` fails instead of killing: the engine asks for one to begin instances
-//! from, and does without.
+//! Unlike a compile worker, it may make its own memory executable, because it exists to run code.
+//! This gives nothing away: code that can call `mprotect` already runs. `memfd_create` fails
+//! instead of killing: the engine asks for one to begin instances from, and works without it.
 //!
-//! The limit is on writable private memory (`RLIMIT_DATA`), because every instance reserves gigabytes of addresses. Memory
-//! that was made executable after it was written escapes it, and so the daemon looks at the process's resident size, too
-//! ([`super::Process::resident_bytes`]).
+//! The limit is on writable private memory (`RLIMIT_DATA`), because every instance reserves
+//! gigabytes of addresses. It doesn't count memory that was made executable after it was written,
+//! so the daemon checks the process's resident size, too ([`super::Process::resident_bytes`]).
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -20,14 +20,14 @@ use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, Target
 use crate::confinement::{self, Calls, limit_resources};
 use crate::limits;
 
-/// What a policy process may use.
+/// The limits of a policy process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessLimits {
     /// Bytes of writable memory.
     pub memory_bytes: u64,
 }
 
-/// The descriptors that a confined process keeps, by number; and 0, 1 and 2.
+/// The descriptors that a confined process keeps, by number; it also keeps 0, 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doors {
     /// Written to wake the daemon.
@@ -36,7 +36,7 @@ pub struct Doors {
     pub wake: RawFd,
 }
 
-/// System calls that are allowed whatever their arguments.
+/// System calls allowed with any arguments.
 pub const ALLOWED: &[c_long] = &[
     libc::SYS_brk,
     libc::SYS_munmap,
@@ -56,7 +56,7 @@ pub const ALLOWED: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// System calls that are allowed with some arguments only, or fail instead of killing.
+/// System calls allowed with some arguments only, or failing instead of killing.
 pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -68,10 +68,11 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
     libc::SYS_memfd_create,
 ];
 
-/// Takes from this process, all its threads included, what running policies doesn't need.
+/// Drops all rights of this process, including all its threads, except those that running policies
+/// needs.
 ///
 /// # Errors
-/// Says which step the kernel refused. The process must end then.
+/// States the step that the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), String> {
     confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
@@ -87,7 +88,7 @@ pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), 
     Ok(())
 }
 
-/// Of two filters the one that forbids more wins.
+/// Of two filters the more restrictive one wins.
 fn without_memfds() -> Result<BpfProgram, BackendError> {
     let rules = BTreeMap::from([(libc::SYS_memfd_create, Vec::new())]);
     let fails = SeccompAction::Errno(libc::ENOSYS.cast_unsigned());
@@ -96,7 +97,7 @@ fn without_memfds() -> Result<BpfProgram, BackendError> {
 }
 
 fn filter(doors: Doors) -> Result<BpfProgram, BackendError> {
-    // The other filter has answered the last one.
+    // The other filter decides on `memfd_create`.
     let mut calls = Calls::new(&[ALLOWED, &[libc::SYS_memfd_create]].concat())?;
     for fd in [0, 1, 2, doors.doorbell] {
         calls.allow_for(libc::SYS_write, fd)?;

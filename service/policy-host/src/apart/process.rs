@@ -1,7 +1,9 @@
-//! A policy process as the control plane holds it: starts it, gives policies their seats in it, looks at what it uses, ends it.
+//! The control plane's end of a policy process: starts it, creates seats for policies in it, reads
+//! its resource use, ends it.
 //!
-//! What is here blocks (a seat's set-up takes up to its budget), except [`Process::start`], which takes as long as a fork. It is to be
-//! called by a thread that lives as long as the process shall: the kernel ends the process with that thread.
+//! Functions here block (a seat's set-up takes up to its budget), except [`Process::start`], which
+//! takes as long as a fork. Call it from a thread that lives as long as the process shall: the
+//! kernel ends the process with that thread.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};
@@ -26,14 +28,15 @@ use crate::apart::wire::{SeatId, SeatReply, SeatRequest, receive, send};
 use crate::text::cut;
 use crate::{Capabilities, ChildUser, LoadError, Policy, TenantLimits, limits};
 
-/// How a policy process is started.
+/// The settings for starting a policy process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessConfig {
-    /// Bytes of writable memory. Default 256 MiB: what all instances of a tenant have together.
+    /// Bytes of writable memory. Default 256 MiB, for all instances of a tenant together.
     pub memory_bytes: u64,
-    /// How long it looks for orders before it sleeps. Default 50 us. Longer answers sooner and burns more.
+    /// How long it polls for orders before it sleeps. Default 50 us. A longer time gives faster
+    /// answers and burns more CPU time.
     pub spin: Duration,
-    /// What it becomes if the daemon is root.
+    /// Its user if the daemon is root.
     pub user: ChildUser,
     /// The program that becomes a policy process if its first argument is [`ARGUMENT`]. Default: the running one.
     pub program: PathBuf,
@@ -45,53 +48,54 @@ impl Default for ProcessConfig {
             memory_bytes: limits::APART_MEMORY_BYTES,
             spin: Duration::from_micros(50),
             user: ChildUser::default(),
-            // The file that is being executed, even if another one has its name by now.
+            // The running executable, even if another file has its name by now.
             program: PathBuf::from("/proc/self/exe"),
         }
     }
 }
 
-/// A policy's way into a seat.
+/// The inputs for creating a seat.
 #[derive(Clone, Copy, Debug)]
 pub struct Seating<'a> {
-    /// Which policy.
+    /// The policy.
     pub policy: &'a Policy,
-    /// What its instance may use.
+    /// Its instance's limits.
     pub limits: &'a TenantLimits,
     /// Its configuration.
     pub config: Option<&'a [u8]>,
-    /// What it may do.
+    /// Its rights.
     pub granted: Capabilities,
-    /// Instances in this process that name the same share their state.
+    /// Instances in this process with the same name share their state.
     pub state: &'a str,
-    /// Whether each call gets an instance of its own.
+    /// Whether each call gets a new instance.
     pub fresh: bool,
 }
 
-/// Why a policy has no seat.
+/// Reasons for not creating a seat.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SeatError {
     /// The policy's or its configuration's fault, in the words of a [`LoadError`].
     #[error("{0}")]
     Refused(String),
-    /// As many seats as there may be.
+    /// The maximum number of seats is reached.
     #[error("the tenant's policy process has {0} instances, which is the limit")]
     Full(usize),
-    /// The process died, or never was what it should be.
+    /// The process died, or isn't a policy process.
     #[error("the tenant's policy process is of no use: {0}")]
     Process(String),
 }
 
-/// A process that runs one tenant's policies; killed, and reaped, at the latest when this is dropped.
+/// A process that runs one tenant's policies; it is killed and reaped at the latest when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Process {
     child: Mutex<Child>,
     pid: i32,
     socket: Mutex<Socket>,
     words: File,
-    /// Seats that there are.
+    /// The number of seats.
     taken: Arc<AtomicUsize>,
-    /// Tells the channel of those that are given up.
+    /// Tells the channel which seats are given up.
     leave: mpsc::Sender<SeatId>,
 }
 
@@ -103,7 +107,7 @@ struct Socket {
 }
 
 impl Process {
-    /// Starts one, with the channel that the runtime gets.
+    /// Starts one; also returns the channel for the runtime.
     ///
     /// # Errors
     /// If the machine is short of processes, memory or descriptors.
@@ -127,7 +131,7 @@ impl Process {
             .spawn()?;
         let pid = Pid::from_child(&child);
         let (leave, leaving) = mpsc::channel();
-        // Whatever fails from here on, dropping this kills it.
+        // If a later step fails, dropping this kills the process.
         let process = Process {
             child: Mutex::new(child),
             pid: pid.as_raw_nonzero().get(),
@@ -150,13 +154,14 @@ impl Process {
         self.pid
     }
 
-    /// Has the process load a policy and make an instance. Runs the guest's set-up, there.
+    /// Makes the process load a policy and create an instance. Runs the guest's set-up in the
+    /// process.
     ///
     /// # Errors
     /// See [`SeatError`]. After [`SeatError::Process`] the process has been killed.
     pub fn seat(&self, seating: &Seating<'_>) -> Result<Seat, SeatError> {
         let mut socket = lock(&self.socket);
-        // Only this function adds to them, one at a time.
+        // Only this function increases it, one call at a time.
         let taken = self.taken.load(Ordering::Relaxed);
         if taken >= limits::APART_SEATS {
             return Err(SeatError::Full(taken));
@@ -185,7 +190,7 @@ impl Process {
         }
     }
 
-    /// Seats that there are.
+    /// The number of seats.
     pub fn seats(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
@@ -210,7 +215,7 @@ impl Process {
         lock(&self.child).try_wait().ok().flatten()
     }
 
-    /// What it said about its end, cut.
+    /// Its last words about its end, cut.
     pub fn last_words(&self) -> String {
         let mut words = Vec::new();
         let mut file = &self.words;
@@ -224,7 +229,7 @@ impl Process {
         }
     }
 
-    /// Bytes of memory that it keeps resident, as the kernel counts them; `None` once it is gone.
+    /// Its resident memory in bytes, as the kernel counts it; `None` once it is gone.
     pub fn resident_bytes(&self) -> Option<u64> {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid)).ok()?;
         let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
@@ -275,7 +280,8 @@ impl Socket {
     }
 }
 
-/// A stream that is of no use after `end`, however little at a time the other side reads or writes until then.
+/// A stream with a deadline: unusable after `end`, even if the peer reads or writes slowly until
+/// then.
 struct Timed<'s> {
     stream: &'s UnixStream,
     end: Instant,
@@ -295,7 +301,7 @@ fn late() -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 
-/// What the kernel calls it when the time has passed.
+/// The kernel's error for a passed deadline.
 fn of_kernel(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => late(),
@@ -351,7 +357,7 @@ mod tests {
         });
         let end = Instant::now() + Duration::from_millis(50);
         let mut stream = Timed { stream: &ours, end };
-        // At that pace it would take a minute.
+        // At that rate it would take a minute.
         let error = stream.read_exact(&mut [0; 12_000]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
         assert!(end.elapsed() < Duration::from_secs(20));

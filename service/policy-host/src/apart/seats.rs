@@ -1,11 +1,12 @@
-//! The policy process itself: two threads, and seats between them.
+//! The policy process itself: two threads, and the seats that pass between them.
 //!
 //! ```text
 //!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ judge thread:  order ─▶ seat ─▶ answer
 //! ```
 //!
-//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so no order names a seat that isn't there. The
-//! daemon is trusted here; what it gets wrong ends the process, which it notices.
+//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so every
+//! order's seat is there. The process trusts the daemon. Invalid input from the daemon ends the
+//! process, and the daemon notices the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -34,10 +35,11 @@ use crate::{
     MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
 };
 
-/// The first argument of a process that is to run a tenant's policies.
+/// The first argument of a process that runs a tenant's policies.
 pub const ARGUMENT: &str = "policy-process";
 
-/// What a process does whose first argument was [`ARGUMENT`]: `arguments` are those after it.
+/// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
+/// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
@@ -49,8 +51,9 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
-    // Should the machine run out of memory, this goes first. Where that can't be said, the kernel's own choice stands. Said before it is
-    // another user that nobody may look into, since its files in /proc are root's then.
+    // If the machine runs out of memory, this process is killed first. Where this can't be set, the
+    // kernel's own choice stands. It is set before the change of user and the ban on inspection,
+    // because afterwards root owns its files in /proc.
     let _unsaid = std::fs::write("/proc/self/oom_score_adj", "1000");
     let [parent, memory_bytes, spin_us, user, group] = worker::numbers(
         arguments,
@@ -74,13 +77,14 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     };
     let end = AppEnd::attach(&limits::apart_shape(), fds).map_err(|error| error.to_string())?;
     let judge = Judge::new(end, Duration::from_micros(spin_us));
-    // The first look at the clock asks the kernel where the clock is, and later that would kill.
+    // The first read of the clock asks the kernel where the clock is; later this would kill the
+    // process.
     let _the_time = now_ns();
     let host = Host::for_process()?;
     let (seats, seated) = mpsc::channel();
     let (confined, go) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel::<()>();
-    // Made before the door closes behind which no thread is made.
+    // Created before the filter, which forbids new threads.
     let set_up = move || {
         if begun.send(()).is_ok() && go.recv().is_ok() {
             let ended = Setting {
@@ -94,21 +98,21 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
                 eprintln!("set-up: {error}");
             }
         }
-        // The daemon is gone, or this process isn't what it should be.
+        // The daemon is gone, or this process is invalid.
         std::process::exit(0);
     };
     let spawned = std::thread::Builder::new()
         .name("set-up".to_owned())
         .spawn(set_up);
     spawned.map_err(|error| format!("no thread: {error}"))?;
-    // What a thread does as it begins isn't allowed any more later.
+    // A thread's first system calls are forbidden later.
     has_begun.recv().map_err(|error| error.to_string())?;
     confine(parent, &ProcessLimits { memory_bytes }, doors)?;
     confined.send(()).map_err(|error| error.to_string())?;
     judge.run(&seated)
 }
 
-/// Descriptor 0, which is a socket to the daemon: no other number would pass the filter.
+/// Descriptor 0, which is a socket to the daemon: the filter allows no other number.
 #[derive(Debug)]
 struct Socket(io::Stdin);
 
@@ -151,22 +155,22 @@ fn receive_fds(socket: &Socket) -> io::Result<SessionFds> {
 
 // ---- set-up ----
 
-/// What is in a seat.
+/// The content of a seat.
 struct Seated {
     policy: Policy,
     state: SharedState,
     request: SeatRequest,
     config: Option<Vec<u8>>,
-    /// None: each call gets an instance of its own.
+    /// None: each call gets a new instance.
     instance: Option<Instance>,
-    /// What instances of single calls have counted together.
+    /// The sum of the metrics of single calls' instances.
     gone: Metrics,
-    /// What the daemon knows of.
+    /// The metrics that the daemon knows.
     told: Metrics,
 }
 
 impl Seated {
-    /// What metrics have gone on since this was asked last.
+    /// The changes of metrics since the last call.
     fn metric_changes(&mut self) -> Vec<MetricChange> {
         let now = match &self.instance {
             Some(instance) => instance.metrics(),
@@ -214,7 +218,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Until the daemon closes the socket.
+    /// Runs until the daemon closes the socket.
     fn run(mut self) -> io::Result<()> {
         send(&mut self.socket, &SeatReply::Ready, &[])?;
         loop {
@@ -276,11 +280,11 @@ struct Judge {
     end: AppEnd,
     patience: Patience,
     seats: HashMap<SeatId, Box<Seated>>,
-    /// Answers whose parts the daemon may still read: their tickets, and where they lie.
+    /// Answers whose parts the daemon may still read: their tickets and offsets.
     read_still: VecDeque<(u64, u64)>,
 }
 
-/// What came of an order.
+/// The result of an order.
 struct Done {
     result: Result8,
     fuel: u64,
@@ -436,15 +440,15 @@ impl Judge {
     }
 }
 
-/// Who failed.
+/// The cause of a failure.
 enum Failed {
     Seat(Fault),
     Heir(Fault),
-    /// The daemon asked for nonsense.
+    /// The daemon sent an invalid order.
     Daemon(String),
 }
 
-/// What came of it, and the fuel that it took.
+/// The result, and the fuel used.
 type Ended = (Result<Writer, Failed>, u64);
 
 fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
@@ -457,12 +461,12 @@ fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
     (ended, instance.fuel_used())
 }
 
-/// Gives the heir what the seat holds; the fuel is that of both.
+/// Gives the heir the seat's state; the fuel is that of both.
 fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> Ended {
     let nothing = || Ok(Writer::new(0));
     let heir = heir.and_then(|heir| heir.instance.as_mut());
     let (Some(instance), Some(heir)) = (&mut seated.instance, heir) else {
-        // Nothing is kept: the heir begins anew.
+        // Nothing is kept: the heir starts with an empty state.
         return (nothing(), 0);
     };
     let saved = instance.save();
@@ -491,7 +495,7 @@ struct Judging<'a> {
 }
 
 impl Judging<'_> {
-    /// `fresh` is the last instance that was made for a call.
+    /// `fresh` is the last instance that was created for a call.
     fn judge(
         &mut self,
         seated: &mut Seated,
@@ -507,7 +511,7 @@ impl Judging<'_> {
                 Failed::Seat(Fault::Trap(error.to_string()))
             })?;
             self.fuel += instance.fuel_used();
-            // Those before it are gone: what they logged goes with the next.
+            // Earlier instances are gone: their log lines move to the next one.
             if let Some(before) = fresh.as_mut() {
                 instance.inherit_log(before);
                 seated.gone.absorb(before.metrics());

@@ -8,18 +8,21 @@
 //!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | metrics 4
 //!            | zero                                                                                                   64 bytes
 //!   its part of the process's heap, `len` bytes:
-//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | what they name
+//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | their bytes
 //!     failed                 the reason, UTF-8
 //!     then the log:          log_lines x (level 4 | len 4 | text)
-//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), what has changed since the seat's last answer
+//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), changes since the seat's last answer
 //! ```
 //!
-//! Little-endian, like everything else. The daemon's side of it is trusted by the process; the process's side is checked here, after it
-//! was copied out. Verdicts are kept in the guests' own form, so that one reader checks both.
+//! Little-endian, like everything else. The process trusts the daemon's side. The daemon copies out
+//! the process's side and checks it here. Verdicts keep the guests' own form, so one reader checks
+//! both.
 //!
-//! `fuel` is what each call's judgement may use; 0: what the seat was made with. `taken` is the first ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
+//! `fuel` is the budget of each call's judgement; 0 means the seat's own. `taken` is the first
+//! ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
-//! Set-up travels over a socket: a header in JSON with its length before it, then the parts that it announces.
+//! Set-up travels over a socket: a length, a header in JSON of that length, then the parts that the
+//! header announces.
 
 use std::io::{self, Read, Write};
 
@@ -33,14 +36,14 @@ use crate::{
     limits,
 };
 
-/// An instance's place in a policy process; the daemon numbers them, and never uses a number twice.
+/// An instance's place in a policy process. The daemon numbers them, and never reuses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SeatId(pub(super) u32);
 
-/// What the daemon wants done.
+/// The daemon's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Judge `count` calls, whose views are in the daemon's heap at `offset`.
+    /// Judge `count` calls; their views are in the daemon's heap at `offset`.
     Judge {
         hook: Hook,
         count: u16,
@@ -107,7 +110,7 @@ impl OrderEntry {
         entry
     }
 
-    /// `None`: no order has that kind.
+    /// `None`: unknown kind of order.
     pub(super) fn of_entry(entry: &Entry) -> Option<OrderEntry> {
         let task = match entry[0] {
             JUDGE => Task::Judge {
@@ -138,11 +141,11 @@ impl OrderEntry {
     }
 }
 
-/// How an order came out, as the first byte of an answer says.
+/// An order's outcome, as the first byte of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Result8 {
     Done,
-    /// The seat failed, or of a hand-over the one that saves; it is dead.
+    /// The seat failed (of a hand-over the one that saves) and is dead.
     Failed,
     /// Of a hand-over the heir failed, and is dead.
     HeirFailed,
@@ -181,7 +184,7 @@ impl AnswerEntry {
         entry
     }
 
-    /// What the process alleges; the error says what can't be.
+    /// The process's claim; the error names the invalid part.
     pub(super) fn of_entry(entry: &Entry) -> Result<AnswerEntry, String> {
         let result = match entry[0] {
             1 => Result8::Done,
@@ -234,7 +237,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 
 // ---- the views of a judgement ----
 
-/// Bytes of what precedes the views, per call.
+/// Bytes before the views, per call.
 pub(super) const VIEW_HEAD_BYTES: usize = 16;
 
 /// Where the views of a batch begin.
@@ -242,7 +245,7 @@ pub(super) const fn views_at(room: usize) -> usize {
     room * VIEW_HEAD_BYTES
 }
 
-/// Notes a view.
+/// Records a view.
 pub(super) fn put_view(block: &mut [u8], index: usize, method: u32, at: usize, len: usize) {
     let head = &mut block[index * VIEW_HEAD_BYTES..][..VIEW_HEAD_BYTES];
     for (bytes, word) in head
@@ -266,7 +269,7 @@ pub(super) fn view(block: &[u8], index: usize) -> Option<(u32, &[u8])> {
 
 // ---- verdicts and logs ----
 
-/// An answer's part, as it is put together.
+/// An answer's part, under construction.
 pub(super) struct Writer(pub(super) Vec<u8>);
 
 impl Writer {
@@ -275,14 +278,14 @@ impl Writer {
         Writer(vec![0; count * ENTRY_BYTES])
     }
 
-    /// Adds bytes; returns where they begin.
+    /// Adds bytes; returns their offset.
     pub(super) fn put(&mut self, bytes: &[u8]) -> u32 {
         let at = self.0.len() as u32;
         self.0.extend_from_slice(bytes);
         at
     }
 
-    /// Notes the verdict about one call.
+    /// Records the verdict about one call.
     pub(super) fn verdict(&mut self, index: usize, verdict: &Verdict) {
         let words = match verdict {
             Verdict::Allow => [1, 0, 0, 0],
@@ -301,7 +304,7 @@ impl Writer {
         }
     }
 
-    /// The list that a guest would have written.
+    /// The effect list in a guest's format.
     fn effects(&mut self, effects: &Effects) -> Vec<u8> {
         let mut list = Vec::new();
         for FieldChange { field, value } in &effects.fields {
@@ -353,7 +356,7 @@ impl Writer {
 pub(super) const METRIC_BYTES: usize = 16;
 
 impl Writer {
-    /// Adds what metrics have gone on.
+    /// Adds the changes of metrics.
     pub(super) fn metrics(&mut self, changes: &[MetricChange]) {
         for change in changes {
             let (kind, index, bucket, value) = match *change {
@@ -408,7 +411,7 @@ fn record(list: &mut Vec<u8>, kind: u32, field: u32, value: u64) {
     list.extend_from_slice(&value.to_le_bytes());
 }
 
-/// The log lines at the end of an answer, as far as they are whole.
+/// The log lines at the end of an answer, as far as they are complete.
 pub(super) fn read_log(mut log: &[u8], lines: u32) -> Vec<LogLine> {
     let mut read = Vec::new();
     for _ in 0..lines {
@@ -429,7 +432,7 @@ pub(super) fn read_log(mut log: &[u8], lines: u32) -> Vec<LogLine> {
 
 // ---- set-up ----
 
-/// A policy that is to have an instance.
+/// A request to create an instance of a policy.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SeatRequest {
@@ -438,7 +441,7 @@ pub(super) struct SeatRequest {
     pub(super) manifest_bytes: usize,
     /// None: it has no configuration.
     pub(super) config_bytes: Option<usize>,
-    /// Whether each call gets an instance of its own.
+    /// Whether each call gets a new instance.
     pub(super) fresh: bool,
     pub(super) granted: Vec<String>,
     /// Instances with the same name share their state.
@@ -450,7 +453,7 @@ pub(super) struct SeatRequest {
     pub(super) fuel_for_handover: u64,
 }
 
-/// What became of it.
+/// The result.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) enum SeatReply {

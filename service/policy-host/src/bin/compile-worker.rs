@@ -1,4 +1,5 @@
-//! A compile worker and a policy process outside of the daemon, for this crate's tests; and one that tries what they must not do.
+//! A compile worker and a policy process without the daemon, for this crate's tests; and a mode
+//! that tries forbidden operations.
 //!
 //! ```text
 //!   compile-worker compile-worker PARENT MEMORY CPU USER GROUP   the worker, as the daemon starts it

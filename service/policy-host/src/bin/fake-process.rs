@@ -1,11 +1,13 @@
-//! A policy process that has been taken over: it does what the daemon must survive. For this crate's tests, never installed.
+//! A policy process under an attacker's control: it does things that the daemon must survive. For
+//! this crate's tests, never installed.
 //!
 //! ```text
 //!   fake-process WHAT policy-process PARENT MEMORY SPIN USER GROUP
 //! ```
 //!
-//! It says that it is ready, gives every policy a seat without looking at it, and then answers each order as WHAT says. The bytes are
-//! written by hand: what it does isn't what the crate's own code would ever do.
+//! It reports that it is ready, gives every policy a seat without checking it, and then answers
+//! each order as WHAT says. The bytes are written by hand, because the crate's own code would never
+//! write them.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +25,7 @@ use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape};
 
 fn main() {
     let what = std::env::args().nth(1).unwrap_or_default();
-    // Whatever goes wrong here, the daemon sees a process that ended.
+    // After any failure here, the daemon sees a process that ended.
     let _ended = misbehave(&what);
 }
 
@@ -63,7 +65,7 @@ fn misbehave(what: &str) -> Result<(), Failed> {
     }
 }
 
-/// Which seat the next policy is said to have; the tests' first is 0.
+/// The seat that the process reports for the next policy; the tests' first is 0.
 fn what_seat() -> u32 {
     let wrong = std::env::args().nth(1).as_deref() == Some("seat-other");
     if wrong { 77 } else { 0 }
@@ -109,7 +111,7 @@ fn receive_fds(socket: &File) -> Result<SessionFds, Failed> {
     Ok(SessionFds::from_packet(fds)?)
 }
 
-/// An answer: kind, ticket, where its part begins, and how long it is.
+/// An answer: kind, ticket, and the offset and length of its part.
 fn entry(kind: u8, ticket: u64, offset: u64, len: u32) -> [u8; 64] {
     let mut entry = [0; 64];
     entry[0] = kind;
@@ -185,7 +187,7 @@ impl Fake {
         Ok(())
     }
 
-    /// Leaves these words as the verdict of every call.
+    /// Writes these words as the verdict of every call.
     fn fill(&mut self, count: u32, words: [u32; 4]) {
         for call in 0..count as usize {
             for (k, word) in words.into_iter().enumerate() {
@@ -195,7 +197,7 @@ impl Fake {
         }
     }
 
-    /// Writes the producer's word of the answers' ring, behind the back of the code that knows better.
+    /// Writes the producer index of the answers' ring, bypassing the ring's code and its checks.
     fn set_index(&mut self, index: u32) -> Result<(), Failed> {
         self.rings.write_all_at(&index.to_le_bytes(), 4096)?;
         self.end.doorbell.ring();

@@ -1,4 +1,5 @@
-//! How a person describes a foreign module, and how the description becomes the manifest that the module lacks.
+//! A foreign module's description by the user that pushes it, and its conversion to the missing
+//! manifest.
 
 use wasmparser::{ExternalKind, Payload};
 
@@ -6,10 +7,10 @@ use crate::foreign::{Abi, Body, Foreign};
 use crate::sections::{MANIFEST_SECTION, invalid, manifests, sections};
 use crate::{LoadError, Manifest};
 
-/// A description as a person gives it.
+/// A description by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
-    /// The interface; none: by what the module exports.
+    /// The interface; none: detected from the module's exports.
     pub abi: Option<Abi>,
     /// The policy's name.
     pub name: String,
@@ -17,32 +18,32 @@ pub struct Description {
     pub hooks: Vec<String>,
     /// `package.Service/Method`, `package.Service/*` or `*`; empty: `*`.
     pub methods: Vec<String>,
-    /// Dotted paths of the request's fields that a policy of OPA's is shown.
+    /// Dotted paths of the request's fields that an OPA policy is shown.
     pub fields: Vec<String>,
-    /// And of the reply's.
+    /// The same for the reply's fields.
     pub reply_fields: Vec<String>,
     /// Keys that it reads; `*`: all.
     pub metadata: Vec<String>,
-    /// And of the reply.
+    /// The same for the reply.
     pub reply_metadata: Vec<String>,
     /// Keys that it changes; `*`: all.
     pub metadata_changes: Vec<String>,
-    /// And of the reply.
+    /// The same for the reply.
     pub reply_metadata_changes: Vec<String>,
-    /// What it does with the request's bytes.
+    /// Its access to the request's bytes.
     pub body: Body,
-    /// And with the reply's.
+    /// Its access to the reply's bytes.
     pub reply_body: Body,
-    /// What it needs beside what follows from the rest: `clock`, `random`.
+    /// Further needs: `clock`, `random`.
     pub capabilities: Vec<String>,
     /// The root context's name, for filters that have several.
     pub root_id: Option<String>,
-    /// The decision that a policy of OPA's is asked for.
+    /// The decision that an OPA policy evaluates.
     pub entrypoint: Option<String>,
 }
 
 impl Description {
-    /// The manifest that describes the module so, as JSON.
+    /// The manifest for this description, as JSON.
     ///
     /// # Errors
     /// The module's interface isn't known, or the description breaks a manifest's rules.
@@ -96,7 +97,7 @@ impl Description {
 /// Appends a manifest to a module that has none.
 ///
 /// # Errors
-/// It has one.
+/// The module has a manifest.
 pub fn describe(wasm: &[u8], manifest: &str) -> Result<Vec<u8>, LoadError> {
     let there = manifests(wasm)?.len();
     if there > 0 {
@@ -122,11 +123,11 @@ fn leb128(out: &mut Vec<u8>, mut number: usize) {
     out.push(number as u8);
 }
 
-/// The interface that an undescribed module was made for, if its exports say so without doubt; `None` also for a module that has a
-/// manifest.
+/// The interface of an undescribed module, if its exports identify it without doubt; `None` also
+/// for a module that has a manifest.
 ///
 /// # Errors
-/// It is no module.
+/// The bytes aren't a module.
 pub fn detect(wasm: &[u8]) -> Result<Option<Abi>, LoadError> {
     if !manifests(wasm)?.is_empty() {
         return Ok(None);

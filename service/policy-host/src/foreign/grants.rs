@@ -1,12 +1,13 @@
-//! What a foreign module may see and do: the part of a manifest that its author couldn't write.
+//! The rights of a foreign module: the part of a manifest that its author couldn't write.
 //!
 //! ```json
 //!   { "abi": 1, "name": "auth", "hooks": ["request"], "methods": [{ "method": "*" }],
 //!     "foreign": { "abi": "proxy-wasm", "metadata": ["authorization"], "metadata_changes": ["x-user"], "body": "read" } }
 //! ```
 //!
-//! Invariant: all that is absent is refused. Without `metadata` a filter sees no metadata, without `body` no byte of the message.
-//! Reserved keys of the metadata are in no list, nor in what `*` stands for.
+//! Invariant: anything absent is refused. Without `metadata` a filter sees no metadata, without
+//! `body` no byte of the message. Reserved metadata keys are in no list, and `*` doesn't include
+//! them.
 
 use serde::{Deserialize, Serialize};
 use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;
@@ -14,19 +15,19 @@ use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::{Hook, limits};
 
-/// The interface that a foreign module was made for.
+/// The interface of a foreign module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Abi {
     /// Envoy's filters: proxy-wasm 0.2.0 and 0.2.1.
     #[serde(rename = "proxy-wasm")]
     ProxyWasm,
-    /// What `opa build -t wasm` writes: ABI 1.2 and later 1.x.
+    /// Modules from `opa build -t wasm`: ABI 1.2 and later 1.x.
     #[serde(rename = "opa")]
     Opa,
 }
 
 impl Abi {
-    /// As descriptions write it.
+    /// Its name in descriptions.
     pub fn name(self) -> &'static str {
         match self {
             Abi::ProxyWasm => "proxy-wasm",
@@ -41,16 +42,16 @@ impl std::fmt::Display for Abi {
     }
 }
 
-/// What a filter may do with a message's bytes.
+/// A filter's access to a message's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Body {
-    /// It doesn't see them.
+    /// No access.
     #[default]
     None,
-    /// It sees all of them.
+    /// It reads all of them.
     Read,
-    /// It sees and replaces them.
+    /// It reads and replaces them.
     Change,
 }
 
@@ -77,11 +78,11 @@ pub struct Foreign {
     pub(super) entrypoint: Option<String>,
 }
 
-/// What stands for every key in a list of them, but for the reserved ones.
+/// Stands for every key in a list of keys, except the reserved ones.
 pub const EVERY_KEY: &str = "*";
 
 impl Foreign {
-    /// Which interface it is.
+    /// Its interface.
     pub fn abi(&self) -> Abi {
         self.abi
     }
@@ -112,7 +113,7 @@ impl Foreign {
         }
     }
 
-    /// What it may do with the message's bytes at this hook.
+    /// Its access to the message's bytes at this hook.
     pub fn body(&self, hook: Hook) -> Body {
         match hook {
             Hook::Request => self.body,
@@ -125,7 +126,7 @@ impl Foreign {
         self.root_id.as_deref().unwrap_or_default()
     }
 
-    /// The decision that is asked for; none: the module's first.
+    /// The decision to evaluate; none: the module's first.
     pub(crate) fn entrypoint(&self) -> Option<&str> {
         self.entrypoint.as_deref()
     }
@@ -136,7 +137,7 @@ impl Foreign {
         body || !self.metadata_changes.is_empty() || !self.reply_metadata_changes.is_empty()
     }
 
-    /// The rest of a sentence that begins with "the manifest".
+    /// Checks the rules; the error is the rest of a sentence that begins with "the manifest".
     pub(crate) fn check(&self) -> Result<(), String> {
         let lists = [
             ("metadata", &self.metadata),
@@ -176,7 +177,7 @@ impl Foreign {
     }
 }
 
-/// Whether a list of keys has a key, or all of them.
+/// Whether a list of keys contains a key, or all of them.
 pub fn covers(keys: &[String], key: &str) -> bool {
     let mut keys = keys.iter();
     !is_reserved(key) && keys.any(|listed| listed == EVERY_KEY || listed == key)

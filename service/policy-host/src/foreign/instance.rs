@@ -1,4 +1,4 @@
-//! An instance of a foreign module, of whichever interface.
+//! An instance of a foreign module, for any of the interfaces.
 
 use std::time::Duration;
 
@@ -6,7 +6,8 @@ use crate::opa::Rego;
 use crate::proxy_wasm::Filter;
 use crate::{Fault, ForeignCall, ForeignVerdict, LogLine, MeasuredMetric, Policy};
 
-/// A foreign module with a memory of its own, ready to judge. May move between threads, but serves one at a time.
+/// A foreign module with its own memory, ready to judge. May move between threads, but serves one
+/// at a time.
 #[derive(Debug)]
 pub struct ForeignInstance(Kind);
 
@@ -25,10 +26,11 @@ impl ForeignInstance {
         ForeignInstance(Kind::Rego(Box::new(rego)))
     }
 
-    /// Asks for a verdict on one call.
+    /// Judges one call.
     ///
     /// # Errors
-    /// The module failed and is dead. Nothing but [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`] let a call pass.
+    /// The module failed and is dead. Only [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`]
+    /// let a call pass.
     pub fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
         match &mut self.0 {
             Kind::Filter(filter) => filter.judge(call),
@@ -44,7 +46,7 @@ impl ForeignInstance {
         }
     }
 
-    /// How often it wants to be ticked at the moment, if at all.
+    /// Its current tick period, if any.
     pub fn tick_period(&self) -> Option<Duration> {
         match &self.0 {
             Kind::Filter(filter) => filter.tick_period(),
@@ -52,7 +54,7 @@ impl ForeignInstance {
         }
     }
 
-    /// Runs what it does from time to time, with the fuel of one call; nothing if it has none.
+    /// Runs its tick, with the fuel of one call; does nothing if it has none.
     ///
     /// # Errors
     /// The module failed and is dead.
@@ -63,7 +65,7 @@ impl ForeignInstance {
         }
     }
 
-    /// The policy that this is an instance of.
+    /// The policy of this instance.
     pub fn policy(&self) -> &Policy {
         match &self.0 {
             Kind::Filter(filter) => filter.policy(),
@@ -71,7 +73,7 @@ impl ForeignInstance {
         }
     }
 
-    /// True after a fault: discard the instance, or replace it by a fresh one.
+    /// True after a fault: discard the instance, or replace it with a fresh one.
     pub fn is_dead(&self) -> bool {
         match &self.0 {
             Kind::Filter(filter) => filter.is_dead(),
@@ -79,7 +81,8 @@ impl ForeignInstance {
         }
     }
 
-    /// Units of fuel that the last judgement or tick used; before any, what the set-up used.
+    /// Units of fuel that the last judgement or tick used; before any, the units that the set-up
+    /// used.
     pub fn fuel_used(&self) -> u64 {
         match &self.0 {
             Kind::Filter(filter) => filter.fuel_used(),
@@ -87,7 +90,7 @@ impl ForeignInstance {
         }
     }
 
-    /// Changes what each call's judgement may use.
+    /// Changes the budget of each call's judgement.
     pub fn set_fuel_per_call(&mut self, fuel: u64) {
         match &mut self.0 {
             Kind::Filter(filter) => filter.set_fuel_per_call(fuel),
@@ -95,7 +98,7 @@ impl ForeignInstance {
         }
     }
 
-    /// Sets the clock that the module reads if it may, in milliseconds of Unix time; 0 before.
+    /// Sets the clock that the module reads, if granted, in milliseconds of Unix time; initially 0.
     pub fn set_time_ms(&mut self, now_ms: u64) {
         match &mut self.0 {
             Kind::Filter(filter) => filter.set_time_ms(now_ms),
@@ -103,7 +106,8 @@ impl ForeignInstance {
         }
     }
 
-    /// Takes the log lines since the last time, and how many more were dropped. Also works after a fault.
+    /// Takes the log lines since the last time, and the number of dropped ones. Also works after a
+    /// fault.
     pub fn take_log(&mut self) -> (Vec<LogLine>, u64) {
         match &mut self.0 {
             Kind::Filter(filter) => filter.take_log(),

@@ -1,4 +1,4 @@
-//! Modules that were made for another host: filters for Envoy (proxy-wasm), policies that OPA compiled.
+//! Modules for other hosts: filters for Envoy (proxy-wasm), policies compiled by OPA.
 //!
 //! ```text
 //!   module + description ──▶ Policy ──instantiate_foreign──▶ ForeignInstance ──judge(ForeignCall)──▶ ForeignVerdict
@@ -6,14 +6,19 @@
 //!                                                                 └─ Fault: the instance is dead
 //! ```
 //!
-//! Such a module runs unmodified and has no manifest. Whoever pushes it describes it, and the description is appended as the
-//! manifest that the module lacks ([`description`]): so names, versions, grants and the audit know no difference.
+//! Such a module runs unmodified and has no manifest. The user that pushes it describes it, and the
+//! description is appended as the missing manifest ([`description`]). So names, versions, grants
+//! and the audit treat it like any policy.
 //!
-//! Invariants: a module is shown what its description names and nothing else; what isn't in a [`ForeignCall`] can't be reached by any
-//! of its functions. Each call of a function of the host is paid with fuel before it is carried out. One call is judged at a time, in
-//! one budget for all callbacks that it takes. After a fault nothing is ever called on the instance again.
+//! Invariants:
 //!
-//! Absent: batches. These interfaces have none.
+//! - A module sees only what its description names, and its functions reach only what is in a
+//!   [`ForeignCall`].
+//! - Each call of a host function is paid with fuel before it is carried out.
+//! - One call is judged at a time, with one budget for all its callbacks.
+//! - After a fault, the instance is never called again.
+//!
+//! Absent: batches. These interfaces don't have them.
 
 mod description;
 mod grants;

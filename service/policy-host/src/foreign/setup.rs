@@ -1,11 +1,12 @@
-//! What the set-up of a foreign module's instance needs, whatever its interface.
+//! The inputs of a foreign instance's set-up, for any of the interfaces.
 
 use wasmtime::{Instance, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
 use crate::text::cut;
 use crate::{LoadError, Setup, TenantLimits, limits};
 
-/// What an instance may use, as the engine enforces it. A module that imports its memory has it in an instance of the host's.
+/// An instance's limits, as the engine enforces them. A module that imports its memory has it in an
+/// instance of the host.
 pub(crate) fn limiter(limits: &TenantLimits) -> StoreLimits {
     StoreLimitsBuilder::new()
         .memory_size(limits.memory_bytes)
@@ -28,7 +29,7 @@ pub(crate) fn configuration<'a>(setup: &Setup<'a>) -> Result<&'a [u8], LoadError
     Ok(config)
 }
 
-/// An export that a module may lack; one of another type is refused.
+/// An optional export; one of another type is refused.
 pub(crate) fn optional<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
     instance: &Instance,
     store: &mut Store<T>,
@@ -44,7 +45,7 @@ pub(crate) fn optional<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
     })
 }
 
-/// An export that a module must have.
+/// A required export.
 pub(crate) fn required<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
     instance: &Instance,
     store: &mut Store<T>,

@@ -1,25 +1,25 @@
-//! What a foreign module is asked, and what it answers.
+//! The input and the verdict of a foreign module.
 
 use tollgate_shm_abi::metadata::{check_key, check_value};
 
 use crate::{Fault, Hook};
 
-/// One call as a foreign module may see it: whoever fills it in has taken away what isn't granted.
+/// One call as a foreign module may see it. The caller has removed everything that isn't granted.
 #[derive(Clone, Copy, Debug)]
 pub struct ForeignCall<'a> {
-    /// The same number for a call's request and its reply, and for no other call that is under way.
+    /// The same number for a call's request and its reply, and for no other call in flight.
     pub call: u64,
-    /// Which of the two.
+    /// Request or reply.
     pub hook: Hook,
     /// `package.Service/Method`.
     pub path: &'a str,
     /// The granted pairs of its metadata, in order. Keys may repeat.
     pub metadata: &'a [(&'a str, &'a [u8])],
-    /// What it sees of the message.
+    /// The visible part of the message.
     pub message: Shown<'a>,
 }
 
-/// What a foreign module sees of a message.
+/// The visible part of a message for a foreign module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown<'a> {
     /// Nothing.
@@ -41,7 +41,7 @@ impl Shown<'_> {
     }
 }
 
-/// What a foreign module decided about a call.
+/// A foreign module's decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForeignVerdict {
     /// Let it pass.
@@ -53,12 +53,13 @@ pub enum ForeignVerdict {
         /// Text for the caller, at most [`crate::limits::MESSAGE_BYTES`].
         message: String,
     },
-    /// Let it pass, with this changed.
+    /// Let it pass, with these changes.
     Change(ForeignChange),
 }
 
-/// What a foreign module wants to be otherwise: only what its description lets it change. Each key and value is fit for metadata;
-/// whether there is room for them, and whether the body is a message, isn't checked yet.
+/// A foreign module's changes: only those that its description allows. Each key and value is valid
+/// metadata. Not checked yet: whether there is room for them, and whether the body is a valid
+/// message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForeignChange {
     /// Each key once.
@@ -72,15 +73,15 @@ pub struct ForeignChange {
 pub struct KeyChange {
     /// Never a reserved one.
     pub key: String,
-    /// All of them; none: the key is gone.
+    /// All its values; none: the key is removed.
     pub values: Vec<Vec<u8>>,
 }
 
 impl KeyChange {
-    /// The change of a key that may be changed.
+    /// The change of a key that the module may change.
     ///
     /// # Errors
-    /// Metadata can't have this key, or one of the values: the policy's fault.
+    /// The key, or one of the values, isn't valid metadata: the policy's fault.
     pub(crate) fn new(key: &str, values: Vec<Vec<u8>>) -> Result<KeyChange, Fault> {
         let key = check_key(key.as_bytes());
         let checked = key.and_then(|key| {

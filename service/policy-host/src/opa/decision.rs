@@ -1,12 +1,12 @@
-//! What a policy of OPA's answers.
+//! The decision of an OPA policy.
 //!
 //! | decision | meaning |
 //! |---|---|
 //! | `true` | allow |
 //! | `false`, or none at all | deny with PERMISSION_DENIED |
-//! | `{"allow": bool, "status": 1..16, "message": text, "metadata": {key: text, [text, ..] or null}}` | as it says; only `allow` has to be there |
+//! | `{"allow": bool, "status": 1..16, "message": text, "metadata": {key: text, [text, ..] or null}}` | as stated; only `allow` is required |
 //!
-//! Everything else is a fault: an answer that isn't understood must not let a call pass.
+//! Everything else is a fault: an unknown answer must not let a call pass.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -1,4 +1,4 @@
-//! The functions that a policy of OPA's can call, of which none does anything for it.
+//! The functions that an OPA policy can import. None of them does anything for it.
 
 use wasmtime::{Caller, Engine, Linker, Memory, StoreLimits};
 
@@ -7,7 +7,7 @@ use crate::text::text;
 
 /// The module name of the imports.
 pub(super) const MODULE: &str = "env";
-/// The memory, which this interface has the host make.
+/// The memory, which the host creates for this interface.
 pub(super) const MEMORY: &str = "memory";
 
 /// The functions of the interface.
@@ -81,7 +81,7 @@ fn abort(guest: Guest<'_>, address: u32) -> wasmtime::Result<()> {
     Err(wasmtime::Error::msg(format!("it aborted: {said}")))
 }
 
-/// Text up to the zero byte that ends it, if it ends within memory and `max`.
+/// Text up to its terminating zero byte, if that lies within memory and `max`.
 pub(super) fn zero_ended(memory: &[u8], address: u32, max: usize) -> Option<&[u8]> {
     let rest = memory.get(address as usize..)?;
     let rest = &rest[..rest.len().min(max + 1)];

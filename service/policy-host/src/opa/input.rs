@@ -1,11 +1,12 @@
-//! What a policy of OPA's is asked about: the document `input`.
+//! The input of an OPA policy: the document `input`.
 //!
 //! ```json
 //!   {"hook": "request", "service": "hotel.Reservation", "method": "Reserve",
 //!    "metadata": {"x-user": ["ada"]}, "message": {"customer_name": "Ada"}}
 //! ```
 //!
-//! Written by hand: it is on the way of every call, and the message is JSON already. Values of `-bin` keys are in base64.
+//! Written by hand, because it is on the path of every call and the message is JSON already. Values
+//! of `-bin` keys are in base64.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;

@@ -1,13 +1,18 @@
-//! Policies that OPA compiled: `opa build -t wasm`. OPA.md says what a policy is asked and what it may answer.
+//! Policies compiled by OPA: `opa build -t wasm`. OPA.md describes their input and their decisions.
 //!
 //! ```text
 //!   memory (the host makes it) ─▶ instantiate ─▶ builtins? entrypoints? ─▶ the configuration becomes `data`
 //!        ─▶ { input as JSON at the heap's end ─▶ opa_eval ─▶ [{"result": decision}] }*
 //! ```
 //!
-//! Invariants: an evaluation begins with the heap as it was after set-up, so nothing of one adds up with another; the guest has
-//! stopped when its answer is read, and the answer is looked for in memory, up to its end and a limit. What the policy can call on the host is one
-//! function that ends it, and built-in functions, of which none is offered: who needs one is refused by its name.
+//! Invariants:
+//!
+//! - An evaluation begins with the heap as it was after set-up, so evaluations don't accumulate
+//!   memory.
+//! - The guest has stopped when its answer is read. The answer is searched for in memory, up to the
+//!   memory's end and a limit.
+//! - The policy can call only one host function, which ends the policy, and built-in functions. No
+//!   built-in function is offered: a policy that needs one is refused, with the function's name.
 
 mod decision;
 mod imports;

@@ -1,4 +1,4 @@
-//! An instance of a policy of OPA's: its set-up and its evaluations.
+//! An instance of an OPA policy: its set-up and its evaluations.
 
 use wasmtime::{ExternType, Linker, Memory, MemoryType, Module, Store, TypedFunc};
 
@@ -9,10 +9,11 @@ use crate::foreign::setup::{configuration, limiter, required};
 use crate::text::cut;
 use crate::{Fault, ForeignCall, ForeignVerdict, LoadError, Policy, Setup, cost, limits};
 
-/// Unused, entrypoint, data, input, its length, the heap's end, format 0 (JSON); gives the decision's address.
+/// Unused, entrypoint, data, input, its length, the heap's end, format 0 (JSON); returns the
+/// decision's address.
 type Eval = TypedFunc<(u32, u32, u32, u32, u32, u32, u32), u32>;
 
-/// A policy of OPA's with its own memory.
+/// An OPA policy with its own memory.
 pub(crate) struct Rego {
     store: Store<Evaluation>,
     memory: Memory,
@@ -20,11 +21,11 @@ pub(crate) struct Rego {
     policy: Policy,
     fuel_per_call: u64,
     budget: Budget,
-    /// The number of the decision that is asked for.
+    /// The number of the decision to evaluate.
     entrypoint: u32,
-    /// Where the document `data` is.
+    /// Address of the document `data`.
     data: u32,
-    /// Where the heap ends without an evaluation.
+    /// End of the heap without an evaluation.
     heap: u32,
     dead: bool,
 }
@@ -108,7 +109,7 @@ impl Rego {
         Ok(rego)
     }
 
-    /// A JSON document that the module keeps, given by one of its functions.
+    /// A JSON document that one of the module's functions stores.
     fn document(
         &mut self,
         instance: &wasmtime::Instance,
@@ -221,7 +222,7 @@ impl Rego {
         self.budget = Budget::default();
         self.budget.grant(self.fuel_per_call);
         let input = input::json(call);
-        // Written here, copied there.
+        // Written here, copied to the guest.
         self.charge(cost::FOREIGN_CALL + 2 * input.len() as u64)?;
         self.store
             .set_fuel(self.budget.left())
@@ -265,7 +266,7 @@ impl Rego {
         self.budget.used()
     }
 
-    /// Writes to memory, which grows if it has to and may.
+    /// Writes to memory, which grows if needed and allowed.
     fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), Fault> {
         let (begin, end) = (address as usize, address as usize + bytes.len());
         let there = self.memory.data_size(&self.store);

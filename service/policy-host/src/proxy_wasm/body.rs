@@ -1,10 +1,11 @@
 //! Buffers: the message as a gRPC frame, and the configuration.
 //!
 //! ```text
-//!   0 | length u32, big-endian | protobuf        what the body of a gRPC call is on HTTP/2, and so what Envoy's filters expect
+//!   0 | length u32, big-endian | protobuf        the body of a gRPC call on HTTP/2, as Envoy's filters expect it
 //! ```
 //!
-//! The whole message is there at once. A filter that changes it must leave one such frame, and one that isn't compressed.
+//! The whole message is there at once. A filter that changes it must leave one such frame,
+//! uncompressed.
 
 use wasmtime::Linker;
 
@@ -18,7 +19,7 @@ const REQUEST_BODY: u32 = 0;
 const REPLY_BODY: u32 = 1;
 const VM_CONFIGURATION: u32 = 6;
 const PLUGIN_CONFIGURATION: u32 = 7;
-/// Numbers from here on mean no buffer.
+/// Numbers from here on name no buffer.
 const BUFFERS: u32 = 9;
 
 /// Bytes before the message.
@@ -57,12 +58,12 @@ pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A buffer to read, `None`: it isn't there now.
+/// A buffer to read; `None`: it isn't available now.
 fn buffer(state: &mut Proxy, id: u32) -> Option<&[u8]> {
     match id {
         REQUEST_BODY | REPLY_BODY => body(state, id).map(|body| &body[..]),
         PLUGIN_CONFIGURATION => Some(&state.config),
-        // There is one configuration; a filter that asks for its machine's gets none.
+        // There is one configuration; the machine's configuration is empty.
         VM_CONFIGURATION => Some(&[]),
         _ => None,
     }
@@ -91,7 +92,7 @@ fn get_bytes(
     let start = (start as usize).min(bytes.len());
     let end = start.saturating_add(max_size as usize).min(bytes.len());
     let len = end - start;
-    // Once to here, and once to the guest's memory.
+    // One copy to here, and one to the guest's memory.
     charge(&mut guest, len as u64)?;
     let bytes = buffer(guest.data_mut(), id).map(|bytes| bytes[start..end].to_vec());
     give(&mut guest, &bytes.unwrap_or_default(), data_at, size_at)

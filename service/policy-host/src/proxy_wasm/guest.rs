@@ -1,4 +1,4 @@
-//! What each of the specification's functions is called with, and what it answers.
+//! The parameters and results of the specification's functions.
 
 use wasmtime::Caller;
 
@@ -10,5 +10,5 @@ pub(super) const MODULE: &str = "env";
 /// The filter that calls.
 pub(super) type Guest<'a> = Caller<'a, Proxy>;
 
-/// What a function returns; an error ends the filter.
+/// The result of a function; an error ends the filter.
 pub(super) type Answer = wasmtime::Result<u32>;

@@ -1,7 +1,8 @@
 //! The functions that read and change headers.
 //!
-//! Readable are the request's headers, and the reply's from its hook on. Trailers are empty: a call's end isn't judged apart. A
-//! map that isn't there reads as empty and can't be changed.
+//! The request's headers are readable always, the reply's from the reply's hook on. Trailers are
+//! empty: there is no separate judgement at a call's end. A missing map reads as empty and can't be
+//! changed.
 
 use wasmtime::Linker;
 
@@ -15,7 +16,7 @@ use crate::{Hook, cost, limits};
 
 const REQUEST_HEADERS: u32 = 0;
 const REPLY_HEADERS: u32 = 2;
-/// Numbers from here on mean no map.
+/// Numbers from here on name no map.
 const MAPS: u32 = 8;
 
 pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
@@ -29,7 +30,7 @@ pub(super) fn define(linker: &mut Linker<Proxy>) -> wasmtime::Result<()> {
     Ok(())
 }
 
-/// A map to read; `None`: it isn't there now.
+/// A map to read; `None`: it isn't available now.
 fn readable(state: &mut Proxy, map: u32) -> Option<&Headers> {
     let stream = state.current()?;
     match (map, stream.hook) {
@@ -39,7 +40,7 @@ fn readable(state: &mut Proxy, map: u32) -> Option<&Headers> {
     }
 }
 
-/// A map to change; `None`: it can't be, now or ever.
+/// A map to change; `None`: it can't be changed, now or ever.
 fn writable(state: &mut Proxy, map: u32) -> Option<&mut Headers> {
     let stream = state.current()?;
     match (map, stream.hook) {
@@ -62,7 +63,7 @@ fn get_pairs(mut guest: Guest<'_>, map: u32, data_at: u32, size_at: u32) -> Answ
     }
 }
 
-/// A map's serialized form; `None`: there is no such map.
+/// A map's serialized form; `None`: unknown map.
 fn serialized(guest: &mut Guest<'_>, map: u32) -> wasmtime::Result<Option<Vec<u8>>> {
     let price = readable(guest.data_mut(), map).map_or(0, Headers::price);
     charge(guest, cost::FOREIGN + price)?;
@@ -72,7 +73,7 @@ fn serialized(guest: &mut Guest<'_>, map: u32) -> wasmtime::Result<Option<Vec<u8
 }
 
 fn set_pairs(mut guest: Guest<'_>, map: u32, pairs: u32, len: u32) -> Answer {
-    // Looking at it takes several times its bytes at worst.
+    // Parsing it costs several times its bytes in the worst case.
     charge(
         &mut guest,
         cost::FOREIGN + 4 * u64::from(len.min(limits::HEADER_BYTES as u32)),
@@ -166,7 +167,7 @@ fn remove_value(mut guest: Guest<'_>, map: u32, key: u32, key_len: u32) -> Answe
     })
 }
 
-/// A key from memory; pays for it, and for looking through the map.
+/// A key from memory; pays for it, and for searching the map.
 fn read_key(
     guest: &mut Guest<'_>,
     map: u32,

@@ -6,11 +6,13 @@
 //!   reply     :status 200   content-type application/grpc            then the granted metadata
 //! ```
 //!
-//! The first ones are made up: there is no HTTP here. Metadata of their names isn't shown, so nothing is forged. Keys that end in
-//! `-bin` hold bytes, and travel in base64 as gRPC has it.
+//! The first headers are synthesized: there is no HTTP here. Metadata with their names isn't shown,
+//! so a caller can't forge them. Keys that end in `-bin` hold bytes and travel in base64, as in
+//! gRPC.
 //!
-//! Invariant: what a filter changed is found by comparing with what it was shown, so a key that it only touched hasn't changed. A
-//! key that it wasn't shown may be there all the same: setting or removing it is a change, whether it is or not.
+//! Invariant: changes are found by comparing with the headers that the filter was shown, so a key
+//! that is set to its old value hasn't changed. The call may have keys that the filter wasn't
+//! shown: setting or removing such a key is always a change.
 
 use base64::Engine as _;
 use base64::alphabet;
@@ -19,7 +21,7 @@ use tollgate_shm_abi::metadata::{check_key, is_binary};
 
 use crate::{Fault, ForeignCall, Hook, KeyChange, cost, limits};
 
-/// As gRPC: padding is accepted, and not sent.
+/// As in gRPC: padding is accepted, and not sent.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -27,9 +29,10 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Headers of the transport, beside those that begin with a colon: never metadata, and not to be changed.
+/// Headers of the transport, besides those that begin with a colon: never metadata, and not
+/// changeable.
 const TRANSPORT: [&str; 4] = ["te", "content-type", "host", "transfer-encoding"];
-/// Those that may be changed and mean nothing: the daemon knows how long a message is.
+/// Headers that may be changed without any effect: the daemon knows a message's length.
 const FREE: [&str; 1] = ["content-length"];
 
 fn is_transport(key: &str) -> bool {
@@ -43,22 +46,22 @@ fn is_free(key: &str) -> bool {
 /// A header.
 pub(super) type Pair = (String, Vec<u8>);
 
-/// One message's headers: as they were shown, and as they are.
+/// One message's headers: as shown, and as they are now.
 #[derive(Debug, Default)]
 pub(super) struct Headers {
     shown: Vec<Pair>,
     pairs: Vec<Pair>,
-    /// Keys that were removed though they weren't shown.
+    /// Removed keys that weren't shown.
     removed: Vec<String>,
     bytes: usize,
 }
 
-/// More headers than there may be.
+/// The limit of headers is exceeded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
 impl Headers {
-    /// Those of a call.
+    /// The headers of a call.
     pub(super) fn of(call: &ForeignCall<'_>) -> Headers {
         let service = call
             .path
@@ -97,12 +100,12 @@ impl Headers {
         &self.pairs
     }
 
-    /// What handling all of them costs.
+    /// The price of processing all of them.
     pub(super) fn price(&self) -> u64 {
         cost::HEADER * self.pairs.len() as u64 + self.bytes as u64
     }
 
-    /// A key's value; several are joined by commas, as HTTP has it.
+    /// A key's value; several are joined by commas, as in HTTP.
     pub(super) fn value(&self, key: &str) -> Option<Vec<u8>> {
         let mut values = self.pairs.iter().filter(|(known, _)| known == key);
         let mut value = values.next()?.1.clone();
@@ -128,7 +131,7 @@ impl Headers {
         self.take_out(key);
         let is_shown = self.shown.iter().any(|(known, _)| known == key);
         let known = is_shown || self.removed.iter().any(|known| known == key);
-        // What can't be metadata isn't there, and takes no room here.
+        // Keys that can't be metadata are absent, and take no room here.
         if known || is_transport(key) || is_free(key) || check_key(key.as_bytes()).is_err() {
             return Ok(());
         }
@@ -144,7 +147,7 @@ impl Headers {
         self.bytes = self.pairs.iter().map(size).sum();
     }
 
-    /// One value instead of all that there are, in the place of the first.
+    /// Replaces all values by one, in the place of the first.
     pub(super) fn replace(&mut self, key: String, value: Vec<u8>) -> Result<(), TooMany> {
         let place = self.pairs.iter().position(|(known, _)| *known == key);
         self.take_out(&key);
@@ -157,7 +160,7 @@ impl Headers {
         Ok(())
     }
 
-    /// All of them anew.
+    /// Replaces all of them.
     pub(super) fn set(&mut self, pairs: Vec<Pair>) -> Result<(), TooMany> {
         let bytes = pairs.iter().map(size).sum();
         if pairs.len() > limits::HEADERS || bytes > limits::HEADER_BYTES {
@@ -167,7 +170,8 @@ impl Headers {
         Ok(())
     }
 
-    /// The keys whose values aren't as they were shown, or that were removed unseen, with the values that they have now.
+    /// The changed keys with their current values: keys with other values than shown, and keys that
+    /// were removed unseen.
     pub(super) fn changes(
         &self,
         may_change: impl Fn(&str) -> bool,
@@ -203,7 +207,7 @@ impl Headers {
         if !is_binary(key) {
             return Ok(values.cloned().collect());
         }
-        // Several may have been joined by commas, which base64 doesn't have.
+        // Several values may have been joined by commas, which base64 doesn't use.
         let values = values.flat_map(|joined| joined.split(|byte| *byte == b','));
         let decoded = values.map(|value| {
             BASE64.decode(value.trim_ascii()).map_err(|error| {
@@ -215,12 +219,12 @@ impl Headers {
     }
 }
 
-/// Bytes of a header, with what its place takes.
+/// Bytes of a header, with its overhead.
 fn size((key, value): &Pair) -> usize {
     key.len() + value.len() + 32
 }
 
-/// The specification's form of a list of pairs; an empty one is no bytes.
+/// The specification's form of a list of pairs; an empty one has no bytes.
 pub(super) fn serialize(pairs: &[Pair]) -> Vec<u8> {
     if pairs.is_empty() {
         return Vec::new();
@@ -244,7 +248,7 @@ pub(super) fn serialize(pairs: &[Pair]) -> Vec<u8> {
     out
 }
 
-/// Reads such a form; `None` if it is damaged.
+/// Reads that form; `None` if it is damaged.
 pub(super) fn deserialize(bytes: &[u8]) -> Option<Vec<Pair>> {
     if bytes.is_empty() || bytes == [0] {
         return Some(Vec::new());
@@ -272,7 +276,7 @@ pub(super) fn deserialize(bytes: &[u8]) -> Option<Vec<Pair>> {
     Some(pairs)
 }
 
-/// A header's name: lower-case, as HTTP/2 has it; `None` if it isn't ASCII.
+/// A header's name in lower case, as in HTTP/2; `None` if it isn't ASCII.
 pub(super) fn name(bytes: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(bytes)
         .ok()

@@ -1,4 +1,4 @@
-//! A filter's life, and a judgement from its first callback to its last.
+//! A filter's life cycle, and a judgement from its first callback to its last.
 //!
 //! ```text
 //!   instantiate ─▶ _initialize [main] | _start ─▶ context_create(1, 0) ─▶ vm_start ─▶ configure ─▶ alive
@@ -7,9 +7,13 @@
 //!   reply     response_headers ─▶ [response_body] ─▶ verdict ─▶ done ─▶ log ─▶ delete
 //! ```
 //!
-//! Invariants: a call has one context from its request to its reply, if both are judged here; contexts whose reply never comes are
-//! ended, the oldest first, when there are [`limits::OPEN_CALLS`] of them. A denied call's context ends at once. All callbacks of a
-//! judgement share its budget. Without a body that it may see, a filter is shown the headers as the end of the stream.
+//! Invariants:
+//!
+//! - A call has one context from its request to its reply, if both are judged here. Contexts
+//!   without a reply are ended, the oldest first, when there are [`limits::OPEN_CALLS`] of them. A
+//!   denied call's context ends at once.
+//! - All callbacks of a judgement share its budget.
+//! - Without access to the body, a filter is shown the headers as the end of the stream.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -183,7 +187,7 @@ impl Filter {
             .iter()
             .map(|(key, value)| key.len() + value.len())
             .sum();
-        // What the host does before and after the callbacks: two copies, and a comparison.
+        // The host's work before and after the callbacks: two copies, and a comparison.
         self.charge(cost::FOREIGN_CALL + 4 * shown as u64 + 2 * call.message.len() as u64)?;
         let mut stream = self.stream_of(call)?;
         stream.paused = false;
@@ -217,7 +221,7 @@ impl Filter {
         Ok(verdict)
     }
 
-    /// Headers first, then the body; breaks off when the filter has answered itself.
+    /// Headers first, then the body; stops when the filter has answered itself.
     fn show(&mut self, hook: Hook, body: Option<Vec<u8>>) -> Result<ControlFlow<()>, Fault> {
         let (on_headers, on_body) = match hook {
             Hook::Request => (&self.exports.request_headers, &self.exports.request_body),
@@ -242,7 +246,8 @@ impl Filter {
         self.step(on_body, context, len, 1)
     }
 
-    /// A callback that says whether the call goes on. It is told how many headers or bytes there are, and 1 if no more follow.
+    /// A callback that returns whether the call continues. Its arguments are the number of headers
+    /// or bytes, and 1 if no more follow.
     fn step(
         &mut self,
         function: Option<TypedFunc<(u32, u32, u32), u32>>,
@@ -251,7 +256,8 @@ impl Filter {
         last: u32,
     ) -> Result<ControlFlow<()>, Fault> {
         self.store.data_mut().effective = context;
-        // A call that the callback itself resumes goes on, whatever it returns: so it is paused first.
+        // A call that the callback itself resumes continues, whatever the callback returns: so it
+        // is paused first.
         let before = self.paused(true);
         match self.callback(function, (context, size, last))? {
             Some(0) => drop(self.paused(false)),
@@ -264,7 +270,7 @@ impl Filter {
         })
     }
 
-    /// Sets whether the call is paused; returns what it was.
+    /// Sets whether the call is paused; returns the previous value.
     fn paused(&mut self, paused: bool) -> bool {
         match &mut self.store.data_mut().stream {
             Some(stream) => std::mem::replace(&mut stream.paused, paused),
@@ -279,11 +285,11 @@ impl Filter {
         let begun = begun.and_then(|place| open.remove(place));
         match (begun, call.hook) {
             (Some(stream), Hook::Reply) => return Ok(stream),
-            // The number is another call's by now.
+            // The number belongs to another call by now.
             (Some(stream), Hook::Request) => self.end(stream)?,
             (None, _) => {}
         }
-        // A reply without its request is over at once.
+        // A reply without its request ends at once.
         if call.hook == Hook::Request
             && self.store.data().open.len() >= limits::OPEN_CALLS
             && let Some(oldest) = self.store.data_mut().open.pop_front()
@@ -366,7 +372,8 @@ impl Filter {
         Ok(())
     }
 
-    /// Tells the root context of queues that have got something; each once, so a queue that feeds itself waits for the next call.
+    /// Notifies the root context of queues with new items, once each, so a queue that feeds itself
+    /// waits for the next call.
     fn tell_queues(&mut self) -> Result<(), Fault> {
         for _ in 0..limits::QUEUES {
             let Some(queue) = self.store.data_mut().queues.take_news() else {
@@ -380,7 +387,7 @@ impl Filter {
     }
 }
 
-/// What it does besides.
+/// Work between calls.
 impl Filter {
     pub(crate) fn memory_bytes(&self) -> usize {
         let memory = self.store.data().memory;
@@ -460,7 +467,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Runs a callback if there is one, with what is left of the budget.
+    /// Runs a callback if there is one, with the rest of the budget.
     fn callback<P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
         &mut self,
         function: Option<TypedFunc<P, R>>,
@@ -476,7 +483,7 @@ impl Filter {
 
     fn new_context(&mut self) -> u32 {
         let context = self.next_context;
-        // The root's number isn't given twice.
+        // The root's number isn't assigned twice.
         self.next_context = context.checked_add(1).unwrap_or(ROOT + 1);
         context
     }

@@ -37,13 +37,13 @@ fn log(mut guest: Guest<'_>, level: u32, address: u32, len: u32) -> Answer {
     Ok(status::OK)
 }
 
-/// Trace: what is too much is the operator's to drop.
+/// Always TRACE: the operator drops unneeded lines.
 fn get_log_level(mut guest: Guest<'_>, level_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     Ok(answer(&mut guest, level_at, 0))
 }
 
-/// The time in nanoseconds, if it may know.
+/// The time in nanoseconds, if granted.
 pub(super) fn now_ns(state: &Proxy) -> u64 {
     match state.may(Capabilities::CLOCK) {
         true => state.now_ms.saturating_mul(1_000_000),
@@ -60,7 +60,7 @@ fn get_time(mut guest: Guest<'_>, time_at: u32) -> Answer {
     })
 }
 
-/// What is out of bounds becomes the nearest bound.
+/// A value out of bounds becomes the nearest bound.
 fn set_tick_period(mut guest: Guest<'_>, ms: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     guest.data_mut().tick_ms = match ms {

@@ -1,14 +1,15 @@
-//! In and out of a filter's memory.
+//! Reads from and writes to a filter's memory.
 //!
-//! A filter names addresses; what doesn't lie in its memory is answered with INVALID_MEMORY_ACCESS. What the host gives is copied to a
-//! place that the filter's own allocator finds, which is a call into it: with its fuel, and never nested.
+//! A filter passes addresses; an address outside its memory is answered with INVALID_MEMORY_ACCESS.
+//! The host's results are copied to memory from the filter's own allocator. The allocation is a
+//! call into the filter: with the filter's fuel, and never nested.
 
 use super::guest::{Answer, Guest};
 use super::state::Proxy;
 use super::status;
 pub(super) use crate::budget::charge;
 
-/// The whole memory beside the state; empty before the instance is complete.
+/// The whole memory and the state; the memory is empty before the instance is complete.
 pub(super) fn both<'a>(guest: &'a mut Guest<'_>) -> (&'a mut [u8], &'a mut Proxy) {
     match guest.data().memory {
         Some(memory) => memory.data_and_store_mut(guest),
@@ -32,7 +33,7 @@ pub(super) fn copy(
     Ok(part(memory, address, len).map(<[u8]>::to_vec))
 }
 
-/// Writes `bytes` where the guest wants them; false if that isn't in memory.
+/// Writes `bytes` to the guest's address; false if that is outside memory.
 pub(super) fn write(guest: &mut Guest<'_>, address: u32, bytes: &[u8]) -> bool {
     let (memory, _) = both(guest);
     let place = memory
@@ -55,7 +56,7 @@ pub(super) fn answer(guest: &mut Guest<'_>, address: u32, number: u32) -> u32 {
     }
 }
 
-/// Gives the guest `bytes` in memory of its own, and writes where they are; paid by the byte.
+/// Copies `bytes` to memory that the guest allocates, and writes their address; paid by the byte.
 pub(super) fn give(guest: &mut Guest<'_>, bytes: &[u8], data_at: u32, size_at: u32) -> Answer {
     charge(guest, bytes.len() as u64)?;
     let address = match bytes {
@@ -79,7 +80,7 @@ pub(super) fn give(guest: &mut Guest<'_>, bytes: &[u8], data_at: u32, size_at: u
     })
 }
 
-/// Asks the guest for memory; `None` if it has none, or is asked by its own allocator.
+/// Requests memory from the guest; `None` if it has none, or its own allocator is the caller.
 fn allocate(guest: &mut Guest<'_>, len: u32) -> wasmtime::Result<Option<u32>> {
     let Some(function) = guest
         .data()

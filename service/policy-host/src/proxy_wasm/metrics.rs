@@ -2,14 +2,14 @@
 
 use crate::{Histogram, limits};
 
-/// What kind of metric it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
     /// It grows.
     Counter,
     /// It is set.
     Gauge,
-    /// It collects.
+    /// It counts values by size.
     Histogram,
 }
 
@@ -18,15 +18,15 @@ pub enum MetricKind {
 pub struct MeasuredMetric {
     /// The module's name for it, at most [`limits::NAME_BYTES`]: quote it.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: MetricKind,
-    /// A counter's or gauge's value; how many values a histogram has.
+    /// The value of a counter or gauge; the number of values of a histogram.
     pub value: u64,
     /// The values, if it is a histogram.
     pub histogram: Option<Box<Histogram>>,
 }
 
-/// All metrics of an instance; a metric's number is its place, from 0.
+/// All metrics of an instance; a metric's number is its index.
 #[derive(Debug, Default)]
 pub(super) struct Defined(Vec<MeasuredMetric>);
 
@@ -35,7 +35,7 @@ impl Defined {
         &self.0
     }
 
-    /// `None`: there is no room.
+    /// `None`: the limit is reached.
     pub(super) fn define(&mut self, kind: MetricKind, name: String) -> Option<u32> {
         let same = |known: &MeasuredMetric| known.kind == kind && known.name == name;
         if let Some(known) = self.0.iter().position(same) {
@@ -77,7 +77,7 @@ impl MeasuredMetric {
         }
     }
 
-    /// False if this can't be done to it.
+    /// False if the metric's kind doesn't support this.
     pub(super) fn increment(&mut self, delta: i64) -> bool {
         match self.kind {
             MetricKind::Counter if delta < 0 => false,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::limits;
 
-/// What a filter has set on a call.
+/// The properties that a filter has set on a call.
 #[derive(Debug, Default)]
 pub(super) struct Properties {
     set: BTreeMap<Vec<u8>, Vec<u8>>,

@@ -1,6 +1,8 @@
-//! The functions that read and set properties: the few that are known here, and those that a filter has set on its own call.
+//! The functions that read and set properties: the few that are known here, and those that a filter
+//! has set on its own call.
 //!
-//! A path is its parts with a zero byte between them, as filters write it (`request` 0 `path`); some end it with one, too.
+//! A path is a list of parts separated by zero bytes (`request` 0 `path`); some filters end it with
+//! one, too.
 
 use wasmtime::Linker;
 
@@ -61,7 +63,7 @@ fn find(state: &mut Proxy, path: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Of a body that it may see.
+/// The size of a body that the filter may see.
 fn size(body: Option<&[u8]>) -> Option<Vec<u8>> {
     Some((body?.len() as u64).to_le_bytes().to_vec())
 }

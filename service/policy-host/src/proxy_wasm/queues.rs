@@ -1,4 +1,4 @@
-//! Queues of an instance, which carry what one callback leaves for another.
+//! Queues of an instance, which carry data from one callback to another.
 
 use std::collections::VecDeque;
 
@@ -15,12 +15,12 @@ pub(super) struct Queues {
 struct Queue {
     name: Vec<u8>,
     items: VecDeque<Vec<u8>>,
-    /// Something was put in since it was told so.
+    /// An item was added since the last notification.
     news: bool,
 }
 
 impl Queues {
-    /// The number of a queue; numbers count from 1.
+    /// The number of a queue; numbers start at 1.
     pub(super) fn find(&self, name: &[u8]) -> Option<u32> {
         let place = self.queues.iter().position(|queue| queue.name == name)?;
         Some(place as u32 + 1)
@@ -68,7 +68,7 @@ impl Queues {
         Some(item)
     }
 
-    /// A queue that has got something since the last time.
+    /// A queue with new items since the last time.
     pub(super) fn take_news(&mut self) -> Option<u32> {
         let (place, queue) = self
             .queues

@@ -1,7 +1,7 @@
-//! Calls to elsewhere, and functions of the host's own: a filter can ask, and is told no.
+//! Calls to other services and host-specific functions: a filter can import them, and they fail.
 //!
-//! A policy judges what it is shown; it has no network. HTTP and gRPC calls fail as if the host couldn't send them, which filters have
-//! to expect. Nothing of their arguments is read.
+//! A policy judges its input; it has no network. HTTP and gRPC calls fail with the status for a
+//! host that couldn't send them, which filters have to expect. Their arguments aren't read.
 
 use wasmtime::Linker;
 

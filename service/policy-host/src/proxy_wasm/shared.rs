@@ -1,7 +1,7 @@
 //! The functions of shared data with compare-and-swap, and of queues.
 //!
-//! Shared data is the policy's shared state, as native policies have it: the same for all instances, within the same limits. A
-//! value is kept behind its compare-and-swap number.
+//! Shared data is the policy's shared state, as for native policies: the same for all instances,
+//! within the same limits. A value is stored after its compare-and-swap number.
 
 use wasmtime::Linker;
 
@@ -85,7 +85,8 @@ fn register(mut guest: Guest<'_>, name: u32, name_len: u32, id_at: u32) -> Answe
     }
 }
 
-/// Queues of other machines aren't in reach: whichever it names, its own are looked through.
+/// Queues of other machines aren't reachable: for any machine name, the filter's own queues are
+/// searched.
 fn resolve(
     mut guest: Guest<'_>,
     _vm: u32,

@@ -1,4 +1,5 @@
-//! What a filter has on the host's side. Everything that it makes grow has a limit of its own in [`crate::limits`].
+//! A filter's state on the host's side. Every part that a filter can grow has its own limit in
+//! [`crate::limits`].
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -18,9 +19,9 @@ pub(crate) struct Proxy {
     /// Known once the module is instantiated.
     pub(super) memory: Option<Memory>,
     pub(super) allocate: Option<TypedFunc<u32, u32>>,
-    /// The filter's allocator runs.
+    /// True while the filter's allocator runs.
     pub(super) allocating: bool,
-    /// What it declares and was granted.
+    /// The declared and granted capabilities.
     pub(super) capabilities: Capabilities,
     pub(super) config: Box<[u8]>,
     /// The policy's name, and the root context's.
@@ -35,11 +36,11 @@ pub(crate) struct Proxy {
     pub(super) now_ms: u64,
     /// 0: it doesn't tick.
     pub(super) tick_ms: u32,
-    /// The context whose functions are called.
+    /// The context that functions act on.
     pub(super) effective: u32,
-    /// The call that is being judged.
+    /// The current call.
     pub(super) stream: Option<Box<Stream>>,
-    /// Calls whose request was judged and whose reply wasn't yet, the oldest first.
+    /// Calls with a judged request and no judged reply yet, the oldest first.
     pub(super) open: VecDeque<Box<Stream>>,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Stream {
     pub(super) path: String,
     pub(super) request: Headers,
     pub(super) reply: Headers,
-    /// Which of the two may be changed now.
+    /// The hook that may change its headers now.
     pub(super) hook: Hook,
     /// The message as a gRPC frame, while its callback may read it.
     pub(super) body: Option<Vec<u8>>,
@@ -73,7 +74,7 @@ pub(super) struct Local {
 }
 
 impl Proxy {
-    /// Keeps a line for the operator, as far as there is room.
+    /// Keeps a line for the operator, if there is room.
     pub(super) fn log(&mut self, level: LogLevel, line: &[u8]) {
         if self.log.len() >= limits::LOG_LINES {
             self.log_dropped += 1;
@@ -85,7 +86,7 @@ impl Proxy {
         });
     }
 
-    /// The call that is being judged, if that is whose functions are called.
+    /// The current call, if functions act on its context.
     pub(super) fn current(&mut self) -> Option<&mut Stream> {
         let effective = self.effective;
         self.stream
@@ -93,7 +94,7 @@ impl Proxy {
             .filter(|stream| stream.context == effective)
     }
 
-    /// Any call that isn't over.
+    /// Whether a context belongs to a call that isn't over.
     pub(super) fn knows(&self, context: u32) -> bool {
         let all = self.stream.iter().chain(&self.open);
         context == ROOT

@@ -1,7 +1,7 @@
-//! Ending a call, pausing it, and whose functions are called.
+//! Ending a call, pausing it, and choosing the context that functions act on.
 //!
-//! A local response denies the call. A pause that is still in force when the last callback is over denies it, too: nothing here
-//! could resume it later.
+//! A local response denies the call. A pause that is still in force after the last callback denies
+//! it, too: nothing here could resume the call later.
 
 use wasmtime::Linker;
 
@@ -42,7 +42,7 @@ fn send_local_response(
     grpc_status: i32,
 ) -> Answer {
     charge(&mut guest, cost::FOREIGN)?;
-    // What is beyond the limit isn't read: the caller wouldn't see it.
+    // Bytes beyond the limit aren't read: the caller wouldn't see them.
     let most = limits::MESSAGE_BYTES as u32 + 4;
     let details = copy(&mut guest, details, details_len.min(most))?;
     let body = copy(&mut guest, body, body_len.min(most))?;
@@ -68,7 +68,7 @@ fn send_local_response(
     Ok(status::OK)
 }
 
-/// What a response's own `grpc-message` says.
+/// The text of a response's own `grpc-message`.
 fn message_of(headers: &[u8]) -> Option<Vec<u8>> {
     let pairs = deserialize(headers)?;
     let mut pairs = pairs.into_iter();
@@ -77,8 +77,8 @@ fn message_of(headers: &[u8]) -> Option<Vec<u8>> {
         .map(|(_, value)| value)
 }
 
-/// The status that a caller gets for a filter's own response. A gRPC status is taken as it is, but for OK, which would need
-/// a reply; an HTTP status becomes what gRPC's mapping says.
+/// The caller's status for a filter's own response. A gRPC status is taken unchanged, except OK,
+/// which would need a reply. An HTTP status is mapped as in gRPC.
 fn code(http_status: u32, grpc_status: i32) -> u32 {
     const UNKNOWN: u32 = 2;
     match (grpc_status, http_status) {
@@ -128,7 +128,7 @@ fn set_effective_context(mut guest: Guest<'_>, context: u32) -> Answer {
     Ok(status::OK)
 }
 
-/// Nobody waits for it: a call that is over is over.
+/// Has no effect: a call ends without waiting for it.
 fn done(mut guest: Guest<'_>) -> Answer {
     charge(&mut guest, cost::FOREIGN)?;
     match guest.data().effective {
@@ -137,7 +137,7 @@ fn done(mut guest: Guest<'_>) -> Answer {
     }
 }
 
-/// The status of a call to elsewhere, of which there are none.
+/// The status of a call to another service; there are no such calls.
 fn get_status(mut guest: Guest<'_>, code_at: u32, data_at: u32, size_at: u32) -> Answer {
     charge(&mut guest, cost::FOREIGN)?;
     match answer(&mut guest, code_at, 0) {

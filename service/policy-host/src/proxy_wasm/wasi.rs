@@ -1,8 +1,9 @@
-//! The functions of WASI that compilers for `wasm32-wasip1` link in, as far as they are harmless.
+//! The harmless functions of WASI that compilers for `wasm32-wasip1` link in.
 //!
-//! There are no files, no arguments and no environment. What is written to standard output is a log line. The clock and random bytes
-//! are there if the policy was granted them: otherwise time stands still, and there is no randomness, which is an error and never a
-//! constant. Waiting is over at once. Ending the process ends the filter.
+//! There are no files, no arguments and no environment. Standard output goes to the log. The clock
+//! and random bytes are there if the policy was granted them. Otherwise the time is fixed, and the
+//! random function fails; it never returns a constant. Waiting ends at once. Ending the process
+//! ends the filter.
 
 use wasmtime::Linker;
 
@@ -148,8 +149,8 @@ fn no_strings(mut guest: Guest<'_>, count_at: u32, bytes_at: u32) -> Answer {
     })
 }
 
-/// Real time and monotonic time are the same here: the daemon's coarse one. Where there is none the monotonic clock stands at 1, because Go's
-/// runtime doesn't start when it reads 0.
+/// Real time and monotonic time are the same here: the daemon's coarse clock. Without a clock, the
+/// monotonic one is fixed at 1, because Go's runtime doesn't start when it reads 0.
 fn clock_time_get(mut guest: Guest<'_>, clock: u32, _precision: u64, time_at: u32) -> Answer {
     charge(&mut guest, cost::METRIC)?;
     if clock > 1 {
@@ -188,7 +189,7 @@ fn random_get(mut guest: Guest<'_>, address: u32, len: u32) -> Answer {
     Ok(errno::SUCCESS)
 }
 
-/// One write is one line; of a longer one the beginning is kept.
+/// One write is one line; a longer one is cut.
 fn fd_write(mut guest: Guest<'_>, fd: u32, vectors: u32, count: u32, written_at: u32) -> Answer {
     charge(&mut guest, cost::LOG)?;
     let level = match fd {
@@ -219,7 +220,7 @@ fn fd_write(mut guest: Guest<'_>, fd: u32, vectors: u32, count: u32, written_at:
     Ok(put(&mut guest, written_at, &sum.to_le_bytes()))
 }
 
-/// Addresses and lengths; `None` if they aren't in memory.
+/// Addresses and lengths; `None` if they are outside memory.
 fn vectors_of(guest: &mut Guest<'_>, at: u32, count: u32) -> Option<Vec<(u32, u32)>> {
     let (memory, _) = both(guest);
     let bytes = part(memory, at, 8 * count)?;
@@ -261,7 +262,8 @@ fn path_open(
     done(guest, errno::BADF)
 }
 
-/// Every subscription has happened: a filter can't wait, and Go's runtime asks only to sleep.
+/// Every subscription has happened: a filter can't wait, and Go's runtime uses this function only
+/// to sleep.
 fn poll_oneoff(
     mut guest: Guest<'_>,
     subscriptions: u32,
@@ -280,7 +282,7 @@ fn poll_oneoff(
         let Some(subscription) = part(memory, at, 48) else {
             return Ok(errno::FAULT);
         };
-        // The user's own number, no error, and which kind it was.
+        // The user's own number, no error, and the kind of the event.
         let mut event = [0; 32];
         event[..8].copy_from_slice(&subscription[..8]);
         event[10] = subscription[8];

@@ -31,7 +31,7 @@ fn is_denied(acl: &mut Instance, name: &str) -> bool {
     verdict != Verdict::Allow
 }
 
-/// The list can't judge what it isn't shown, so nothing passes.
+/// The list can't judge a name that it isn't shown, so no call passes.
 #[test]
 fn a_withheld_name_ends_the_instance() {
     let mut withheld = view(&[""]);

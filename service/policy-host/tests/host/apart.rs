@@ -1,4 +1,5 @@
-//! Policies in a process of their own: they judge as they would here, and a process that was taken over gets nowhere.
+//! Policies in a separate process: they judge as in the daemon, and a process under an attacker's
+//! control achieves nothing.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -23,7 +24,7 @@ use crate::worker::{PROGRAM, check_killed};
 
 const FAKE: &str = env!("CARGO_BIN_EXE_fake-process");
 
-/// A process, its channel, and what a runtime does with them, waiting.
+/// A process, its channel, and a runtime's use of them, with waiting.
 pub(crate) struct Apart {
     pub(crate) process: Process,
     pub(crate) channel: Channel,
@@ -36,7 +37,7 @@ fn config() -> ProcessConfig {
     }
 }
 
-/// What a policy gets by default, with a budget that an overloaded machine keeps.
+/// A policy's default seat, with a budget that an overloaded machine keeps.
 fn seating<'a>(policy: &'a Policy, limits: &'a TenantLimits) -> Seating<'a> {
     Seating {
         policy,
@@ -120,7 +121,7 @@ thread_local! {
     static SHARED: RefCell<Apart> = RefCell::new(Apart::start(&config()));
 }
 
-/// What a process makes of a module and one request; a fault in its words.
+/// A process's verdict about one request to a module; a fault is in the process's words.
 pub(crate) fn judge_apart(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verdict, String> {
     let policy = parts.load().unwrap();
     SHARED.with_borrow_mut(|shared| {
@@ -247,7 +248,8 @@ const IMPORTS: &str = r#"(import "tollgate" "log" (func $log (param i32 i32 i32)
   (import "tollgate" "state_add" (func $add (param i32 i32 i64) (result i64)))
   (import "tollgate" "now_ms" (func $now (result i64)))"#;
 
-/// A policy that denies with a status that it counts in its memory, in the shared state or on its clock, and that logs and ticks.
+/// A policy that denies with a status that it counts in its memory, in the shared state or on its
+/// clock, and that logs and ticks.
 fn counter(state_version: u32) -> Policy {
     let manifest = format!(
         r#"{{"abi":1,"name":"t","hooks":["request","tick"],"tick_ms":100,"methods":[{{"method":"*"}}],
@@ -295,7 +297,7 @@ fn memory_shared_state_clock_and_log_are_as_here() {
     let policy = counter(1);
     let mut apart = Apart::start(&config());
     let (one, two) = (apart.seat(&policy), apart.seat(&policy));
-    // Calls that the instance has had, plus those that both have had, plus one for the right time.
+    // The instance's calls, plus the calls of both, plus one for the right time.
     let codes = [&one, &one, &two].map(|seat| code(apart.ask(seat, &policy, &[&[0; 8]])));
     assert_eq!(codes, [3, 5, 5]);
     apart
@@ -380,7 +382,8 @@ fn orders_beyond_the_limit_are_refused_and_nobody_waits() {
     }
     let one_more = apart.post(order(&seat), &policy, Hook::Request, &[&[0; 8]]);
     assert_eq!(one_more, Err(PostError::Busy));
-    // Killed in mid-call: everything that was under way is handed back at once, and nothing else can be ordered.
+    // Killed during a call: all orders in flight are handed back at once, and no new order is
+    // accepted.
     let pid = Pid::from_raw(apart.process.pid()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     let mut lost = 0;
@@ -403,7 +406,7 @@ fn orders_beyond_the_limit_are_refused_and_nobody_waits() {
 
 #[test]
 fn an_order_changes_what_its_seat_may_use() {
-    // Some 3,000 units.
+    // About 3,000 units.
     let counts = "(local $n i32) (local.set $n (i32.const 500))
         (loop $on (local.set $n (i32.sub (local.get $n) (i32.const 1))) (br_if $on (local.get $n)))";
     let counts = format!("{counts} {ALLOW} i32.const 0");
@@ -564,9 +567,9 @@ fn a_process_has_as_many_seats_as_there_may_be() {
     assert_eq!(apart.process.seats(), limits::APART_SEATS - 1);
 }
 
-// ---- a process that was taken over ----
+// ---- a process under an attacker's control ----
 
-/// A process that does as `what` says.
+/// A process that behaves as `what` says.
 fn fake(directory: &Path, what: &str) -> Apart {
     let program = directory.join(what);
     std::fs::write(&program, format!("#!/bin/sh\nexec {FAKE} {what} \"$@\"\n")).unwrap();
@@ -609,7 +612,7 @@ fn what_no_honest_process_says_ends_it_and_every_call_in_it() {
                 .post(order(&seat), &policy, Hook::Request, &views)
                 .unwrap();
         }
-        // An index that goes back is noticed with the second answer.
+        // The second answer reveals an index that goes back.
         let first = apart.answer().outcome;
         let first = match what {
             "index-back" if matches!(first, Outcome::Judged(_)) => apart.answer().outcome,
@@ -693,7 +696,7 @@ fn a_process_that_lies_about_its_set_up_is_killed() {
         ..ProcessConfig::default()
     });
     assert!(none.is_err());
-    // It may have ended before it was handed anything.
+    // It may have ended before the descriptors were handed over.
     if let Ok((process, _channel)) = Process::start(&ProcessConfig {
         program: PathBuf::from("/bin/false"),
         ..ProcessConfig::default()
@@ -776,7 +779,7 @@ fn what_a_policy_process_may_call_is_bound_to_its_descriptors() {
     for (what, number, arguments) in cases {
         check_killed(what, system_call(number, arguments), Signal::SYS);
     }
-    // A file in memory is refused, and nobody dies of it.
+    // A file in memory is refused, and the process survives.
     assert!(system_call(libc::SYS_memfd_create, [0; 6]).success());
 }
 

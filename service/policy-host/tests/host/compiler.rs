@@ -1,4 +1,4 @@
-//! The compiler that a daemon has: worker processes, limits that kill them, and what is remembered.
+//! The daemon's compiler: worker processes, limits that kill them, and the cache.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -30,12 +30,13 @@ fn kept_in(directory: &Path) -> Compiler {
     })
 }
 
-/// A program that never answers, instead of the worker. Tests tell theirs by how long it would sleep: they run side by side.
+/// A program that never answers, instead of the worker. Each test recognises its own by the
+/// sleeping time, because tests run in parallel.
 fn stalling(directory: &TempDir, seconds: u32) -> CompilerConfig {
     running(directory, &format!("exec sleep {seconds}"))
 }
 
-/// A shell's command instead of the worker, which gets 200 ms.
+/// A shell command instead of the worker, which gets 200 ms.
 fn running(directory: &TempDir, command: &str) -> CompilerConfig {
     let program = directory.path().join("stall");
     std::fs::write(&program, format!("#!/bin/sh\n{command}\n")).unwrap();
@@ -47,7 +48,8 @@ fn running(directory: &TempDir, command: &str) -> CompilerConfig {
     }
 }
 
-/// Process ids of this process's children, the unreaped included, whose command line has `word`.
+/// Process ids of this process's children, including unreaped ones, with `word` in the command
+/// line.
 fn children(word: &str) -> Vec<i32> {
     let mut found = Vec::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
@@ -248,7 +250,7 @@ fn a_refused_module_starts_no_second_worker() {
 #[test]
 fn a_worker_out_of_time_is_killed_and_reaped() {
     let directory = TempDir::new().unwrap();
-    // It gets its second on a busy machine, too.
+    // It gets its second of CPU time on a busy machine, too.
     let compiler = compiler(CompilerConfig {
         timeout: Duration::from_secs(1),
         ..running(&directory, "while :; do :; done")

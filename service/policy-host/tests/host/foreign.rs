@@ -1,4 +1,5 @@
-//! Filters for Envoy, written as text: what they are shown, what they may do, and what becomes of those that misbehave.
+//! Filters for Envoy, written as text: their input, their rights, and the handling of misbehaving
+//! ones.
 
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use tollgate_policy_host::{
 
 use crate::guests::HOST;
 
-/// A filter whose callbacks are given as text. `$log` says one byte; memory below 64 KiB is the filter's own, above is its allocator's.
+/// A filter with the given callbacks, as text. `$log` logs one byte; memory below 64 KiB is the
+/// filter's own, above is its allocator's.
 fn module(imports: &str, callbacks: &str) -> Vec<u8> {
     let text = format!(
         r#"(module
@@ -101,7 +103,7 @@ fn said(instance: &mut ForeignInstance) -> String {
         .join(" ")
 }
 
-/// All callbacks, each of which says a letter.
+/// All callbacks; each logs a letter.
 const LETTERS: &str = r#"
     (func (export "proxy_on_context_create") (param i32 i32) (call $log (i32.const 67)))
     (func (export "proxy_on_vm_start") (param i32 i32) (result i32) (call $log (i32.const 86)) i32.const 1)
@@ -146,7 +148,7 @@ fn contexts_whose_reply_never_comes_are_ended_the_oldest_first() {
     let call = 1 << 40;
     filter.judge(&ForeignCall { call, ..CALL }).unwrap();
     assert_eq!(said(&mut filter), "D L X C h b");
-    // Number 0 is over, number 1 is still open.
+    // Call 0 is over, call 1 is still open.
     filter.judge(&ForeignCall { call: 0, ..REPLY }).unwrap();
     assert_eq!(said(&mut filter), "C r s D L X");
     filter.judge(&ForeignCall { call: 1, ..REPLY }).unwrap();
@@ -155,7 +157,7 @@ fn contexts_whose_reply_never_comes_are_ended_the_oldest_first() {
 
 const GET_VALUE: &str = r#"(import "env" "proxy_get_header_map_value" (func $value (param i32 i32 i32 i32 i32) (result i32)))"#;
 
-/// Says the value of the header at 16, or `?`.
+/// Logs the value of the header at 16, or `?`.
 fn says_header(key: &str) -> String {
     format!(
         r#"(data (i32.const 16) "{key}")
@@ -209,7 +211,7 @@ fn the_body_is_one_grpc_frame() {
     );
 }
 
-/// A filter that replaces the frame's bytes from 4 on by `text`.
+/// A filter that replaces the frame's bytes from 4 on with `text`.
 fn rewriter(hook: &str, text: &str) -> String {
     let id = u32::from(hook == "response");
     format!(
@@ -411,7 +413,8 @@ fn an_allocator_that_lies_is_a_fault_and_one_that_asks_for_more_gets_none() {
     assert!(matches!(filter.judge(&CALL), Err(Fault::Trap(text)) if text.contains("allocator")));
 }
 
-/// A filter whose allocator asks for memory itself, and then names a place outside of memory.
+/// A filter with an allocator that requests memory itself, and then returns an address outside
+/// memory.
 fn liar() -> String {
     let callbacks = says_header(":path");
     format!(
@@ -508,7 +511,7 @@ fn shared_data_is_swapped_only_if_it_is_what_was_seen() {
     assert_eq!(state.get(b"key").unwrap()[4..], *b"two");
 }
 
-/// What Envoy answers with OK: the SDK ends the instance at anything else.
+/// Envoy answers all of these with OK: the SDK ends the instance at anything else.
 #[test]
 fn shared_data_takes_every_key_that_envoy_takes() {
     let callbacks = r#"
@@ -686,14 +689,14 @@ fn imports_and_sizes_are_those_of_the_interface() {
         .load(&described(&module(own, ""), &description()))
         .unwrap_err();
     assert!(matches!(refused, LoadError::UnknownForeignImport { .. }));
-    // A policy of this project's own interface has no use for theirs, however many it imports.
+    // A native policy can't import foreign functions, however many it imports.
     let wasm = describe(
         &module("", ""),
         r#"{"abi": 1, "name": "p", "hooks": ["request"], "methods": [{"method": "*"}]}"#,
     );
     let refused = HOST.load(&wasm.unwrap()).unwrap_err();
     assert!(matches!(refused, LoadError::UnknownImport { .. }));
-    // Between the two limits of size: only a foreign module may be so long.
+    // Between the two limits of size: only a foreign module may have this length.
     let long = format!(
         "(data (i32.const 0) \"{}\")",
         "a".repeat(limits::MODULE_BYTES)
@@ -794,7 +797,7 @@ fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
         HOST.load(&described(&module("", &most), &description()))
             .is_ok()
     );
-    // 290 blocks times 1,000 locals are dear, and short.
+    // 290 blocks times 1,000 locals are expensive, and short.
     let dear = format!(
         "(func (local{}) {})",
         " i32".repeat(1000),

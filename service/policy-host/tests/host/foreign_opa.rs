@@ -1,4 +1,4 @@
-//! Policies as OPA's compiler lays them out, written as text.
+//! Policies in the layout of OPA's compiler, written as text.
 
 use tollgate_policy_host::foreign::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{
@@ -8,11 +8,12 @@ use tollgate_policy_host::{
 
 use crate::guests::HOST;
 
-/// What a module of the interface answers.
+/// The answers of a module of the interface.
 struct Module {
     minor: u32,
     builtins: &'static str,
-    /// What `opa_eval` does: the input is at `$at`, `$len` bytes; it gives the decision's address.
+    /// The body of `opa_eval`: the input is at `$at`, `$len` bytes; it returns the decision's
+    /// address.
     eval: &'static str,
     /// Whether a configuration parses.
     parses: bool,
@@ -119,7 +120,8 @@ const CALL: ForeignCall<'static> = ForeignCall {
 
 #[test]
 fn a_decision_is_made_from_the_input() {
-    // It finds the zero byte that no JSON has, if the input isn't what it was told it is; and allows who begins with `{`.
+    // It finds the zero byte, which JSON never has, if the input has another length than stated; it
+    // allows input that begins with `{`.
     let module = Module {
         eval: r#"
             (if (i32.ne (i32.load8_u (local.get $at)) (i32.const 0x7b)) (then unreachable))
@@ -131,7 +133,7 @@ fn a_decision_is_made_from_the_input() {
     };
     assert_eq!(detect(&module.wasm()), Ok(Some(Abi::Opa)));
     let mut policy = module.start().unwrap();
-    // The input lies across the end of memory as it was: it has grown.
+    // The input crosses the previous end of memory: the memory has grown.
     assert_eq!(policy.judge(&CALL), Ok(ForeignVerdict::Allow));
     assert_eq!(policy.judge(&CALL), Ok(ForeignVerdict::Allow));
     let bare = ForeignCall {

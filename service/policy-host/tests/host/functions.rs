@@ -1,4 +1,4 @@
-//! The host functions: what each does, what it refuses, what it costs, and who may import it.
+//! The host functions: effects, refusals, costs, and the right to import them.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ fn judge(instance: &mut Instance) -> Result<Verdict, Fault> {
     }
 }
 
-/// What `expression`, an i64, comes to: the guest stores it under `out`.
+/// The value of `expression`, an i64: the guest stores it under `out`.
 fn value(expression: &str, state: &SharedState) -> Result<i64, Fault> {
     let body = format!(
         "(i64.store (i32.const 4300) {expression})
@@ -84,7 +84,7 @@ fn the_state_is_read_and_written() {
     assert_eq!(value(get, &state), Ok(-1));
     assert_eq!(value(set, &state), Ok(0));
     assert_eq!(state.get(b"key").unwrap(), b"value");
-    // The whole length, and as much as there is room.
+    // The whole length, and as many bytes as fit.
     assert_eq!(value(get, &state), Ok(5));
     let copied = format!("(drop {get}) (i64.load (i32.const 4400))");
     assert_eq!(
@@ -118,7 +118,7 @@ fn instances_share_a_state_and_others_do_not() {
         assert_eq!(value(add, &mine), Ok(sum));
     }
     assert_eq!(value(add, &theirs), Ok(1));
-    // Without one, an instance has its own.
+    // Without a shared state, an instance has its own.
     let body = format!("(drop {add}) {ALLOW} i32.const 0");
     let policy = parts(&body).load().unwrap();
     let mut own = policy
@@ -264,7 +264,7 @@ fn addresses_outside_of_memory_are_faults() {
         let fault = Fault::Trap(format!("{text} is outside of memory"));
         assert_eq!(value(expression, &fresh()), Err(fault), "{expression}");
     }
-    // A length that isn't affordable ends before anybody looks.
+    // An unaffordable length ends the call before any work.
     let huge =
         "(i64.extend_i32_s (call $set (i32.const 0) (i32.const 1) (i32.const 0) (i32.const -1)))";
     let fuel = limits::FUEL_PER_CALL;
@@ -351,14 +351,14 @@ fn what_is_not_granted_is_named() {
         .instantiate(&granted(&limits(), but_random))
         .unwrap_err();
     assert_eq!(refused, LoadError::NotGranted(Capabilities::RANDOM));
-    // Log and metrics go without saying.
+    // Log and metrics are always granted.
     let policy = Parts::default().load().unwrap();
     policy
         .instantiate(&granted(&limits(), "change".parse().unwrap()))
         .unwrap();
 }
 
-/// Each host function in an endless loop: the budget ends it, and says what one call costs.
+/// Each host function in an endless loop: the budget ends it, and tells the cost of one call.
 #[test]
 fn every_function_is_charged() {
     let cases = [
@@ -398,7 +398,7 @@ fn every_function_is_charged() {
             judge(&mut instance).unwrap();
             instance.fuel_used()
         };
-        // The call instruction and its operands come on top.
+        // The call instruction and its operands are added.
         let paid = used(11) - used(1);
         assert!(
             (10 * price..10 * (price + 20)).contains(&paid),
@@ -431,7 +431,7 @@ fn fuel_used_is_that_of_the_last_judgement() {
     };
     let (short, long) = (used(&loops(10)).1, used(&loops(1010)).1);
     assert!((4_000..8_000).contains(&(long - short)), "{short} {long}");
-    // A trap leaves no exact count: all that was given.
+    // A trap leaves no exact count: everything granted counts as used.
     let trap = format!("(drop (i32.load (i32.const -4))) {}", loops(10));
     assert_eq!(used(&trap), (false, limits::FUEL_PER_CALL));
     // A bad answer is counted exactly.
@@ -554,7 +554,7 @@ fn bad_hand_overs_are_faults() {
     assert_eq!(save(endless), Fault::OutOfFuel { fuel });
     let mut instance = stateful(SAVE, endless, TICK).instantiate().unwrap();
     assert_eq!(instance.restore(3, b"four"), Err(Fault::OutOfFuel { fuel }));
-    // More than the guest has a buffer for.
+    // More than the guest's buffer holds.
     let mut instance = stateful(SAVE, RESTORE, TICK).instantiate().unwrap();
     assert!(matches!(
         instance.restore(3, &[0; 70_000]),

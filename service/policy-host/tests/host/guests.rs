@@ -42,7 +42,7 @@ static ARTIFACTS: LazyLock<PathBuf> = LazyLock::new(|| {
     target_dir.join("wasm32-unknown-unknown/policy")
 });
 
-/// A policy's module, by the name of its library.
+/// A policy's module, by its library's name.
 pub(crate) fn guest(name: &str) -> Policy {
     HOST.load(&guest_bytes(name)).unwrap()
 }
@@ -62,7 +62,8 @@ pub(crate) fn setup<'a>(limits: &'a TenantLimits, config: Option<&'a [u8]>) -> S
     }
 }
 
-/// The view of string fields, written here again so that host and SDK are held to the same page by a third party.
+/// The view of string fields, implemented here again as an independent check of host and SDK
+/// against the ABI's page.
 pub(crate) fn view(fields: &[&str]) -> Vec<u8> {
     let fixed = 8 + 16 * fields.len();
     let total = fixed + fields.iter().map(|f| f.len()).sum::<usize>();

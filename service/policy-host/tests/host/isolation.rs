@@ -1,4 +1,5 @@
-//! What one tenant leaves behind for another: nothing. And what its failures cost the others: nothing.
+//! Isolation: a tenant leaves no data behind for another, and its failures cost other tenants
+//! nothing.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -12,7 +13,7 @@ use tollgate_policy_host::{
 use crate::guests::{limits, view, write};
 use crate::wat::{ALLOW, Parts, configure, request};
 
-/// A pool with one place: whoever comes next gets it.
+/// A pool with one slot: every next instance gets it.
 fn host_of_one() -> Host {
     Host::new(HostConfig {
         instances: 1,
@@ -21,7 +22,7 @@ fn host_of_one() -> Host {
     .unwrap()
 }
 
-/// Set-up may look at all of memory with every opcode.
+/// Set-up may read all of memory with every opcode.
 fn generous() -> TenantLimits {
     TenantLimits {
         fuel_for_setup: u64::MAX / 2,
@@ -45,7 +46,7 @@ fn canaries() -> Parts {
     }
 }
 
-/// The load opcodes, each with the bytes that it reads and whether what it read, here, is zero.
+/// The load opcodes, each with the number of bytes that it reads and a test that they are zero.
 const LOADS: [(&str, u32, &str); 14] = [
     ("i32.load", 4, "i32.eqz"),
     ("i32.load8_s", 1, "i32.eqz"),
@@ -63,8 +64,9 @@ const LOADS: [(&str, u32, &str); 14] = [
     ("f64.load", 8, "i64.eqz (i64.reinterpret_f64"),
 ];
 
-/// Searches its 4 MiB with every load opcode at every offset, its table and its globals, before the host writes anything: in
-/// the start function. What it finds is a trap, and how many loads it made is in the global that `configure` reports.
+/// Searches its 4 MiB with every load opcode at every offset, its table and its globals, before the
+/// host writes anything: in the start function. A non-zero byte is a trap. The number of loads is
+/// in the global that `configure` reports.
 fn searcher(pages: u32) -> Parts {
     let bytes = pages << 16;
     let mut search = String::new();
@@ -106,7 +108,7 @@ fn searcher(pages: u32) -> Parts {
     }
 }
 
-/// How many loads the searcher made.
+/// The number of the searcher's loads.
 fn loads(text: &str) -> u64 {
     text.bytes()
         .rev()
@@ -134,7 +136,7 @@ fn a_reused_place_is_zero_wherever_and_however_one_looks() {
             .map(|(_, width, _)| (64 << 16) - u64::from(*width) + 1);
         assert_eq!(loads(text), widths.sum::<u64>(), "{refused}");
     }
-    // The searcher does find what is there.
+    // The searcher does find existing bytes.
     let own = Parts {
         rest: searcher(1).rest + r#"(data (i32.const 65535) "x")"#,
         ..searcher(1)
@@ -144,7 +146,7 @@ fn a_reused_place_is_zero_wherever_and_however_one_looks() {
     assert!(found.to_string().contains("unreachable"), "{found}");
 }
 
-/// Memory that the last owner grew comes back as zeros, too, when the next one grows.
+/// Memory that the last owner grew comes back as zeros, also when the next one grows.
 #[test]
 fn grown_memory_is_zero() {
     let host = host_of_one();
@@ -197,7 +199,8 @@ fn judge(instance: &mut Instance) -> Result<Verdict, Fault> {
     }
 }
 
-/// Counts the bytes of all its memory that are the letter s, and denies with as long a message.
+/// Counts the bytes of all its memory that are the letter s, and denies with a message of that
+/// length.
 fn counter_of_s() -> Parts {
     Parts {
         request: request(
@@ -212,14 +215,14 @@ fn counter_of_s() -> Parts {
     }
 }
 
-/// The message's length is capped, so that many are told apart.
+/// The message's length is capped, so this many counts are distinguishable.
 const TOLD: usize = 1000;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// (Lengths stay below the letter, which would count itself.)
-    /// Whatever was shown before, in whatever batches, of this view there are as many bytes as were written, anywhere in memory.
+    /// (Lengths stay below the letter, which would count itself.) After any earlier views, in any
+    /// batches, memory holds exactly as many bytes of this view as were written.
     #[test]
     fn memory_holds_nothing_of_earlier_views(steps in proptest::collection::vec((1usize..6, 0usize..100, any::<bool>()), 1..12)) {
         let limits = TenantLimits { fuel_per_call: u64::MAX >> 8, ..limits() };
@@ -235,7 +238,8 @@ proptest! {
                 }
             }
             if !abandon {
-                // It answers for the first call only, which is a fault if there are more: so ask about one.
+                // It answers for the first call only, which is a fault if there are more: so the
+                // batch has one.
                 let seen = instance.judge(Hook::Request, 0, len, write(&secret));
                 let Ok(Verdict::Deny { message, .. }) = seen else { panic!("{seen:?}") };
                 prop_assert_eq!(message.len(), len.min(TOLD));
@@ -247,11 +251,11 @@ proptest! {
     }
 }
 
-/// Memory is a function of what the policy is shown: where a view says nothing, nothing else of the host gets in (the time that nobody
-/// granted, another instance's views, what an earlier one in the same place was shown).
+/// Memory is a function of the policy's input: nothing else of the host gets in (a time that isn't
+/// granted, another instance's views, views of an earlier instance in the same slot).
 #[test]
 fn equal_views_leave_equal_memory() {
-    // Tells a checksum of all its memory.
+    // Reports a checksum of all its memory.
     let parts = Parts {
         request: request(
             "(local $at i32) (local $sum i64)
@@ -307,10 +311,11 @@ fn resident_bytes() -> usize {
     pages * 4096
 }
 
-/// Each way to fail costs that instance only, and leaves no memory behind, however often.
+/// Each kind of failure costs that instance only, and leaves no memory behind, however often.
 #[test]
 fn a_thousand_failures_each_leave_nothing() {
-    // Resident memory is the process's, and other tests run in this one: they would hide a leak, or be taken for one.
+    // Resident memory is per process, and other tests run in this process: they would hide a leak,
+    // or look like one.
     const ALONE: &str = "TOLLGATE_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let itself = "isolation::a_thousand_failures_each_leave_nothing";
@@ -374,7 +379,7 @@ fn a_thousand_failures_each_leave_nothing() {
     assert!(grown < 256 << 20, "{grown} bytes");
 }
 
-/// A guest that leaves its configuration's words in its first entry, and the rest of it at 8192.
+/// A guest that writes its configuration's words to its first entry, and the rest of it to 8192.
 fn forger(config: &[u8]) -> Instance {
     static POLICY: std::sync::LazyLock<tollgate_policy_host::Policy> = std::sync::LazyLock::new(
         || {
@@ -405,19 +410,19 @@ fn record() -> impl Strategy<Value = [u32; 4]> {
         mostly(0..66_000),
     )
         .prop_map(|(kind, field, low, high)| match kind {
-            // Half of these are possible.
+            // Half of these are valid.
             6..=8 => [kind, field / 2, low % 16, high & 1],
             _ => [kind, field, low, high],
         })
 }
 
-/// Whether each record may be there, all else being well; said without the host's code.
+/// Whether each record is allowed, if everything else is valid; computed without the host's code.
 fn is_sound([kind, field, low, high]: [u32; 4]) -> bool {
     let inside = u64::from(low) + u64::from(high) <= 65_536;
     match kind {
         1 | 2 => field < 3,
         3 => field < 3 && inside,
-        // The guest's memory isn't text, but for an empty one.
+        // The guest's memory isn't text, unless it is empty.
         4 => inside && high <= 8192 && (field == 1 || (field == 0 && high == 0)),
         5 => field < 2,
         6 => field == 0 && high == 0 && low <= 1_000_000,
@@ -427,7 +432,7 @@ fn is_sound([kind, field, low, high]: [u32; 4]) -> bool {
     }
 }
 
-/// The effects that a list of sound records comes to, without the bytes of values.
+/// The effects of a list of sound records, without the bytes of values.
 fn meant(records: &[[u32; 4]]) -> Effects {
     let mut meant = Effects::default();
     for &[kind, field, low, high] in records {
@@ -464,7 +469,8 @@ fn without_bytes(mut effects: Effects) -> Effects {
 }
 
 proptest! {
-    /// Lists of any shape: exactly what the ABI allows is an effect, said again here without the host's code.
+    /// Lists of any shape: exactly the lists that the ABI allows are effects, computed here again
+    /// without the host's code.
     #[test]
     fn any_effect_list_is_effects_or_a_fault(
         records in proptest::collection::vec(record(), 0..5),
@@ -478,7 +484,7 @@ proptest! {
         let verdict = judge(&mut instance);
         let inside = |at: u32, len: u32| u64::from(at) + u64::from(len) <= 65_536;
         let list_is_whole = at == 8192 && len as usize == 16 * records.len();
-        // What comes once: a field, a key, each of the other kinds.
+        // Items that may occur once: a field, a key, each of the other kinds.
         let mut once: Vec<(u32, u32)> = records.iter().map(|r| (match r[0] { 1..=3 => 1, 4 | 5 => 4, kind => kind }, r[1])).collect();
         once.sort_unstable();
         once.dedup();
@@ -491,7 +497,7 @@ proptest! {
                 prop_assert!(sound, "{:?}", records);
                 prop_assert_eq!(without_bytes(*effects), meant(&records));
             }
-            // A list somewhere else is whatever lies there; it must lie in memory.
+            // A list at another address consists of arbitrary bytes; it must lie in memory.
             Ok(Verdict::Effects(_)) => prop_assert!(inside(at, len) && len.is_multiple_of(16)),
             Err(Fault::BadEffect { .. } | Fault::BadMetadata { .. } | Fault::EffectOutside { .. }) => {
                 prop_assert!(!list_is_whole || !sound, "{:?}", records);

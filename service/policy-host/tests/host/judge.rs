@@ -23,7 +23,7 @@ fn fault(instance: &mut Instance) -> Fault {
     }
 }
 
-/// The fault of a module whose request function has this body; the instance must be dead then.
+/// The fault of a module with this body of its request function; the instance must be dead then.
 fn request_fault(body: &str) -> Fault {
     let mut instance = Parts::with_request(body).instantiate().unwrap();
     let first = fault(&mut instance);
@@ -118,7 +118,7 @@ fn a_large_view_costs_the_smallest_budget_nothing() {
         let judged = null.judge(Hook::Request, 0, view.len(), write(&view));
         assert_eq!(judged, Ok(Verdict::Allow));
     }
-    // Who loops instead of making room is stopped all the same, and has had little more.
+    // A guest that loops instead of making room is still stopped, and has had little more fuel.
     let loops = Parts {
         buffer: buffer(
             "(if (i32.gt_u (local.get 0) (i32.const 4096)) (then (loop br 0))) i32.const 1024",
@@ -438,7 +438,7 @@ fn one_bad_verdict_fails_the_batch() {
     assert!(instance.is_dead());
 }
 
-/// A guest that denies its first call with the 1,000 bytes behind the first entry as the message.
+/// A guest that denies its first call with the 1,000 bytes after the first entry as the message.
 fn exhibit() -> Parts {
     Parts::with_request(
         "(i32.store (i32.const 1036) (i32.const 2)) (i32.store (i32.const 1040) (i32.const 8))
@@ -447,7 +447,7 @@ fn exhibit() -> Parts {
     )
 }
 
-/// All that it finds there, without zeros, when it is shown this view.
+/// All bytes that it finds there for this view, without zeros.
 fn shown(instance: &mut Instance, bytes: &[u8]) -> String {
     match instance.judge(Hook::Request, 0, 900, write(bytes)) {
         Ok(Verdict::Deny { message, .. }) => message.replace('\0', ""),
@@ -482,7 +482,7 @@ fn nothing_of_an_abandoned_batch_is_left_behind() {
     let mut batch = instance.batch(Hook::Request, 2, 904).unwrap();
     batch.push(0, 900, write(&SECRET)).unwrap();
     assert_eq!(shown(&mut instance, b"short"), "short");
-    // One that announces more entries than it pushes: their room is cleared, too.
+    // A batch that announces more entries than it pushes: the unused entries are cleared, too.
     assert_eq!(shown(&mut instance, &SECRET).len(), 900);
     let mut batch = instance.batch(Hook::Request, 3, 64).unwrap();
     batch.push(0, 5, write(b"short")).unwrap();
@@ -508,7 +508,7 @@ fn nothing_of_the_configuration_is_left_behind() {
 
 #[test]
 fn messages_are_cut_and_repaired() {
-    // The message is what the data segment says, from 4096 on.
+    // The message is the data segment's content, from 4096 on.
     let message = |data: &str, len: usize| {
         let parts = Parts {
             rest: format!("(data (i32.const 4096) \"{data}\")"),
@@ -635,7 +635,7 @@ fn an_instance_moves_between_threads() {
         .unwrap();
 }
 
-/// A guest that leaves its configuration's 16 bytes as verdict, status, msg_off and msg_len.
+/// A guest that writes its configuration's 16 bytes as verdict, status, msg_off and msg_len.
 fn puppet(words: [u32; 4]) -> Instance {
     static POLICY: std::sync::LazyLock<tollgate_policy_host::Policy> =
         std::sync::LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! What `load` refuses, and with which sentence.
+//! Modules that `load` refuses, and the sentence of each refusal.
 
 use std::convert::Infallible;
 
@@ -8,7 +8,7 @@ use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, LoadError, limi
 use crate::guests::{HOST, guest, setup};
 use crate::wat::{MANIFEST, Parts};
 
-/// The sentence that `load` answers.
+/// The sentence with which `load` refuses.
 fn refusal(parts: &Parts) -> String {
     parts.load().unwrap_err().to_string()
 }
@@ -280,7 +280,7 @@ fn section(manifest: &str) -> String {
 }
 
 fn manifest_refusal(manifest: &str) -> String {
-    // wat's strings know Rust's escapes for what appears here.
+    // wat's strings accept Rust's escapes for the characters that appear here.
     refusal(&Parts {
         manifest: section(manifest),
         ..Parts::default()
@@ -516,7 +516,8 @@ fn manifest_limits_hold_at_their_edges() {
     }
 }
 
-/// A manifest may leave its metadata's keys to the configuration: then that says what it is shown, within the same rules.
+/// A manifest may leave its metadata keys to the configuration, which then decides what the policy
+/// is shown, within the same rules.
 #[test]
 fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
     let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"capabilities":["change"],"methods":[
@@ -536,7 +537,8 @@ fn a_configuration_names_the_keys_that_a_manifest_leaves_to_it() {
         [""; 0],
         "none are named"
     );
-    // An instance is of the policy as its configuration makes it, whoever asked for which.
+    // An instance has the policy as its configuration makes it, whichever of the two is
+    // instantiated.
     for policy in [&policy, &configured] {
         let limits = crate::guests::limits();
         let instance = policy.instantiate(&crate::guests::setup(&limits, Some(config)));
@@ -740,7 +742,8 @@ fn json_word() -> impl Strategy<Value = serde_json::Value> {
 }
 
 proptest! {
-    /// A manifest of plausible parts is refused with a sentence, or all that it says is in bounds.
+    /// A manifest of plausible parts is refused with a sentence, or all its content is within
+    /// bounds.
     #[test]
     fn any_manifest_is_in_bounds_or_refused(
         hooks in proptest::collection::vec(json_word(), 0..4),

@@ -1,7 +1,8 @@
-//! The price list against time: a unit of fuel takes about as long for the slowest instruction as for any other.
+//! The price list against time: a unit of fuel takes about as long for the slowest instruction as
+//! for any other.
 //!
-//! No absolute times: a loop over each operator runs beside a loop over a division, whose price the unit is made of, and
-//! may take at most [`MARGIN`] times as long per unit.
+//! There are no absolute times: a loop over each operator runs together with a loop over a
+//! division, which defines the unit, and may take at most [`MARGIN`] times as long per unit.
 
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -15,8 +16,8 @@ use tollgate_policy_host::{
 use crate::guests::HOST;
 use crate::wat::{ALLOW, Parts};
 
-/// How much longer than the reference anything may take per unit. The machine is shared; a price that is missing shows
-/// as a factor of 10 and more.
+/// The maximum factor of time per unit over the reference. The machine is shared; a missing price
+/// shows as a factor of 10 and more.
 const MARGIN: u64 = 4;
 
 /// Runs of each loop; the fastest counts.
@@ -125,7 +126,8 @@ fn conversions(loops: &mut Vec<(String, String)>) {
     }
 }
 
-/// Loads and stores of 4 KiB, which stay in the first-level cache; what misses all caches is for the account of time.
+/// Loads and stores of 4 KiB, which stay in the first-level cache; the account of time covers loads
+/// that miss all caches.
 fn memory(loops: &mut Vec<(String, String)>) {
     let address = "(local.tee $i (i32.and (i32.add (i32.mul (local.get $i) (i32.const 1664525)) (i32.const 1013904223)) (i32.const 0xff8)))";
     for op in [
@@ -310,7 +312,7 @@ fn module(loops: &[(String, String)]) -> Parts {
             r#"(table 16 64 funcref) (type $n (func)) (elem (i32.const 0) $nothing) (func $nothing) (global $g (mut i32) (i32.const 0))
                (data $d "0123456789abcdef0123456789abcdef") (elem $e func $nothing $nothing) {functions}"#
         ),
-        // The loops write over the entry.
+        // The loops overwrite the entry.
         ..Parts::with_request(&format!(
             "(local.set 1 (i32.load (i32.const 1032))) {choice} {ALLOW} i32.const 0"
         ))
@@ -327,8 +329,8 @@ fn run(instance: &mut Instance, method: u32) -> (Duration, u64) {
     (took, instance.fuel_used())
 }
 
-/// Picoseconds per unit of each loop, the fastest of several runs that take turns with the other loops; the first is the
-/// reference.
+/// Picoseconds per unit of each loop, the fastest of several runs that alternate with the other
+/// loops; the first is the reference.
 fn picoseconds_per_unit(
     loops: &[(String, String)],
     parts: impl FnOnce(Parts) -> Parts,
@@ -403,7 +405,8 @@ fn no_host_function_outruns_its_price() {
       (import "tollgate" "state_add" (func $add (param i32 i32 i64) (result i64)))
       (import "tollgate" "now_ms" (func $now (result i64)))
       (import "tollgate" "random" (func $random (param i32 i32)))"#;
-    // A key of 256 bytes at 8192, all alike but for the last 4: the longest comparisons there are.
+    // A key of 256 bytes at 8192, all alike except for the last 4: the longest possible
+    // comparisons.
     let next = "(i32.store (i32.const 8444) (local.tee $i (i32.and (i32.const 4095) (i32.add (local.get $i) (i32.const 997)))))";
     let key = "(i32.const 8192) (i32.const 256)";
     let loops: Vec<(String, String)> = [
@@ -430,7 +433,7 @@ fn no_host_function_outruns_its_price() {
 fn calibration_stays_within_its_bounds() {
     let rate = HOST.calibrated();
     assert!(rate <= Rate::default(), "{rate:?}");
-    // A machine a hundred times slower than those that were measured would be a mistake of the measurement.
+    // A machine a hundred times slower than the measured ones would be an error of the measurement.
     assert!(rate.units_per_microsecond() > 35, "{rate:?}");
 }
 

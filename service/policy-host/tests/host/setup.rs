@@ -1,4 +1,4 @@
-//! What can go wrong between a loaded policy and an instance.
+//! Failures between a loaded policy and an instance.
 
 use tollgate_policy_host::{Fault, Host, HostConfig, LoadError, TenantLimits, limits};
 

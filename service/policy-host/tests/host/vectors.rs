@@ -1,4 +1,4 @@
-//! The host against the ABI's vectors: it writes what they say and reads what they say.
+//! The host against the ABI's vectors: it writes and reads what they specify.
 
 use serde_json::Value;
 use tollgate_policy_host::{
@@ -26,8 +26,9 @@ fn bytes(hex: &Value) -> Vec<u8> {
         .collect()
 }
 
-/// A guest with two methods that first copies its buffer to 32,768, in hexadecimal (two letters a-p per byte, low half first),
-/// and denies the first call with that as the message, in slices: the slice's number is in the configuration.
+/// A guest with two methods. It first copies its buffer to 32,768, in hexadecimal (two letters a-p
+/// per byte, low half first), and denies the first call with that as the message, in slices. The
+/// slice's number is in the configuration.
 fn copier(slice: usize) -> Instance {
     let manifest = r#"{"abi":1,"name":"t","hooks":["request"],"methods":[{"method":"a.B/C"},{"method":"a.B/D"}]}"#;
     let parts = Parts {
@@ -52,7 +53,7 @@ fn copier(slice: usize) -> Instance {
     parts.instantiate().unwrap()
 }
 
-/// What the guest finds in its buffer, 1024 bytes of it.
+/// The first 1,024 bytes of the guest's buffer, as the guest reads them.
 fn buffer_of(batch: &Value) -> Vec<u8> {
     let calls: Vec<_> = batch["calls"]
         .as_array()
@@ -120,7 +121,7 @@ fn answers_are_read_as_the_vectors_say() {
     }
 }
 
-/// Judges with a guest that leaves these words and bytes.
+/// Judges with a guest that writes these words and bytes.
 fn read(answer: &Value) -> Result<Verdict, Fault> {
     let parts = Parts {
         rest: data(&answer["message_bytes"]),
@@ -129,7 +130,7 @@ fn read(answer: &Value) -> Result<Verdict, Fault> {
     judge(&parts, Hook::Request)
 }
 
-/// A request function that leaves these words in the first entry.
+/// A request function that writes these words to the first entry.
 fn leave(answer: &Value) -> String {
     let mut body = String::new();
     for (index, word) in answer["words"].as_array().unwrap().iter().enumerate() {
@@ -152,7 +153,7 @@ fn data(hex: &Value) -> String {
     format!("(data (i32.const 4096) \"{escaped}\")")
 }
 
-/// Judges here, and in a process of the policy's own: both must say the same.
+/// Judges here, and in a separate process: both verdicts must be equal.
 fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     let limits = crate::guests::limits();
     let setup = Setup {
@@ -167,7 +168,7 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
         Err(other) => panic!("{other:?}"),
     };
     let apart = judge_apart(parts, hook, &view);
-    // A reason is cut on its way.
+    // The process cuts long reasons.
     let said = here
         .clone()
         .map_err(|fault| fault.to_string().chars().take(256).collect());
@@ -175,7 +176,7 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     here
 }
 
-/// Judges with a guest whose method may change so many fields and these keys.
+/// Judges with a guest that may change this many fields and these keys of its method.
 fn effects(vector: &Value) -> Result<Verdict, Fault> {
     let changes: Vec<String> = (0..vector["changes"].as_u64().unwrap())
         .map(|i| format!("f{i}"))

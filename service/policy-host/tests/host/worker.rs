@@ -1,4 +1,5 @@
-//! What a compile worker can't do: each attempt is made by a process that is confined as a worker is, and dies of it.
+//! Operations forbidden to a compile worker: a process with a worker's confinement tries each, and
+//! dies.
 
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
@@ -52,7 +53,8 @@ fn files_sockets_processes_and_threads_are_out_of_reach() {
 
 #[test]
 fn every_system_call_that_is_not_listed_kills() {
-    // Some kernels exempt the call of a user-space probe's trampoline from every filter; from elsewhere it does nothing.
+    // Some kernels exempt the call of a user-space probe's trampoline from every filter; called
+    // from elsewhere, it does nothing.
     let uprobe = if cfg!(target_arch = "x86_64") {
         336
     } else {
@@ -62,7 +64,7 @@ fn every_system_call_that_is_not_listed_kills() {
         |number: &i64| worker::ALLOWED.contains(number) || worker::ALLOWED_IN_PART.contains(number);
     let unlisted = |number: &i64| !listed(number) && *number != uprobe;
     let mut tried = 0;
-    // The highest number that any kernel has had was 470 in 2025.
+    // The highest number in any kernel was 470 in 2025.
     for number in (0..500).filter(unlisted) {
         check_killed(
             &format!("system call {number}"),
