@@ -497,7 +497,7 @@ async fn bind(
     };
     fitting::check_name(&request.service)?;
     let by = Some(open.tenant.as_str().into());
-    let schema = intern(control, (&turn, &by), bytes, &request.service).await?;
+    let schema = intern(control, &turn, &by, bytes, &request.service).await?;
     drop(turn);
     fitting::check_names(&schema.layout)?;
     let wanted = match side {

@@ -40,7 +40,8 @@ pub(super) fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f O
 /// when they are first called.
 pub(super) async fn intern(
     control: &Control,
-    (turn, by): (&Turn, &Bringer),
+    turn: &Turn,
+    by: &Bringer,
     bytes: Vec<u8>,
     service: &str,
 ) -> Result<Arc<BoundSchema>, Status> {

@@ -104,8 +104,8 @@ pub(super) async fn explain(
     let schema = match request.has_schema {
         true => {
             let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
-            let operators = (&Turn::operators(), &None);
-            descriptor_sets::intern(control, operators, set, &request.service).await?
+            let turn = Turn::operators();
+            descriptor_sets::intern(control, &turn, &None, set, &request.service).await?
         }
         false => bound(control, &request, &sides)?,
     };
@@ -117,8 +117,8 @@ pub(super) async fn explain(
     let metadata = MetadataBuf::from_bytes(request.metadata)
         .map_err(|error| invalid(format!("the metadata: {error}")))?;
     let runtime = control.placement.borrow().home(&request.tenant);
-    let place = (runtime, request.tenant.as_str());
-    let witnesses = witnesses(control, place, &sides, (&schema, method), hook)?;
+    let tenant = request.tenant.as_str();
+    let witnesses = witnesses(control, runtime, tenant, &sides, &schema, method, hook)?;
     let head = json!({
         "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
         "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": runtime,
@@ -133,7 +133,7 @@ pub(super) async fn explain(
     let operators = Turn::operators();
     let asked = operators.apart(move || {
         let block = block(&schema, id, &json)?;
-        interrogate(&schema, (hook, id), Sample { block, metadata }, witnesses)
+        interrogate(&schema, hook, id, Sample { block, metadata }, witnesses)
     });
     Ok(merged(head, asked.await??))
 }
@@ -174,15 +174,17 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
 /// The versions that would be evaluated, in order.
 fn witnesses(
     control: &Control,
-    (runtime, tenant): (usize, &str),
+    runtime: usize,
+    tenant: &str,
     sides: &[Side],
-    (schema, method): (&BoundSchema, &MethodLayout),
+    schema: &BoundSchema,
+    method: &MethodLayout,
     hook: Hook,
 ) -> Result<Vec<Witness>, Status> {
     let attachments = control.attachments.borrow();
     let mut witnesses = Vec::new();
     for side in sides {
-        for (live, steps) in attachments.judges((runtime, tenant, *side), schema, method) {
+        for (live, steps) in attachments.judges(runtime, tenant, *side, schema, method) {
             let steps = steps?;
             let steps = match hook {
                 Hook::Request => steps.request,
@@ -196,8 +198,13 @@ fn witnesses(
                 for (version, ask, trial) in [stable, candidate] {
                     if let (Some(version), Some(ask)) = (version, ask) {
                         let decides = trial.is_some() == replaced;
-                        let of = (live, version, ask, trial, decides);
-                        witnesses.push(witness(control, *side, hook, of)?);
+                        let placed = Placed {
+                            live,
+                            version,
+                            trial,
+                            decides,
+                        };
+                        witnesses.push(witness(control, *side, hook, &placed, ask)?);
                     }
                 }
             }
@@ -206,12 +213,29 @@ fn witnesses(
     Ok(witnesses)
 }
 
+/// A version in one of an attachment's places.
+struct Placed<'a> {
+    live: &'a Live,
+    version: &'a Version,
+    /// The trial, if the version is the candidate.
+    trial: Option<Trial>,
+    /// Whether its answer counts.
+    decides: bool,
+}
+
 fn witness(
     control: &Control,
     side: Side,
     hook: Hook,
-    (live, version, ask, trial, decides): (&Live, &Version, PolicyInput, Option<Trial>, bool),
+    placed: &Placed<'_>,
+    ask: PolicyInput,
 ) -> Result<Witness, Status> {
+    let Placed {
+        live,
+        version,
+        trial,
+        decides,
+    } = *placed;
     let attachment = &live.attachment;
     let (target, options) = (&attachment.target, &attachment.options);
     let name = format!("{}@{}", attachment.policy, version.number);
@@ -293,13 +317,17 @@ fn block(schema: &BoundSchema, id: MessageId, json: &[u8]) -> Result<Vec<u8>, St
 /// ends the call.
 fn interrogate(
     schema: &BoundSchema,
-    (hook, id): (Hook, MessageId),
+    hook: Hook,
+    id: MessageId,
     mut sample: Sample,
     witnesses: Vec<Witness>,
 ) -> Result<Value, Status> {
     let program = Program::new(&schema.layout.layouts, id);
     let kinds = kinds_in(&schema.layout.layouts, id);
-    let message: (&Program, Kinds<'_>) = (&program, &kinds);
+    let message = MessageType {
+        program: &program,
+        kinds: &kinds,
+    };
     let (mut policies, mut outcome, mut unknown) = (Vec::new(), None, Vec::new());
     for witness in witnesses {
         let mut told_of = witness.described.clone();
@@ -328,12 +356,19 @@ fn interrogate(
     Ok(json!({"policies": policies, "outcome": outcome.unwrap_or_else(passed)}))
 }
 
+/// The type of the message: its program, and the kinds of its fields.
+#[derive(Clone, Copy)]
+struct MessageType<'a> {
+    program: &'a Program,
+    kinds: Kinds<'a>,
+}
+
 impl Witness {
     /// The version's answer, its input, and its cost.
     pub(super) fn ask(
         &self,
         hook: Hook,
-        (program, kinds): (&Program, Kinds<'_>),
+        MessageType { program, kinds }: MessageType<'_>,
         sample: &Sample,
     ) -> Result<(Answer, Value), Status> {
         let loaded = match &self.loaded {
@@ -384,7 +419,7 @@ impl Witness {
         &self,
         said: Answer,
         hook: Hook,
-        (program, kinds): (&Program, Kinds<'_>),
+        MessageType { program, kinds }: MessageType<'_>,
         sample: &mut Sample,
         told_of: &mut Value,
     ) -> Option<(Code, String)> {

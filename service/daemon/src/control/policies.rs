@@ -172,7 +172,7 @@ impl Attachments {
         let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
         let service = &schema.layout.name;
         let (live, why) = schema.layout.methods.iter().find_map(|method| {
-            let judges = self.judges((runtime, tenant, misfit.side), schema, method);
+            let judges = self.judges(runtime, tenant, misfit.side, schema, method);
             judges
                 .into_iter()
                 .find_map(|(live, steps)| Some((live, steps.err()?)))
@@ -242,7 +242,9 @@ impl Attachments {
     /// each with its steps.
     pub(crate) fn judges(
         &self,
-        (runtime, tenant, side): (usize, &str, Side),
+        runtime: usize,
+        tenant: &str,
+        side: Side,
         schema: &BoundSchema,
         method: &MethodLayout,
     ) -> Vec<(&Live, Result<MethodSteps, Status>)> {
@@ -363,7 +365,7 @@ fn input_of(
     let Ok(Loaded { policy, .. }) = &version.loaded else {
         return match hook {
             Hook::Request => {
-                ask_in_vain(schema, method.input, version.number, (&name, &place)).map(Some)
+                ask_in_vain(schema, method.input, version.number, &name, &place).map(Some)
             }
             Hook::Reply => Ok(None),
         };
@@ -458,7 +460,8 @@ fn ask_in_vain(
     schema: &BoundSchema,
     message: MessageId,
     version: u32,
-    (name, place): (&str, &str),
+    name: &str,
+    place: &str,
 ) -> Result<PolicyInput, Status> {
     let nothing: [&str; 0] = [];
     let projector = Projector::new(&schema.layout.layouts, message, &nothing)

@@ -18,7 +18,7 @@ use tollgate_shm_abi::status::Code;
 use crate::config::Config;
 use crate::control::model::{Faults, Live, Version};
 use crate::control::refusals::{internal, store_failed};
-use crate::control::runtimes::start_runtime;
+use crate::control::runtimes::Common;
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::report::Report;
@@ -120,14 +120,16 @@ impl Control {
 
     /// Starts the missing runtimes, each with its threads and attachments.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
+        let common = Common {
+            config,
+            rate: self.rate,
+            link: &self.link,
+            rdma: &self.rdma,
+            events: &self.events,
+            records: &self.records,
+        };
         for index in self.runtimes()..count {
-            let started = start_runtime(
-                config,
-                (self.rate, index),
-                (&self.link, &self.rdma),
-                (&self.events, &self.records),
-            );
-            let (handle, thread) = started.map_err(internal)?;
+            let (handle, thread) = common.start(index).map_err(internal)?;
             self.runtimes.borrow_mut().push(handle);
             self.threads.borrow_mut().push(thread);
             self.furnish(index).await?;

@@ -22,41 +22,48 @@ use tollgate_datapath::reply::Events;
 use tollgate_datapath::tuning::{Tuning, Watch};
 use tollgate_datapath::{Options, spawn};
 
-pub(super) fn start_runtimes(
-    config: &Config,
-    (rate, count): (Rate, usize),
-    links: (&LinkConfig, &Rdma),
-    told: (&UnboundedSender<Event>, &SyncSender<Record>),
-) -> Result<(Vec<Handle>, Threads), DaemonError> {
-    let (mut handles, mut threads) = (Vec::new(), Vec::new());
-    for index in 0..count {
-        let (handle, thread) = start_runtime(config, (rate, index), links, told)?;
-        handles.push(handle);
-        threads.push(thread);
-    }
-    Ok((handles, threads))
+/// What all runtimes of a daemon are started with.
+pub(super) struct Common<'a> {
+    pub(super) config: &'a Config,
+    /// Fuel per microsecond.
+    pub(super) rate: Rate,
+    pub(super) link: &'a LinkConfig,
+    pub(super) rdma: &'a Rdma,
+    pub(super) events: &'a UnboundedSender<Event>,
+    pub(super) records: &'a SyncSender<Record>,
 }
 
-pub(super) fn start_runtime(
-    config: &Config,
-    (rate, index): (Rate, usize),
-    (link, rdma): (&LinkConfig, &Rdma),
-    (events, records): (&UnboundedSender<Event>, &SyncSender<Record>),
-) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
-    let options = Options {
-        index,
-        birth: birth()?,
-        tuning: tuning(config, index, link.clone()),
-        rate,
-        rdma: rdma.clone(),
-        records: records.clone(),
-    };
-    let told = events.clone();
-    let tell = Events::new(move |event| {
-        let _control_ended = told.send(event);
-    });
-    let started = spawn(options, tell);
-    started.map_err(|error| failed("a runtime can't start")(&error))
+impl Common<'_> {
+    /// Starts runtimes 0 to `count` - 1.
+    pub(super) fn start_all(&self, count: usize) -> Result<(Vec<Handle>, Threads), DaemonError> {
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let (handle, thread) = self.start(index)?;
+            handles.push(handle);
+            threads.push(thread);
+        }
+        Ok((handles, threads))
+    }
+
+    /// Starts one runtime.
+    pub(super) fn start(
+        &self,
+        index: usize,
+    ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
+        let options = Options {
+            index,
+            birth: birth()?,
+            tuning: tuning(self.config, index, self.link.clone()),
+            rate: self.rate,
+            rdma: self.rdma.clone(),
+            records: self.records.clone(),
+        };
+        let events = self.events.clone();
+        let tell = Events::new(move |event| {
+            let _control_ended = events.send(event);
+        });
+        spawn(options, tell).map_err(|error| failed("a runtime can't start")(&error))
+    }
 }
 
 /// A runtime's settings from a configuration, without taps.

@@ -18,7 +18,7 @@ use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
 use crate::control::error::{DaemonError, confined, failed};
 use crate::control::listeners::Listeners;
-use crate::control::runtimes::start_runtimes;
+use crate::control::runtimes::Common;
 use crate::control::schemas::Schemas;
 use crate::control::socket_file::{Access, SocketFile};
 use crate::control::state::Control;
@@ -146,8 +146,15 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let told = (&events, &records);
-    let (runtimes, threads) = start_runtimes(&config, (rate, count), (&link, &rdma), told)?;
+    let common = Common {
+        config: &config,
+        rate,
+        link: &link,
+        rdma: &rdma,
+        events: &events,
+        records: &records,
+    };
+    let (runtimes, threads) = common.start_all(count)?;
     let placement = placing::restored(&store, runtimes.len())?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),

@@ -26,9 +26,9 @@ use tollgate_policy_chain::plan::{MethodSteps, Scope};
 /// Interns the schemas that [`schemas`] has sent.
 pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
     // They exist already, so they count for no tenant.
-    let operators = (&Turn::operators(), &None);
+    let turn = Turn::operators();
     for (service, set) in read::<Vec<Set>>(schemas)? {
-        let interned = descriptor_sets::intern(control, operators, set, &service).await;
+        let interned = descriptor_sets::intern(control, &turn, &None, set, &service).await;
         interned.map_err(|status| format!("{service}: {}", status.message))?;
     }
     Ok(())
