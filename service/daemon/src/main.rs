@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting};
 use tollgate_daemon::{output, verify_audit};
-use tollgate_policy_host::{apart, worker};
+use tollgate_policy_host::{isolated, worker};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
@@ -205,7 +205,7 @@ fn main() -> ExitCode {
     // The daemon starts these processes by executing itself; people don't run them.
     match words.next() {
         Some(word) if word == worker::ARGUMENT => return worker::main(words),
-        Some(word) if word == apart::ARGUMENT => return apart::main(words),
+        Some(word) if word == isolated::ARGUMENT => return isolated::main(words),
         _ => {}
     }
     let mut arguments = match Arguments::try_parse() {

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use tollgate_engine::{SessionId, Status};
-use tollgate_policy_host::apart::Channel;
+use tollgate_policy_host::isolated::Channel;
 use tollgate_schema::evolution::MethodMatch;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_telemetry::record::Span;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_engine::{LinkId, Origin, Parcel, ServiceId, SessionId};
+use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId};
 
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::reply::Reply;
@@ -55,7 +55,7 @@ pub struct Moving {
     /// It comes back, because of this.
     pub(crate) refused: Option<String>,
     pub(crate) began_ns: u64,
-    pub(crate) engine: Parcel<Box<Message>>,
+    pub(crate) engine: Migration<Box<Message>>,
     #[allow(clippy::vec_box, reason = "the boxes are what moves")]
     pub(crate) sessions: Vec<Box<SessionPort>>,
     pub(crate) links: Vec<(LinkId, Box<LinkPort>, bool)>,

@@ -120,7 +120,7 @@ impl Runtime {
             services: services.map(|(_, id)| ServiceId(id)).collect(),
         };
         let engine = match self.engine.part(&wanted) {
-            Ok(parcel) => parcel,
+            Ok(migration) => migration,
             Err(why) => return Err((order, why.to_string())),
         };
         // From here on nothing fails.

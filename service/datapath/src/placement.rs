@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tollgate_engine::Birth;
+use tollgate_engine::EngineId;
 
 /// Which tenant lives where.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,12 +56,12 @@ fn spread(tenant: &str, runtimes: usize) -> usize {
 static BIRTHS: AtomicU32 = AtomicU32::new(0);
 
 /// One that no engine has had. `None`: there are no more.
-pub fn next_birth() -> Option<Birth> {
-    Birth::new(BIRTHS.fetch_add(1, Ordering::Relaxed))
+pub fn next_birth() -> Option<EngineId> {
+    EngineId::new(BIRTHS.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Another process' engine has had this one.
-pub(crate) fn note_birth(birth: Birth) {
+pub(crate) fn note_birth(birth: EngineId) {
     BIRTHS.fetch_max(birth.number() + 1, Ordering::Relaxed);
 }
 

@@ -24,10 +24,10 @@ use rustix::thread::CpuSet;
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{
-    Birth, Encoding, Engine, LinkId, Origin, Output, ServiceId, SessionId, Status,
+    Encoding, Engine, EngineId, LinkId, Origin, Output, ServiceId, SessionId, Status,
 };
 use tollgate_policy_host::Rate;
-use tollgate_policy_host::apart::Channel;
+use tollgate_policy_host::isolated::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
@@ -61,7 +61,7 @@ pub struct Options {
     /// The runtime's index.
     pub index: usize,
     /// Of its engine: no other of this process has it.
-    pub birth: Birth,
+    pub birth: EngineId,
     /// Its settings.
     pub tuning: Tuning,
     /// How much fuel a policy burns in a microsecond.
@@ -83,7 +83,7 @@ const WAKE_POLLER: u64 = 4 << 32;
 const EPOLL_BATCH: usize = 64;
 
 /// Tokens of blocks that links send from are told apart in the whole process: they move with their links.
-fn first_token(birth: Birth) -> u64 {
+fn first_token(birth: EngineId) -> u64 {
     u64::from(birth.number()) << 48
 }
 
@@ -245,7 +245,7 @@ impl Runtime {
 
         let options = Options {
             index,
-            birth: Birth::new(index as u32).expect("there are few"),
+            birth: EngineId::new(index as u32).expect("there are few"),
             tuning: Tuning {
                 core: None,
                 waiting: Waiting::Sleep,

@@ -33,4 +33,4 @@ pub use test::{Difference, Outcome, Report, test};
 /// A message and its metadata, as a case gives it and as a policy changes it.
 pub use tollgate_policy_chain::sample::Sample;
 /// Descriptions of modules for foreign ABIs.
-pub use tollgate_policy_host::{LoadError, foreign};
+pub use tollgate_policy_host::{LoadError, compat};

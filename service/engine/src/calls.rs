@@ -1,13 +1,13 @@
 //! The table of calls: slots with generations, so that a late answer never reaches another call.
 //!
-//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Parcel), because peers
+//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Migration), because peers
 //! and applications know the call by its key. In the new engine it has a slot like any other call,
 //! and a second table maps its key to the slot. That table is looked up only if the key isn't one
 //! of the engine's own, and only if there are such calls.
 
 use std::collections::HashMap;
 
-use crate::ids::{Birth, CallKey, Origin, ServiceId};
+use crate::ids::{CallKey, EngineId, Origin, ServiceId};
 use crate::limits::MAX_CALLS;
 use crate::routes::{Encoding, Steering, Target};
 use crate::state::{Event, State};
@@ -92,14 +92,14 @@ pub(crate) type Placed<M> = (CallKey, Option<CallKey>, Call<M>);
 
 /// All calls of one engine.
 pub(crate) struct Calls<M> {
-    birth: Birth,
+    birth: EngineId,
     slots: Vec<Slot<M>>,
     free: Vec<u32>,
     adopted: HashMap<CallKey, Adopted, foldhash::fast::RandomState>,
 }
 
 impl<M> Calls<M> {
-    pub(crate) fn new(birth: Birth) -> Self {
+    pub(crate) fn new(birth: EngineId) -> Self {
         Self {
             birth,
             slots: Vec::new(),
@@ -108,7 +108,7 @@ impl<M> Calls<M> {
         }
     }
 
-    pub(crate) fn birth(&self) -> Birth {
+    pub(crate) fn birth(&self) -> EngineId {
         self.birth
     }
 
@@ -234,7 +234,7 @@ impl<M> Calls<M> {
 
     /// A table of these calls, which assigns the keys of `free`, the last one first. `None`: they
     /// don't have one slot each, without gaps, or a key is repeated.
-    pub(crate) fn of(birth: Birth, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
+    pub(crate) fn of(birth: EngineId, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
         let count = calls.len() + free.len();
         let mut slots: Vec<Option<Slot<M>>> = Vec::new();
         slots.resize_with(count, || None);
@@ -277,7 +277,7 @@ impl<M> Calls<M> {
     }
 
     /// From now on calls begin under another birth; existing calls keep their keys.
-    pub(crate) fn set_birth(&mut self, birth: Birth) {
+    pub(crate) fn set_birth(&mut self, birth: EngineId) {
         if birth == self.birth {
             return;
         }

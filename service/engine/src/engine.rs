@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::calls::{CALLERS_SIDE, Call, Calls, SERVERS_SIDE};
-use crate::ids::{Birth, CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
+use crate::ids::{CallKey, ChainId, EngineId, LinkId, Origin, ServiceId, SessionId};
 use crate::limits::STREAMS_BEFORE_SWEEP;
 use crate::output::{Expected, Output, Served, Serving};
 use crate::overload::Limit;
@@ -43,12 +43,12 @@ impl<M> Default for Engine<M> {
 impl<M> Engine<M> {
     /// An engine with no session, link or service; the only one of its process.
     pub fn new() -> Self {
-        Self::born(Birth::default())
+        Self::born(EngineId::default())
     }
 
     /// An engine with no session, link or service, one of several that may [move calls between each
-    /// other](crate::Parcel): each has its own birth.
-    pub fn born(birth: Birth) -> Self {
+    /// other](crate::Migration): each has its own birth.
+    pub fn born(birth: EngineId) -> Self {
         Self {
             sessions: Slots::default(),
             links: Slots::default(),
@@ -100,12 +100,12 @@ impl<M> Engine<M> {
     }
 
     /// The engine's number in its process.
-    pub fn birth(&self) -> Birth {
+    pub fn birth(&self) -> EngineId {
         self.calls.birth()
     }
 
     /// Changes it: new calls get other keys than those that another engine may have assigned.
-    pub fn set_birth(&mut self, birth: Birth) {
+    pub fn set_birth(&mut self, birth: EngineId) {
         self.calls.set_birth(birth);
     }
 

@@ -55,7 +55,7 @@ use tollgate_shm_abi::stream::Window;
 
 use crate::calls::Call;
 use crate::engine::Engine;
-use crate::ids::{Birth, CallKey, ChainId, LinkId, Origin, ServiceId, SessionId};
+use crate::ids::{CallKey, ChainId, EngineId, LinkId, Origin, ServiceId, SessionId};
 use crate::routes::{Encoding, MethodChains, Route, RouteTarget, Target};
 use crate::state::{Stage, State};
 use crate::status::Status;
@@ -75,7 +75,7 @@ const WITHOUT_BIRTHS: u32 = 1;
 pub struct Frozen<F> {
     version: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    birth: Option<Birth>,
+    birth: Option<EngineId>,
     expired_ns: u64,
     sessions: Vec<SessionForm>,
     links: Vec<LinkForm>,
@@ -384,7 +384,7 @@ impl<M> Engine<M> {
         let without = self.calls.iter().filter(|(_, call)| call.deadline_ns == 0);
         let calls = with_deadline.chain(without.map(|(key, _)| key));
         let calls = calls.filter_map(|key| Some((key, self.calls.get(key)?)));
-        let birth = Some(self.calls.birth()).filter(|birth| *birth != Birth::default());
+        let birth = Some(self.calls.birth()).filter(|birth| *birth != EngineId::default());
         let is_alone = birth.is_none() && !self.calls.has_adopted();
         Ok(Frozen {
             version: if is_alone { WITHOUT_BIRTHS } else { VERSION },
@@ -479,12 +479,12 @@ impl<F> Frozen<F> {
     }
 
     /// The engine's number in its process; `None`: the first, or it predates births.
-    pub fn birth(&self) -> Option<Birth> {
+    pub fn birth(&self) -> Option<EngineId> {
         self.birth
     }
 
     /// The births of its calls: new calls must not have such a birth.
-    pub fn births(&self) -> impl Iterator<Item = Birth> {
+    pub fn births(&self) -> impl Iterator<Item = EngineId> {
         let calls = self.calls.iter().map(|call| call.key.birth());
         self.birth.into_iter().chain(calls)
     }

@@ -39,9 +39,9 @@ const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
 /// Distinguishes the engines of a process, including those that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
-pub struct Birth(u16);
+pub struct EngineId(u16);
 
-impl Birth {
+impl EngineId {
     /// The birth with this number; `None`: the number is too large ([`MAX_BIRTHS`]).
     pub fn new(number: u32) -> Option<Self> {
         let number = u16::try_from(number).ok()?;
@@ -60,17 +60,17 @@ impl Birth {
     }
 }
 
-impl TryFrom<u16> for Birth {
+impl TryFrom<u16> for EngineId {
     type Error = String;
 
     fn try_from(number: u16) -> Result<Self, String> {
-        let birth = Birth::new(number.into());
+        let birth = EngineId::new(number.into());
         birth.ok_or_else(|| format!("{number} is no engine's birth: there are {MAX_BIRTHS}"))
     }
 }
 
-impl From<Birth> for u16 {
-    fn from(birth: Birth) -> Self {
+impl From<EngineId> for u16 {
+    fn from(birth: EngineId) -> Self {
         birth.0
     }
 }
@@ -101,13 +101,13 @@ impl CallKey {
     }
 
     /// The engine in which the call began.
-    pub fn birth(self) -> Birth {
-        Birth((self.slot >> SLOT_BITS) as u16)
+    pub fn birth(self) -> EngineId {
+        EngineId((self.slot >> SLOT_BITS) as u16)
     }
 
     /// The first use of a slot.
     #[inline]
-    pub(crate) fn first(birth: Birth, slot: u32) -> Self {
+    pub(crate) fn first(birth: EngineId, slot: u32) -> Self {
         Self {
             slot: birth.bits() | slot,
             generation: 0,
@@ -116,7 +116,7 @@ impl CallKey {
 
     /// Its slot in a table with this birth; beyond all slots if the key has another birth.
     #[inline]
-    pub(crate) fn slot_under(self, birth: Birth) -> u32 {
+    pub(crate) fn slot_under(self, birth: EngineId) -> u32 {
         self.slot ^ birth.bits()
     }
 
@@ -168,11 +168,14 @@ mod tests {
     #[test]
     fn a_birth_is_a_small_number() {
         let last = MAX_BIRTHS as u32 - 1;
-        assert_eq!(Birth::new(last).map(Birth::number), Some(last));
-        assert_eq!(Birth::new(last + 1), None);
-        assert!(Birth::try_from(u16::MAX).is_err());
+        assert_eq!(EngineId::new(last).map(EngineId::number), Some(last));
+        assert_eq!(EngineId::new(last + 1), None);
+        assert!(EngineId::try_from(u16::MAX).is_err());
         let key = CallKey::from_wire(u64::MAX);
         assert_eq!(key.birth().number(), last);
-        assert_eq!(CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(), Birth(0));
+        assert_eq!(
+            CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(),
+            EngineId(0)
+        );
     }
 }

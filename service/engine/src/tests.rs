@@ -12,7 +12,7 @@ use tollgate_shm_abi::stream::Credit;
 
 use crate::frozen::tests::{freeze, thaw};
 use crate::limits::*;
-use crate::parcel::tests::{OTHERS, inhabit};
+use crate::migration::tests::{OTHERS, inhabit};
 use crate::{Renamed, Stage, Unfit, Wanted};
 use crate::{engine::*, ids::*, output::*, routes::*, status::*};
 
@@ -1221,21 +1221,21 @@ fn go(from: &mut Engine<Message>, to: &mut Engine<Message>) {
         links: vec![PEER],
         services: vec![ServiceId(0)],
     };
-    let parcel = from.part(&wanted).unwrap();
-    to.fits(&parcel).unwrap();
+    let migration = from.part(&wanted).unwrap();
+    to.fits(&migration).unwrap();
     let names = Renamed {
         sessions: wanted.sessions.iter().map(|id| (*id, *id)).collect(),
         links: HashMap::from([(PEER, PEER)]),
         services: HashMap::from([(ServiceId(0), ServiceId(0))]),
         chains: (1..5).map(|id| (ChainId(id), ChainId(id))).collect(),
     };
-    to.absorb(parcel, &names, |_| {});
+    to.absorb(migration, &names, |_| {});
     std::mem::swap(from, to);
 }
 
 /// An engine that everything can move to, with another tenant's calls.
 fn elsewhere() -> Engine<Message> {
-    let mut engine = Engine::born(Birth::new(1).unwrap());
+    let mut engine = Engine::born(EngineId::new(1).unwrap());
     engine.add_service("hotel.Reservation", 1);
     inhabit(&mut engine, 3);
     engine

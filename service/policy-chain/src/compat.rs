@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tollgate_jit::Codec;
-use tollgate_policy_host::foreign::{Body as Grant, Foreign, covers};
+use tollgate_policy_host::compat::{Body as Grant, Foreign, covers};
 use tollgate_policy_host::limits::FOREIGN_BODY_BYTES;
 use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys};
 use tollgate_schema::Kind;

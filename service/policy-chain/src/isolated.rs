@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
-use tollgate_policy_host::apart::{Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket};
+use tollgate_policy_host::isolated::{
+    Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket,
+};
 use tollgate_policy_host::limits::APART_CALLS;
 use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;

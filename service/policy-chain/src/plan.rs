@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId};
 use tollgate_marshal::Patch;
-use tollgate_policy_host::apart::Seat;
-use tollgate_policy_host::foreign::{Body as Grant, Foreign};
+use tollgate_policy_host::compat::{Body as Grant, Foreign};
+use tollgate_policy_host::isolated::InstanceHandle;
 use tollgate_policy_host::{
     Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
     ShownKeys, TenantLimits,
@@ -243,7 +243,7 @@ pub struct Isolated {
     /// The process.
     pub process: ProcessId,
     /// The instance's place in that process.
-    pub seat: Seat,
+    pub seat: InstanceHandle,
     /// The compiled module.
     pub policy: Policy,
     /// What judging one call may use; making an instance for it comes on top.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tollgate_engine::chain::{Pace, Party, is_ordered};
 use tollgate_engine::slots::Slots;
 use tollgate_engine::{CallKey, ChainId, Engine, MethodChains, Stage, Status};
-use tollgate_policy_host::apart::Outcome;
+use tollgate_policy_host::isolated::Outcome;
 use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;

@@ -1,5 +1,5 @@
 //! Common parts of the confinement of compile workers ([`crate::worker`]) and of policy processes
-//! ([`crate::apart`]). Each module states its own further permissions and its list of system calls.
+//! ([`crate::isolated`]). Each module states its own further permissions and its list of system calls.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;

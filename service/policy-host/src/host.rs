@@ -9,7 +9,7 @@ use wasmtime::{
     PoolingAllocationConfig,
 };
 
-use crate::foreign::Abi;
+use crate::compat::Abi;
 use crate::imports;
 use crate::policy::{Code, Linkers, Loaded, check_memory, refused};
 use crate::scan::{self, FEATURES};

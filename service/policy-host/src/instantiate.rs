@@ -1,6 +1,6 @@
 //! From a policy to an instance of it, with the native or a foreign interface.
 
-use crate::foreign::ForeignInstance;
+use crate::compat::ForeignInstance;
 use crate::opa::Rego;
 use crate::policy::{Code, check_config_length, check_memory};
 use crate::proxy_wasm::Filter;

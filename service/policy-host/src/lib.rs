@@ -36,7 +36,7 @@
 
 #![deny(unsafe_code)]
 
-pub mod apart;
+pub mod isolated;
 // The one `unsafe` call: loading machine code from a compile worker.
 #[allow(unsafe_code)]
 mod artifact;
@@ -51,11 +51,11 @@ mod confinement;
 mod cost;
 pub mod daemon;
 // A system call on descriptors without an owner.
+pub mod compat;
 #[allow(unsafe_code)]
 mod descriptors;
 mod effects;
 mod error;
-pub mod foreign;
 mod hook;
 mod host;
 mod imports;
@@ -80,12 +80,12 @@ pub mod worker;
 
 pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
+pub use compat::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};
 pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
 pub use confinement::{ChildUser, RESERVED_ID};
 pub use cost::FUEL_PER_MICROSECOND;
 pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
-pub use foreign::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};
 pub use hook::Hook;
 pub use host::Host;
 pub use imports::{LogLevel, LogLine};

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
-use crate::foreign::{Abi, Foreign};
+use crate::compat::{Abi, Foreign};
 use crate::{Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the

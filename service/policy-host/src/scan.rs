@@ -11,7 +11,7 @@ use wasmparser::{
     ValidPayload, Validator, ValidatorResources, WasmFeatures,
 };
 
-use crate::foreign::Abi;
+use crate::compat::Abi;
 use crate::sections::{MANIFEST_SECTION, invalid, manifests};
 use crate::text::cut;
 use crate::{LoadError, Manifest, imports, limits, opa, proxy_wasm};

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use prost::Message as _;
-use tollgate_desk::{LoadError, foreign};
+use tollgate_desk::{LoadError, compat};
 use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::messages::{
     PolicyProof, PolicyPush, PolicySignature, RequestBody, ResponseBody,
@@ -63,10 +63,10 @@ fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
     let typed = &args.described;
     let abi = match typed.abi {
         Some(Abi::Tollgate) => None,
-        Some(Abi::ProxyWasm) => Some(foreign::Abi::ProxyWasm),
-        Some(Abi::Opa) => Some(foreign::Abi::Opa),
+        Some(Abi::ProxyWasm) => Some(compat::Abi::ProxyWasm),
+        Some(Abi::Opa) => Some(compat::Abi::Opa),
         // What is no module at all is the daemon's to refuse.
-        None => foreign::detect(module).unwrap_or(None),
+        None => compat::detect(module).unwrap_or(None),
     };
     let Some(abi) = abi else {
         return match typed.is_empty() {
@@ -78,11 +78,11 @@ fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
         };
     };
     let body = |body: Option<Body>| match body {
-        None | Some(Body::None) => foreign::Body::None,
-        Some(Body::Read) => foreign::Body::Read,
-        Some(Body::Change) => foreign::Body::Change,
+        None | Some(Body::None) => compat::Body::None,
+        Some(Body::Read) => compat::Body::Read,
+        Some(Body::Change) => compat::Body::Change,
     };
-    let description = foreign::Description {
+    let description = compat::Description {
         abi: Some(abi),
         name: args.name.clone(),
         hooks: typed.hooks.clone(),

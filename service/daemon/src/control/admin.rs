@@ -11,7 +11,7 @@ use prost::Message as _;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Policy, Setup, foreign, limits as policy_limits};
+use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -222,7 +222,7 @@ fn described(wasm: &[u8], description: &OwnedFd) -> Result<Vec<u8>, Status> {
         .map_err(|error| invalid(format!("the description can't be read: {error}")))?;
     let manifest = std::str::from_utf8(&manifest)
         .map_err(|error| invalid(format!("the description isn't text: {error}")))?;
-    foreign::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
+    compat::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
 }
 
 fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_control::{Attachment, Isolation, Owner, Party};
 use tollgate_engine::Status;
-use tollgate_policy_host::apart::{Process, ProcessConfig, Seat, SeatError, Seating};
+use tollgate_policy_host::isolated::{InstanceHandle, Process, ProcessConfig, SeatError, Seating};
 use tollgate_policy_host::limits::APART_STALL;
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
@@ -155,7 +155,11 @@ impl Control {
         self.seat(tenant, wanted).await.map(drop)
     }
 
-    async fn seat(&self, tenant: &str, wanted: Wanted) -> Result<(ProcessId, Seat), Status> {
+    async fn seat(
+        &self,
+        tenant: &str,
+        wanted: Wanted,
+    ) -> Result<(ProcessId, InstanceHandle), Status> {
         let turn = {
             let mut processes = self.processes.borrow_mut();
             Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
@@ -176,7 +180,7 @@ impl Control {
         &self,
         tenant: &str,
         wanted: Arc<Wanted>,
-    ) -> Result<(ProcessId, Seat), Status> {
+    ) -> Result<(ProcessId, InstanceHandle), Status> {
         let mut tries = 0;
         loop {
             let (id, process) = self.process_of(tenant)?;
@@ -297,7 +301,7 @@ impl Control {
 async fn take_seat(
     process: &Arc<Process>,
     wanted: &Arc<Wanted>,
-) -> Result<Result<Seat, SeatError>, Status> {
+) -> Result<Result<InstanceHandle, SeatError>, Status> {
     let failed = |error: &dyn std::fmt::Display| {
         let text = format!("instantiating the policy failed: {error}");
         Status::new(Code::INTERNAL, text)

@@ -17,7 +17,7 @@ use tollgate_control::{Attachment, Options, Owner, Party, Side, Target};
 use tollgate_engine::Status;
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError, Projection};
-use tollgate_policy_host::foreign::{Body, EVERY_KEY, Foreign, covers};
+use tollgate_policy_host::compat::{Body, EVERY_KEY, Foreign, covers};
 use tollgate_policy_host::{
     Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
 };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_policy_host::apart::Process;
+use tollgate_policy_host::isolated::Process;
 
 use tollgate_policy_chain::ids::ProcessId;
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::SyncSender;
 
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc::UnboundedSender;
-use tollgate_engine::Birth;
+use tollgate_engine::EngineId;
 use tollgate_engine::limits::MAX_BIRTHS;
 use tollgate_policy_host::Rate;
 use tollgate_telemetry::record::Record;
@@ -94,7 +94,7 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
 }
 
 /// The id of the next engine.
-pub(super) fn birth() -> Result<Birth, DaemonError> {
+pub(super) fn birth() -> Result<EngineId, DaemonError> {
     next_birth().ok_or_else(|| {
         DaemonError(format!(
             "this daemon and its predecessors have started {MAX_BIRTHS} runtimes, which is the limit: restart it"

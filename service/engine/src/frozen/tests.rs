@@ -10,8 +10,8 @@ use tollgate_shm_abi::stream::Credit;
 
 use super::*;
 use crate::limits::{MAX_CALLS, MAX_DEADLINE_NS, WAITS_INTERVAL_NS};
+use crate::migration::tests::moved;
 use crate::output::{Output, Submission};
-use crate::parcel::tests::moved;
 use crate::routes::Steering;
 use crate::status::Verdict;
 use crate::tests::{APP, Message, PEER, SERVER, drain, engine, from_peer, submission};

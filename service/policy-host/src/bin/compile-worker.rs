@@ -16,14 +16,14 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use tollgate_policy_host::apart::{self, Doors, ProcessLimits};
+use tollgate_policy_host::isolated::{self, Doors, ProcessLimits};
 use tollgate_policy_host::worker::{self, WorkerLimits};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     match arguments.next() {
         Some(first) if first == worker::ARGUMENT => worker::main(arguments),
-        Some(first) if first == apart::ARGUMENT => apart::main(arguments),
+        Some(first) if first == isolated::ARGUMENT => isolated::main(arguments),
         Some(first) if first == "try" => attempt(arguments, |parent, limits| {
             worker::confine(parent, &limits).map(|_| ())
         }),
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
                 doorbell: 3,
                 wake: 4,
             };
-            apart::confine(parent, &ProcessLimits { memory_bytes }, doors)
+            isolated::confine(parent, &ProcessLimits { memory_bytes }, doors)
         }),
         _ => ExitCode::from(64),
     }

@@ -5,7 +5,7 @@ use wasmtime::{ExternType, Linker, Memory, MemoryType, Module, Store, TypedFunc}
 use super::imports::{Evaluation, MEMORY, MODULE, zero_ended};
 use super::{decision, input};
 use crate::budget::{Budget, start_error, store};
-use crate::foreign::setup::{configuration, limiter, required};
+use crate::compat::setup::{configuration, limiter, required};
 use crate::text::cut;
 use crate::{Fault, ForeignCall, ForeignVerdict, LoadError, Policy, Setup, cost, limits};
 

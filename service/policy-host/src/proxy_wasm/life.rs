@@ -26,8 +26,8 @@ use super::metrics::MeasuredMetric;
 use super::properties::Properties;
 use super::state::{Proxy, ROOT, Stream};
 use crate::budget::{Budget, start_error, store};
-use crate::foreign::Body;
-use crate::foreign::setup::{configuration, limiter, optional};
+use crate::compat::Body;
+use crate::compat::setup::{configuration, limiter, optional};
 use crate::{
     Fault, ForeignCall, ForeignChange, ForeignVerdict, Hook, LoadError, LogLine, Policy, Setup,
     SharedState, Shown, StateLimits, cost, limits,

@@ -6,12 +6,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod acl;
-mod apart;
+mod compat;
+mod compat_opa;
 mod compiler;
-mod foreign;
-mod foreign_opa;
 mod functions;
 mod guests;
+mod isolated;
 mod isolation;
 mod judge;
 mod load;

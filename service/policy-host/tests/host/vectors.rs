@@ -6,8 +6,8 @@ use tollgate_policy_host::{
     Value as NewValue, Verdict,
 };
 
-use crate::apart::judge_apart;
 use crate::guests::write;
+use crate::isolated::judge_apart;
 use crate::wat::Parts;
 
 fn vectors(name: &str) -> Vec<Value> {

@@ -7,7 +7,7 @@ use tollgate_shm_abi::status::Code;
 
 use super::*;
 use crate::frozen::tests::{Follower, NOW_NS, everything, freeze, thaw};
-use crate::ids::Birth;
+use crate::ids::EngineId;
 use crate::limits::MAX_CALLS;
 use crate::output::Output;
 use crate::routes::{Encoding, Route};
@@ -52,25 +52,25 @@ pub(crate) fn inhabit(engine: &mut Engine<Message>, calls: u64) {
 }
 
 pub(crate) fn inhabited(birth: u32, calls: u64) -> Engine<Message> {
-    let mut engine = Engine::born(Birth::new(birth).unwrap());
+    let mut engine = Engine::born(EngineId::new(birth).unwrap());
     inhabit(&mut engine, calls);
     engine
 }
 
 /// Unused ids: each id plus a constant.
-fn other_names(parcel: &Parcel<Message>, there: &mut Engine<Message>) -> Renamed {
+fn other_names(migration: &Migration<Message>, there: &mut Engine<Message>) -> Renamed {
     let mut names = Renamed::default();
-    for (id, _) in &parcel.sessions {
+    for (id, _) in &migration.sessions {
         names.sessions.insert(*id, SessionId(id.0 + 0x10));
     }
-    for (id, _) in &parcel.links {
+    for (id, _) in &migration.links {
         names.links.insert(*id, LinkId(id.0 + 0x10));
     }
-    for (id, service) in &parcel.services {
+    for (id, service) in &migration.services {
         let name = there.add_service(&service.name, service.chains.len());
         names.services.insert(*id, name);
     }
-    for chain in parcel.chains() {
+    for chain in migration.chains() {
         names.chains.insert(chain, ChainId(chain.0 + 100));
     }
     names
@@ -111,12 +111,12 @@ fn everything_goes_under_other_names_and_comes_back_as_it_was() {
     let before = freeze(&here);
     let mut there = inhabited(1, 5);
     let others = freeze(&there);
-    let parcel = here.part(&all(&here)).unwrap();
+    let migration = here.part(&all(&here)).unwrap();
     assert_eq!((here.live_calls(), here.poll_timeout()), (0, None));
-    let names = other_names(&parcel, &mut there);
-    there.fits(&parcel).unwrap();
-    let count = parcel.calls();
-    there.absorb(parcel, &names, |_| {});
+    let names = other_names(&migration, &mut there);
+    there.fits(&migration).unwrap();
+    let count = migration.calls();
+    there.absorb(migration, &names, |_| {});
     assert_eq!(there.live_calls(), 5 + count);
     // The receiving engine can be frozen, and is the same when it is thawed.
     let both = freeze(&there);
@@ -126,8 +126,8 @@ fn everything_goes_under_other_names_and_comes_back_as_it_was() {
         links: names.links.values().copied().collect(),
         services: names.services.values().copied().collect(),
     };
-    let parcel = there.part(&wanted).unwrap();
-    here.absorb(parcel, &reversed(&names), |_| {});
+    let migration = there.part(&wanted).unwrap();
+    here.absorb(migration, &reversed(&names), |_| {});
     assert_eq!(but_places(&freeze(&here)), but_places(&before));
     let mut left = but_places(&freeze(&there));
     left["services"].as_array_mut().unwrap().truncate(1);
@@ -138,9 +138,9 @@ fn everything_goes_under_other_names_and_comes_back_as_it_was() {
 /// An engine to which everything has moved; another tenant's calls are there, too.
 pub(crate) fn moved() -> Engine<Message> {
     let (mut here, mut there) = (everything(), inhabited(1, 3));
-    let parcel = here.part(&all(&here)).unwrap();
-    let names = other_names(&parcel, &mut there);
-    there.absorb(parcel, &names, |_| {});
+    let migration = here.part(&all(&here)).unwrap();
+    let names = other_names(&migration, &mut there);
+    there.absorb(migration, &names, |_| {});
     there
 }
 
@@ -149,10 +149,10 @@ fn everything_goes_on_among_others() {
     Follower::new(moved()).wind_up();
     let mut here = everything();
     let mut there = inhabited(1, 3);
-    let parcel = here.part(&all(&here)).unwrap();
-    let names = other_names(&parcel, &mut there);
+    let migration = here.part(&all(&here)).unwrap();
+    let names = other_names(&migration, &mut there);
     let mut messages = 0;
-    there.absorb(parcel, &names, |_| messages += 1);
+    there.absorb(migration, &names, |_| messages += 1);
     assert!(messages > 0);
     Follower::new(here).wind_up();
 }
@@ -163,9 +163,9 @@ fn a_call_keeps_its_number_and_no_other_gets_it() {
     here.submit(0, APP, 0, submission(1, 100));
     let call = delivered(&drain(&mut here));
     let mut there = inhabited(1, 1);
-    let parcel = here.part(&all(&here)).unwrap();
-    let names = other_names(&parcel, &mut there);
-    there.absorb(parcel, &names, |_| {});
+    let migration = here.part(&all(&here)).unwrap();
+    let names = other_names(&migration, &mut there);
+    there.absorb(migration, &names, |_| {});
     let (app, server) = (names.sessions[&APP], names.sessions[&SERVER]);
     assert!(here.expected_from_session(SERVER, call).is_none());
     assert!(there.expected_from_session(server, call).is_some());
@@ -200,9 +200,9 @@ fn a_call_keeps_its_number_and_no_other_gets_it() {
     assert_eq!(session, app);
     assert!(there.expected_from_session(server, call).is_none());
     let others = inhabited(0, 1);
-    let parcel = there.part(&all(&there)).unwrap();
-    assert_eq!(parcel.calls(), 49);
-    others.fits(&parcel).unwrap();
+    let migration = there.part(&all(&there)).unwrap();
+    assert_eq!(migration.calls(), 49);
+    others.fits(&migration).unwrap();
 }
 
 #[test]
@@ -274,8 +274,8 @@ fn what_has_to_do_with_what_stays_does_not_go() {
 #[test]
 fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
     let mut here = inhabited(0, 2);
-    let parcel = here.part(&all(&here)).unwrap();
-    let mut full = Engine::born(Birth::new(1).unwrap());
+    let migration = here.part(&all(&here)).unwrap();
+    let mut full = Engine::born(EngineId::new(1).unwrap());
     full.session_opened(APP);
     full.link_opened(PEER, u32::MAX, u64::MAX);
     let service = full.add_service("hotel.Reservation", 1);
@@ -290,14 +290,14 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
         full.arrive(0, service, 0, Encoding::Native, from_peer(call, 0));
         while full.poll_output().is_some() {}
     }
-    let refused = full.fits(&parcel).unwrap_err().0;
+    let refused = full.fits(&migration).unwrap_err().0;
     assert_eq!(
         refused,
         "65535 calls are tracked there, and 2 more would exceed 65536"
     );
     // The engine that gave them can take them back, whatever has begun meanwhile.
-    let names = other_names(&parcel, &mut full);
-    full.absorb(parcel, &names, |_| {});
+    let names = other_names(&migration, &mut full);
+    full.absorb(migration, &names, |_| {});
     assert_eq!(full.live_calls(), MAX_CALLS + 1);
     full.arrive(0, service, 0, Encoding::Native, from_peer(u64::MAX, 0));
     let outputs = drain(&mut full);
@@ -313,14 +313,14 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
 fn two_calls_of_one_number_do_not_meet() {
     let mut here = inhabited(0, 1);
     let mut old = thaw(&freeze(&inhabited(0, 1)), NOW_NS).unwrap();
-    old.set_birth(Birth::new(1).unwrap());
+    old.set_birth(EngineId::new(1).unwrap());
     let state = freeze(&old);
     assert_eq!(freeze(&thaw(&state, NOW_NS).unwrap()), state);
-    let parcel = old.part(&all(&old)).unwrap();
-    let refused = here.fits(&parcel).unwrap_err().0;
+    let migration = old.part(&all(&old)).unwrap();
+    let refused = here.fits(&migration).unwrap_err().0;
     assert_eq!(refused, "another call has the number 0 there");
     let status = Status::new(Code::ABORTED, "");
     here.fail_from_session(OTHERS, CallKey::from_wire(0), status);
     drain(&mut here);
-    here.fits(&parcel).unwrap();
+    here.fits(&migration).unwrap();
 }

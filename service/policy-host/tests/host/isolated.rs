@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
-use tollgate_policy_host::apart::{
-    self, Answer, Channel, Order, Outcome, PostError, Process, ProcessConfig, Seat, SeatError,
-    Seating, Ticket,
+use tollgate_policy_host::isolated::{
+    self, Answer, Channel, InstanceHandle, Order, Outcome, PostError, Process, ProcessConfig,
+    SeatError, Seating, Ticket,
 };
 use tollgate_policy_host::{
     Capabilities, Fault, Hook, JudgeError, LogLevel, Policy, TenantLimits, Verdict, limits,
@@ -49,7 +49,7 @@ fn seating<'a>(policy: &'a Policy, limits: &'a TenantLimits) -> Seating<'a> {
     }
 }
 
-fn order(seat: &Seat) -> Order<'_> {
+fn order(seat: &InstanceHandle) -> Order<'_> {
     Order {
         seat,
         now_ns: now_ns(),
@@ -65,7 +65,7 @@ impl Apart {
         Apart { process, channel }
     }
 
-    fn seat(&self, policy: &Policy) -> Seat {
+    fn seat(&self, policy: &Policy) -> InstanceHandle {
         self.process.seat(&seating(policy, &limits())).unwrap()
     }
 
@@ -106,7 +106,7 @@ impl Apart {
         }
     }
 
-    fn ask(&mut self, seat: &Seat, policy: &Policy, views: &[&[u8]]) -> Outcome {
+    fn ask(&mut self, seat: &InstanceHandle, policy: &Policy, views: &[&[u8]]) -> Outcome {
         let ticket = self
             .post(order(seat), policy, Hook::Request, views)
             .unwrap();
@@ -556,7 +556,7 @@ fn a_process_has_as_many_seats_as_there_may_be() {
         memory_bytes: 1 << 30,
         ..config()
     });
-    let mut seats: Vec<Seat> = (0..limits::APART_SEATS)
+    let mut seats: Vec<InstanceHandle> = (0..limits::APART_SEATS)
         .map(|_| apart.seat(&policy))
         .collect();
     let full = apart.process.seat(&seating(&policy, &limits()));
@@ -738,8 +738,9 @@ fn a_policy_process_reaches_no_file_socket_process_or_thread() {
 
 #[test]
 fn every_other_system_call_kills_a_policy_process() {
-    let listed =
-        |number: &i64| apart::ALLOWED.contains(number) || apart::ALLOWED_IN_PART.contains(number);
+    let listed = |number: &i64| {
+        isolated::ALLOWED.contains(number) || isolated::ALLOWED_IN_PART.contains(number)
+    };
     // Some kernels exempt the calls of a user-space probe's trampolines from every filter.
     let unlisted = |number: &i64| !listed(number) && ![335, 336].contains(number);
     let mut tried = 0;

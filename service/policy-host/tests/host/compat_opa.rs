@@ -1,6 +1,6 @@
 //! Policies in the layout of OPA's compiler, written as text.
 
-use tollgate_policy_host::foreign::{Abi, Body, Description, describe, detect};
+use tollgate_policy_host::compat::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{
     Capabilities, Fault, ForeignCall, ForeignInstance, ForeignVerdict, Hook, LoadError, Setup,
     Shown, TenantLimits, limits,

@@ -22,9 +22,9 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tollgate_shm_abi::session::{SessionFds, create};
 
-use crate::apart::channel::{Channel, Seat};
-use crate::apart::seats::ARGUMENT;
-use crate::apart::wire::{SeatId, SeatReply, SeatRequest, receive, send};
+use crate::isolated::channel::{Channel, InstanceHandle};
+use crate::isolated::seats::ARGUMENT;
+use crate::isolated::wire::{SeatId, SeatReply, SeatRequest, receive, send};
 use crate::text::cut;
 use crate::{Capabilities, ChildUser, LoadError, Policy, TenantLimits, limits};
 
@@ -159,7 +159,7 @@ impl Process {
     ///
     /// # Errors
     /// See [`SeatError`]. After [`SeatError::Process`] the process has been killed.
-    pub fn seat(&self, seating: &Seating<'_>) -> Result<Seat, SeatError> {
+    pub fn seat(&self, seating: &Seating<'_>) -> Result<InstanceHandle, SeatError> {
         let mut socket = lock(&self.socket);
         // Only this function increases it, one call at a time.
         let taken = self.taken.load(Ordering::Relaxed);
@@ -178,7 +178,7 @@ impl Process {
         match socket.ask(id, seating, &code) {
             Ok(SeatReply::Seated(seated)) if seated == id => {
                 self.taken.fetch_add(1, Ordering::Relaxed);
-                Ok(Seat {
+                Ok(InstanceHandle {
                     id,
                     taken: Arc::clone(&self.taken),
                     leave: self.leave.clone(),

@@ -1,7 +1,7 @@
 //! The cost of a judgement in the daemon, and in a separate process: spinning, and asleep.
 //!
 //! ```text
-//! cargo run --profile bench -p tollgate-policy-host --example apart
+//! cargo run --profile bench -p tollgate-policy-host --example isolated
 //! ```
 //!
 //! The guest allows everything; a view has 64 bytes. "asleep" posts one order after the process has
@@ -15,7 +15,9 @@ use std::convert::Infallible;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tollgate_policy_host::apart::{self, Channel, Order, Process, ProcessConfig, Seat, Seating};
+use tollgate_policy_host::isolated::{
+    self, Channel, InstanceHandle, Order, Process, ProcessConfig, Seating,
+};
 use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy, Setup, TenantLimits};
 use tollgate_shm_abi::wait::now_ns;
 
@@ -38,8 +40,8 @@ const VIEW: [u8; 64] = [8; 64];
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == apart::ARGUMENT) {
-        return apart::main(words);
+    if words.next().is_some_and(|word| word == isolated::ARGUMENT) {
+        return isolated::main(words);
     }
     let host = Host::new(HostConfig {
         instances: 4,
@@ -119,7 +121,7 @@ fn write(room: &mut [u8]) -> Result<usize, Infallible> {
     Ok(VIEW.len())
 }
 
-fn post(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) {
+fn post(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) {
     let order = Order {
         seat,
         now_ns: now_ns(),
@@ -146,7 +148,7 @@ fn wait(channel: &mut Channel) {
 
 fn one_by_one(
     channel: &mut Channel,
-    seat: &Seat,
+    seat: &InstanceHandle,
     policy: &Policy,
     calls: usize,
     times: u64,
@@ -159,7 +161,7 @@ fn one_by_one(
     (now_ns() - began) / (times * calls as u64)
 }
 
-fn pipelined(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) -> u64 {
+fn pipelined(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) -> u64 {
     let (began, times) = (now_ns(), 2_000);
     for _ in 0..times {
         post(channel, seat, policy, calls);
@@ -175,6 +177,6 @@ fn pipelined(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) 
 
 /// One order, after the process has gone to sleep; the daemon's side yields, like a runtime with
 /// other work.
-fn sleeping(channel: &mut Channel, seat: &Seat, policy: &Policy, calls: usize) -> u64 {
+fn sleeping(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) -> u64 {
     one_by_one(channel, seat, policy, calls, 1)
 }

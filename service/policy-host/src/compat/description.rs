@@ -3,7 +3,7 @@
 
 use wasmparser::{ExternalKind, Payload};
 
-use crate::foreign::{Abi, Body, Foreign};
+use crate::compat::{Abi, Body, Foreign};
 use crate::sections::{MANIFEST_SECTION, invalid, manifests, sections};
 use crate::{LoadError, Manifest};
 

@@ -23,13 +23,13 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use tollgate_shm_abi::session::{AppEnd, SessionFds};
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 
-use crate::apart::confine::{Doors, ProcessLimits, confine};
-use crate::apart::wire::{
+use crate::artifact::Artifact;
+use crate::confinement::drop_privileges;
+use crate::isolated::confine::{Doors, ProcessLimits, confine};
+use crate::isolated::wire::{
     AnswerEntry, OrderEntry, Result8, SeatId, SeatReply, SeatRequest, Task, Writer, receive,
     receive_part, send, view,
 };
-use crate::artifact::Artifact;
-use crate::confinement::drop_privileges;
 use crate::{
     BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest,
     MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
@@ -433,7 +433,7 @@ impl Judge {
         let reason = |fault: Fault| Writer(crate::text::cut(&fault.to_string()).into());
         match ended {
             Ok(part) => Ok(done(Result8::Done, part)),
-            Err(Failed::Seat(fault)) => Ok(done(Result8::Failed, reason(fault))),
+            Err(Failed::InstanceHandle(fault)) => Ok(done(Result8::Failed, reason(fault))),
             Err(Failed::Heir(fault)) => Ok(done(Result8::HeirFailed, reason(fault))),
             Err(Failed::Daemon(text)) => Err(text),
         }
@@ -442,7 +442,7 @@ impl Judge {
 
 /// The cause of a failure.
 enum Failed {
-    Seat(Fault),
+    InstanceHandle(Fault),
     Heir(Fault),
     /// The daemon sent an invalid order.
     Daemon(String),
@@ -457,7 +457,9 @@ fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
     };
     instance.set_time_ms(time_ms);
     let ticked = instance.tick();
-    let ended = ticked.map(|()| Writer::new(0)).map_err(Failed::Seat);
+    let ended = ticked
+        .map(|()| Writer::new(0))
+        .map_err(Failed::InstanceHandle);
     (ended, instance.fuel_used())
 }
 
@@ -473,7 +475,7 @@ fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> En
     let mut fuel = instance.fuel_used();
     let saved = match saved {
         Ok(saved) => saved,
-        Err(fault) => return (Err(Failed::Seat(fault)), fuel),
+        Err(fault) => return (Err(Failed::InstanceHandle(fault)), fuel),
     };
     let heirs_own = heir.policy().manifest().state_version();
     let (Some(saved), Some(_)) = (saved, heirs_own) else {
@@ -508,7 +510,7 @@ impl Judging<'_> {
         for index in 0..count {
             let mut instance = seated.instantiate().map_err(|error| {
                 self.fuel += seated.request.fuel_for_setup;
-                Failed::Seat(Fault::Trap(error.to_string()))
+                Failed::InstanceHandle(Fault::Trap(error.to_string()))
             })?;
             self.fuel += instance.fuel_used();
             // Earlier instances are gone: their log lines move to the next one.
@@ -546,6 +548,6 @@ impl Judging<'_> {
             }
         };
         self.fuel += instance.fuel_used();
-        judged.map_err(Failed::Seat)
+        judged.map_err(Failed::InstanceHandle)
     }
 }

@@ -48,7 +48,7 @@ mod process;
 mod seats;
 mod wire;
 
-pub use channel::{Answer, Channel, Judgement, Order, Outcome, PostError, Seat, Ticket};
+pub use channel::{Answer, Channel, InstanceHandle, Judgement, Order, Outcome, PostError, Ticket};
 pub use confine::{ALLOWED, ALLOWED_IN_PART, Doors, ProcessLimits, confine};
 pub use process::{Process, ProcessConfig, SeatError, Seating};
 pub use seats::{ARGUMENT, main};

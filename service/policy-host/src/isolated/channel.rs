@@ -21,11 +21,11 @@ use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
 
-use crate::apart::wire::{
+use crate::batch::{Claim, ENTRY_BYTES};
+use crate::isolated::wire::{
     AnswerEntry, METRIC_BYTES, OrderEntry, Result8, SeatId, Task, put_view, read_log, read_metrics,
     views_at,
 };
-use crate::batch::{Claim, ENTRY_BYTES};
 use crate::text::{cut, text};
 use crate::{Fault, Hook, JudgeError, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
 
@@ -36,21 +36,21 @@ pub struct Ticket(u64);
 /// A policy's place in a policy process. Dropping it gives the place up, after all earlier orders
 /// are done.
 #[derive(Debug)]
-pub struct Seat {
+pub struct InstanceHandle {
     pub(super) id: SeatId,
     /// The number of seats in the process.
     pub(super) taken: Arc<AtomicUsize>,
     pub(super) leave: mpsc::Sender<SeatId>,
 }
 
-impl Seat {
+impl InstanceHandle {
     /// Its number in the process.
     pub fn id(&self) -> SeatId {
         self.id
     }
 }
 
-impl Drop for Seat {
+impl Drop for InstanceHandle {
     fn drop(&mut self) {
         self.taken.fetch_sub(1, Ordering::Relaxed);
         // Without a channel there is no receiver.
@@ -165,7 +165,7 @@ impl std::fmt::Debug for Channel {
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'s> {
     /// The order's seat.
-    pub seat: &'s Seat,
+    pub seat: &'s InstanceHandle,
     /// Now, by the monotonic clock.
     pub now_ns: u64,
     /// The clock that the policy reads.
@@ -270,7 +270,7 @@ impl Channel {
     pub fn hand_over(
         &mut self,
         order: Order<'_>,
-        heir: &Seat,
+        heir: &InstanceHandle,
         version: u32,
     ) -> Result<Ticket, PostError> {
         self.check_room()?;

@@ -40,7 +40,7 @@ pub struct Wanted {
 }
 
 /// Parts that have left one engine, and are in no other yet.
-pub struct Parcel<M> {
+pub struct Migration<M> {
     sessions: Vec<(SessionId, Session)>,
     links: Vec<(LinkId, Link)>,
     services: Vec<(ServiceId, Service)>,
@@ -87,7 +87,7 @@ impl Renamed {
     }
 }
 
-impl<M> Parcel<M> {
+impl<M> Migration<M> {
     /// The number of calls in it.
     pub fn calls(&self) -> usize {
         self.calls.len()
@@ -137,7 +137,7 @@ impl<M> Engine<M> {
     ///
     /// # Errors
     /// A wanted part doesn't exist, or has relations to an unwanted one. Nothing has changed then.
-    pub fn part(&mut self, wanted: &Wanted) -> Result<Parcel<M>, Unportable> {
+    pub fn part(&mut self, wanted: &Wanted) -> Result<Migration<M>, Unportable> {
         if !self.outputs.is_empty() {
             let text = format!("the engine has {} outputs to be done", self.outputs.len());
             return Err(Unportable(text));
@@ -159,7 +159,7 @@ impl<M> Engine<M> {
         let sessions = wanted.sessions.iter();
         let links = wanted.links.iter();
         let services = wanted.services.iter();
-        Ok(Parcel {
+        Ok(Migration {
             sessions: sessions
                 .filter_map(|&id| Some((id, self.sessions.remove(id.0)?)))
                 .collect(),
@@ -249,19 +249,19 @@ impl<M> Engine<M> {
     ///
     /// # Errors
     /// States the limit that the parcel exceeds.
-    pub fn fits(&self, parcel: &Parcel<M>) -> Result<(), Unportable> {
-        let (here, more) = (self.calls.len(), parcel.calls.len());
+    pub fn fits(&self, migration: &Migration<M>) -> Result<(), Unportable> {
+        let (here, more) = (self.calls.len(), migration.calls.len());
         if here + more > MAX_CALLS {
             let text =
                 format!("{here} calls are tracked there, and {more} more would exceed {MAX_CALLS}");
             return Err(Unportable(text));
         }
-        self.knows_none(parcel)
+        self.knows_none(migration)
     }
 
     /// No engine has assigned a key that another one has, except by a daemon that predates births.
-    fn knows_none(&self, parcel: &Parcel<M>) -> Result<(), Unportable> {
-        let mut keys = parcel.calls.iter().map(|(key, _)| *key);
+    fn knows_none(&self, migration: &Migration<M>) -> Result<(), Unportable> {
+        let mut keys = migration.calls.iter().map(|(key, _)| *key);
         match keys.find(|key| self.calls.slot_of(*key).is_some()) {
             None => Ok(()),
             Some(key) => {
@@ -273,9 +273,14 @@ impl<M> Engine<M> {
 
     /// Continues with parts that another engine has given away. `message` converts the messages for
     /// this engine. Parts that return to their origin may exceed what [fits](Self::fits).
-    pub fn absorb(&mut self, parcel: Parcel<M>, names: &Renamed, mut message: impl FnMut(&mut M)) {
-        debug_assert!(self.calls.len() + parcel.calls.len() <= MAX_SLOTS);
-        for (id, mut session) in parcel.sessions {
+    pub fn absorb(
+        &mut self,
+        migration: Migration<M>,
+        names: &Renamed,
+        mut message: impl FnMut(&mut M),
+    ) {
+        debug_assert!(self.calls.len() + migration.calls.len() <= MAX_SLOTS);
+        for (id, mut session) in migration.sessions {
             for route in &mut session.routes {
                 route.chains = names.chains(route.chains);
                 match &mut route.target {
@@ -286,10 +291,10 @@ impl<M> Engine<M> {
             }
             self.sessions.insert_at(names.session(id).0, session);
         }
-        for (id, link) in parcel.links {
+        for (id, link) in migration.links {
             self.links.insert_at(names.link(id).0, link);
         }
-        for (id, service) in parcel.services {
+        for (id, service) in migration.services {
             let Some(place) = self.services.get_mut(names.service(id).0 as usize) else {
                 debug_assert!(false, "a service is declared before");
                 continue;
@@ -304,7 +309,7 @@ impl<M> Engine<M> {
                 *place = names.chains(chains);
             }
         }
-        for (key, mut call) in parcel.calls {
+        for (key, mut call) in migration.calls {
             rename(&mut call, names);
             if let Some(held) = &mut call.held {
                 message(held);

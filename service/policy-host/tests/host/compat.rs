@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tollgate_policy_host::foreign::{Abi, Body, Description, describe, detect};
+use tollgate_policy_host::compat::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{
     Capabilities, Fault, ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, Hook,
     KeyChange, LoadError, Setup, SharedState, Shown, StateLimits, TenantLimits, limits,
