@@ -142,7 +142,7 @@ impl Processes {
         self.lines.insert(id, line);
     }
 
-    /// Takes the connections to a tenant's processes, which moves to another runtime.
+    /// Takes the connections to the processes of a tenant that moves to another runtime.
     pub(crate) fn part(&mut self, tenant: &str) -> Vec<(ProcessId, Line)> {
         let its = self
             .lines

@@ -1,4 +1,4 @@
-//! Bounds of what policies may hold and take.
+//! Limits of policies' memory and time.
 
 use std::time::Duration;
 

@@ -11,9 +11,10 @@
 //! *bare* message carries metadata only: a stream's opening, or the opening of its response. A
 //! chain sees it as a message without fields; no other component sees its body.
 //!
-//! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
-//! inline part is such a copy; a chain that reads an extent makes the message `Private` first. Extents are opaque bytes here;
-//! the receiving daemon validates its own copy of them.
+//! Invariant (P2): a chain is shown private bytes only, and the bytes that it allowed are the bytes
+//! that are sent. A `Gathered` message's inline part is such a copy; a chain that reads an extent
+//! makes the message `Private` first. Extents are opaque bytes here; the receiving daemon validates
+//! its own copy of them.
 
 use tollgate_engine::SessionId;
 use tollgate_marshal::Patched;
@@ -78,7 +79,7 @@ pub struct Message {
     pub body: Body,
     /// Length of the inline part of the image, in bytes.
     pub inline_len: u32,
-    /// Length of the image.
+    /// Length of the image, in bytes.
     pub total_len: u32,
     /// A checked block of metadata; empty for none. From the pool.
     pub metadata: Vec<u8>,
@@ -143,7 +144,8 @@ impl Message {
         match &self.body {
             Body::Private { bytes, extents, .. } => (bytes, extents),
             Body::Gathered { inline, .. } => (inline, &[]),
-            // Only this daemon can write a receive heap. The body was already landing when the chain was attached.
+            // Only this daemon can write a receive heap. The body was already landing when the
+            // chain was attached.
             Body::Landed { block, .. } => (&block[..self.total_len as usize], &[]),
             // All chains have been evaluated before the encoding.
             Body::Encoded { .. } => (&[], &[]),

@@ -125,7 +125,8 @@ pub struct Installed {
     pub candidate: Place,
     /// How the candidate is tried; `None`: there is no trial.
     pub trial: Option<Trial>,
-    /// How many of the last views to keep for [`Policies::recorded`](crate::policies::Policies::recorded); 0: none.
+    /// Number of the last views to keep for
+    /// [`Policies::recorded`](crate::policies::Policies::recorded); 0: none.
     pub record: u32,
 }
 
