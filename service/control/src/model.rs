@@ -49,7 +49,7 @@ impl Party {
     }
 }
 
-/// The daemon of a call in which a policy judges.
+/// The daemon of a call in which a policy evaluates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Side {
     /// The client's.
@@ -105,7 +105,7 @@ impl FromStr for PolicyVersion {
 /// Stands for every tenant or every service in a provider's target.
 pub const ALL: &str = "*";
 
-/// Where a policy judges. A tenant's policies judge only the tenant's own calls.
+/// Where a policy evaluates calls. A tenant's policies evaluate only the tenant's own calls.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Target {
     /// The part of the chain, which determines the owner.
@@ -116,7 +116,7 @@ pub struct Target {
     pub service: String,
     /// The method's name, or empty for every method of the service.
     pub method: String,
-    /// The daemon in which the policy judges.
+    /// The daemon in which the policy evaluates calls.
     pub side: Side,
 }
 
@@ -129,7 +129,7 @@ impl Target {
         }
     }
 
-    /// Whether calls of a tenant, service, method and side are judged here.
+    /// Whether this target covers calls of a tenant, service, method and side.
     pub fn covers(&self, tenant: &str, service: &str, method: &str, side: Side) -> bool {
         let matches = |mine: &str, theirs: &str| mine == ALL || mine == theirs;
         matches(&self.tenant, tenant)
@@ -138,7 +138,7 @@ impl Target {
             && self.is_for(method)
     }
 
-    /// Whether calls of this method of the service are judged here.
+    /// Whether this target covers calls of this method of the service.
     pub fn is_for(&self, method: &str) -> bool {
         self.method.is_empty() || self.method == method
     }

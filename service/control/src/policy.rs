@@ -5,9 +5,9 @@ use std::fmt;
 /// The owner of a policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
-    /// The daemon's operator: the policy may judge every tenant's calls.
+    /// The daemon's operator: the policy may evaluate every tenant's calls.
     Provider,
-    /// A tenant: the policy judges only that tenant's calls.
+    /// A tenant: the policy evaluates only that tenant's calls.
     Tenant(String),
 }
 

@@ -54,7 +54,7 @@ pub struct Candidate {
     pub probation_ms: Option<u64>,
 }
 
-/// The versions of a policy at one target. An empty slot judges nothing: a trial ended there
+/// The versions of a policy at one target. An empty slot evaluates nothing: a trial ended there
 /// without a stable version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -1,4 +1,5 @@
-//! What a daemon is told before it starts: one struct, read from a TOML file or from the command line.
+//! The daemon's configuration before it starts: one struct, read from a TOML file or from the
+//! command line.
 //!
 //! The fields are here and in `config/`; reading and checking them is in `loading.rs`.
 
@@ -23,85 +24,97 @@ pub use self::policies::{CompileConfig, Policies};
 use self::source::Source;
 pub use self::telemetry::{Compression, OtlpProtocol, TelemetryConfig, TenantTelemetry};
 
-/// The daemon's configuration. Every field has a default, so a file may be empty. What of it can change while the daemon runs is
-/// in [`SETTINGS`](crate::settings::SETTINGS).
+/// The daemon's configuration. Every field has a default, so a file may be empty.
+/// [`SETTINGS`](crate::settings::SETTINGS) lists the settings that can change while the daemon
+/// runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Name under which peers and status know this daemon. 1 to 64 of `a-z 0-9 - _ .`; default `tollgate`.
+    /// The daemon's name for peers and in its status. 1 to 64 of `a-z 0-9 - _ .`; default
+    /// `tollgate`.
     pub name: String,
     /// Unix socket for applications and administration. Default `/run/tollgate/NAME.sock`.
     ///
-    /// Anybody who can open it may try tokens; administration needs the daemon's own user or root. Only the default's directory is made.
+    /// Any process that can open it may try tokens. Administration needs the daemon's own user or
+    /// root. The daemon creates a missing directory only for the default path.
     pub socket: Option<PathBuf>,
-    /// Mode of that socket, octal. Default `"0666"`: applications of every user of this host may connect, and need a token.
+    /// Mode of that socket, octal. Default `"0666"`: applications of every user of this host may
+    /// connect, and need a token.
     ///
-    /// `"0660"` with a `socket_group` keeps all others out.
+    /// `"0660"` with a `socket_group` allows only the members of that group.
     pub socket_mode: SocketMode,
-    /// Group of that socket: a name of `/etc/group`, or a number. The daemon's user has to be a member. Default: the daemon's own.
+    /// Group of that socket: a name from `/etc/group`, or a number. The daemon's user must be a
+    /// member. Default: the daemon's own group.
     pub socket_group: Option<String>,
-    /// TCP address for peers; none: this daemon accepts no links (it can still dial). Port 0 picks one.
+    /// TCP address for peers. None: this daemon accepts no links, but can still dial. Port 0 picks
+    /// a free port.
     pub listen: Option<SocketAddr>,
-    /// Directory of the store (tenants, policies, attachments). None: in memory, forgotten at the end.
+    /// Directory of the store (tenants, policies, attachments). None: in memory, lost when the
+    /// daemon stops.
     pub state: Option<PathBuf>,
-    /// File with the secret that joins the daemons of a fleet, at least 16 bytes, which its owner alone may read. Without one there are no
-    /// peers: see `link.unauthenticated_loopback`.
+    /// File with the secret that the daemons of a fleet share, at least 16 bytes, readable by its
+    /// owner only. Without one there are no peers: see `link.unauthenticated_loopback`.
     pub psk_file: Option<PathBuf>,
-    /// The peers that applications may name as targets; by default none. See `link.open_targets`.
+    /// Peers that applications may name as targets. Default: none. See `link.open_targets`.
     pub peers: Vec<PeerConfig>,
-    /// One runtime thread per entry, pinned to that core; `[]` (default): one thread, wherever the kernel puts it.
+    /// One runtime thread per entry, pinned to that core. Default `[]`: one thread, which the
+    /// kernel places.
     ///
-    /// Tenants are spread over the runtimes by name, unless an operator has moved them. More runtimes serve more tenants at once, and cost a
-    /// spinning core each while there is work.
+    /// Tenants are distributed over the runtimes by name, unless an operator has moved them. More
+    /// runtimes serve more tenants in parallel. Each runtime keeps a core busy while there is work.
     pub cores: Vec<usize>,
-    /// How many runtime threads there are, 1 to 64; those beyond `cores` run wherever the kernel puts them. Default 0: as many as `cores` has
-    /// entries, and at least one.
+    /// Number of runtime threads, 1 to 64. The kernel places those beyond `cores`. Default 0: as
+    /// many as `cores` has entries, and at least one.
     pub runtimes: usize,
     /// How a runtime waits for work. Default `adaptive`.
     pub waiting: Waiting,
-    /// How long an adaptive runtime looks for work before it sleeps, in microseconds, 0 to 10,000. Default 50.
+    /// How long an adaptive runtime spins before it sleeps, in microseconds, 0 to 10,000. Default
+    /// 50.
     ///
-    /// Sleeping costs no CPU; waking up costs up to 60 us across cores. While it looks, a runtime yields to whoever else
-    /// wants the core.
+    /// Sleeping costs no CPU; a wake-up costs up to 60 us across cores. While it spins, a runtime
+    /// yields to other threads that want the core.
     pub spin_us: u64,
-    /// Who of a runtime's tenants has the next turn. Default `fair`.
+    /// The order in which a runtime's tenants take turns. Default `fair`.
     pub scheduling: Scheduling,
-    /// How long calls may wait in front of a server in the mean, in microseconds, 100 to 1,000,000; more are refused, RESOURCE_EXHAUSTED, and
-    /// told when to try again. Default 0: they all wait, up to 4,096 at each server.
+    /// Target for the mean wait of calls for a server, in microseconds, 100 to 1,000,000. Calls
+    /// above it are rejected with RESOURCE_EXHAUSTED and a retry delay. Default 0: no target; up to
+    /// 4,096 calls wait for each server.
     ///
-    /// For services whose callers would rather go elsewhere than wait. Callers that have many calls in flight and don't try
-    /// again are refused by it, too.
+    /// For services whose callers prefer another server to waiting. It also rejects calls of
+    /// clients that have many calls in flight and don't retry.
     pub wait_target_us: u64,
-    /// Files with serialized descriptor sets (as `protoc --descriptor_set_out --include_imports` writes them) whose services are resolved
-    /// and compiled before the daemon is ready. Default: none; a schema is resolved when it is first bound, and a method compiled
-    /// when it is first called.
+    /// Files with serialized descriptor sets (as `protoc --descriptor_set_out --include_imports`
+    /// writes them). Their services are resolved and compiled before the daemon is ready. Default:
+    /// none; a schema is resolved when it is first bound, and a method is compiled when it is first
+    /// called.
     pub prefetch: Vec<PathBuf>,
     /// Links with peers.
     pub link: Links,
     /// Links over RDMA.
     pub rdma: RdmaConfig,
-    /// What policies may use.
+    /// Limits of policies.
     pub policies: Policies,
-    /// How tenants' policies are compiled.
+    /// Limits of compiling tenants' policies.
     pub compile: CompileConfig,
-    /// What is known of calls, and who is told.
+    /// Telemetry of calls, and its receivers.
     pub telemetry: TelemetryConfig,
-    /// Where browsers show what the daemon does.
+    /// The web console.
     pub console: ConsoleConfig,
-    /// Where the values of [`SETTINGS`](crate::settings::SETTINGS) are from that somebody has given.
+    /// The sources of values of [`SETTINGS`](crate::settings::SETTINGS) that aren't defaults.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
 }
 
-/// A daemon that applications may name: a table `[[peers]]`. What else is to be known of a peer belongs here.
+/// A daemon that applications may name: a table `[[peers]]`. Further settings of a peer belong
+/// here.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct PeerConfig {
-    /// `host:port`, as applications name it; `*` for the host, the port or both stands for any.
+    /// `host:port`, as applications name it. `*` as host or port matches any.
     pub address: String,
 }
 
-/// The permissions of the socket's file. Connecting takes the right to write.
+/// The permissions of the socket's file. Connecting needs write permission.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 pub struct SocketMode(u32);
@@ -144,20 +157,21 @@ impl TryFrom<String> for SocketMode {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
-    /// Calls, 1 to 1,048,576. Default 16,384.
+    /// Calls in flight per link, 1 to 1,048,576. Default 16,384.
     ///
-    /// More hides longer round trips and holds more memory here.
+    /// A larger window hides longer round trips and uses more memory on this host.
     pub window_calls: u32,
     /// Bytes of those calls, 32 MiB to 1 TiB. Default 64 MiB.
     pub window_bytes: u64,
-    /// Further names of this daemon, `host` or `host:port`, if peers reach it by another address than its own: behind NAT or a load balancer. With any,
-    /// peers have to name it by one of these, by its `name`, its host's name or its address.
+    /// Further names of this daemon, `host` or `host:port`, for peers that reach it by another
+    /// address than its own: behind NAT or a load balancer. If there are any, peers must name the
+    /// daemon by one of these, by its `name`, or by its host's name or address.
     pub advertise: Vec<String>,
-    /// Whether applications may name any target, not only `peers`. Default false: a target is somewhere that this daemon connects to and
-    /// speaks for its tenants.
+    /// Whether applications may name any target, not only `peers`. Default false: the daemon
+    /// connects to a target and speaks there for its tenants.
     pub open_targets: bool,
-    /// Whether a daemon without a key accepts and dials peers on loopback addresses. Default false: anybody on this host is one then, and speaks for
-    /// any tenant.
+    /// Whether a daemon without a key accepts and dials peers on loopback addresses. Default false:
+    /// with it, every process on this host can be a peer and speak for any tenant.
     pub unauthenticated_loopback: bool,
 }
 
@@ -173,21 +187,24 @@ impl Default for Links {
     }
 }
 
-/// Links over RDMA: the section `[rdma]`. A daemon that wasn't built with it, or whose host has no device, uses TCP and says why.
+/// Links over RDMA: the section `[rdma]`. A daemon that was built without RDMA, or whose host has
+/// no device, uses TCP and reports the reason.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RdmaConfig {
-    /// Whether peers are dialled and accepted over RDMA where that can be. Default `true`.
+    /// Whether to dial and accept peers over RDMA where possible. Default `true`.
     pub enabled: bool,
-    /// The address to dial from, and so the device and its port. Default: the one that has a way to the peer.
+    /// The address to dial from, which selects the device and its port. Default: the address that
+    /// has a route to the peer.
     pub from: Option<IpAddr>,
-    /// Whether peers write into rings of memory here (RR-Compound's path) instead of sending messages (mRPC's), where both ends say so.
-    /// Default `false`.
+    /// Whether peers write into rings of memory here (RR-Compound's path) instead of sending
+    /// messages (mRPC's), if both ends enable it. Default `false`.
     pub one_sided: bool,
-    /// Bytes of such a ring in KiB, 64 to 65,536. Default 1,024. Each link pins its own.
+    /// Size of such a ring in KiB, 64 to 65,536. Default 1,024. Each link pins its own ring.
     pub ring_kib: u32,
-    /// Whether what follows the handshake goes without tags, if the peer wants that, too: on a fabric that nobody but daemons reaches. Tags take a copy of
-    /// every message and CPU for each of its bytes. Default `false`.
+    /// Whether frames after the handshake carry no tags, if the peer agrees. Use it only on a
+    /// fabric that only daemons can reach. Tags cost a copy of every message and CPU for each of
+    /// its bytes. Default `false`.
     pub unprotected: bool,
 }
 
@@ -204,7 +221,7 @@ impl Default for RdmaConfig {
 }
 
 impl RdmaConfig {
-    /// Of each link's ring; 0: it has none.
+    /// Size of each link's ring in bytes; 0: no ring.
     #[cfg_attr(not(feature = "rdma"), allow(dead_code, reason = "nobody asks"))]
     pub(crate) fn ring_bytes(&self) -> u32 {
         match self.one_sided {
@@ -214,13 +231,15 @@ impl RdmaConfig {
     }
 }
 
-/// Where browsers show what the daemon does: the section `[console]`. Nobody listens there but while somebody was let in (`tollgate console`).
+/// The web console: the section `[console]`. The daemon listens only while access given by
+/// `tollgate console` is valid.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleConfig {
-    /// The address. Default `127.0.0.1:0`: a port of the kernel's choice.
+    /// The address. Default `127.0.0.1:0`: the kernel picks a port.
     ///
-    /// HTTP goes in the clear, so what isn't loopback shows what is seen, and who may act, to the network in between.
+    /// HTTP is unencrypted. On an address other than loopback, the network in between can read what
+    /// the console shows, and the credentials for its actions.
     pub listen: SocketAddr,
 }
 
@@ -262,7 +281,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The command line has said this, whatever the file says.
+    /// Records that the command line overrides the file's value.
     pub fn given_on_command_line(&mut self, key: &'static str) {
         self.sources.insert(key, Source::CommandLine);
     }
@@ -271,25 +290,25 @@ impl Config {
         self.sources.get(key).copied().unwrap_or(Source::Default)
     }
 
-    /// Where the Unix socket is.
+    /// Path of the Unix socket.
     pub fn socket_path(&self) -> PathBuf {
         self.socket
             .clone()
             .unwrap_or_else(|| PathBuf::from(format!("/run/tollgate/{}.sock", self.name)))
     }
 
-    /// How long calls may wait in front of a server.
+    /// Target for the mean wait of calls for a server.
     pub(crate) fn wait_target(&self) -> Option<Duration> {
         let target = Duration::from_micros(self.wait_target_us);
         (!target.is_zero()).then_some(target)
     }
 
-    /// How long a runtime looks for work before it sleeps.
+    /// How long a runtime spins before it sleeps.
     pub fn spin(&self) -> Duration {
         self.waiting.budget(self.spin_us)
     }
 
-    /// How many runtime threads there are.
+    /// Number of runtime threads.
     pub fn runtimes(&self) -> usize {
         self.runtimes.max(self.cores.len()).max(1)
     }

@@ -2,7 +2,7 @@
 //! this machine.
 //!
 //! The measured part is the daemon's call into the sandbox: a view is copied into the guest's
-//! memory, the guest judges it, and its verdict is read and checked. Each kind of round runs
+//! memory, the guest evaluates it, and its verdict is read and checked. Each kind of round runs
 //! several times; the fastest, the median and the slowest are reported. If two of them differ much,
 //! the machine was busy.
 
@@ -59,7 +59,7 @@ pub struct Spread {
     pub max_ns: f64,
 }
 
-/// A view to judge.
+/// A view to evaluate.
 struct Subject {
     name: String,
     hook: Hook,

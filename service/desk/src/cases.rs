@@ -23,7 +23,7 @@ pub struct Cases {
     pub include: Vec<PathBuf>,
     /// The policy's set-up.
     pub setting: Setting,
-    /// In the order of the file, in which they are judged.
+    /// The cases, in the file's order, which is also the order of evaluation.
     pub cases: Vec<Case>,
 }
 

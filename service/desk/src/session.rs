@@ -29,7 +29,7 @@ pub(crate) struct Session<'a> {
     instance: Option<Instance>,
 }
 
-/// The result of one judgement.
+/// The result of one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// The policy wasn't evaluated.
@@ -62,7 +62,7 @@ pub struct Change {
     pub route: Option<String>,
 }
 
-/// A judgement with its cost and its log.
+/// An evaluation with its cost and its log.
 #[derive(Debug)]
 pub(crate) struct Judged {
     pub(crate) seen: Seen,

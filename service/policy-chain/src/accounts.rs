@@ -1,6 +1,8 @@
-//! What tenants' policies spend, and who has spent too much: one account per tenant on this runtime.
+//! CPU time that tenants' policies consume, and which tenants are throttled: one account per tenant
+//! on this runtime.
 //!
-//! Invariant: an account outlives its attachments, so that nobody gets a full one by attaching again.
+//! Invariant: an account outlives its attachments, so a tenant can't refill its account by
+//! attaching again.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,19 +19,19 @@ use crate::limits::LOG_LINES_PER_SECOND;
 #[derive(Clone)]
 struct Entry {
     tenant: Arc<str>,
-    /// Its tenant lives here. Otherwise it was taken along.
+    /// The tenant is placed on this runtime. Otherwise the account was moved away with it.
     is_here: bool,
     account: Account,
     throttled: u64,
-    /// Of those, how many no event has told of.
+    /// Rejected calls that no event has reported yet.
     untold: u64,
     log: LogBudget,
 }
 
-/// An account on its way to another runtime.
+/// An account that is moving to another runtime.
 pub(crate) struct Moving(Entry);
 
-/// Lines that may be logged: a bucket that fills with time.
+/// Budget of log lines: a bucket that refills over time.
 #[derive(Clone, Copy)]
 struct LogBudget {
     lines: u32,
@@ -43,7 +45,7 @@ impl LogBudget {
     };
     const LINE_NS: u64 = 1_000_000_000 / LOG_LINES_PER_SECOND as u64;
 
-    /// How many of so many lines may be logged.
+    /// How many of `lines` may be logged.
     fn take(&mut self, lines: usize, now_ns: u64) -> usize {
         let filled = now_ns.saturating_sub(self.at_ns) / Self::LINE_NS;
         self.at_ns += filled * Self::LINE_NS;
@@ -60,7 +62,7 @@ pub(crate) struct Accounts {
     share_percent: u8,
     entries: Vec<Entry>,
     by_tenant: HashMap<Arc<str>, AccountId>,
-    /// The provider's lines.
+    /// Budget of the provider's log lines.
     provider_log: LogBudget,
 }
 
@@ -74,7 +76,7 @@ impl Accounts {
         }
     }
 
-    /// Accounts fill at another share of a core from now on.
+    /// Sets the share of a core at which accounts refill.
     pub(crate) fn set_share(&mut self, share_percent: u8, now_ns: u64) {
         self.share_percent = share_percent;
         for entry in &mut self.entries {
@@ -82,7 +84,7 @@ impl Accounts {
         }
     }
 
-    /// How many of so many lines the policies of an account, or the provider's, may log now.
+    /// How many of `lines` the policies of an account, or the provider's policies, may log now.
     pub(crate) fn may_log(&mut self, id: Option<AccountId>, lines: usize, now_ns: u64) -> usize {
         let budget = match id {
             Some(id) => &mut self.entries[id.0 as usize].log,
@@ -91,7 +93,7 @@ impl Accounts {
         budget.take(lines, now_ns)
     }
 
-    /// The account of a tenant; of the provider, whose name is empty, there is none.
+    /// The account of a tenant; `None` for the provider, whose name is empty.
     pub(crate) fn of(&mut self, tenant: &Arc<str>, now_ns: u64) -> Option<AccountId> {
         if tenant.is_empty() {
             return None;
@@ -113,7 +115,8 @@ impl Accounts {
         Some(id)
     }
 
-    /// The account of a tenant that moves to another runtime; one that comes back goes on with the one that it brings.
+    /// Takes the account of a tenant that moves to another runtime. A tenant that returns brings
+    /// its account along.
     pub(crate) fn part(&mut self, tenant: &str) -> Option<Moving> {
         let id = self.by_tenant.get(tenant)?;
         let entry = &mut self.entries[id.0 as usize];
@@ -123,7 +126,7 @@ impl Accounts {
         Some(moving)
     }
 
-    /// Goes on with the account of a tenant that has come.
+    /// Adopts the account of a tenant that has moved here.
     pub(crate) fn absorb(&mut self, Moving(mut entry): Moving, now_ns: u64) -> Option<AccountId> {
         let id = self.of(&entry.tenant, now_ns)?;
         entry.account.set_share_percent(self.share_percent, now_ns);
@@ -136,7 +139,7 @@ impl Accounts {
         self.entries[id.0 as usize].account.may_spend(now_ns)
     }
 
-    /// Whether something may be spent, or when.
+    /// Whether the account can pay now, or when it can.
     pub(crate) fn funds(&mut self, id: AccountId, now_ns: u64) -> Funds {
         let account = &mut self.entries[id.0 as usize].account;
         match account.may_spend(now_ns) {
@@ -150,7 +153,8 @@ impl Accounts {
         self.entries[id.0 as usize].account.charge(ns);
     }
 
-    /// Counts a call that is refused because the account stays overdrawn, and says so to the caller.
+    /// Counts a call that is rejected because the account stays overdrawn. Returns the caller's
+    /// status.
     #[cold]
     pub(crate) fn throttle(&mut self, id: AccountId) -> Status {
         let entry = &mut self.entries[id.0 as usize];
@@ -164,7 +168,7 @@ impl Accounts {
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     }
 
-    /// Tells the control plane of the calls refused since the last time.
+    /// Reports the calls rejected since the last report to the control plane.
     pub(crate) fn tell(&mut self, events: &mut Vec<PolicyEvent>) {
         for entry in self.entries.iter_mut().filter(|entry| entry.untold > 0) {
             events.push(PolicyEvent::Throttled {
@@ -187,11 +191,11 @@ impl Accounts {
     }
 }
 
-/// What an account says about a blocked lane.
+/// Whether an account can pay.
 pub(crate) enum Funds {
-    /// It may spend.
+    /// It can pay.
     There,
-    /// It may at this time, if nothing more is charged.
+    /// It can pay at this time, if nothing more is charged.
     At(u64),
 }
 

@@ -1,4 +1,4 @@
-//! What judging needs besides the policies: buffers, processes, accounts and clocks.
+//! What an evaluation needs besides the policies: buffers, processes, accounts and clocks.
 
 use tollgate_policy_host::{Hook, Rate};
 
@@ -10,7 +10,7 @@ use crate::isolated::Processes;
 use crate::message::Pool;
 use crate::stopwatch::Stopwatch;
 
-/// The time that fuel stands for, without a division.
+/// Converts fuel to time without a division.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FuelTime {
     /// Nanoseconds per unit, times 2^20.
@@ -32,14 +32,14 @@ impl FuelTime {
     }
 }
 
-/// What judging needs besides the policies.
+/// What an evaluation needs besides the policies.
 pub(crate) struct Asking<'a> {
     pub(crate) hook: Hook,
     pub(crate) pool: &'a mut Pool,
     pub(crate) processes: &'a mut Processes,
-    /// Some question has been told to [`Evaluation::stop`].
+    /// [`Evaluation::stop`] has been called on some evaluation.
     pub(crate) has_stopped: bool,
-    /// Calls of this tenant wait for their account: who comes later waits behind them.
+    /// Calls of this tenant wait for their account. Later calls wait behind them.
     pub(crate) is_queued: bool,
     pub(crate) meter: Meter<'a>,
 }
@@ -54,10 +54,10 @@ impl Asking<'_> {
     }
 }
 
-/// Who pays for what is run, and how much.
+/// Which account pays for what runs, and how much.
 pub(crate) struct Meter<'a> {
     pub(crate) watch: Stopwatch,
-    /// What the policies' clock shows.
+    /// The policies' clock, in ms.
     pub(crate) time_ms: u64,
     pub(crate) fuel_time: FuelTime,
     pub(crate) accounts: &'a mut Accounts,
@@ -71,7 +71,8 @@ impl Meter<'_> {
         account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
     }
 
-    /// What was run since the last look at the clock is over, and has used so much fuel. Returns what it cost.
+    /// Charges `account` for what has run since the last look at the clock and has used `fuel`.
+    /// Returns the cost.
     #[inline]
     pub(crate) fn charge(&mut self, account: Option<AccountId>, fuel: u64) -> u64 {
         let cost_ns = self.watch.stop(self.fuel_time.ns(fuel));

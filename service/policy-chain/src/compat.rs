@@ -1,13 +1,15 @@
-//! Foreign modules on the datapath: what one is shown of a message, and what becomes of what it changes.
+//! Compat modules, made for another host, on the datapath: what a module is shown of a message, and
+//! how its changes are applied.
 //!
 //! ```text
 //!   private image ── encode ──▶ protobuf ── filter ──▶ protobuf ── decode ──▶ a new private message
 //!                 └─ project ─▶ view ─▶ JSON ── OPA ──▶ metadata
 //! ```
 //!
-//! Invariants: only what the description names and the attachment grants is made at all (P4), from the private bytes that are sent
-//! (P2); of the metadata likewise, and reserved keys are neither shown nor changed. What a filter makes of a message is decoded like
-//! a stranger's: what isn't valid for the type is the policy's fault.
+//! Invariants: only the fields that the description names and the attachment grants are encoded
+//! (P4), from the private bytes that are sent (P2). The same holds for metadata: reserved keys are
+//! neither shown nor changed. A filter's output is untrusted and is decoded as such: output that is
+//! invalid for the type is the policy's fault.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -28,13 +30,13 @@ use tollgate_jit::on_demand::LazyProjector;
 /// Why a message can't be shown.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
-    /// It is longer than foreign modules are shown.
+    /// It exceeds the length limit for compat modules.
     TooLong,
-    /// The sender's message has a part that is wrong.
+    /// The sender's message is malformed.
     Malformed(String),
 }
 
-/// What was made of a message to be shown.
+/// The form in which a message is shown.
 pub(crate) enum Made {
     Nothing,
     Protobuf { bytes: Vec<u8>, start: usize },
@@ -65,12 +67,12 @@ impl CompatInput {
         }
     }
 
-    /// Whether it sees anything of the message itself.
+    /// Whether the module is shown any part of the message itself.
     pub(crate) fn shows_message(&self) -> bool {
         self.body != Grant::None || !self.fields.is_empty()
     }
 
-    /// The pairs of the metadata that it sees.
+    /// The metadata pairs that the module is shown.
     pub(crate) fn metadata<'m>(&self, metadata: Metadata<'m>) -> Vec<(&'m str, &'m [u8])> {
         granted_pairs(&self.description, self.hook, self.keys.as_deref(), metadata)
     }
@@ -79,7 +81,7 @@ impl CompatInput {
         self.keys.as_ref().is_none_or(|keys| covers(keys, key))
     }
 
-    /// What the module sees of a message, which is private.
+    /// What the module is shown of a private message.
     pub(crate) fn make(
         &self,
         projector: &Arc<LazyProjector>,
@@ -133,7 +135,8 @@ impl CompatInput {
         Ok(Made::Protobuf { bytes, start })
     }
 
-    /// The image with its extents in their places. What is sent keeps naming them, so this is done to a copy.
+    /// A copy of the image with extent slots patched to offsets. The image that is sent keeps
+    /// naming extents by index.
     fn accepted<'m>(
         &self,
         message: &'m Message,
@@ -187,7 +190,8 @@ fn granted_pairs<'m>(
 }
 
 impl Evaluation {
-    /// Makes a foreign module's changes to the message: what later policies are shown, and what is sent.
+    /// Applies a compat module's changes to the message. Later policies are shown the result, and
+    /// it is what is sent.
     pub(crate) fn replace(
         &mut self,
         ask: Option<&CompatInput>,
@@ -203,7 +207,7 @@ impl Evaluation {
             let text = format!("it changes the metadata {key:?}, which it isn't granted");
             return Err(Unchanged::Policy(text));
         }
-        // A message in a receive heap is beside metadata that is there already.
+        // A message in a receive heap has its metadata there already.
         if matches!(self.message.body, Body::Landed { .. }) {
             return Err(Unchanged::Late);
         }
@@ -249,7 +253,8 @@ impl Evaluation {
     }
 }
 
-/// A view as a JSON object: absent fields are missing, numbers are numbers (enums by number) but for those that JSON hasn't, bytes are in base64.
+/// A view as a JSON object. Absent fields are omitted. Numbers are JSON numbers (enums by number),
+/// except those that JSON can't represent. Bytes are base64.
 fn json(view: &[u8], fields: &[JsonField]) -> String {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_le_bytes(*view.get(at..)?.first_chunk::<4>()?))
@@ -281,7 +286,8 @@ fn json(view: &[u8], fields: &[JsonField]) -> String {
     Value::Object(message).to_string()
 }
 
-/// Protobuf's JSON mapping. Never null, which to Rego is smaller than every number: a limit would let it pass.
+/// Protobuf's JSON mapping. Never null: Rego orders null before every number, so a limit would let
+/// it pass.
 fn double(value: f64) -> Value {
     match value {
         f64::INFINITY => "Infinity".into(),
@@ -291,7 +297,7 @@ fn double(value: f64) -> Value {
     }
 }
 
-/// The shortest number that is read as this one: 0.1 is 0.1, and not 0.10000000149.
+/// The shortest decimal that parses to the same number: 0.1, not 0.10000000149.
 fn single(value: f32) -> Value {
     let shortest = value.to_string().parse();
     double(shortest.unwrap_or(f64::from(value)))

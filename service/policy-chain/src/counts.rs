@@ -1,29 +1,30 @@
-//! What policies have done, as reports and metrics show it.
+//! Counters of policies for reports and metrics.
 
 use serde::Serialize;
 use tollgate_policy_host::Hook;
 
 use crate::metrics::NamedMetrics;
 
-/// One version in an attachment's place, or one that was there.
+/// A version that is or was in one of an attachment's places.
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReport {
     /// The attachment's [`Installed::id`](crate::plan::Installed::id).
     pub id: u32,
     /// The version's number.
     pub version: u32,
-    /// Where it is: in force, on trial, or neither any more.
+    /// Its place: in force, on trial, or retired.
     pub place: ReportedPlace,
-    /// What came of asking it.
+    /// Outcomes of its evaluations.
     #[serde(flatten)]
     pub counts: Counts,
-    /// It can be asked: it hasn't failed, or has a new instance.
+    /// It can be evaluated: it hasn't failed, or has a fresh instance.
     pub alive: bool,
-    /// The reason of its last fault, if it had any.
+    /// The reason of its last fault, if it has failed.
     pub last_fault: Option<String>,
-    /// Of its instance's linear memory; 0 if it has none between two calls, or in a process of its tenant's.
+    /// Size of its instance's linear memory in bytes; 0 if it keeps no instance between calls or
+    /// runs in its tenant's process.
     pub memory_bytes: u64,
-    /// What it counted itself, by the names in its manifest.
+    /// Metrics that the policy counted itself, by the names in its manifest.
     pub metrics: NamedMetrics,
 }
 
@@ -35,11 +36,11 @@ pub enum ReportedPlace {
     Stable,
     /// On trial.
     Candidate,
-    /// Neither any more.
+    /// Retired.
     Retired,
 }
 
-/// What came of asking a version about one call, as [`Counts`] count it.
+/// Outcome of one version's evaluation of one call, as [`Counts`] count it.
 pub mod decision {
     /// The call passed unchanged.
     pub const ALLOWED: &str = "allowed";
@@ -47,13 +48,13 @@ pub mod decision {
     pub const CHANGED: &str = "changed";
     /// The policy denied the call.
     pub const DENIED: &str = "denied";
-    /// The call was refused without a verdict.
+    /// The call was rejected without a verdict.
     pub const REFUSED: &str = "refused";
     /// The call passed without a verdict.
     pub const UNJUDGED: &str = "unjudged";
 }
 
-/// What came of asking one version. A call that it was asked about is in exactly one of the first five.
+/// Outcomes of one version's evaluations. Each evaluated call is in exactly one of the first five.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Allowed unchanged.
@@ -62,26 +63,29 @@ pub struct Counts {
     pub denied: u64,
     /// Allowed with other contents.
     pub changed: u64,
-    /// Refused without a judgement: it was out of order, or the message didn't fit into its view.
+    /// Rejected without a verdict: the policy was out of order, or the message didn't fit into its
+    /// view.
     pub refused: u64,
-    /// Passed, or judged by the stable instead, because it had failed or was out of order.
+    /// Passed without a verdict, or evaluated by the stable version instead, because this version
+    /// had failed or was out of order.
     pub unjudged: u64,
-    /// Times that it failed; the calls concerned are among the refused or the unjudged.
+    /// Number of failures; the affected calls are counted among the refused or the unjudged.
     pub faults: u64,
-    /// In a shadow, among the above: calls that it would have denied.
+    /// As a shadow: calls that it would have denied, also counted above.
     pub(crate) would_deny: u64,
-    /// In a shadow: calls about which it said something else than the stable.
+    /// As a shadow: calls on which its decision differs from the stable version's.
     pub(crate) differs: u64,
     /// CPU time spent, in ns.
     pub cpu_ns: u64,
-    /// Lines that it logged and that were passed on.
+    /// Log lines that were passed on.
     pub(crate) logged: u64,
-    /// Lines that it logged and that were dropped: it logged too many, or its tenant's policies together did.
+    /// Log lines that were dropped because the policy, or its tenant's policies together, exceeded
+    /// the limit.
     pub(crate) log_dropped: u64,
 }
 
 impl Counts {
-    /// Adds what another runtime has counted.
+    /// Adds another runtime's counts.
     pub fn add(&mut self, more: &Counts) {
         self.allowed += more.allowed;
         self.denied += more.denied;
@@ -97,7 +101,7 @@ impl Counts {
     }
 }
 
-/// What the policies of one tenant have used.
+/// Usage of one tenant's policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct AccountReport {
     /// The tenant's name.
@@ -105,16 +109,16 @@ pub struct AccountReport {
     pub(crate) share_percent: u8,
     /// CPU time spent, in ns.
     pub cpu_ns: u64,
-    /// Calls refused because the share was used up, and stayed so.
+    /// Calls rejected because the account stayed overdrawn.
     pub throttled: u64,
-    /// Calls that wait: for their turn, for the account, or because a policy delays them.
+    /// Parked calls: they wait for their turn or the account, or a policy delays them.
     pub waiting: usize,
 }
 
-/// A view as a policy was shown it.
+/// A view that a policy was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedView {
-    /// Whose manifest `method` is an index into.
+    /// The version whose manifest `method` is an index into.
     pub version: u32,
     /// Whether it was a request or a reply.
     pub hook: Hook,

@@ -1,4 +1,4 @@
-//! A call on its way through a chain, and what the version that was asked last said about it.
+//! A call on its way through a chain, and the latest decision about it.
 
 use std::sync::Arc;
 
@@ -13,67 +13,68 @@ use crate::ids::{NamedPolicy, Why};
 use crate::message::{Body, Message, Pool, Source};
 use crate::plan::{Patcher, PolicyInput};
 
-/// A call that a chain is asked about.
+/// A call that a chain evaluates.
 pub struct Evaluation {
     /// The call.
     pub call: CallKey,
     /// Its request or reply.
     pub message: Box<Message>,
-    /// `None` while nobody has denied it.
+    /// `None` until a policy denies it.
     pub denied: Option<Box<Status>>,
-    /// Which policy has, with its version; nobody if it was for want of one.
+    /// The policy that has denied it, with its version; `None` if a missing policy is the reason.
     pub denied_by: Option<Box<NamedPolicy>>,
-    /// The block that came free when the message was made private.
+    /// The send-heap block that became free when the message was made private.
     pub freed: Option<Source>,
     /// A policy has changed the message.
     pub changed: bool,
-    /// It goes no further now.
+    /// It stops here for now.
     pub stop: Option<Stop>,
-    /// About a reply: the era in which its request was judged; 0: that isn't known, or wasn't in one.
+    /// For a reply: the policy epoch in which its request was evaluated; 0: unknown, or none.
     pub judged_in: u32,
-    /// About a request: policies changed after some of its chain had judged it.
+    /// For a request: policies changed after a part of its chain had evaluated it.
     pub is_split: bool,
-    /// The version that judged its request has judged it, so that the one in force doesn't.
+    /// The version that evaluated the request has evaluated this reply, so the version in force
+    /// doesn't.
     pub is_settled: bool,
-    /// Since when it has waited for its turn or its account, in this chain; 0: it hasn't.
+    /// When it began to wait for its turn or its account in this chain, in ns; 0: it hasn't waited.
     pub waits_since_ns: u64,
-    /// What policies chose of its way.
+    /// Routing and priority that policies chose.
     pub steered: Option<Box<Steered>>,
     pub(crate) said: Decision,
-    /// What a shadow said, until the stable has spoken.
+    /// A shadow's decision, kept until the stable version decides.
     pub(crate) shadow: Option<Decision>,
-    /// Of a call that is traced.
+    /// For a traced call.
     pub notes: Option<Box<Notes>>,
 }
 
-/// What policies have said of a call that is traced, until its trace is told of it.
+/// Decisions about a traced call, until its trace takes them.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// What each version said, in order.
+    /// The decision of each version, in order.
     pub said: Vec<Note>,
-    /// What asking about it has cost that isn't said yet: its part of its batches.
+    /// Cost in ns not yet attributed to a note: the call's part of its batches.
     cost_ns: u64,
 }
 
-/// What one version has said.
+/// The decision of one version.
 #[derive(Debug)]
 pub struct Note {
     /// The policy.
     pub by: NamedPolicy,
     /// One of [`decision`](crate::counts::decision).
     pub decision: &'static str,
-    /// As what it was asked, if on trial.
+    /// Its role if it was on trial.
     pub trial: Option<&'static str>,
-    /// What asking it cost, in ns.
+    /// Cost of the evaluation, in ns.
     pub cost_ns: u64,
-    /// When it was said, by the monotonic clock, in ns.
+    /// Time of the decision by the monotonic clock, in ns.
     pub at_ns: u64,
 }
 
-// Many of them are walked through several times; what is large and rare is in boxes.
+// Evaluations are iterated several times per chain, so large and rare parts are boxed.
 const _: () = assert!(size_of::<Evaluation>() <= 144);
 
-/// The last that a policy chose of each.
+/// The last choice of each kind.
 #[derive(Debug, Default)]
 pub struct Steered {
     /// The priority, if a policy chose one.
@@ -91,40 +92,40 @@ pub struct Stop {
     pub(crate) step: usize,
 }
 
-/// What came of asking one version about one call.
+/// Result of one version's evaluation of one call.
 #[derive(Debug, Default)]
 pub(crate) enum Decision {
-    /// It isn't asked.
+    /// It isn't evaluated.
     #[default]
     Nothing,
-    /// It is to be asked.
+    /// It is to be evaluated.
     Wanted,
     Allow,
     Deny(Box<Status>),
-    /// Let it pass, with something done to it.
+    /// Allow the call with effects.
     Effects(Box<Effects>),
-    /// A foreign module's changes.
+    /// A compat module's changes.
     Replace(Box<ForeignChange>),
-    /// A process is asked, and has not answered.
+    /// A process has been asked and has not answered.
     Asked,
-    /// It failed while this call was among those that it judged.
+    /// It failed in the batch that contained this call.
     Failed,
     /// It had failed before.
     Down,
     /// The message doesn't fit into its view.
     Unshown,
-    /// It can't have its say, and isn't to blame.
+    /// It can't evaluate the call, and isn't to blame.
     Unable(Box<Unable>),
 }
 
-/// Why a version can't have its say.
+/// Why a version can't evaluate a call.
 #[derive(Debug)]
 pub(crate) enum Unable {
-    /// The message has a part that is wrong, so it can't be shown.
+    /// The message is malformed, so it can't be shown.
     Unreadable(String),
     /// The host has no room for another instance.
     NoRoom(String),
-    /// It wants to change what can't be changed.
+    /// The change that it wants can't be made.
     Unchanged(Unchanged),
 }
 
@@ -148,7 +149,7 @@ impl Decision {
         Decision::Unable(Box::new(why))
     }
 
-    /// It judged.
+    /// The version reached a verdict.
     pub(crate) fn is_verdict(&self) -> bool {
         matches!(
             self,
@@ -158,7 +159,7 @@ impl Decision {
 }
 
 impl Evaluation {
-    /// A call that no version has been asked about yet.
+    /// A call that no version has evaluated yet.
     #[inline]
     pub fn new(call: CallKey, message: Box<Message>) -> Self {
         Self {
@@ -180,18 +181,19 @@ impl Evaluation {
         }
     }
 
-    /// Nobody asks about it any more.
+    /// Denies the call. No further version evaluates it.
     #[cold]
     pub fn deny(&mut self, status: Status) {
         self.denied = Some(Box::new(status));
     }
 
-    /// It is to stop once the step that is being asked has had its say; whoever walks the chain knows where it goes on.
+    /// Stops the call once the current step has decided. The caller that walks the chain knows the
+    /// step to continue with.
     pub(crate) fn stop(&mut self, why: Why) {
         self.stop = Some(Stop { why, step: 0 });
     }
 
-    /// The next version is to be asked about it, unless it has been denied.
+    /// Marks the call for the next version, unless it has been denied.
     #[inline]
     pub(crate) fn want(&mut self) {
         if self.denied.is_none() && !self.is_settled && !matches!(self.said, Decision::Asked) {
@@ -199,7 +201,8 @@ impl Evaluation {
         }
     }
 
-    /// As `self.said = said`, which would call a function to drop what owns nothing, too: three times per call and policy.
+    /// As `self.said = said`, which would call a drop function even for variants that own nothing:
+    /// three times per call and policy.
     #[inline]
     pub(crate) fn say(&mut self, said: Decision) {
         match self.said {
@@ -210,7 +213,7 @@ impl Evaluation {
         }
     }
 
-    /// Asking a version about it has cost so much.
+    /// Adds to the cost of evaluating it.
     #[inline]
     pub(crate) fn note_cost(&mut self, cost_ns: u64) {
         if let Some(notes) = &mut self.notes
@@ -223,7 +226,7 @@ impl Evaluation {
         }
     }
 
-    /// A version has had its say.
+    /// Records a version's decision.
     #[inline]
     pub(crate) fn note(
         &mut self,
@@ -243,7 +246,7 @@ impl Evaluation {
         }
     }
 
-    /// It was to be asked, and wasn't: as before the step.
+    /// It was to be evaluated, and wasn't: restores the state before the step.
     pub(crate) fn unasked(&mut self) {
         self.said = Decision::Nothing;
     }
@@ -253,7 +256,7 @@ impl Evaluation {
         matches!(self.said, Decision::Wanted)
     }
 
-    /// Room that the view of the fields and the metadata can take at most.
+    /// Upper bound for the view of the fields and the metadata, in bytes.
     #[inline]
     pub(crate) fn view_max(&self, ask: &PolicyInput) -> usize {
         let fields = ask.projector.fixed_len() + self.message.judged().0.len();
@@ -275,7 +278,7 @@ impl Evaluation {
         shown.ok_or_else(|| ask.projector.too_large())
     }
 
-    /// What travels beside the message: a private copy.
+    /// The message's metadata: a private copy.
     pub(crate) fn metadata(&self) -> Metadata<'_> {
         Metadata::of_checked(&self.message.metadata)
     }
@@ -295,8 +298,9 @@ impl Evaluation {
         }
     }
 
-    /// Makes a policy's changes to the message and its metadata, all of them or none: what later policies are shown, and what is
-    /// sent. What it says of the call's way is carried out once the chain has allowed it.
+    /// Applies a policy's changes to the message and its metadata, all or none. Later policies are
+    /// shown the result, and it is what is sent. Routing and priority take effect once the chain
+    /// has allowed the call.
     pub(crate) fn change(
         &mut self,
         patcher: Option<&Patcher>,
@@ -317,7 +321,7 @@ impl Evaluation {
         };
         let metadata = match &effects.metadata[..] {
             [] => None,
-            // A message in a receive heap is beside metadata that is there already.
+            // A message in a receive heap has its metadata there already.
             _ if matches!(self.message.body, Body::Landed { .. }) => return Err(Unchanged::Late),
             changes => Some(changed_metadata(self.metadata(), &patcher.keys, changes)),
         };
@@ -366,18 +370,19 @@ impl Evaluation {
     }
 }
 
-/// Questions that a version is asked about together.
+/// The evaluations that form one batch.
 #[derive(Clone, Copy)]
 pub(crate) struct BatchSize {
-    /// Questions, of which some may be asked about by nobody.
+    /// Number of evaluations, including some that are not wanted.
     pub(crate) len: usize,
     pub(crate) wanted: usize,
-    /// What the views of those that are wanted take together, at most.
+    /// Upper bound for the views of the wanted evaluations together, in bytes.
     pub(crate) bytes: usize,
 }
 
 impl BatchSize {
-    /// The first of `evaluations`: at most `most` that are wanted, whose views fit one view's limit together.
+    /// The first of `evaluations`: at most `most` that are wanted and whose views together fit one
+    /// view's limit.
     #[inline]
     pub(crate) fn of_first(evaluations: &[Evaluation], ask: &PolicyInput, most: usize) -> Self {
         let (mut wanted, mut bytes) = (0, 0);
@@ -403,16 +408,17 @@ impl BatchSize {
     }
 }
 
-/// Why a change wasn't made.
+/// Why a change wasn't applied.
 #[derive(Debug)]
 pub enum Unchanged {
-    /// It can't be made: the policy's fault.
+    /// It is impossible: the policy's fault.
     Policy(String),
-    /// With what the caller sent it would be more metadata than a call may have: whose fault that is nobody can say.
+    /// Together with the caller's metadata it exceeds the limit for a call. Neither side is clearly
+    /// at fault.
     NoRoom(String),
-    /// The message lies where it is going already: it was on its way when the policy was attached.
+    /// The message is in its receive heap already: it was on its way when the policy was attached.
     Late,
-    /// The sender's message has a part that is wrong, which nobody had to look into before.
+    /// The sender's message is malformed in a part that was not read before.
     Malformed(String),
 }
 
@@ -431,7 +437,7 @@ impl Unchanged {
         }
     }
 
-    /// A patch that couldn't be made.
+    /// A patch that failed.
     pub(crate) fn of_patch(error: PatchError) -> Unchanged {
         match error {
             PatchError::Malformed(_) => Unchanged::Malformed(error.to_string()),
@@ -439,7 +445,7 @@ impl Unchanged {
         }
     }
 
-    /// Metadata that couldn't be changed.
+    /// A metadata change that failed.
     pub(crate) fn of_metadata(error: MetadataError) -> Unchanged {
         match error {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
@@ -450,7 +456,7 @@ impl Unchanged {
     }
 }
 
-/// A change as the patch takes it.
+/// Converts a change to the patch's type.
 pub(crate) fn patch_change(change: &FieldChange) -> Change<'_> {
     let value = match &change.value {
         Value::Clear => NewValue::Clear,

@@ -1,13 +1,14 @@
-//! What the control plane is told of policies. [`Policies`](super::policies::Policies) gathers it, and its runtime passes it on.
+//! Events about policies for the control plane. [`Policies`](super::policies::Policies) collects
+//! them, and its runtime passes them on.
 
 use std::sync::Arc;
 
 use crate::ids::ProcessId;
 
-/// Something that has happened to policies of a runtime.
+/// An event of a runtime's policies.
 #[derive(Debug)]
 pub enum PolicyEvent {
-    /// The version in force failed and is out of order: it wants a fresh instance.
+    /// The version in force failed and is out of order: it needs a fresh instance.
     Faulted {
         /// The attachment.
         id: u32,
@@ -16,7 +17,8 @@ pub enum PolicyEvent {
         /// What failed.
         reason: String,
     },
-    /// The version on trial failed, or errs more often than the stable: it is gone from its place.
+    /// The version on trial failed, or its error rate exceeds the stable version's by too much. It
+    /// was removed from its place.
     CandidateFailed {
         /// The attachment.
         id: u32,
@@ -25,14 +27,15 @@ pub enum PolicyEvent {
         /// What failed.
         reason: String,
     },
-    /// A policy process is gone, with all its seats.
+    /// A policy process has ended, with all its instances.
     ProcessEnded {
         /// The process.
         id: ProcessId,
         /// Why it ended.
         reason: String,
     },
-    /// Calls were refused because their tenant's policies had used up their share. At most once a second per tenant.
+    /// Calls were rejected because their tenant's policies had used up their CPU share. At most
+    /// once a second per tenant.
     Throttled {
         /// The tenant.
         tenant: Arc<str>,

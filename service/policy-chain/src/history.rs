@@ -1,14 +1,17 @@
-//! Who judged requests before an attachment's versions changed: their replies are judged by the same.
+//! Which versions evaluated requests before an attachment's versions changed. The same versions
+//! evaluate the replies.
 //!
 //! ```text
-//!   era 1        era 4              era 9
+//!   epoch 1      epoch 4            epoch 9
 //!   ├── 1 ───────┼── 1, 2 at 10% ───┼── 2 ────▶ now       the versions in force, and which calls they decided
-//!        request ●                      ● its reply: judged by 1, which is kept until no such call is left
+//!        request ●                      ● its reply: evaluated by 1, which is kept until no such call is left
 //! ```
 //!
-//! An era ends whenever the versions of any attachment change; the engine knows in which one each call's request was judged. A version
-//! that gave its state away judges no reply to what it judged before it did, since what it would note of it would be lost, unless its
-//! manifest says that replies change nothing of its state. One that runs in a process of its own isn't kept, nor is one that failed.
+//! A policy epoch ends whenever the versions of any attachment change. The engine knows in which
+//! epoch each call's request was evaluated. A version that handed its state over evaluates no
+//! replies to earlier requests, because what it would record about them would be lost. The exception
+//! is a version whose manifest says that replies change nothing of its state. A version that runs in
+//! a process of its own isn't kept, nor is a version that has failed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,15 +21,16 @@ use tollgate_engine::chain::{Trial, Which, decider};
 
 use crate::limits::PAST_CHANGES;
 
-/// Of all runtimes of the process, so that what moves from one to another keeps its meaning. 0 is none.
+/// Shared by all runtimes of the process, so an epoch keeps its meaning when a call moves between
+/// runtimes. 0 means none.
 static ERA: AtomicU32 = AtomicU32::new(1);
 
-/// The era that is now.
+/// The current policy epoch.
 pub fn era() -> u32 {
     ERA.load(Ordering::Relaxed)
 }
 
-/// Another era begins.
+/// Begins the next policy epoch. Returns it.
 pub(crate) fn next_era() -> u32 {
     match ERA.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
         0 => next_era(),
@@ -34,15 +38,16 @@ pub(crate) fn next_era() -> u32 {
     }
 }
 
-/// Eras count up, and around: none is known for so long that it could be mistaken.
+/// Whether epoch `a` precedes `b`. Epochs count up and wrap around; no epoch is kept long enough to
+/// become ambiguous.
 pub(crate) fn is_before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
 
-/// Names what is put into a place, once.
+/// Identifies one installation of a version into a place; never reused within an attachment.
 pub(crate) type Serial = u32;
 
-/// The versions in force, and who decides.
+/// The versions in force, and which of them decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Assignment {
     pub(crate) stable: Option<Serial>,
@@ -51,7 +56,7 @@ pub(crate) struct Assignment {
 }
 
 impl Assignment {
-    /// Who decides about a call.
+    /// The version that decides a call.
     pub(crate) fn decider(&self, call: CallKey, salt: u32) -> Option<Serial> {
         match decider(self.trial, call, salt) {
             Which::Stable => self.stable,
@@ -64,13 +69,13 @@ impl Assignment {
     }
 }
 
-/// What was in force until when, of one attachment whose versions are `V`.
+/// Past assignments of one attachment whose versions are `V`.
 pub(crate) struct VersionHistory<V> {
-    /// Each with the era that it ended with, the oldest first.
+    /// Each assignment with the epoch that ended it, oldest first.
     regimes: VecDeque<(u32, Assignment)>,
-    /// Those that are in no place any more.
+    /// Retired versions that may have replies to evaluate.
     kept: Vec<(Serial, V)>,
-    /// Before this one nothing is known.
+    /// Nothing is known of epochs before this one.
     known_from: Option<u32>,
 }
 
@@ -90,17 +95,18 @@ impl<V> VersionHistory<V> {
         self.regimes.is_empty()
     }
 
-    /// There is more of it than shall be kept.
+    /// There are more entries than are to be kept.
     pub(crate) fn is_long(&self) -> bool {
         self.regimes.len() > PAST_CHANGES
     }
 
-    /// A regime ends with the era before this one.
+    /// Records that `ended` was in force until the epoch before `era`.
     pub(crate) fn note(&mut self, era: u32, ended: Assignment) {
         self.regimes.push_back((era, ended));
     }
 
-    /// Who decided about a call whose request was judged in `era`, if that was somebody else's regime than today's.
+    /// The version that decided a call whose request was evaluated in `era`, if a past assignment
+    /// was in force then.
     pub(crate) fn decider(&self, era: u32, call: CallKey, salt: u32) -> Option<Serial> {
         if self.known_from.is_some_and(|from| is_before(era, from)) {
             return None;
@@ -110,7 +116,8 @@ impl<V> VersionHistory<V> {
         then.decider(call, salt)
     }
 
-    /// Forgets what no call is left of; `oldest` is the oldest era of those that are. What is too long ago is forgotten anyway.
+    /// Forgets assignments that no call needs; `oldest` is the oldest epoch of the calls that are
+    /// left. Also forgets the oldest assignments beyond the limit.
     pub(crate) fn forget(&mut self, oldest: Option<u32>) {
         while let Some((until, _)) = self.regimes.front()
             && (self.is_long() || oldest.is_none_or(|oldest| !is_before(oldest, *until)))
@@ -123,12 +130,12 @@ impl<V> VersionHistory<V> {
         self.kept.retain(|(serial, _)| is_known(*serial));
     }
 
-    /// Keeps a version that is in no place any more.
+    /// Keeps a retired version.
     pub(crate) fn keep(&mut self, serial: Serial, version: V) {
         self.kept.push((serial, version));
     }
 
-    /// The versions that are kept.
+    /// The kept versions.
     pub(crate) fn kept(&self) -> impl Iterator<Item = &V> {
         self.kept.iter().map(|(_, version)| version)
     }
@@ -138,7 +145,7 @@ impl<V> VersionHistory<V> {
         self.kept.iter_mut().map(|(_, version)| version)
     }
 
-    /// A version that is in no place; it is to be [kept](Self::keep) again if it is still sound.
+    /// Takes a kept version out. Call [`keep`](Self::keep) again if it is still sound.
     pub(crate) fn take(&mut self, serial: Serial) -> Option<V> {
         let at = self.kept.iter().position(|(its, _)| *its == serial)?;
         Some(self.kept.swap_remove(at).1)

@@ -1,43 +1,43 @@
-//! Names of what the policies of a runtime share, and why a call stops on its way through a chain.
+//! Ids that the policies of a runtime share, and why a call stops on its way through a chain.
 
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountId(pub u32);
 
-/// Names a process; the control plane chooses it, and never twice.
+/// Identifies a process. The control plane assigns it and never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
-/// A policy that has denied a call, or said something else about it.
+/// A policy that has denied a call, or decided something else about it.
 #[derive(Debug)]
 pub struct NamedPolicy {
     /// With its version: `acl@4`.
     pub policy: String,
-    /// The provider's: nothing that the tenant is told.
+    /// It is the provider's; tenants are not told its name.
     pub is_provider: bool,
 }
 
 /// Why a call stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Others have their turn.
+    /// Calls of other tenants have their turn.
     Turn,
     /// A policy delays it.
     Until {
         /// When it goes on, by the monotonic clock, in ns.
         at_ns: u64,
     },
-    /// The account of its tenant is overdrawn. The step is asked once it isn't.
+    /// Its tenant's account is overdrawn. The step is evaluated once the account can pay.
     Account(AccountId),
-    /// It is the `index`th of what a process was asked under `ticket`. The step is settled when the answer is there, and the call
-    /// goes on behind it.
+    /// It is item `index` of the order that a process was given under `ticket`. The answer settles
+    /// the step, and the call continues behind it.
     Process {
         /// The order.
         ticket: u64,
-        /// The call's place in the order.
+        /// The call's index in the order.
         index: u32,
     },
-    /// A process is behind. The step is asked once it has answered `ticket`.
+    /// A process is behind. The step is evaluated once the process has answered `ticket`.
     Busy {
         /// The order that must be answered first.
         ticket: u64,
@@ -45,7 +45,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// What it waits for, in a word.
+    /// What it waits for, as one word.
     pub fn name(self) -> &'static str {
         match self {
             Why::Turn => "turn",

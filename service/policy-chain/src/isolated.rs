@@ -1,13 +1,15 @@
-//! Policy processes as a runtime has them: which orders are under way to which of them, and on whose behalf.
+//! Policy processes of a runtime: which orders are in flight to which process, and for which
+//! version.
 //!
 //! ```text
-//!   slot ── asks ──▶ order, with a ticket ──▶ channel ──▶ process of a tenant
+//!   slot ── posts ─▶ order, with a ticket ──▶ channel ──▶ process of a tenant
 //!     ▲                 │ calls are parked under it
 //!     └── settles ◀── answered ◀── ticket ◀── answer, or: lost
 //! ```
 //!
-//! Invariants: the runtime never waits for a process; each ticket is answered once, in the order of posting, also by a process that is
-//! gone; when one is gone, all that was under way is answered before its versions are told.
+//! Invariants: the runtime never waits for a process. Each ticket is answered exactly once, in the
+//! order of posting, even if the process has ended. When a process has ended, everything in flight
+//! is answered before its versions are informed.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -28,30 +30,30 @@ use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
 use crate::plan::{Isolated, PolicyInput, Step};
 
-/// How often a runtime that doesn't sleep looks whether processes live that owe answers. 1 ms.
+/// How often a busy runtime checks the processes that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
 
-/// A seat in a process.
+/// An instance in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SeatAt {
     pub(crate) process: ProcessId,
     pub(crate) seat: SeatId,
 }
 
-/// On whose behalf a version is asked.
+/// The version that is evaluated, and its role.
 #[derive(Clone, Copy)]
 pub(crate) struct Asker<'a> {
     /// The attachment.
     pub(crate) slot: u32,
     pub(crate) version: u32,
-    /// The place that it had when it was asked.
+    /// Its place when the evaluation was ordered.
     pub(crate) which: Which,
-    /// It is a shadow, which decides nothing.
+    /// It is a shadow: its decision has no effect on the call.
     pub(crate) is_heard: bool,
     pub(crate) step: &'a Step,
 }
 
-/// Takes what came of a rehearsal: whether the state could be handed over. Dropped without an
+/// Receives the result of a rehearsal: whether the state could be handed over. Dropped without an
 /// answer if the process ends first.
 pub type Rehearsed = Box<dyn FnOnce(Result<(), String>) + Send>;
 
@@ -78,7 +80,7 @@ pub(crate) enum Purpose {
         slot: u32,
         from: u32,
         to: u32,
-        /// Its seat is kept until it has answered.
+        /// Kept alive until the order has been answered.
         _successor: Box<Isolated>,
         done: Rehearsed,
     },
@@ -90,48 +92,48 @@ pub(crate) struct Answered {
     pub(crate) from: SeatAt,
     pub(crate) purpose: Purpose,
     pub(crate) outcome: Outcome,
-    /// What it logged and counted.
+    /// Log lines, metrics and cost.
     pub(crate) said: Words,
 }
 
-/// What a version left behind at work.
+/// What a version reports after running in a process.
 pub(crate) struct Words {
     pub(crate) cost_ns: u64,
     pub(crate) log: (Vec<LogLine>, u64),
     pub(crate) metrics: Vec<MetricChange>,
 }
 
-/// The line to one process.
+/// The connection to one process.
 pub(crate) struct Line {
-    /// Whose process it is.
+    /// The tenant that the process belongs to.
     tenant: Arc<str>,
     channel: Channel,
     under_way: VecDeque<(u64, Purpose)>,
-    /// Goes round the orders under way.
+    /// Rotates over the orders in flight.
     waiting: usize,
 }
 
-/// All processes that this runtime's tenants have.
+/// All processes of this runtime's tenants.
 #[derive(Default)]
 pub struct Processes {
     lines: BTreeMap<ProcessId, Line>,
     next_ticket: u64,
-    /// When a busy runtime looks whether they live.
+    /// When a busy runtime checks the processes next.
     look_ns: u64,
 }
 
-/// How a version that runs apart is asked.
+/// Parameters for evaluating an isolated version.
 pub(crate) struct Posting<'a> {
     pub(crate) ask: &'a PolicyInput,
     pub(crate) asker: Asker<'a>,
     pub(crate) hook: Hook,
     pub(crate) now_ns: u64,
-    /// What the policies' clock shows.
+    /// The policies' clock, in ms.
     pub(crate) time_ms: u64,
 }
 
 impl Processes {
-    /// Begins a line to a process of `tenant`.
+    /// Opens a connection to a process of `tenant`.
     pub fn open(&mut self, id: ProcessId, tenant: Arc<str>, channel: Channel) {
         let line = Line {
             tenant,
@@ -142,7 +144,7 @@ impl Processes {
         self.lines.insert(id, line);
     }
 
-    /// The lines to a tenant's processes, which aren't here any more.
+    /// Takes the connections to the processes of a tenant that moves to another runtime.
     pub(crate) fn part(&mut self, tenant: &str) -> Vec<(ProcessId, Line)> {
         let its = self
             .lines
@@ -155,7 +157,7 @@ impl Processes {
             .collect()
     }
 
-    /// Goes on with lines that another runtime had. Returns what their orders are called here.
+    /// Adopts connections from another runtime. Returns the new ticket of each order in flight.
     pub(crate) fn absorb(
         &mut self,
         lines: Vec<(ProcessId, Line)>,
@@ -170,7 +172,7 @@ impl Processes {
                 self.next_ticket += 1;
             }
             if let Err(error) = line.channel.watch(epoll, token(id)) {
-                // Nobody would be woken by its answers.
+                // No event would wake this runtime for its answers.
                 line.channel.end(format!("it can't be watched: {error}"));
             }
             self.lines.insert(id, line);
@@ -206,7 +208,7 @@ impl Processes {
         None
     }
 
-    /// A process that has ended, and why, once everything that was under way has been answered.
+    /// A process that has ended, and why, once everything in flight has been answered.
     pub(crate) fn next_ended(&mut self) -> Option<(ProcessId, String)> {
         let ended = self.lines.iter().find_map(|(id, line)| {
             let why = line.channel.has_ended()?;
@@ -216,14 +218,14 @@ impl Processes {
         Some(ended)
     }
 
-    /// The kernel has something to say about a process.
+    /// The kernel has signaled an event for a process.
     pub fn look_after(&mut self, id: ProcessId) {
         if let Some(line) = self.lines.get_mut(&id) {
             line.channel.look_after();
         }
     }
 
-    /// Gives up those that are behind. Whether there were any.
+    /// Gives up processes that have missed their deadline. Returns whether there were any.
     pub fn expire(&mut self, now_ns: u64) -> bool {
         if self.lines.is_empty() {
             return false;
@@ -234,21 +236,21 @@ impl Processes {
         }
         let lines = self.lines.values_mut();
         lines.fold(false, |any, line| {
-            // A runtime that never sleeps hears nothing from the kernel.
+            // A runtime that never sleeps receives no events from the kernel.
             if looks && !line.under_way.is_empty() {
                 line.channel.look_after();
             }
-            // Who has answered isn't behind, however late this runtime looks.
+            // A process that has answered isn't late, however late this runtime looks.
             (!line.channel.has_news() && line.channel.expire(now_ns)) | any
         })
     }
 
-    /// Whether a process is there to be asked.
+    /// Whether a process is still running.
     pub(crate) fn has(&self, process: ProcessId) -> bool {
         self.lines.contains_key(&process)
     }
 
-    /// Wakes those that something was posted to.
+    /// Wakes the processes that orders were posted to.
     #[inline]
     pub fn flush(&mut self) {
         for line in self.lines.values_mut() {
@@ -256,13 +258,14 @@ impl Processes {
         }
     }
 
-    /// Says to all that the runtime is going to sleep; `false`: one has an answer.
+    /// Announces to all processes that the runtime is going to sleep. `false`: a process has an
+    /// answer.
     pub fn announce_sleep(&mut self) -> bool {
         let lines = self.lines.values_mut();
         lines.fold(true, |all, line| line.channel.announce_sleep() & all)
     }
 
-    /// The runtime doesn't sleep after all.
+    /// Withdraws the announcement: the runtime doesn't sleep.
     pub fn cancel_sleep(&mut self) {
         for line in self.lines.values_mut() {
             line.channel.cancel_sleep();
@@ -275,15 +278,15 @@ impl Processes {
         lines.filter_map(|line| line.channel.next_due_ns()).min()
     }
 
-    /// Has a version tick.
+    /// Orders a version's tick.
     pub(crate) fn tick(&mut self, apart: &Isolated, slot: u32, version: u32, at: (u64, u64)) {
         let purpose = Purpose::Tick { slot, version };
         let order = order(apart, at, apart.call_ns());
-        // What can't tick now ticks the next time.
+        // A version that can't tick now ticks the next time.
         let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
     }
 
-    /// Has `successor` go on from the state of a version.
+    /// Orders that `successor` continues from the state of a version.
     pub(crate) fn hand_over(
         &mut self,
         (apart, from): (&Isolated, u32),
@@ -305,7 +308,7 @@ impl Processes {
         posted.map_err(|error| error.to_string())
     }
 
-    /// Has `successor` show that it could go on from the state of a version.
+    /// Orders a rehearsal: whether `successor` could continue from the state of a version.
     pub(crate) fn rehearse(
         &mut self,
         (apart, from): (&Isolated, u32),
@@ -359,7 +362,7 @@ fn order<'a>(apart: &'a Isolated, (now_ns, time_ms): (u64, u64), budget_ns: u64)
 }
 
 impl Isolated {
-    /// How long one call may take, at most.
+    /// Time limit for one call.
     fn call_ns(&self) -> u64 {
         self.cpu.apart_ns.saturating_add(self.setup_ns)
     }
@@ -371,7 +374,8 @@ impl Isolated {
         }
     }
 
-    /// Orders a judgement of all that is wanted, in batches. Those under way stop; the others are told why not. Whether some have stopped.
+    /// Orders the evaluation of all wanted calls, in batches. Calls whose order is in flight stop;
+    /// the others get the reason. Returns whether any have stopped.
     pub(crate) fn ask(
         &self,
         posting: &Posting<'_>,
@@ -404,7 +408,7 @@ impl Isolated {
             unasked(evaluations, &PostError::Ended(String::new()), None);
             return false;
         };
-        // A shadow holds nobody up.
+        // A shadow delays no call.
         let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
         if line.under_way.len() >= ORDERS_UNDER_WAY {
             unasked(evaluations, &PostError::Busy, frees);
@@ -474,7 +478,8 @@ impl Isolated {
 }
 
 impl Line {
-    /// An order whose answer makes room for another; those who wait are spread over all that are under way.
+    /// The order whose answer makes room for another. Waiting calls are spread over all orders in
+    /// flight.
     fn frees(&mut self) -> Option<u64> {
         self.waiting = self.waiting.wrapping_add(1);
         let at = self.waiting.checked_rem(self.under_way.len())?;
@@ -482,7 +487,7 @@ impl Line {
     }
 }
 
-/// Nothing was posted. If the process is behind, the calls wait until `frees` has been answered.
+/// No order was posted. If the process is behind, the calls wait until `frees` has been answered.
 #[cold]
 fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
     for evaluation in evaluations

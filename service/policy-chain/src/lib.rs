@@ -1,13 +1,14 @@
-//! Evaluates policies for calls: chains, the versions in their places, and the accounts that pay.
+//! Evaluates policies for calls: chains, the versions in their places, and the accounts that pay
+//! for evaluations.
 //!
 //! ```text
-//!   plan ── apply ──▶ Policies ── judge ──▶ a call passes, is changed, denied, or parked
+//!   plan ── apply ──▶ Policies ── evaluate ──▶ a call passes, is changed, denied, or parked
 //!                      │      │
-//!                   chains   slots: who decides ──▶ versions: an instance is asked, or a process
+//!                   chains   slots: choose a version ──▶ versions: an instance or a process evaluates
 //! ```
 //!
-//! Pure of I/O: no socket, no async, no thread. Its runtime drives it (`tollgate-daemon`'s datapath),
-//! tells it the time, and passes on the [events](events::PolicyEvent) that it gathers.
+//! Pure of I/O: no socket, no async, no thread. Its runtime (`tollgate-datapath`) drives it, tells
+//! it the time, and passes on the [events](events::PolicyEvent) that it collects.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Bounds of what policies may hold and take.
+//! Limits of policies' memory and time.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
 /// is that of about three calls.
 pub const JUDGED_AT_ONCE: usize = 32;
 
-/// Longest duration of a batch that is aimed at, judged by the policy's speed so far.
+/// Target for the longest duration of a batch, estimated from the policy's speed so far.
 pub const BATCH_TARGET: Duration = Duration::from_micros(50);
 /// Longest duration of a batch: one that loops uses up the limits of all its calls before it is
 /// stopped. By default 32 calls.
@@ -48,8 +48,8 @@ pub const ORDERS_UNDER_WAY: usize = 16;
 /// Former versions of an attachment whose counts are still reported.
 pub const RETIRED_VERSIONS: usize = 8;
 
-/// Changes of an attachment's versions during which replies are still judged by the version that
-/// judged the request. After more changes, the versions in force judge the reply.
+/// Number of changes of an attachment's versions during which the version that evaluated a request
+/// still evaluates its reply. After more changes, the versions in force evaluate the reply.
 pub const PAST_CHANGES: usize = 64;
 
 /// Views that one attachment keeps for comparing versions. A runtime keeps none unless told to.

@@ -1,4 +1,4 @@
-//! A message on its way through this daemon, and who holds its bytes.
+//! A message on its way through this daemon, and which component holds its bytes.
 //!
 //! ```text
 //!   Gathered   inline part: private copy     extents: still in the sender's heap, sent from there
@@ -7,12 +7,14 @@
 //!   Encoded    no image: protobuf, for a peer whose schema differs
 //! ```
 //!
-//! Beside it, in every case, its metadata: a private copy of a checked block, or no bytes at all. A *bare* message stands for none: a
-//! stream's opening, or its response's, that brings metadata only. To a chain it is a message without any field; nobody else sees it.
+//! In every case it also has its metadata: a private copy of a checked block, or no bytes at all. A
+//! *bare* message carries metadata only: a stream's opening, or the opening of its response. A
+//! chain sees it as a message without fields; no other component sees its body.
 //!
-//! Invariant (P2): a chain is shown private bytes only, and what it allowed is sent from those very bytes. A `Gathered` message's
-//! inline part is such a copy; a chain that reads an extent makes the message `Private` first. Extents are opaque bytes here;
-//! the receiving daemon validates its own copy of them.
+//! Invariant (P2): a chain is shown private bytes only, and the bytes that it allowed are the bytes
+//! that are sent. A `Gathered` message's inline part is such a copy; a chain that reads an extent
+//! makes the message `Private` first. Extents are opaque bytes here; the receiving daemon validates
+//! its own copy of them.
 
 use tollgate_engine::SessionId;
 use tollgate_marshal::Patched;
@@ -29,8 +31,8 @@ pub enum Body {
     Private {
         /// The image.
         bytes: Vec<u8>,
-        /// Extent slots have been patched to final offsets (by `accept`). Otherwise they still name extents, which begin at
-        /// `extents`.
+        /// Extent slots have been patched to final offsets (by `accept`). Otherwise they still name
+        /// extents by index; the extents begin at `extents`.
         accepted: bool,
         /// Where each extent begins in `bytes`.
         extents: Vec<u32>,
@@ -60,7 +62,8 @@ pub enum Body {
     },
 }
 
-/// The block of a send heap that a message was posted in: given back (RECLAIM) once nobody reads it any more.
+/// The block of a send heap that a message was posted in. It is returned (RECLAIM) once nothing
+/// reads it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// The session that posted the block.
@@ -69,22 +72,23 @@ pub struct Source {
     pub offset: u64,
 }
 
-/// A message. It owns a pooled buffer, a block or both, so it ends in the runtime's `discard` or in a heap, never in `drop`.
+/// A message. It owns a pooled buffer, a block or both, so it must end in the runtime's `discard`
+/// or in a heap, not in `drop`.
 pub struct Message {
     /// Where the bytes are.
     pub body: Body,
     /// Length of the inline part of the image, in bytes.
     pub inline_len: u32,
-    /// Length of the image.
+    /// Length of the image, in bytes.
     pub total_len: u32,
     /// A checked block of metadata; empty for none. From the pool.
     pub metadata: Vec<u8>,
-    /// Only the metadata is there. The body is what chains are shown: a message without any field.
+    /// Only the metadata is sent. The body is what chains are shown: a message without fields.
     pub bare: bool,
 }
 
 impl Default for Message {
-    /// Nothing: what is left of a message that has been taken.
+    /// An empty placeholder for a message that has been taken.
     fn default() -> Self {
         Message::accepted(Vec::new(), 0)
     }
@@ -109,7 +113,7 @@ impl Message {
         }
     }
 
-    /// An image that a policy's changes were written into: its extents are named by index, as they travel.
+    /// An image with a policy's changes. Its extents are named by index, as on the wire.
     pub(crate) fn patched(bytes: Vec<u8>, patched: Patched) -> Self {
         let total_len = bytes.len() as u32;
         let body = Body::Private {
@@ -126,27 +130,30 @@ impl Message {
         }
     }
 
-    /// Bytes of the image that is sent.
+    /// Length of the image that is sent, in bytes.
     #[inline]
     pub fn message_len(&self) -> u32 {
         if self.bare { 0 } else { self.total_len }
     }
 
-    /// What a chain may be shown: bytes that nobody else can change, and where the extents among them begin. Of a
-    /// `Gathered` message that is the inline part: a chain that reads an extent makes it private first.
+    /// What a chain may be shown: bytes that only this daemon can change, and where the extents
+    /// begin in them. For a `Gathered` message that is the inline part: a chain that reads an
+    /// extent makes the message private first.
     #[inline]
     pub fn judged(&self) -> (&[u8], &[u32]) {
         match &self.body {
             Body::Private { bytes, extents, .. } => (bytes, extents),
             Body::Gathered { inline, .. } => (inline, &[]),
-            // Only this daemon can write a receive heap. The body was already landing when the chain was attached.
+            // Only this daemon can write a receive heap. The body was already landing when the
+            // chain was attached.
             Body::Landed { block, .. } => (&block[..self.total_len as usize], &[]),
-            // Every chain comes before the encoding.
+            // All chains have been evaluated before the encoding.
             Body::Encoded { .. } => (&[], &[]),
         }
     }
 
-    /// Makes the image private, so that a chain can judge exactly what will be sent. Returns the block that is free by that.
+    /// Makes the image private, so that a chain evaluates exactly the bytes that will be sent.
+    /// Returns the block that this frees.
     pub fn make_private(&mut self, pool: &mut Pool) -> Option<Source> {
         let Body::Gathered {
             inline,
@@ -178,7 +185,7 @@ impl Message {
     }
 }
 
-/// Where each extent of an image begins, and the image's length.
+/// Offset of each extent of an image, and the image's length, in bytes.
 pub fn image_layout(inline_len: usize, lens: impl Iterator<Item = usize>) -> (Vec<u32>, u64) {
     let mut end = inline_len as u64;
     let mut offsets = Vec::new();
@@ -190,7 +197,7 @@ pub fn image_layout(inline_len: usize, lens: impl Iterator<Item = usize>) -> (Ve
     (offsets, end)
 }
 
-/// Writes an image from its inline part and extents; returns where the extents begin.
+/// Writes an image from its inline part and extents. Returns the offset of each extent.
 pub fn copy_image(inline: &[u8], spans: &[Span], image: &mut [u8]) -> Vec<u32> {
     let (offsets, _) = image_layout(inline.len(), spans.iter().map(Span::len));
     image[..inline.len()].copy_from_slice(inline);

@@ -1,7 +1,7 @@
-//! What policies count and measure, by the names that their manifests give: for `status --json`.
+//! Policies' own counters and measurements, by the names in their manifests, for `status --json`.
 //!
-//! Bounded by the manifest's own limits (64 names of each kind). A version's numbers go on when an instance is replaced by a fresh
-//! one, and are added up over runtimes.
+//! Bounded by the manifest's own limits (64 names of each kind). A version's numbers survive the
+//! replacement of an instance, and are summed over runtimes.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,20 @@ use tollgate_policy_host::{Manifest, Metrics};
 pub struct NamedMetrics {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     counters: BTreeMap<String, u64>,
-    /// Those that were set; of several runtimes, any one's.
+    /// Gauges that were set; of several runtimes, any one's value.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     gauges: BTreeMap<String, i64>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     histograms: BTreeMap<String, NamedHistogram>,
 }
 
-/// How often values of which size were recorded.
+/// Histogram of recorded values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 struct NamedHistogram {
     count: u64,
     sum: i64,
-    /// The first counts values up to 0, the others those below the next power of two; without those behind the last that counts.
+    /// The first bucket counts values up to 0, the others those below the next power of two.
+    /// Trailing empty buckets are omitted.
     buckets: Vec<u64>,
 }
 
@@ -54,7 +55,7 @@ impl NamedMetrics {
         }
     }
 
-    /// Adds another runtime's.
+    /// Adds another runtime's metrics.
     pub fn absorb(&mut self, more: &NamedMetrics) {
         for (name, value) in &more.counters {
             let sum = self.counters.entry(name.clone()).or_default();

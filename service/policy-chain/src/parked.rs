@@ -1,19 +1,20 @@
-//! Calls that have stopped on their way through a chain, and go on later.
+//! Parked calls: calls that have stopped on their way through a chain and continue later.
 //!
 //! ```text
-//!   judge ── stops ──▶ queue of its tenant ◀── it is time ── waits until a time      (a policy delays it)
-//!     ▲                  │  │                            ── waits for an answer      (a process judges it)
-//!     └── its turn ──────┘  └── the account stays overdrawn for too long: refused
+//!   evaluate ── stops ──▶ queue of its tenant ◀── it is time ── waits until a time    (a policy delays it)
+//!     ▲                     │  │                             ── waits for an answer   (a process evaluates it)
+//!     └── its turn ─────────┘  └── the account stays overdrawn for too long: rejected
 //! ```
 //!
-//! Tenants with calls in their queue take turns, one batch each. Within a queue the oldest goes first: a call that has been begun
-//! goes back to the front, so a tenant that can afford one call at a time gets one after the other done rather than all of them
-//! halfway. A queue whose account is overdrawn is *blocked*: it has no turn until the account has been filled up, and what has
-//! waited in it for [`THROTTLED_WAIT`] is refused.
+//! Tenants with calls in their queue take turns, one batch each. Within a queue the oldest call
+//! goes first. A call that has been started returns to the front, so a tenant that can afford one
+//! call at a time completes its calls one by one. A queue whose account is overdrawn is *blocked*:
+//! it gets no turn until the account has been refilled, and calls that have waited in it for
+//! [`THROTTLED_WAIT`] are rejected.
 //!
-//! Invariants: an entry is in exactly one of the queues, the times and the tickets; one whose call ends is taken out at
-//! once (the engine recalls it), so nothing here outlives its call; calls and bytes are bounded per tenant and in all.
-//! Absent on purpose: policies, engine, clocks.
+//! Invariants: an entry is in exactly one of the queues, the times and the tickets. When a call
+//! ends, its entry is removed at once (the engine recalls it), so no entry outlives its call. Calls
+//! and bytes are bounded per tenant and in total. Absent on purpose: policies, engine, clocks.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,31 +30,31 @@ use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
 };
 
-/// Where in a chain a call is.
+/// A call's position in its chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Which of the four chains of a call it is.
     pub stage: Stage,
-    /// `None`: the chain is gone, and nobody is left to be asked.
+    /// `None`: the chain has been removed, and no policy is left to evaluate the call.
     pub chain: Option<ChainId>,
-    /// The step to be asked next.
+    /// The step to be evaluated next.
     pub step: usize,
 }
 
-/// The calls of one tenant, as far as they wait for judging.
+/// Identifies the parked calls of one tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(u32);
 
 struct Lane {
     tenant: Arc<str>,
-    /// Keys of entries, the next first.
+    /// Keys of entries, next first.
     queue: VecDeque<u32>,
-    /// The account that is overdrawn.
+    /// The overdrawn account, if the lane is blocked.
     blocked: Option<AccountId>,
-    /// When a blocked lane is looked at again.
+    /// When a blocked lane is checked again.
     wake_ns: u64,
     in_turns: bool,
-    /// Everything of the tenant's that is parked.
+    /// Number of the tenant's parked calls.
     calls: usize,
     bytes: u64,
 }
@@ -70,7 +71,7 @@ struct Entry {
 enum Waits {
     Queued,
     Until(u64),
-    /// Without an index it hasn't been asked yet.
+    /// Without an index the call hasn't been sent to the process yet.
     Process {
         ticket: u64,
         index: Option<u32>,
@@ -83,9 +84,9 @@ enum Wake {
     Lane(LaneId),
 }
 
-/// What of a tenant's is parked, on its way to another runtime.
+/// A tenant's parked calls on their way to another runtime.
 pub(crate) struct ParkedCalls {
-    /// Those of the queue first, in its order.
+    /// The queued entries first, in the queue's order.
     entries: Vec<Entry>,
     /// The account is overdrawn.
     is_blocked: bool,
@@ -96,21 +97,21 @@ impl ParkedCalls {
         self.entries.len()
     }
 
-    /// What they are about.
+    /// The calls' evaluations.
     pub(crate) fn evaluations(&mut self) -> impl Iterator<Item = &mut Evaluation> {
         self.entries.iter_mut().map(|entry| &mut entry.evaluation)
     }
 }
 
-/// A parked call, seen from outside.
+/// A read-only view of a parked call.
 pub struct Waiting<'p> {
     /// The call.
     pub evaluation: &'p Evaluation,
-    /// Where it goes on.
+    /// Where it continues.
     pub position: Position,
-    /// The tenant whose call it is.
+    /// The tenant that the call belongs to.
     pub tenant: &'p Arc<str>,
-    /// A policy delays it until then.
+    /// A policy delays it until then, by the monotonic clock.
     pub until_ns: Option<u64>,
 }
 
@@ -122,7 +123,7 @@ pub(crate) struct Parked {
     by_call: HashMap<CallKey, u32>,
     lanes: Vec<Lane>,
     by_tenant: HashMap<Arc<str>, LaneId>,
-    /// Lanes that may have their turn, the next first.
+    /// Lanes that are ready for a turn, next first.
     turns: VecDeque<LaneId>,
     /// Calls and lanes that wait for a time.
     times: BTreeSet<(u64, Wake)>,
@@ -130,7 +131,7 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// The lane of a tenant's calls.
+    /// The lane of a tenant. Creates it if there is none.
     pub(crate) fn lane_of(&mut self, tenant: &Arc<str>) -> LaneId {
         if let Some(&known) = self.by_tenant.get(tenant) {
             return known;
@@ -155,15 +156,16 @@ impl Parked {
         self.count > 0 && !self.lanes[lane.0 as usize].queue.is_empty()
     }
 
-    /// Calls that are parked.
+    /// Number of parked calls.
     pub(crate) fn len(&self) -> usize {
         self.count
     }
 
-    /// Parks a call. What has been begun goes to the front of its tenant's queue: of several, park the last first.
+    /// Parks a call. A call that has been started goes to the front of its tenant's queue: of
+    /// several, park the last first.
     ///
     /// # Errors
-    /// There is no room: the call is to be refused with this status.
+    /// There is no room: reject the call with this status.
     #[allow(clippy::result_large_err)]
     pub(crate) fn park(
         &mut self,
@@ -268,7 +270,7 @@ impl Parked {
     fn block(&mut self, lane: LaneId, account: AccountId, now_ns: u64) {
         let its = &mut self.lanes[lane.0 as usize];
         if its.blocked.replace(account).is_none() {
-            // The next look finds out when there is something to spend.
+            // The next check finds out when the account can pay.
             its.wake_ns = now_ns;
             self.times.insert((now_ns, Wake::Lane(lane)));
         }
@@ -284,7 +286,7 @@ impl Parked {
         }
     }
 
-    /// Takes an entry out of everything.
+    /// Removes an entry and its accounting.
     fn take(&mut self, key: u32) -> Option<Entry> {
         let entry = self.entries.remove(key)?;
         self.count -= 1;
@@ -323,7 +325,7 @@ impl Parked {
         .collect()
     }
 
-    /// Everything of a tenant's, which isn't here any more.
+    /// Removes and returns all parked calls of a tenant that moves to another runtime.
     pub(crate) fn part(&mut self, tenant: &str) -> ParkedCalls {
         let mut gone = ParkedCalls {
             entries: Vec::new(),
@@ -346,7 +348,7 @@ impl Parked {
             match entry.waits {
                 Waits::Queued => {}
                 Waits::Until(at_ns) => drop(self.times.remove(&(at_ns, Wake::Call(key)))),
-                // Whatever is answered under it goes, too.
+                // All entries under this ticket move as well.
                 Waits::Process { ticket, .. } => drop(self.by_ticket.remove(&ticket)),
             }
             gone.entries.push(entry);
@@ -354,7 +356,8 @@ impl Parked {
         gone
     }
 
-    /// Goes on with what another runtime had parked. Tickets and chains have other names here, and so has the tenant's account.
+    /// Parks the calls of a tenant that has moved here. Maps tickets, chains and the account to
+    /// their ids on this runtime.
     pub(crate) fn absorb(
         &mut self,
         tenant: &Arc<str>,
@@ -396,7 +399,7 @@ impl Parked {
         }
     }
 
-    /// A call has ended: whatever of it is parked here is given back.
+    /// A call has ended: removes its entry and returns its evaluation.
     pub(crate) fn recall(&mut self, call: CallKey) -> Option<Evaluation> {
         let key = *self.by_call.get(&call)?;
         let Entry {
@@ -428,8 +431,8 @@ impl Parked {
         Some(evaluation)
     }
 
-    /// Moves on what it is time for. Calls that have waited for their account for too long come out in `refused`, each with
-    /// the account.
+    /// Queues the calls whose time has come and checks the blocked lanes. Calls that have waited
+    /// too long for their account are returned in `refused`, each with the account.
     pub(crate) fn wake(
         &mut self,
         now_ns: u64,
@@ -455,7 +458,7 @@ impl Parked {
         }
     }
 
-    /// A blocked lane's time has come.
+    /// Checks a blocked lane whose time has come.
     fn look_at(
         &mut self,
         lane: LaneId,
@@ -485,13 +488,14 @@ impl Parked {
             return self.unblock(lane);
         }
         let next_ns = gives_up_ns.map_or(filled_ns, |at_ns| at_ns.min(filled_ns));
-        // At least a nanosecond later: this look is over.
+        // At least 1 ns later, so that this check ends.
         let wake_ns = next_ns.max(now_ns + 1);
         self.lanes[lane.0 as usize].wake_ns = wake_ns;
         self.times.insert((wake_ns, Wake::Lane(lane)));
     }
 
-    /// The calls whose turn it is: as many that are at one position as `fits` says of their chain. They are parked no longer.
+    /// The calls whose turn it is: calls at one position, as many as `fits` allows for their chain.
+    /// They are no longer parked.
     pub(crate) fn next(
         &mut self,
         fits: impl Fn(ChainId) -> usize,
@@ -526,8 +530,8 @@ impl Parked {
         }
     }
 
-    /// The calls that a process was asked about under `ticket`, as many of them as have not ended: each with its index. They are
-    /// parked no longer. Those that have waited for it to catch up have their turn next.
+    /// The calls that a process evaluated under `ticket` and that have not ended, each with its
+    /// index. They are no longer parked. Calls that waited for the process to catch up are queued.
     pub(crate) fn answered(&mut self, ticket: u64) -> Vec<(u32, LaneId, Position, Evaluation)> {
         let keys = self.by_ticket.remove(&ticket).unwrap_or_default();
         let mut answered = Vec::with_capacity(keys.len());
@@ -552,7 +556,7 @@ impl Parked {
         answered
     }
 
-    /// Policies change: who has been judged by some of a chain, or is being judged, was so before.
+    /// Policies change: marks the calls that a part of their chain has evaluated or is evaluating.
     pub(crate) fn split(&mut self) {
         for (_, entry) in self.entries.iter_mut() {
             let is_asked = matches!(entry.waits, Waits::Process { .. });
@@ -560,7 +564,8 @@ impl Parked {
         }
     }
 
-    /// A chain has other steps, or is gone: `moved` says where those go on that were to ask this step next.
+    /// A chain has new steps, or has been removed. `moved` maps a call's next step to its new
+    /// position.
     pub(crate) fn chain_changed(&mut self, chain: ChainId, moved: impl Fn(usize) -> Option<usize>) {
         for (_, entry) in self.entries.iter_mut() {
             if entry.position.chain == Some(chain) {
@@ -572,7 +577,7 @@ impl Parked {
         }
     }
 
-    /// When there is something to do: at once if somebody's turn has come.
+    /// When there is work to do: 0 if a lane's turn has come.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
         if self.has_turns() {
             return Some(0);
@@ -580,13 +585,13 @@ impl Parked {
         self.times.first().map(|&(at_ns, _)| at_ns)
     }
 
-    /// Whether somebody's turn has come.
+    /// Whether a lane's turn has come.
     #[inline]
     pub(crate) fn has_turns(&self) -> bool {
         !self.turns.is_empty()
     }
 
-    /// Calls of a tenant that are parked.
+    /// Number of a tenant's parked calls.
     pub(crate) fn calls_of(&self, tenant: &str) -> usize {
         let lane = self.by_tenant.get(tenant);
         lane.map_or(0, |lane| self.lanes[lane.0 as usize].calls)

@@ -1,5 +1,5 @@
-//! What policies are to do: attachments with their versions, and the chains that calls pass through.
-//! The control plane makes these plans, and [`Policies`](super::policies::Policies) carries them out.
+//! Plans of policies: attachments with their versions, and the chains that calls pass through. The
+//! control plane makes plans, and [`Policies`](super::policies::Policies) carries them out.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use tollgate_schema::{Kind, Layouts};
 use crate::ids::ProcessId;
 use tollgate_jit::on_demand::{LazyProjector, Method};
 
-/// One attachment in a chain, prepared for one method. A version that has nothing to say about the method isn't asked: the call
-/// passes it.
+/// One attachment in a chain, prepared for one method. A version that doesn't cover the method
+/// isn't evaluated: the call passes it.
 #[derive(Clone)]
 pub struct Step {
     /// The attachment's [`Installed::id`].
     pub(crate) policy: u32,
-    /// What the version in force is shown; `None`: it isn't asked.
+    /// Input of the version in force; `None`: it isn't evaluated.
     pub stable: Option<PolicyInput>,
-    /// What the version on trial is shown; `None`: it isn't asked.
+    /// Input of the version on trial; `None`: it isn't evaluated.
     pub candidate: Option<PolicyInput>,
-    /// Of versions that aren't in force any more, and judge the replies to what they have judged.
+    /// Inputs of retired versions that evaluate the replies to requests they evaluated.
     pub(crate) before: Vec<PolicyInput>,
 }
 
 impl Step {
-    /// A step that asks only the versions in the two places.
+    /// A step that evaluates only the versions in the two places.
     pub fn new(policy: u32, stable: Option<PolicyInput>, candidate: Option<PolicyInput>) -> Self {
         Self {
             policy,
@@ -42,7 +42,7 @@ impl Step {
         }
     }
 
-    /// What a version is shown, wherever it is.
+    /// Input of a version, whatever its place.
     pub(crate) fn input_of(&self, version: u32) -> Option<&PolicyInput> {
         let there = [&self.stable, &self.candidate].into_iter().flatten();
         let mut all = there.chain(&self.before);
@@ -50,10 +50,10 @@ impl Step {
     }
 }
 
-/// What one version is shown of a message.
+/// A version's input: what it is shown of a message.
 #[derive(Clone)]
 pub struct PolicyInput {
-    /// Which.
+    /// The version's number.
     pub version: u32,
     /// The method's index in the version's manifest.
     pub method: u32,
@@ -63,26 +63,26 @@ pub struct PolicyInput {
     pub shown: Arc<ShownKeys>,
     /// What it may change; `None`: nothing.
     pub patch: Option<Arc<Patcher>>,
-    /// What it is shown instead of a view, if it was made for another host.
+    /// Replaces the view if the module was made for another host.
     pub foreign: Option<Arc<CompatInput>>,
 }
 
-/// The fields and the metadata that a version may change of a message.
+/// The fields and the metadata of a message that a version may change.
 pub struct Patcher {
     /// Writes the changes into an image.
     pub patch: Patch,
-    /// The metadata's keys.
+    /// Keys of the metadata that it may change.
     pub keys: Vec<String>,
-    /// Those that the patch was made with.
+    /// The layouts that the patch was made with.
     pub layouts: Arc<Layouts>,
 }
 
-/// The chains of one method on one side; empty: none.
+/// The steps of one method on one side; empty: no chain.
 #[derive(Clone, Default)]
 pub struct MethodSteps {
-    /// Of requests.
+    /// For requests.
     pub request: Vec<Step>,
-    /// Of replies.
+    /// For replies.
     pub reply: Vec<Step>,
 }
 
@@ -105,19 +105,19 @@ pub enum Scope {
     },
 }
 
-/// An attachment's place in a runtime: what is in force, and what is on trial.
+/// An attachment in a runtime: the version in force, and the version on trial.
 pub struct Installed {
-    /// Chosen by the control plane.
+    /// Assigned by the control plane.
     pub id: u32,
-    /// `acl of tenant acme`.
+    /// For example `acl of tenant acme`.
     pub label: String,
-    /// Whose policy it is, and so where it stands in a chain.
+    /// The policy's owner, which determines its position in a chain.
     pub party: Party,
-    /// The tenant that pays for its judgements; empty: the provider, who doesn't.
+    /// The tenant that pays for its evaluations; empty for the provider, which doesn't pay.
     pub account: Arc<str>,
-    /// What becomes of a call that the policy fails to judge.
+    /// What happens to a call that the policy fails to evaluate.
     pub on_fault: OnFault,
-    /// Percentage points by which a canary may err more often than the stable.
+    /// Percentage points by which a canary's error rate may exceed the stable version's.
     pub max_worse: u8,
     /// The place of the version in force.
     pub stable: Place,
@@ -125,19 +125,21 @@ pub struct Installed {
     pub candidate: Place,
     /// How the candidate is tried; `None`: there is no trial.
     pub trial: Option<Trial>,
-    /// How many of the last views to keep for [`Policies::recorded`](crate::policies::Policies::recorded); 0: none.
+    /// Number of the last views to keep for
+    /// [`Policies::recorded`](crate::policies::Policies::recorded); 0: none.
     pub record: u32,
 }
 
-/// What becomes of one of the two places.
+/// Change of one of the two places.
 pub enum Place {
-    /// It stays as it is; empty, in a new attachment.
+    /// It stays as it is. In a new attachment it is empty.
     Keep,
     /// No version is there.
     Empty,
     /// This version is there.
     Put(Running),
-    /// For the stable's: what is on trial moves here as it is, and its own place is free.
+    /// Only for the stable place: the version on trial moves here unchanged, and its own place
+    /// becomes empty.
     FromCandidate,
 }
 
@@ -147,7 +149,7 @@ pub struct Running {
     pub version: u32,
     /// How it runs.
     pub how: How,
-    /// It goes on from the state of the stable that is there now.
+    /// It continues from the state of the current stable version.
     pub inherit: bool,
 }
 
@@ -155,27 +157,27 @@ pub struct Running {
 pub enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
-    /// One instance of a foreign module for all calls.
+    /// One instance of a compat module for all calls.
     Foreign(Box<ForeignInstance>),
     /// A new instance for every call.
     Fresh(Box<Recipe>),
-    /// In a process of its tenant's.
+    /// In a process of its tenant.
     Isolated(Box<Isolated>),
-    /// Not at all, and why: its calls fare as [`Installed::on_fault`] says.
+    /// Not at all, for this reason: [`Installed::on_fault`] decides its calls.
     Broken(String),
 }
 
-/// What judging one call may use.
+/// Limits of the evaluation of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuLimit {
-    /// Fuel of one call.
+    /// Fuel per call.
     pub fuel_per_call: u64,
-    /// How long a process may take for it, at most.
+    /// Time limit in its tenant's process, in ns per call.
     pub apart_ns: u64,
 }
 
 impl How {
-    /// Changes what judging one call may use.
+    /// Changes the limits of the evaluation of one call.
     pub fn limit_cpu(&mut self, limit: CpuLimit) {
         match self {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
@@ -187,27 +189,27 @@ impl How {
     }
 }
 
-/// What makes an instance.
+/// How to make an instance.
 pub struct Recipe {
     /// The compiled module.
     pub policy: Policy,
-    /// Limits of its tenant.
+    /// Its tenant's limits.
     pub limits: TenantLimits,
-    /// The configuration that the guest is given.
+    /// The configuration passed to the guest.
     pub config: Option<Arc<[u8]>>,
-    /// What it may do.
+    /// Its capabilities.
     pub granted: Capabilities,
     /// State that its instances share.
     pub state: Option<SharedState>,
 }
 
 impl Recipe {
-    /// A new instance. Runs the guest's set-up.
+    /// Makes an instance. Runs the guest's set-up.
     pub fn instantiate(&self) -> Result<Instance, LoadError> {
         self.policy.instantiate(&self.setup())
     }
 
-    /// A new instance of a foreign module. Runs the guest's set-up.
+    /// Makes an instance of a compat module. Runs the guest's set-up.
     pub fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
         self.policy.instantiate_foreign(&self.setup())
     }
@@ -242,39 +244,39 @@ pub struct PolicyChange {
 pub struct Isolated {
     /// The process.
     pub process: ProcessId,
-    /// The instance's place in that process.
+    /// The instance in that process.
     pub seat: InstanceHandle,
     /// The compiled module.
     pub policy: Policy,
-    /// What judging one call may use; making an instance for it comes on top.
+    /// Limits of one call; making an instance for it comes on top.
     pub cpu: CpuLimit,
-    /// How long that may take, if each call gets an instance of its own.
+    /// Time limit for that, in ns, if each call gets an instance of its own.
     pub setup_ns: u64,
-    /// How long saving and restoring a state may take together.
+    /// Time limit for saving and restoring a state together, in ns.
     pub handover_ns: u64,
     /// Whether each call gets an instance of its own.
     pub fresh: bool,
 }
 
-/// What a foreign module is shown of a method's messages at one hook.
+/// What a compat module is shown of a method's messages at one hook.
 pub struct CompatInput {
     /// Whether requests or replies are shown.
     pub hook: Hook,
-    /// Its programs, and its name.
+    /// The method's marshalling programs and its name.
     pub method: Arc<Method>,
-    /// The keys of the metadata that it reads and changes.
+    /// The module's description, with the keys of the metadata that it reads and changes.
     pub description: Foreign,
-    /// Those of them that are granted; `None`: all.
+    /// The granted keys among them; `None`: all.
     pub keys: Option<Vec<String>>,
-    /// What it may do with the whole message.
+    /// Its access to the whole message.
     pub body: Grant,
-    /// The fields that it is shown, in the order of the projector's.
+    /// The fields that it is shown, in the projector's order.
     pub fields: Vec<JsonField>,
 }
 
-/// A field as it becomes JSON.
+/// A field and its JSON representation.
 pub struct JsonField {
-    /// The names on its path.
+    /// The names along its path.
     pub path: Vec<String>,
     /// The type of the field.
     pub kind: Kind,

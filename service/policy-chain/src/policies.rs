@@ -1,7 +1,7 @@
-//! Chains of policies, and the attachments that they ask.
+//! Chains of policies, and the attachments that evaluate calls in them.
 //!
-//! Invariants: a change is applied as a whole or not at all, between two calls; a chain stands in the order of its parties,
-//! and the first denial ends it. What one attachment does about a call is told in `slot.rs`.
+//! Invariants: a change is applied as a whole or not at all, between two calls. A chain is ordered
+//! by party, and the first denial ends it. `slot.rs` describes how one attachment handles a call.
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
@@ -35,13 +35,13 @@ use crate::stopwatch::{self, Stopwatch};
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
 
-/// How often the lines that policies logged are collected. 200 ms.
+/// How often policies' log lines are collected. 200 ms.
 const LOG_PERIOD_NS: u64 = 200_000_000;
 
-/// How often throttled tenants are told of. 1 s.
+/// How often throttled tenants are reported. 1 s.
 const THROTTLED_PERIOD_NS: u64 = 1_000_000_000;
 
-/// How often it is looked for calls that versions judged which are in force no more. 1 s.
+/// How often retired versions are swept: dropped once no call needs them. 1 s.
 const PAST_PERIOD_NS: u64 = 1_000_000_000;
 
 /// All chains and attachments of one runtime.
@@ -49,42 +49,43 @@ pub struct Policies {
     installed: Slots<Slot>,
     chains: Slots<Chain>,
     counts: ChainCounts,
-    /// Calls that have stopped on their way.
+    /// Calls that have stopped on their way through a chain.
     parked: Parked,
-    /// What runs in processes of the tenants' own.
+    /// Policies that run in processes of their tenants.
     processes: Processes,
     accounts: Accounts,
-    /// What the control plane is to be told.
+    /// Events for the control plane.
     events: Vec<PolicyEvent>,
     fuel_time: FuelTime,
     clock: CoarseClock,
-    /// Judging at a stretch.
+    /// Longest stretch of evaluation, in ns.
     slice_ns: u64,
     logs_due_ns: u64,
-    /// Whose versions have run since logs were collected; each once.
+    /// Slots whose versions have run since logs were last collected; each once.
     ran: Vec<u32>,
     throttled_due_ns: u64,
-    /// When whose versions tick next: one entry for each slot that has any.
+    /// When each slot's versions tick next: one entry per slot that has a tick.
     ticks: BTreeSet<(u64, u32)>,
-    /// When it is looked for whether calls are left that versions judged which are in force no more; none: there are no such versions.
+    /// Next sweep of retired versions; `None` if there are none.
     past_due_ns: Option<u64>,
 }
 
-/// The steps that the calls of one method meet, on one side, in one direction.
+/// The steps of one method's calls, on one side, in one direction.
 struct Chain {
     steps: Vec<Step>,
-    /// Whose calls they are.
+    /// The lane of the tenant that the calls belong to.
     lane: LaneId,
-    /// Some of its policies are the tenant's own.
+    /// Some of its policies belong to the tenant.
     is_charged: bool,
-    /// What it costs per call.
+    /// Evaluation time per call.
     pace: Pace,
 }
 
-/// Policies and chains of a tenant's, on their way to another runtime, with the calls that wait there.
+/// A tenant's policies and chains on their way to another runtime, with the calls that are parked
+/// there.
 pub struct Moving {
     slots: Vec<(u32, Slot)>,
-    /// When each of those ticks next.
+    /// When each of the slots ticks next.
     ticks: Vec<Option<u64>>,
     chains: Vec<(ChainId, Chain)>,
     parked: ParkedCalls,
@@ -93,13 +94,13 @@ pub struct Moving {
 }
 
 impl Moving {
-    /// The calls that wait for it.
+    /// The parked calls.
     pub fn evaluations(&mut self) -> impl Iterator<Item = &mut Evaluation> {
         self.parked.evaluations()
     }
 }
 
-/// Chains there are, and whose.
+/// Number of chains, in total and per lane.
 #[derive(Default)]
 struct ChainCounts {
     total: usize,
@@ -107,7 +108,7 @@ struct ChainCounts {
 }
 
 impl ChainCounts {
-    /// Why a tenant can't have `its` chains more, of `total` that all tenants are to have more.
+    /// Why a tenant can't have `its` more chains, of `total` more chains of all tenants.
     fn refusal(&self, lane: LaneId, tenant: &str, its: usize, total: usize) -> Option<String> {
         let has = self.by_lane.get(&lane).copied().unwrap_or_default();
         let (whose, there_are, more, limit) = if has + its > MAX_CHAINS_PER_TENANT {
@@ -136,7 +137,8 @@ impl ChainCounts {
     }
 }
 
-/// Unix time as policies see it: this runtime's own clock, and now and then the system's.
+/// Unix time as policies see it: advanced by this runtime's own clock, and occasionally set from
+/// the system's.
 #[derive(Default)]
 struct CoarseClock {
     ahead_ms: i64,
@@ -156,7 +158,8 @@ impl CoarseClock {
 }
 
 impl Policies {
-    /// A tenant's policies may use so much of a core; fuel stands for time at `rate`.
+    /// Creates policies without attachments. A tenant's policies may use `cpu_share_percent` of a
+    /// core; `rate` converts fuel to time.
     pub fn new(cpu_share_percent: u8, rate: Rate) -> Self {
         let mut clock = CoarseClock::default();
         clock.set(now_ns());
@@ -179,12 +182,12 @@ impl Policies {
         }
     }
 
-    /// The policies of each tenant may use another share of a core.
+    /// Sets the share of a core that each tenant's policies may use.
     pub fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
         self.accounts.set_share(percent, now_ns);
     }
 
-    /// Changes what judging one call may use, for the policies of these attachments.
+    /// Changes the limits of the evaluation of one call for the policies of these attachments.
     pub fn limit_cpu(&mut self, of: &[u32], limit: CpuLimit) {
         for id in of {
             if let Some(slot) = self.installed.get_mut(*id) {
@@ -193,14 +196,15 @@ impl Policies {
         }
     }
 
-    /// What has happened since the last time.
+    /// Events since the last time.
     #[inline]
     pub fn take_events(&mut self) -> Vec<PolicyEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// Applies a change as a whole, or says why not. Called between two calls, so each call meets one version. A parked call goes on in
-    /// the new chain, behind the policies that have judged it: none judges it twice, none that is in force then is missed.
+    /// Applies a change as a whole, or returns why it can't. Called between two calls, so each call
+    /// meets one version. A parked call continues in the new chain behind the policies that have
+    /// evaluated it: no policy evaluates it twice, and no policy that is then in force is skipped.
     pub fn apply(
         &mut self,
         mut change: PolicyChange,
@@ -217,7 +221,7 @@ impl Policies {
         self.check_order(chains, &change.install)?;
         self.check_room(&change.chains, engine, &tenant_of)?;
         self.hand_over(&mut change.install)?;
-        // From here on nothing fails.
+        // Nothing fails from here on.
         if !change.install.is_empty() {
             self.begin_era(change.install, engine);
         }
@@ -237,7 +241,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Whether chains stand in the order of their parties, once `install` is in place.
+    /// Whether chains are ordered by party once `install` is in place.
     pub fn check_order<'s>(
         &self,
         chains: impl Iterator<Item = &'s MethodSteps>,
@@ -263,7 +267,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Whether there is room for the chains that are to be.
+    /// Whether there is room for the planned chains.
     fn check_room(
         &mut self,
         chains: &[(Scope, MethodSteps)],
@@ -292,7 +296,8 @@ impl Policies {
         Ok(())
     }
 
-    /// Gives new versions the state of those in force. A policy that can't save or restore refuses the whole change.
+    /// Hands state over from the versions in force to their successors. If a policy can't save or
+    /// restore, the whole change is rejected.
     fn hand_over(&mut self, install: &mut [Installed]) -> Result<(), String> {
         for installed in install {
             let Some(slot) = self.installed.get_mut(installed.id) else {
@@ -305,14 +310,14 @@ impl Policies {
                 &mut self.events,
             );
             meter.watch.expect(stopwatch::LONG_NS);
-            // What is refused has run, too, and may have logged why.
+            // The version has run even if the change is rejected, and may have logged the reason.
             slot.note_run(&mut self.ran);
             slot.hand_over(installed, &mut meter, &mut self.processes)?;
         }
         Ok(())
     }
 
-    /// Puts versions in place. What was judged before was judged in another era.
+    /// Puts versions in place and begins a new policy epoch.
     fn begin_era(&mut self, install: Vec<Installed>, engine: &mut Engine<Box<Message>>) {
         let era = history::next_era();
         engine.set_era(era);
@@ -331,7 +336,7 @@ impl Policies {
         }
     }
 
-    /// Drops versions that have no reply left to judge.
+    /// Drops retired versions that have no replies left to evaluate.
     fn forget_past(&mut self, engine: &Engine<Box<Message>>) {
         let (oldest, mut is_left) = (engine.oldest_era(), false);
         for (_, slot) in self.installed.iter_mut() {
@@ -343,7 +348,7 @@ impl Policies {
         self.past_due_ns = is_left.then(|| now_ns() + PAST_PERIOD_NS);
     }
 
-    /// What versions were shown of replies that they may have to judge still.
+    /// Carries over the inputs of retired versions that may still have replies to evaluate.
     fn carry_inputs(&self, before: Option<ChainId>, after: &mut [Step]) {
         let Some(before) = before.and_then(|id| self.chains.get(id.0)) else {
             return;
@@ -382,11 +387,11 @@ impl Policies {
             slot.check_processes(&self.processes, &mut meter);
             slot.note_run(&mut self.ran);
         }
-        // When the new versions are to tick is found out the next time.
+        // The next tick determines when the new versions are due.
         self.tick_at(id, Some(0));
     }
 
-    /// Chains for some methods; the engine is told of none where there are no steps.
+    /// Makes chains for some methods. A method without steps gets no chain.
     ///
     /// # Errors
     /// There is no room for all of them: none is made, and the methods mustn't be callable.
@@ -408,7 +413,8 @@ impl Policies {
         Ok(chains.collect())
     }
 
-    /// Gives a chain other steps; without any there is none. It keeps its name, so that parked calls find it.
+    /// Changes a chain's steps; without steps it is removed. It keeps its id, so that parked calls
+    /// find it.
     fn change_chain(
         &mut self,
         before: Option<ChainId>,
@@ -446,7 +452,7 @@ impl Policies {
         Some(id)
     }
 
-    /// Frees the chains of a scope that is gone, or whose policies all are.
+    /// Frees the chains of a scope that is gone, or whose policies are all gone.
     pub fn drop_chains(&mut self, chains: MethodChains) {
         for chain in [chains.request, chains.reply].into_iter().flatten() {
             if let Some(gone) = self.chains.remove(chain.0) {
@@ -456,7 +462,8 @@ impl Policies {
         }
     }
 
-    /// Takes along what a tenant has: its own attachments, and these chains of its methods.
+    /// Takes what belongs to a tenant that moves to another runtime: its own attachments, and these
+    /// chains of its methods.
     pub fn part(
         &mut self,
         tenant: &str,
@@ -490,7 +497,7 @@ impl Policies {
         }
     }
 
-    /// Why there is no room for what another runtime has parted with, if there is none.
+    /// Why there is no room for `moving` here, if so.
     pub fn refusal_of(&mut self, tenant: &Arc<str>, moving: &Moving) -> Option<String> {
         let lane = self.parked.lane_of(tenant);
         let more = moving.chains.len();
@@ -505,8 +512,8 @@ impl Policies {
         })
     }
 
-    /// Goes on with what another runtime has parted with. `same` has, of attachments that each runtime has its own of, what those of there
-    /// are here. Returns what the chains are called here.
+    /// Adopts what another runtime has parted with. `same` maps attachments that every runtime has
+    /// a copy of from their ids there to their ids here. Returns the new id of each chain.
     pub fn absorb(
         &mut self,
         tenant: &Arc<str>,
@@ -536,7 +543,8 @@ impl Policies {
                 step.policy = same.get(&step.policy).copied().unwrap_or(step.policy);
             }
             chain.lane = lane;
-            // Without room, which only what comes back may lack, its calls are refused: none of them passes its policies by.
+            // Without room, its calls are rejected, so none bypasses its policies. Only a tenant
+            // that moves back can lack room.
             let id = self.chains.insert(chain).inspect(|_| self.counts.add(lane));
             names.insert(name, ChainId(id.unwrap_or(u32::MAX)));
         }
@@ -546,8 +554,8 @@ impl Policies {
         names
     }
 
-    /// Whether a call for this chain waits for its tenant's turn before it is judged: because the chain is slow, or because calls
-    /// wait that came earlier and cost the same account.
+    /// Whether a call for this chain waits for its tenant's turn before it is evaluated: because
+    /// the chain is slow, or because earlier calls that charge the same account are waiting.
     #[inline]
     pub fn must_wait(&self, chain: ChainId) -> bool {
         self.chains.get(chain.0).is_some_and(|chain| {
@@ -555,14 +563,15 @@ impl Policies {
         })
     }
 
-    /// How many calls of a chain are judged together: as many as fit into a slice.
+    /// How many calls of a chain are evaluated together: as many as fit into a slice.
     #[inline]
     pub fn at_once(&self, chain: ChainId) -> usize {
         at_once(&self.chains, self.slice_ns, chain)
     }
 
-    /// Asks the chain's policies in order about the questions, several at once, from `position` on. Each that is denied gets its
-    /// status; those that go no further now are behind the others, and say where they stop.
+    /// Evaluates the chain's policies in order, each for several calls at once, from `position` on.
+    /// Each denied call gets its status. Calls that stop are moved behind the others, and say where
+    /// they stop.
     pub fn judge(
         &mut self,
         position: Position,
@@ -571,7 +580,7 @@ impl Policies {
         pool: &mut Pool,
     ) {
         let hook = hook_of(position.stage);
-        // What has no chain any more has nobody left to ask.
+        // A call without a chain has no policy left to evaluate it.
         let Some(ChainId(id)) = position.chain else {
             return;
         };
@@ -620,10 +629,10 @@ impl Policies {
         chain.pace.note(each_ns);
     }
 
-    /// Parks a call that waits for its turn before it is judged, or that has stopped.
+    /// Parks a call that waits for its turn before it is evaluated, or that has stopped.
     ///
     /// # Errors
-    /// There is no room: the call is to be refused.
+    /// There is no room: the call must be rejected.
     #[allow(clippy::result_large_err)]
     pub fn park(
         &mut self,
@@ -643,7 +652,7 @@ impl Policies {
             .park(lane, position, why, stop.is_some(), evaluation, now_ns)
     }
 
-    /// The states of all versions, for another process.
+    /// The saved states of all versions, for another process.
     pub fn save(&mut self) -> Vec<SavedState> {
         let mut meter = meter(
             &self.clock,
@@ -655,7 +664,8 @@ impl Policies {
         slots.flat_map(|(_, slot)| slot.save(&mut meter)).collect()
     }
 
-    /// Has a version go on from what it was in another process; one that isn't here is left out.
+    /// Lets a version continue from its state in another process; ignores a version that isn't
+    /// here.
     pub fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         let slot = self.installed.get_mut(saved.id);
         slot.map_or(Ok(()), |slot| slot.restore(saved))
@@ -666,7 +676,7 @@ impl Policies {
         self.parked.all()
     }
 
-    /// Parks a call that another process had parked, behind those that are.
+    /// Parks a call that another process had parked, behind those that are parked here.
     pub fn park_again(
         &mut self,
         tenant: &Arc<str>,
@@ -682,12 +692,13 @@ impl Policies {
         parked.map_err(|(_, full)| full.message.into_owned())
     }
 
-    /// A call has ended: what of it is parked.
+    /// A call has ended: removes and returns its parked evaluation.
     pub fn recall(&mut self, call: CallKey) -> Option<Evaluation> {
         self.parked.recall(call)
     }
 
-    /// Moves on the parked calls that it is time for, and refuses those in `refused` whose account has stayed overdrawn.
+    /// Wakes parked calls that are due. Returns calls whose account has stayed overdrawn in
+    /// `refused`.
     pub fn wake(&mut self, now_ns: u64, refused: &mut Vec<Evaluation>) {
         let mut unfunded = Vec::new();
         let accounts = &mut self.accounts;
@@ -706,14 +717,14 @@ impl Policies {
         Some(position)
     }
 
-    /// Calls that are parked.
+    /// Number of parked calls.
     #[inline]
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// Lets policies tick that are due, tells the control plane now and then what they logged and who was throttled, and drops
-    /// versions that are done.
+    /// Runs the versions' ticks that are due, periodically reports logs and throttled tenants to
+    /// the control plane, and drops retired versions that are no longer needed.
     pub fn tend(&mut self, now_ns: u64, engine: &Engine<Box<Message>>) {
         while let Some(&(due_ns, id)) = self.ticks.first()
             && due_ns <= now_ns
@@ -739,7 +750,7 @@ impl Policies {
         }
     }
 
-    /// Lets the versions of a slot tick that are due, and notes when it ticks next.
+    /// Runs the due ticks of a slot's versions, and notes when it ticks next.
     fn tick(&mut self, now_ns: u64, id: u32) {
         let Some(slot) = self.installed.get_mut(id) else {
             return;
@@ -767,7 +778,7 @@ impl Policies {
         self.ticks.extend(due_ns.map(|due_ns| (due_ns, id)));
     }
 
-    /// When [`tend`](Self::tend) has something to do even if nobody calls.
+    /// When [`tend`](Self::tend) has work to do even without calls.
     pub fn next_due_ns(&self) -> Option<u64> {
         let parked = self.parked.next_due_ns();
         let logs = (!self.ran.is_empty()).then_some(self.logs_due_ns);
@@ -785,7 +796,7 @@ impl Policies {
             .unwrap_or_default()
     }
 
-    /// Judges whole chains, however long they take: for tests that count who was asked together.
+    /// Evaluates whole chains without a time limit, for tests that count batches.
     #[cfg(test)]
     pub(crate) fn judge_at_a_stretch(&mut self) {
         self.slice_ns = u64::MAX;
@@ -796,7 +807,7 @@ impl Policies {
         self.installed.get_mut(id)?.instance()
     }
 
-    /// What each version has done.
+    /// Counters of every version.
     pub fn report(&self) -> Vec<PolicyReport> {
         self.installed
             .iter()
@@ -804,15 +815,15 @@ impl Policies {
             .collect()
     }
 
-    /// What each tenant's policies have used.
+    /// Usage of each tenant's policies.
     pub fn report_accounts(&self) -> Vec<AccountReport> {
         self.accounts.report(|tenant| self.parked.calls_of(tenant))
     }
 }
 
-/// Policies in processes of the tenants' own.
+/// Policies in processes of their tenants.
 impl Policies {
-    /// The processes of the tenants.
+    /// The tenants' processes.
     pub fn processes(&mut self) -> &mut Processes {
         &mut self.processes
     }
@@ -833,8 +844,8 @@ impl Policies {
         }
     }
 
-    /// Carries out what processes have answered, until there are calls that go on: those in `evaluations`, of which the ones that stop
-    /// again are the last, from the position on.
+    /// Handles answers of processes until calls can continue. Returns these in `evaluations`, to be
+    /// continued from the returned position; calls that stop again are the last.
     pub fn next_answered(
         &mut self,
         evaluations: &mut Vec<Evaluation>,
@@ -990,7 +1001,7 @@ fn at_once(chains: &Slots<Chain>, slice_ns: u64, chain: ChainId) -> usize {
     pace.unwrap_or_default().fits(slice_ns, JUDGED_AT_ONCE)
 }
 
-/// What judging needs besides the policies, from now on.
+/// Starts the measurement of an evaluation.
 fn meter<'a>(
     clock: &CoarseClock,
     fuel_time: FuelTime,
@@ -1007,7 +1018,7 @@ fn meter<'a>(
     }
 }
 
-/// Notes in each question what its call was told. Returns how the policy failed.
+/// Records in each evaluation what the process decided. Returns how the policy failed.
 fn tell(
     outcome: &Outcome,
     parked: Vec<(u32, LaneId, Position, Evaluation)>,
@@ -1029,7 +1040,7 @@ fn tell(
     }
 }
 
-/// The attachment is gone: a denial stands, everything else passes.
+/// The attachment has been removed: a denial stands, every other call passes.
 fn pass_by(evaluations: &mut [Evaluation]) {
     for evaluation in evaluations {
         if let Decision::Deny(status) = std::mem::take(&mut evaluation.said) {
@@ -1045,7 +1056,8 @@ fn hook_of(stage: Stage) -> Hook {
     }
 }
 
-/// Puts those that stop after step `at` behind the others, which are returned; if time is up, all stop.
+/// Moves calls that stop after step `at` behind the others, which are returned. If time is up, all
+/// stop.
 #[cold]
 fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluation] {
     for evaluation in open
@@ -1056,7 +1068,8 @@ fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluat
             evaluation.stop(Why::Turn);
         }
         if let Some(stop) = &mut evaluation.stop {
-            // Who waits for an account, or for a process to catch up, hasn't been asked yet.
+            // A call that waits for an account, or for a process to catch up, hasn't been evaluated
+            // at this step.
             let is_asked = !matches!(stop.why, Why::Account(_) | Why::Busy { .. });
             stop.step = at + usize::from(is_asked);
         }
@@ -1066,8 +1079,9 @@ fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluat
     &mut open[..going_on]
 }
 
-/// Where a call goes on in the steps `after` that `judged` have judged: behind the last of them that is still there, and
-/// behind all parties that come before the one that judged it last.
+/// Where a call continues in the steps `after`, given the steps `judged` that have evaluated it:
+/// behind the last of them that still exists, and behind all parties that precede the last step's
+/// party.
 fn goes_on(judged: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Party>) -> usize {
     let Some(last) = judged.last() else {
         return 0;
@@ -1078,7 +1092,7 @@ fn goes_on(judged: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Part
     behind_them.max(after.iter().take_while(comes_before).count())
 }
 
-/// Refuses all that nobody has denied yet.
+/// Rejects all calls that have not been denied.
 fn refuse(evaluations: &mut [Evaluation], text: &str) {
     for evaluation in evaluations
         .iter_mut()
@@ -1088,7 +1102,7 @@ fn refuse(evaluations: &mut [Evaluation], text: &str) {
     }
 }
 
-/// Where the engine keeps the chains of `scope`; `None` once it is gone.
+/// The engine's chains of `scope`; `None` once it is gone.
 fn chains_of<'e>(
     engine: &'e mut Engine<Box<Message>>,
     scope: &Scope,

@@ -1,4 +1,5 @@
-//! Private message buffers, and messages' own boxes, reused: the datapath allocates nothing in the steady state.
+//! Pooled private message buffers and message boxes: the datapath allocates nothing in the steady
+//! state.
 
 use crate::limits::{POOLED_BUFFER_BYTES, POOLED_BUFFERS};
 
@@ -7,7 +8,7 @@ pub struct Pool<M> {
     free: Vec<Vec<u8>>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     boxes: Vec<Box<M>>,
-    /// Bytes of send heaps that were copied into buffers for policies, until they are counted.
+    /// Bytes copied from send heaps into buffers for policies, until they are counted.
     pub copied: u64,
 }
 
@@ -38,7 +39,7 @@ impl<M: Default> Pool<M> {
         buffer
     }
 
-    /// Takes a buffer back; too large or too many are freed.
+    /// Returns a buffer. Frees it if it is too large or the pool is full.
     pub fn give(&mut self, buffer: Vec<u8>) {
         if buffer.capacity() != 0
             && buffer.capacity() <= 2 * POOLED_BUFFER_BYTES
@@ -48,12 +49,12 @@ impl<M: Default> Pool<M> {
         }
     }
 
-    /// A message as it goes through the engine and the chains, which move it several times.
+    /// Boxes a message for the engine and the chains, which move it several times.
     #[inline]
     pub fn boxed(&mut self, message: M) -> Box<M> {
         match self.boxes.pop() {
             Some(mut place) => {
-                // What is there is empty, so nothing is lost.
+                // The value in the box is empty, so nothing is lost.
                 std::mem::forget(std::mem::replace(&mut *place, message));
                 place
             }
@@ -61,7 +62,7 @@ impl<M: Default> Pool<M> {
         }
     }
 
-    /// A message that has arrived.
+    /// Unboxes a message that has arrived.
     #[inline]
     pub fn unboxed(&mut self, mut place: Box<M>) -> M {
         let message = std::mem::take(&mut *place);

@@ -1,13 +1,13 @@
 //! The last views that a policy was shown, kept for comparing versions.
 //!
-//! Invariant: bounded by calls and by bytes; a view too large for all of the room isn't kept.
+//! Invariant: bounded by calls and by bytes. A view that exceeds the whole byte limit isn't kept.
 
 use std::collections::VecDeque;
 
 use crate::counts::RecordedView;
 use crate::limits::{RECORDED_BYTES, RECORDED_CALLS};
 
-/// A ring of views, the oldest first.
+/// A ring of views, oldest first.
 pub(crate) struct Recorder {
     views: VecDeque<RecordedView>,
     bytes: usize,

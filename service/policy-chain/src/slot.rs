@@ -1,15 +1,16 @@
-//! One attachment's place in a runtime: the version in force, the version on trial, and what came of asking them.
+//! One attachment in a runtime: the version in force, the version on trial, and the outcomes of
+//! their evaluations.
 //!
 //! ```text
 //!   wanted ── ask ──▶ said ── settle ──▶ passed, changed, denied, refused
-//!                              └─ the candidate failed: wanted again, of the stable
+//!                              └─ the candidate failed: wanted again, from the stable version
 //! ```
 //!
-//! A reply is judged by the version that judged its request, if that is still there (`history.rs`).
+//! The version that evaluated a request evaluates its reply, if it still exists (`history.rs`).
 //!
-//! Invariants: a call is settled by exactly one version, and counted by each that it was asked of in exactly one of
-//! [`Counts`]' first five. While its account is overdrawn nobody is asked; a step that was begun is asked to its end. What a caller
-//! is told of a provider's policy that failed names nothing.
+//! Invariants: exactly one version settles a call. Each version that evaluates a call counts it in
+//! exactly one of [`Counts`]' first five. While the account is overdrawn no step begins; a step
+//! that has begun is completed. A caller is not told the name of a provider's policy that failed.
 
 use crate::events::PolicyEvent;
 
@@ -37,7 +38,7 @@ use crate::plan::{CpuLimit, How, Installed, Isolated, Place, PolicyInput, Runnin
 use crate::recorder::Recorder;
 use crate::version::{HandOver, Version};
 
-/// What a caller is told of a provider's policy that failed.
+/// The text for callers when a provider's policy fails.
 const BY_PROVIDER: &str = "the call was refused by the provider";
 
 /// An attachment in a runtime.
@@ -51,20 +52,21 @@ pub(crate) struct Slot {
     trial: Option<Trial>,
     stable: Option<Version>,
     candidate: Option<Version>,
-    /// The counts of versions that were here, the latest last.
+    /// Counts of retired versions, latest last.
     retired: Vec<(u32, Counts)>,
-    /// What those logged at the end, and how many lines more.
+    /// Their last log lines, and how many more were dropped.
     last_words: Vec<(u32, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
     serials: Serial,
     past: VersionHistory<Version>,
-    /// It is in the list of those that have run.
+    /// It is in the runtime's list of slots that have run.
     has_run: bool,
-    /// When one of its versions ticks next, as its runtime has noted it.
+    /// When one of its versions ticks next, as noted by its runtime.
     pub(crate) tick_due_ns: Option<u64>,
 }
 
-/// Who judges: what is in a place, or what was in one when the request was judged.
+/// The version that evaluates: one in a place, or one that was in a place when the request was
+/// evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judge {
     Of(Which),
@@ -72,7 +74,8 @@ enum Judge {
 }
 
 impl Judge {
-    /// As which it counts if it fails. One that was in force can be replaced by what is, as a candidate can.
+    /// Its role if it fails. Like a candidate, a retired version is replaced by the version in
+    /// force.
     fn which(self) -> Which {
         match self {
             Judge::Of(which) => which,
@@ -81,19 +84,19 @@ impl Judge {
     }
 }
 
-/// What a version would go on with in another process.
+/// A version's state for another process to continue from.
 pub struct SavedState {
-    /// Its attachment's.
+    /// The attachment's id.
     pub id: u32,
     /// The version's number.
     pub version: u32,
-    /// As its manifest numbers the formats of its state.
+    /// The state format's number in the manifest.
     pub format: u32,
     /// The state.
     pub bytes: Vec<u8>,
 }
 
-/// Being put in place.
+/// Installation.
 impl Slot {
     pub(crate) fn new(installed: Installed, account: Option<AccountId>, era: u32) -> Self {
         let mut slot = Self {
@@ -134,8 +137,8 @@ impl Slot {
         }
     }
 
-    /// Gives the versions that are to come the state of the one in force. Nothing changes here, unless that one fails as it
-    /// saves: then it is out of order as after any fault.
+    /// Hands the state of the version in force over to new versions. Nothing changes here unless
+    /// that version fails while saving: then it is out of order, as after any fault.
     pub(crate) fn hand_over(
         &mut self,
         installed: &mut Installed,
@@ -176,7 +179,8 @@ impl Slot {
         Ok(())
     }
 
-    /// The states of its versions, for another process. One that can't save its own is out of order, as after any fault.
+    /// Saves the versions' states for another process. A version that fails to save is out of
+    /// order, as after any fault.
     pub(crate) fn save(&mut self, meter: &mut Meter) -> Vec<SavedState> {
         let (id, account) = (self.id, self.account);
         let mut states = Vec::new();
@@ -199,7 +203,7 @@ impl Slot {
         states
     }
 
-    /// Has a version go on from the state that it had in another process.
+    /// Lets a version continue from its state in another process.
     pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
         let mut versions = self.stable.iter_mut().chain(&mut self.candidate);
         let its = versions.find(|version| version.number == saved.version);
@@ -216,7 +220,8 @@ impl Slot {
         format!("policy {to} can't go on from the state of {from}: {why}")
     }
 
-    /// Asks the version in force whether it could hand its state over to `successor`, which is in a process.
+    /// Asks the version in force whether it could hand its state over to `successor`, which is in a
+    /// process.
     pub(crate) fn rehearse(
         &self,
         successor: (Box<Isolated>, u32),
@@ -239,7 +244,7 @@ impl Slot {
         }
     }
 
-    /// Lets its versions tick if they are due; when one is due next.
+    /// Runs the ticks of its versions that are due. Returns when the next one is due.
     pub(crate) fn tick(
         &mut self,
         now_ns: u64,
@@ -261,7 +266,8 @@ impl Slot {
         next
     }
 
-    /// Changes the places, with which `era` begins. The caller has asked [`refusal_of`](Self::refusal_of) before.
+    /// Changes the places, which begins epoch `era`. The caller has checked
+    /// [`refusal_of`](Self::refusal_of).
     pub(crate) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
         let before = self.regime();
         self.note_successors(&installed, era);
@@ -296,13 +302,14 @@ impl Slot {
         }
     }
 
-    /// It is in another runtime, where its account has another name and nobody knows that it has run.
+    /// The slot has moved to another runtime: the account has a new id, and the slot isn't in the
+    /// list of those that have run.
     pub(crate) fn moved(&mut self, account: Option<AccountId>) {
         self.account = account;
         self.has_run = false;
     }
 
-    /// Changes what judging one call may use.
+    /// Changes the limits of the evaluation of one call.
     pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
         let there = self.stable.iter_mut().chain(&mut self.candidate);
         for version in there.chain(self.past.kept_mut()) {
@@ -310,7 +317,8 @@ impl Slot {
         }
     }
 
-    /// A fresh instance of the version that is there goes on with its counts.
+    /// Puts a version in a place. A fresh instance of the version that is already there keeps its
+    /// counts.
     fn put(&mut self, which: Which, running: Running, era: u32) {
         if let Some(version) = self.place(which)
             && version.number == running.version
@@ -327,19 +335,20 @@ impl Slot {
         *self.place(which) = Some(Version::new(running, self.serials, counts));
     }
 
-    /// Empties a place, with which `era` begins; what was there may have replies to judge.
+    /// Empties a place, which begins epoch `era`. The old version is kept if it may have replies to
+    /// evaluate.
     fn replace(&mut self, which: Which, era: u32) {
         if let Some(mut version) = self.retire(which)
             && version.judges_replies()
             && version.may_judge_reply(era.wrapping_sub(1))
         {
-            // They are counted as those of one that is gone.
+            // Later evaluations are counted for a retired version.
             version.counts = Counts::default();
             self.past.keep(version.serial, version);
         }
     }
 
-    /// Empties a place; of what was there the counts stay, for a while.
+    /// Empties a place. The version's counts are kept for a while.
     fn retire(&mut self, which: Which) -> Option<Version> {
         let mut version = self.place(which).take()?;
         self.note_last_words(&mut version);
@@ -366,13 +375,13 @@ impl Slot {
     }
 }
 
-/// Judging.
+/// Evaluation.
 impl Slot {
     pub(crate) fn party(&self) -> Party {
         self.party
     }
 
-    /// Asks about all questions that are open; each passes, maybe changed, or is denied.
+    /// Evaluates all open calls: each passes, maybe changed, or is denied.
     #[inline]
     pub(crate) fn judge(
         &mut self,
@@ -417,7 +426,7 @@ impl Slot {
                 .for_each(Evaluation::want);
         };
         want(evaluations, Which::Candidate);
-        // What it couldn't judge is wanted still, of the stable.
+        // Calls that the candidate fails to evaluate remain wanted, from the stable version.
         self.decide(Which::Candidate, step, asking, evaluations);
         want(evaluations, Which::Stable);
         self.decide(Which::Stable, step, asking, evaluations);
@@ -435,13 +444,13 @@ impl Slot {
         }
     }
 
-    /// Asks a shadow, and keeps what it says until the stable has spoken.
+    /// Evaluates the shadow, and keeps its decisions until the stable version has decided.
     fn hear(&mut self, step: &Step, asking: &mut Asking, evaluations: &mut [Evaluation]) {
-        // Who waited for the stable's process was heard before.
+        // Calls that waited for the stable version's process have a shadow decision already.
         let unheard = evaluations.iter_mut().filter(|q| q.shadow.is_none());
         unheard.for_each(Evaluation::want);
         let (Some(version), Some(ask)) = (&mut self.candidate, &step.candidate) else {
-            // It lets pass what it doesn't care about.
+            // A shadow passes the methods that it doesn't cover.
             for evaluation in evaluations
                 .iter_mut()
                 .filter(|evaluation| evaluation.is_wanted())
@@ -465,7 +474,7 @@ impl Slot {
         }
     }
 
-    /// What a shadow said is kept until the stable has spoken.
+    /// Keeps a shadow's decisions until the stable version has decided.
     fn note_heard(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
         let mut counts = Counts::default();
         for evaluation in evaluations.iter_mut() {
@@ -503,7 +512,7 @@ impl Slot {
         }
     }
 
-    /// Has one version decide what is wanted of it.
+    /// Lets one version decide the wanted calls.
     fn decide(
         &mut self,
         which: Which,
@@ -530,7 +539,7 @@ impl Slot {
                 let unfit = self.settle((Judge::Of(which), number), ask, asking, evaluations);
                 failed.or(unfit)
             }
-            // It has nothing to say about this method: they pass.
+            // It doesn't cover this method: the calls pass.
             _ => {
                 self.pass(evaluations);
                 None
@@ -538,7 +547,7 @@ impl Slot {
         };
         if let Some(reason) = failed {
             self.failed(which, reason, &mut asking.meter);
-            // Its words cost time as well.
+            // Reporting the failure takes time as well.
             asking.meter.charge(account, 0);
         }
     }
@@ -553,7 +562,8 @@ impl Slot {
         }
     }
 
-    /// Makes what was said true of the calls. Returns how the version failed, if a change can't be made that it wants.
+    /// Applies the decisions to the calls. Returns how the version failed, if a change that it
+    /// wants is impossible.
     fn settle(
         &mut self,
         (judge, number): (Judge, u32),
@@ -665,7 +675,7 @@ impl Slot {
         unfit
     }
 
-    /// Says of the calls that have been denied just now by whom.
+    /// Records which policy has denied the calls that were just denied.
     #[cold]
     fn name_denials(&self, number: u32, evaluations: &mut [Evaluation]) {
         let denied = |evaluation: &&mut Evaluation| {
@@ -676,10 +686,10 @@ impl Slot {
         }
     }
 
-    /// One of its versions, for traces.
+    /// Names one of its versions for traces.
     #[cold]
     fn named(&self, number: u32) -> NamedPolicy {
-        // `acl of tenant acme`.
+        // For example `acl of tenant acme`.
         let name = self.label.split(' ').next().unwrap_or_default();
         NamedPolicy {
             policy: format!("{name}@{number}"),
@@ -694,7 +704,8 @@ impl Slot {
         reason
     }
 
-    /// A version that is there, whatever its place: it may have been promoted while its process was asked.
+    /// A version by number, whatever its place: it may have been promoted while its process was
+    /// evaluating.
     fn numbered(&mut self, number: u32) -> Option<&mut Version> {
         let there = [&mut self.stable, &mut self.candidate];
         let mut there = there.into_iter().flatten();
@@ -706,7 +717,8 @@ impl Slot {
         all.find(|which| self.place(*which).as_ref().is_some_and(&those))
     }
 
-    /// Notes whether a shadow and the stable disagree about a call that both have judged.
+    /// Counts whether a shadow and the stable version disagree about a call that both have
+    /// evaluated.
     fn compare(&mut self, shadow: &Decision, stable: &Decision) {
         let differs = match (shadow, stable) {
             (Decision::Allow, Decision::Allow) => false,
@@ -721,9 +733,9 @@ impl Slot {
     }
 }
 
-/// What processes answer.
+/// Answers from processes.
 impl Slot {
-    /// Goes on with calls about which a version's process has been asked: what each was told is in its question.
+    /// Continues calls that a version's process has evaluated. Each evaluation holds its decision.
     pub(crate) fn answered(
         &mut self,
         (from, fault): (SeatAt, Option<String>),
@@ -738,7 +750,7 @@ impl Slot {
             step,
             ..
         } = asker;
-        // Only the seat that was asked: there may be a fresh one of the same version.
+        // Only the instance that was asked: the same version may have a fresh one.
         let failed = fault.and_then(|reason| {
             let its = self.place_of(|version| version.sits_at(from))?;
             self.place(its).as_mut()?.fail(&reason);
@@ -762,18 +774,20 @@ impl Slot {
         if let Some((its, reason)) = failed {
             self.failed(its, reason, &mut asking.meter);
         }
-        // What a shadow was asked about is the stable's to decide, and so is what a candidate couldn't judge.
+        // The stable version decides what a shadow has evaluated and what a candidate failed to
+        // evaluate.
         if is_heard || which == Which::Candidate {
             self.decide(Which::Stable, step, asking, evaluations);
         }
     }
 
-    /// A version failed in its process, at something else than a judgement.
+    /// A version failed in its process, outside of an evaluation.
     pub(crate) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.sits_at(at));
     }
 
-    /// Whether the processes are there that its versions were given seats in: they may have ended before this was known here.
+    /// Fails versions whose process doesn't exist: it may have ended before this slot learned of
+    /// it.
     pub(crate) fn check_processes(&mut self, processes: &Processes, meter: &mut Meter) {
         let is_gone = |id: ProcessId| !processes.has(id);
         self.fail_those(
@@ -783,7 +797,7 @@ impl Slot {
         );
     }
 
-    /// The process of some of its versions is gone.
+    /// The process of some of its versions has ended.
     pub(crate) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &mut Meter) {
         self.fail_those(reason, meter, |version| version.is_in(id));
     }
@@ -802,7 +816,7 @@ impl Slot {
         self.account
     }
 
-    /// A process has been at work for a version.
+    /// Records what a version reports after running in its process.
     pub(crate) fn note_answer(&mut self, number: u32, said: Words) {
         if let Some(version) = self.numbered(number) {
             version.note_answer(said);
@@ -812,7 +826,7 @@ impl Slot {
     }
 }
 
-/// The account is overdrawn: the step is asked later.
+/// The account is overdrawn: the step is evaluated later.
 #[cold]
 fn wait_for(account: AccountId, asking: &mut Asking, evaluations: &mut [Evaluation]) {
     for evaluation in evaluations.iter_mut().filter(|q| q.denied.is_none()) {
@@ -821,9 +835,9 @@ fn wait_for(account: AccountId, asking: &mut Asking, evaluations: &mut [Evaluati
     }
 }
 
-/// What fails, and what callers are told of it.
+/// Failures, and their texts for callers.
 impl Slot {
-    /// `acl@1 of tenant acme`.
+    /// For example `acl@1 of tenant acme`.
     fn name(&self, version: u32) -> String {
         match self.label.split_once(' ') {
             Some((policy, owner)) => format!("{policy}@{version} {owner}"),
@@ -839,7 +853,8 @@ impl Slot {
         version.as_ref().map_or(0, |version| version.number)
     }
 
-    /// A refusal that isn't a policy's own denial: the provider's policies are never named.
+    /// The status of a rejection that isn't a policy's own denial. It never names the provider's
+    /// policies.
     fn refusal(&self, code: Code, text: String) -> Status {
         match self.party {
             Party::Tenant => Status::new(code, text),
@@ -863,7 +878,8 @@ impl Slot {
         self.refusal(Code::INTERNAL, text)
     }
 
-    /// Nobody failed, and yet the version can't have its say. Without another reason the view is too large.
+    /// The status when the version can't evaluate the call without having failed. `None`: the view
+    /// is too large.
     #[cold]
     fn unable(&self, number: u32, why: Option<&Unable>) -> Status {
         let name = self.name(number);
@@ -932,7 +948,7 @@ impl Slot {
         });
     }
 
-    /// Enters it into the list of those that have run, unless it is there.
+    /// Adds it to the list of slots that have run, unless it is there.
     #[inline]
     pub(crate) fn note_run(&mut self, ran: &mut Vec<u32>) {
         if !self.has_run {
@@ -941,7 +957,7 @@ impl Slot {
         }
     }
 
-    /// Hands the lines that its versions logged to the control plane, as many as its owner may log.
+    /// Passes its versions' log lines to the control plane, as many as its owner may log.
     pub(crate) fn tell_logs(
         &mut self,
         now_ns: u64,

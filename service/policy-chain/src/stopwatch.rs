@@ -1,45 +1,47 @@
-//! How long a judgement has had the core: what it costs its account.
+//! CPU time of an evaluation: what it costs its account.
 //!
-//! Two clocks are there. The wall's takes some 30 ns to look at, and goes on while somebody else has the core. The thread's own says
-//! what it really had, and takes a system call of some 300 ns. So short judgements are taken by the wall's clock, and long ones by
-//! the thread's:
+//! Two clocks are available. Reading the wall clock takes about 30 ns, but it also runs while
+//! another thread has the core. The thread's CPU clock measures the thread's own time, but reading
+//! it is a system call of about 300 ns. So short evaluations are measured by the wall clock, and
+//! long ones by the thread's clock:
 //!
 //! ```text
-//!   expected    found     looked at before    after        cost
-//!   short       short     wall                wall         by the wall
-//!   long        any       wall, thread        + thread     by the thread, less what has been charged since the look before
-//!   short       long      wall                + thread     by the wall, but no more than its fuel stands for
+//!   expected    actual    read before         read after   cost
+//!   short       short     wall                wall         by the wall clock
+//!   long        any       wall, thread        + thread     by the thread's clock, minus what has been charged since the last reading
+//!   short       long      wall                + thread     by the wall clock, but at most the time that its fuel stands for
 //! ```
 //!
-//! Nobody is preempted for less than [`LONG_NS`] worth talking about, and what was long once is expected to be long for
-//! hundreds of times, so the last row is rare: a judgement's first time, and preemptions of short ones.
+//! A preemption shorter than [`LONG_NS`] doesn't matter. An evaluation that was long once is
+//! expected to be long for hundreds of times. So the last row is rare: an evaluation's first time,
+//! and preemptions of short ones.
 
 use rustix::time::{ClockId, clock_gettime};
 use tollgate_engine::chain::unexpected_cost_ns;
 use tollgate_shm_abi::wait::now_ns;
 
-/// From here on the thread's clock is worth its system call. 16 us.
+/// From this duration on, reading the thread's clock is worth its system call. 16 us.
 pub(crate) const LONG_NS: u64 = 16_000;
 
-/// What the thread's clock showed.
+/// A reading of the thread's clock.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     thread_ns: u64,
-    /// What has been charged since.
+    /// Charged since this reading, in ns.
     charged_ns: u64,
 }
 
-/// Measures one judgement after the other.
+/// Measures consecutive evaluations.
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
-    /// The wall's clock when the last one ended.
+    /// The wall clock at the end of the last evaluation.
     now_ns: u64,
     look: Option<Look>,
-    /// What they have cost together.
+    /// Total cost in ns.
     total_ns: u64,
 }
 
-/// What the calling thread has had of its core.
+/// CPU time of the calling thread, in ns.
 pub(crate) fn thread_ns() -> u64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -54,19 +56,19 @@ impl Stopwatch {
         }
     }
 
-    /// When the last judgement ended.
+    /// When the last evaluation ended.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// What all judgements since the start have cost.
+    /// Total cost of all evaluations since the start, in ns.
     #[inline]
     pub(crate) fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// The next judgement is expected to take so long.
+    /// Sets the expected duration of the next evaluation.
     #[inline]
     pub(crate) fn expect(&mut self, ns: u64) {
         if ns >= LONG_NS && self.look.is_none() {
@@ -85,7 +87,8 @@ impl Stopwatch {
         thread_ns
     }
 
-    /// A judgement is over whose fuel stands for `fuel_ns`. Returns what it costs.
+    /// Ends the measurement of an evaluation whose fuel stands for `fuel_ns`. Returns its cost in
+    /// ns.
     #[inline]
     pub(crate) fn stop(&mut self, fuel_ns: u64) -> u64 {
         let now = now_ns();

@@ -1,8 +1,9 @@
-//! One version of a policy in a runtime: its instance, and how it is asked about several calls at once.
+//! One version of a policy in a runtime: its instance, and how it evaluates several calls at once.
 //!
-//! Invariants: it gets the fields that its projector copies, the metadata keys that it is shown and nothing else (P4), of private bytes
-//! only (P2); an extent that it
-//! reads makes the message private first. A fault ends the instance, and nothing is run until a fresh one is put in place.
+//! Invariants: a version is shown the fields that its projector copies, the metadata keys that it
+//! is shown and nothing else (P4), and only from private bytes (P2); reading an extent makes the
+//! message private first. A fault ends the instance, and nothing runs until a fresh instance is put
+//! in place.
 
 use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
@@ -31,25 +32,25 @@ const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 pub(crate) struct Version {
     pub(crate) number: u32,
     pub(crate) serial: Serial,
-    /// In which era it gave its state to another one.
+    /// The policy epoch in which it handed its state over.
     pub(crate) gave_in: Option<u32>,
     body: Body,
     pub(crate) counts: Counts,
     pub(crate) tally: Tally,
-    /// Why it is down, or was.
+    /// Why it is or was down.
     pub(crate) last_fault: Option<String>,
     tick_due_ns: Option<u64>,
-    /// What a call costs.
+    /// Evaluation time per call.
     pace: Pace,
-    /// Calls in a batch, whatever they cost; 0: to be looked up.
+    /// Batch size limit regardless of evaluation time; 0: not computed yet.
     most: usize,
     log: Log,
-    /// What instances that are gone have counted, and whose names that has.
+    /// Metrics of past instances.
     metrics: Metrics,
     policy: Option<Policy>,
 }
 
-/// What was logged by instances that are gone by now.
+/// Log lines of past instances.
 #[derive(Default)]
 struct Log {
     lines: Vec<String>,
@@ -58,7 +59,7 @@ struct Log {
 
 impl Log {
     #[inline]
-    /// The count comes from a process, perhaps.
+    /// The count may come from a process, so it isn't trusted.
     fn take(&mut self, (lines, dropped): (Vec<LogLine>, u64)) {
         self.dropped = self.dropped.saturating_add(dropped);
         for line in lines {
@@ -112,7 +113,7 @@ impl Version {
         version
     }
 
-    /// Goes on with another instance of the same version.
+    /// Continues with another instance of the same version.
     pub(crate) fn run(&mut self, how: How) {
         self.bury();
         self.most = 0;
@@ -143,32 +144,32 @@ impl Version {
         }
     }
 
-    /// Whether there is something that it would hand over.
+    /// Whether it has state to hand over.
     pub(crate) fn has_state(&self) -> bool {
         let manifest = self.manifest();
         manifest.is_some_and(|manifest| manifest.state_version().is_some())
     }
 
-    /// Whether it has replies to judge when it is in no place any more.
+    /// Whether it may have replies to evaluate once it is retired.
     pub(crate) fn judges_replies(&self) -> bool {
         let manifest = self.manifest();
         manifest.is_some_and(|manifest| manifest.hooks().contains(&Hook::Reply))
     }
 
-    /// Whether the reply to a request that it judged in `era` is still its own to judge.
+    /// Whether it may still evaluate the reply to a request that it evaluated in `era`.
     pub(crate) fn may_judge_reply(&self, era: u32) -> bool {
         let keeps_state = self.gave_in.is_none_or(|gave| !is_before(era, gave));
         let is_stateless = |manifest: &Manifest| manifest.has_stateless_replies();
         self.is_alive() && (keeps_state || self.manifest().is_some_and(is_stateless))
     }
 
-    /// Changes what judging one call may use.
+    /// Changes the limits of the evaluation of one call.
     pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
         self.body.limit_cpu(limit);
         self.most = 0;
     }
 
-    /// It failed.
+    /// Marks it as failed.
     pub(crate) fn fail(&mut self, reason: &str) {
         self.bury();
         self.body = Body::Down;
@@ -176,7 +177,7 @@ impl Version {
         self.last_fault = Some(reason.to_owned());
     }
 
-    /// Keeps the last words of an instance that goes, and what it has counted.
+    /// Keeps the log lines and metrics of an instance that is about to end.
     fn bury(&mut self) {
         self.collect_log();
         if let Body::Kept(instance) = &self.body {
@@ -184,7 +185,7 @@ impl Version {
         }
     }
 
-    /// Bytes of its instance's linear memory.
+    /// Size of its instance's linear memory, in bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         match &self.body {
             Body::Kept(instance) => instance.memory_bytes() as u64,
@@ -193,7 +194,7 @@ impl Version {
         }
     }
 
-    /// What it has counted and measured.
+    /// Its own counters and measurements.
     pub(crate) fn metrics(&self) -> NamedMetrics {
         let Some(policy) = &self.policy else {
             return NamedMetrics::default();
@@ -209,12 +210,12 @@ impl Version {
         match &mut self.body {
             Body::Kept(instance) => self.log.take(instance.take_log()),
             Body::Foreign(instance) => self.log.take(instance.take_log()),
-            // What a process logs and counts comes with its answers.
+            // A process sends log lines and metrics with its answers.
             Body::Fresh(_) | Body::Isolated(_) | Body::Down => {}
         }
     }
 
-    /// Counts what came of asking it, and how often it failed meanwhile.
+    /// Counts outcomes of evaluations and the failures among them.
     pub(crate) fn count(&mut self, counts: &Counts, failures: u32) {
         let judged = (counts.allowed + counts.denied + counts.changed) as u32;
         self.counts.add(counts);
@@ -234,18 +235,18 @@ impl Version {
         !matches!(self.body, Body::Down)
     }
 
-    /// The lines it has logged, and how many more were dropped.
+    /// Its log lines, and how many more were dropped.
     pub(crate) fn take_log(&mut self) -> Option<(Vec<String>, u64)> {
         self.collect_log();
         let Log { lines, dropped } = std::mem::take(&mut self.log);
         (!lines.is_empty() || dropped > 0).then_some((lines, dropped))
     }
 
-    /// How many calls' bounds a batch may take.
+    /// Batch size limit such that the batch's time limit holds the time limits of its calls.
     #[cold]
     fn most_at_once(&self, time: FuelTime) -> usize {
         let Body::Kept(instance) = &self.body else {
-            // They are asked one by one.
+            // These evaluate calls one by one.
             return JUDGED_AT_ONCE;
         };
         let bound = match self.counts.faults {
@@ -256,7 +257,7 @@ impl Version {
         ((bound.as_nanos() as u64 / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
     }
 
-    /// Runs in this process.
+    /// Whether it runs in this process.
     pub(crate) fn is_in(&self, process: ProcessId) -> bool {
         self.process() == Some(process)
     }
@@ -273,12 +274,12 @@ impl Version {
         }
     }
 
-    /// Has this seat, and no later one.
+    /// Whether it has this instance, and no later one.
     pub(crate) fn sits_at(&self, place: SeatAt) -> bool {
         self.apart().is_some_and(|apart| apart.place() == place)
     }
 
-    /// A process has been at work for it.
+    /// Records what it reports after running in its process.
     pub(crate) fn note_answer(&mut self, said: Words) {
         self.counts.cpu_ns += said.cost_ns;
         self.log.take(said.log);
@@ -287,8 +288,8 @@ impl Version {
         }
     }
 
-    /// Asks about all questions that are wanted, in batches whose views fit one view's limit together. Afterwards none is wanted
-    /// any more; those that a process is asked about have stopped. Returns how it failed.
+    /// Evaluates all wanted calls, in batches whose views together fit one view's limit. Afterwards
+    /// none is wanted; calls sent to a process have stopped. Returns how the version failed.
     pub(crate) fn ask_all(
         &mut self,
         (ask, asker): (&PolicyInput, Asker<'_>),
@@ -349,7 +350,7 @@ impl Version {
 }
 
 impl Version {
-    /// One batch. A question whose view can't be written is left unshown.
+    /// Evaluates one batch. An evaluation whose view can't be written gets [`Decision::Unshown`].
     fn ask_batch(
         &mut self,
         ask: &PolicyInput,
@@ -389,7 +390,7 @@ impl Version {
         judged
     }
 
-    /// Runs what the policy does from time to time, if it is time and its account can pay. Returns how it failed.
+    /// Runs the policy's tick if it is due and its account can pay. Returns how it failed.
     pub(crate) fn tick_if_due(
         &mut self,
         slot: u32,
@@ -440,8 +441,8 @@ impl Version {
         self.tick_due_ns
     }
 
-    /// Gives `successor` the state that this version would go on with. The error ends the heir; a fault of this version's own is a fault
-    /// as any other, and told besides.
+    /// Hands this version's state over to `successor`. An error ends the successor. A fault of this
+    /// version while saving counts as any other fault, and is also returned.
     pub(crate) fn hand_over(
         &mut self,
         successor: &mut Instance,
@@ -461,7 +462,8 @@ impl Version {
         restored.map_err(|fault| HandOver::Restore(fault.to_string()))
     }
 
-    /// Its state, and the format that it has; none if nothing is kept here, or nothing is left. The error is a fault as any other.
+    /// Saves its state, with its format number; `None` if there is no state here. An error is a
+    /// fault as any other.
     pub(crate) fn save(
         &mut self,
         account: Option<AccountId>,
@@ -483,7 +485,7 @@ impl Version {
         }
     }
 
-    /// Goes on from a state that another process has saved.
+    /// Continues from a state that another process has saved.
     pub(crate) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
         match &mut self.body {
             Body::Kept(instance) => instance
@@ -494,7 +496,8 @@ impl Version {
     }
 }
 
-/// Between the daemon and a process no state is handed over: fine, if there is none.
+/// State can't be handed over between the daemon and a process; an error if both versions have
+/// state.
 fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
     let both = [from, to].map(|policy| policy.manifest().state_version().is_some());
     match both {
@@ -507,7 +510,8 @@ fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
 }
 
 impl Version {
-    /// Orders that `successor` goes on from the state of this version. Whether that worked is known later: then the heir fails.
+    /// Orders that `successor` continues from this version's state. The result is known later: if
+    /// it fails, the successor fails.
     pub(crate) fn hand_over_apart(
         &self,
         successor: (&Isolated, u32),
@@ -523,7 +527,7 @@ impl Version {
                     .hand_over((apart, self.number), successor, slot, at)
                     .map_err(HandOver::Restore)
             }
-            // The process of this one is gone, and what it held with it.
+            // This version's process has ended, and its state with it.
             Body::Isolated(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
         }
     }
@@ -533,7 +537,7 @@ impl Version {
 pub(crate) enum HandOver {
     /// The version in force failed.
     Save(String),
-    /// The new one did, or refused.
+    /// The new version failed, or rejected the state.
     Restore(String),
 }
 
@@ -544,16 +548,16 @@ fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Decision) -> Re
     Ok(())
 }
 
-/// One batch of questions for one version.
+/// Evaluation of one batch by one version.
 struct Judging<'a> {
     version: u32,
     ask: &'a PolicyInput,
     hook: Hook,
     time_ms: u64,
     recorder: Option<&'a mut Recorder>,
-    /// Calls that it was asked about.
+    /// Number of calls evaluated.
     asked: u64,
-    /// What was used up.
+    /// Fuel used.
     fuel: u64,
 }
 
@@ -606,7 +610,7 @@ impl Judging<'_> {
         Ok(())
     }
 
-    /// Has a foreign module judge what is wanted, one by one.
+    /// Lets a compat module evaluate the wanted calls one by one.
     fn judge_foreign(
         &mut self,
         instance: &mut ForeignInstance,
@@ -664,7 +668,8 @@ impl Judging<'_> {
         })
     }
 
-    /// Has one instance judge what is wanted. A question whose view can't be written is left unshown.
+    /// Lets one instance evaluate the wanted calls. An evaluation whose view can't be written gets
+    /// [`Decision::Unshown`].
     fn judge(
         &mut self,
         instance: &mut Instance,
@@ -712,7 +717,7 @@ impl Judging<'_> {
             evaluations[asked[at]].say(Decision::of(verdict));
         });
         if judged.is_err() {
-            // Even what it said before it failed.
+            // The fault also invalidates decisions made before it.
             for &k in &asked[..count] {
                 evaluations[k].said = Decision::Failed;
             }

@@ -41,8 +41,8 @@ pub const BYTES: &str = "tollgate.bytes";
 /// The attribute of an event that says what a call waits for.
 pub const QUEUE: &str = "tollgate.queue";
 
-/// The attribute of a verdict: `allowed`, `changed`, `denied`, `refused` (it couldn't judge, and the call ended for it) or `unjudged` (it couldn't, and
-/// the call went on), as policies are counted.
+/// The attribute of a verdict: `allowed`, `changed`, `denied`, `refused` (no verdict, and the call
+/// was rejected) or `unjudged` (no verdict, and the call continued), as policies are counted.
 pub const DECISION: &str = "tollgate.policy.decision";
 
 /// The attribute of a verdict: which side's chain it belongs to, and about what.

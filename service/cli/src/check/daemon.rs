@@ -133,7 +133,7 @@ pub(super) fn rdma(status: &Value) -> Vec<Finding> {
     }
     let devices = its["devices"].as_array().map_or(&[][..], Vec::as_slice);
     if devices.is_empty() {
-        // A daemon of before links could.
+        // A daemon that predates links over RDMA may report neither.
         return Vec::new();
     }
     let mut findings = Vec::new();

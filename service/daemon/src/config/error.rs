@@ -1,11 +1,11 @@
-//! Why a configuration is refused.
+//! Why a configuration is rejected.
 
 use std::path::PathBuf;
 
 use tollgate_telemetry::export::EndpointError;
 use tollgate_telemetry::headers::HeadersError;
 
-/// Why a configuration is refused: names the setting and its value.
+/// Why a configuration is rejected: names the setting and its value.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file can't be read.
@@ -16,45 +16,45 @@ pub enum ConfigError {
         /// The system's reason.
         error: std::io::Error,
     },
-    /// The file isn't a configuration.
+    /// The file isn't a valid configuration.
     #[error("{path}, line {line}, column {column}: {message}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// The line number.
         line: usize,
-        /// Where in that line.
+        /// The column number.
         column: usize,
-        /// The parser's sentence.
+        /// The parser's message.
         message: String,
         /// The line, with a caret below.
         shown: String,
     },
-    /// A collector's endpoint is none.
+    /// A collector's endpoint is invalid.
     #[error("telemetry: {0}")]
     Endpoint(#[from] EndpointError),
-    /// A file is longer than what it should have.
+    /// A file exceeds its size limit.
     #[error("{path}: more than {most} bytes")]
     TooLong {
         /// The file.
         path: PathBuf,
-        /// What it may have.
+        /// The limit in bytes.
         most: usize,
     },
-    /// A collector's headers are none. Says nothing of what they are.
+    /// A collector's headers are invalid. The message doesn't contain the headers.
     #[error("{path}: {error}")]
     Headers {
-        /// Their file.
+        /// The file with the headers.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         error: HeadersError,
     },
-    /// Who may have signed a collector's certificate can't be told.
+    /// A collector's certificate authorities can't be read.
     #[error("{path}: {error}")]
     Authorities {
-        /// Their file.
+        /// The file with the certificates.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault in it.
         error: EndpointError,
     },
     /// A value is out of its range.
@@ -64,13 +64,13 @@ pub enum ConfigError {
         setting: &'static str,
         /// Its value.
         value: String,
-        /// What would do.
+        /// The accepted values.
         expected: &'static str,
     },
 }
 
 impl ConfigError {
-    /// The lines of the file that show what is wrong.
+    /// The lines of the file that contain the fault.
     pub fn shown(&self) -> Option<&str> {
         match self {
             ConfigError::Malformed { shown, .. } => Some(shown),

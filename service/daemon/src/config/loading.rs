@@ -1,4 +1,4 @@
-//! How a configuration is read from its file and checked.
+//! Reads a configuration from its file and checks it.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What policies may use, and what compiling them may take.
+//! Limits of policies and of their compilation.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,41 +10,51 @@ use tollgate_policy_host::CompilerConfig;
 use super::error::ConfigError;
 use crate::limits::{COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS};
 
-/// What policies may use: the section `[policies]`. An attachment can change the first one for itself.
+/// Limits of policies: the section `[policies]`. An attachment can override `cpu_us` for itself.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policies {
-    /// CPU time of one judgement in microseconds, 5 to 10,000. Default 100.
+    /// CPU time of one evaluation in microseconds, 5 to 10,000. Default 100.
     ///
-    /// Lower protects the other tenants' latency, higher allows more thinking.
+    /// A lower limit protects the other tenants' latency, a higher limit allows more complex
+    /// policies.
     pub cpu_us: u32,
-    /// What the policies of one tenant may use together, in percent of one core, 1 to 100. Default 25.
+    /// CPU share of the policies of one tenant together, in percent of one core, 1 to 100. Default
+    /// 25.
     pub cpu_share_percent: u8,
-    /// Linear memory of an instance in KiB, 64 to 16,384. Default 4,096. A policy in Rust needs 1,200.
+    /// Linear memory of an instance in KiB, 64 to 16,384. Default 4,096. A policy in Rust needs
+    /// 1,200 KiB.
     pub memory_kib: u32,
-    /// Instances alive at once, over all tenants, 1 to 20,000. Default 1,000.
+    /// Instances that exist at the same time, over all tenants, 1 to 20,000. Default 1,000.
     ///
-    /// Each reserves 4 GiB of address space and up to 4 memory mappings (`vm.max_map_count` bounds them, 65,530 by default).
+    /// Each instance reserves 4 GiB of address space and up to 4 memory mappings
+    /// (`vm.max_map_count` limits them, 65,530 by default).
     pub instances: u32,
-    /// Faults within `quarantine_window_s` after which a policy gets no fresh instance until an operator acts, 1 to 1,000.
-    /// Default 5.
+    /// Number of faults within `quarantine_window_s` after which a policy gets no fresh instance
+    /// until an operator acts, 1 to 1,000. Default 5.
     pub quarantine_faults: u32,
-    /// See `quarantine_faults`. In seconds, 1 to 3,600. Default 60.
+    /// The time window of `quarantine_faults`, in seconds, 1 to 3,600. Default 60.
     pub quarantine_window_s: u32,
-    /// Where tenants' policies run whose attachments don't say: `none` (default): in the daemon, in sandboxes; `process`: in a process
-    /// per tenant, so that the compiler of the sandboxes needn't be trusted.
+    /// Where policies of tenants run by default; an attachment can override it. `none` (default):
+    /// in the daemon, in sandboxes. `process`: in a process per tenant, so that the compiler of the
+    /// sandboxes needn't be trusted.
     ///
-    /// A process costs each judgement up to two wake-ups, memory per tenant, and its own look for work (`spin_us`).
+    /// A process costs up to two wake-ups per evaluation, memory per tenant, and its own time spent
+    /// spinning (`spin_us`).
     pub isolation: Isolation,
-    /// Memory that the policies of one tenant may write in its process, in MiB, 16 to 4,096. Default 256.
+    /// Memory that the policies of one tenant may write in its process, in MiB, 16 to 4,096.
+    /// Default 256.
     pub process_memory_mib: u32,
-    /// Files with public keys: PEM (Ed25519, or ECDSA P-256 as cosign writes it), or in wasmsign2's format. With any, only modules
-    /// that one of them has signed are accepted. Default: none.
+    /// Files with public keys: PEM (Ed25519, or ECDSA P-256 as cosign writes it), or wasmsign2's
+    /// format. If there are any, the daemon accepts only modules signed with one of these keys.
+    /// Default: none.
     pub trusted_keys: Vec<PathBuf>,
-    /// User that policy processes and compile workers of a root daemon become: a name of `/etc/passwd`, or a number, which is its group's, too.
-    /// Default: 2,147,000,000, which no system allots.
+    /// User of the policy processes and compile workers of a daemon that runs as root: a name from
+    /// `/etc/passwd`, or a number, which is also used as the group. Default: 2,147,000,000, which
+    /// no system assigns.
     ///
-    /// No other process may have it: processes of one user may stop and kill each other. Daemons of another user don't use it.
+    /// No other process may have this user, because processes of one user may stop and kill each
+    /// other. Daemons that don't run as root ignore it.
     pub user: Option<String>,
 }
 
@@ -65,19 +75,22 @@ impl Default for Policies {
     }
 }
 
-/// What compiling tenants' policies may take. Each module is compiled by a process of its own, which is killed at these limits.
+/// Limits of compiling tenants' policies. Each module is compiled by a process of its own, which is
+/// killed at these limits.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct CompileConfig {
-    /// Milliseconds of CPU for one module, 100 to 600,000. Default 10,000.
+    /// CPU time for one module in milliseconds, 100 to 600,000. Default 10,000.
     ///
-    /// The largest modules that are accepted at all take about 2 s. By the clock a worker may take six times as long.
+    /// The largest accepted modules take about 2 s. A worker's wall-clock limit is six times this
+    /// value.
     pub timeout_ms: u64,
-    /// Bytes of memory for one module, 64 MiB to 8 GiB. Default 512 MiB.
+    /// Memory for one module in bytes, 64 MiB to 8 GiB. Default 512 MiB.
     pub memory_bytes: u64,
-    /// Modules compiled at once, over all tenants, 1 to 16. Default 2.
+    /// Modules compiled at the same time, over all tenants, 1 to 16. Default 2.
     ///
-    /// A tenant has one at a time. More make pushes of many tenants faster and take CPU from their calls, at low priority.
+    /// Each tenant has at most one. More workers speed up pushes of many tenants, and take CPU from
+    /// their calls, at low priority.
     pub workers: usize,
 }
 
@@ -152,7 +165,7 @@ impl CompileConfig {
         within("compile.workers", self.workers as u64, workers, "1 to 16")
     }
 
-    /// As the compiler wants it; code is kept in `state`, if there is one.
+    /// The settings in the compiler's form. Compiled code is kept in `state`, if there is one.
     pub(crate) fn compiler(&self, state: Option<&Path>) -> CompilerConfig {
         CompilerConfig {
             timeout: Duration::from_millis(self.timeout_ms),

@@ -1,4 +1,4 @@
-//! What is known of calls, and who is told.
+//! Telemetry of calls, and its receivers.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,39 +16,46 @@ use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 use super::error::ConfigError;
 use crate::limits::{MAX_KEPT_SPANS, MAX_TENANT_ENDPOINTS};
 
-/// What is known of calls, and who is told: the section `[telemetry]`. OPERATIONS.md says what each signal means.
+/// Telemetry of calls, and its receivers: the section `[telemetry]`. OPERATIONS.md describes each
+/// signal.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {
-    /// Whether calls' durations are counted, per tenant, method, side and status. Default true.
+    /// Whether to count calls' durations, per tenant, method, side and status. Default true.
     pub durations: bool,
-    /// Where Prometheus scrapes `/metrics`, over HTTP. Default: nowhere. All tenants' numbers are there, for whoever can connect: keep it on
-    /// loopback, or behind a firewall.
+    /// Address at which Prometheus scrapes `/metrics` over HTTP. Default: none. It shows all
+    /// tenants' numbers to every client that can connect: keep it on loopback, or behind a
+    /// firewall.
     pub prometheus: Option<SocketAddr>,
-    /// The OpenTelemetry collector that gets everything, such as `http://127.0.0.1:4317`, or `https://` with TLS. Default: none.
+    /// The OpenTelemetry collector for all signals, such as `http://127.0.0.1:4317`, or `https://`
+    /// with TLS. Default: none.
     pub endpoint: Option<String>,
-    /// How it is spoken to: `grpc` (default) or `http`.
+    /// The collector's protocol: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
-    /// File with headers that each request to it carries, one `name: value` per line, as of an API key. Read at the start. Default: none.
+    /// File with headers that each request to it carries, one `name: value` per line, for example
+    /// an API key. Read at the start. Default: none.
     pub headers_file: Option<PathBuf>,
-    /// File with the certificates, in PEM, of who may have signed its own, for https. Read at the start. Default: whom the system trusts.
+    /// File with the certificates, in PEM, of the authorities that may have signed the collector's
+    /// certificate, for https. Read at the start. Default: the authorities that the system trusts.
     pub ca: Option<PathBuf>,
-    /// How requests to it are compressed: `none` (default) or `gzip`.
+    /// Compression of requests to it: `none` (default) or `gzip`.
     pub compression: Compression,
-    /// Of a million calls whose application has no span of its own for them, how many begin a trace, 0 to 1,000,000. Default 10,000: one in a
-    /// hundred. Those that have one are traced if that is. Only if there is an endpoint.
+    /// Sampling rate of calls whose application has no span of its own for them: how many in a
+    /// million begin a trace, 0 to 1,000,000. Default 10,000: one in a hundred. Calls with an
+    /// application's span are traced if that span is sampled. Applies only if there is an endpoint.
     pub sample_per_million: u32,
-    /// Whether calls that fail have spans in any case. Default true. Only if there is an endpoint.
+    /// Whether every failed call gets spans. Default true. Applies only if there is an endpoint.
     pub sample_errors: bool,
-    /// Whether calls that fail have a line in the daemon's own log, too, ten a second per tenant at most. Default false; an endpoint gets them in
-    /// any case.
+    /// Whether failed calls are also logged in the daemon's own log, at most ten lines per second
+    /// and tenant. Default false. An endpoint receives them in any case.
     pub log_failures: bool,
-    /// How many of the newest spans each runtime keeps for `tollgate trace` and `tollgate explain`, 0 to 100,000, each about 1 KB; with no endpoint,
-    /// they are of calls that fail and of calls whose application has a span of its own. Default 1,000.
+    /// Number of the newest spans that each runtime keeps for `tollgate trace` and `tollgate
+    /// explain`, 0 to 100,000, each about 1 KB. Without an endpoint, these are the spans of failed
+    /// calls and of calls whose application has a span of its own. Default 1,000.
     pub kept_spans: u32,
-    /// How often metrics are sent, in seconds, 1 to 3,600. Default 10.
+    /// Interval at which metrics are sent, in seconds, 1 to 3,600. Default 10.
     pub interval_s: u32,
-    /// What tenants have of their own, by their names.
+    /// Tenants' own telemetry, by tenant name.
     pub tenants: BTreeMap<String, TenantTelemetry>,
 }
 
@@ -56,23 +63,25 @@ pub struct TelemetryConfig {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct TenantTelemetry {
-    /// A collector that gets what is this tenant's, and nothing else. Default: none.
+    /// A collector that receives this tenant's signals only. Default: none.
     pub endpoint: Option<String>,
-    /// How it is spoken to: `grpc` (default) or `http`.
+    /// The collector's protocol: `grpc` (default) or `http`.
     pub protocol: OtlpProtocol,
-    /// As for everybody, of this collector. Default: none; everybody's aren't sent to it.
+    /// Like `telemetry.headers_file`, for this collector. Default: none; `telemetry.headers_file`
+    /// isn't used for it.
     pub headers_file: Option<PathBuf>,
-    /// As for everybody, of this collector. Default: whom the system trusts.
+    /// Like `telemetry.ca`, for this collector. Default: the authorities that the system trusts.
     pub ca: Option<PathBuf>,
-    /// As for everybody, of this collector. Default: `none`.
+    /// Like `telemetry.compression`, for this collector. Default: `none`.
     pub compression: Compression,
-    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    /// Like `telemetry.sample_per_million`, for this tenant's calls. Default: the value of that
+    /// setting.
     pub sample_per_million: Option<u32>,
-    /// As for everybody, of this tenant's calls. Default: what holds for everybody.
+    /// Like `telemetry.sample_errors`, for this tenant's calls. Default: the value of that setting.
     pub sample_errors: Option<bool>,
 }
 
-/// How a collector is spoken to.
+/// The protocol of a collector.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum OtlpProtocol {
@@ -83,20 +92,20 @@ pub enum OtlpProtocol {
     Http,
 }
 
-/// How requests to a collector are compressed.
+/// Compression of requests to a collector.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Compression {
-    /// They aren't
+    /// No compression
     #[default]
     None,
-    /// A tenth of the bytes or so, for some CPU; the collector has to take it
+    /// About a tenth of the bytes, for some CPU; the collector must support it
     Gzip,
 }
 
-/// What is configured of one endpoint.
+/// The configuration of one endpoint.
 struct Told<'c> {
-    /// Whose it is; nobody's: everything's.
+    /// The tenant that it belongs to; `None`: it receives everything.
     tenant: Option<&'c str>,
     url: &'c Option<String>,
     protocol: OtlpProtocol,
@@ -106,7 +115,7 @@ struct Told<'c> {
 }
 
 impl<'c> Told<'c> {
-    /// What can be known of it without its files; `None` if there is none.
+    /// The endpoint, checked without reading its files; `None` if there is none.
     fn checked(&self) -> Result<Option<Endpoint>, ConfigError> {
         let of = self.tenant.unwrap_or("the daemon");
         let Some(url) = self.url else {
@@ -133,7 +142,7 @@ impl<'c> Told<'c> {
         }))
     }
 
-    /// It, with what is in its files.
+    /// The endpoint with the contents of its files.
     fn endpoint(&self) -> Result<Option<(Option<&'c str>, Endpoint)>, ConfigError> {
         let Some(mut endpoint) = self.checked()? else {
             return Ok(None);
@@ -157,7 +166,8 @@ impl<'c> Told<'c> {
     }
 }
 
-/// A small file; of a larger one, or of one that has no end, a byte more than it may have.
+/// Reads a small file; fails if it has more than `most` bytes. Reads at most one byte beyond the
+/// limit, so a file without an end can't block it.
 fn read(path: &Path, most: usize) -> Result<Vec<u8>, ConfigError> {
     let mut content = Vec::new();
     let file = File::open(path);
@@ -239,12 +249,12 @@ impl TelemetryConfig {
         self.told().try_for_each(|told| told.checked().map(|_| ()))
     }
 
-    /// Whether anybody gets spans and lines.
+    /// Whether any collector receives spans and log lines.
     pub(crate) fn is_told(&self) -> bool {
         self.endpoint.is_some() || self.tenants.values().any(|its| its.endpoint.is_some())
     }
 
-    /// Which calls are traced: by chance only if somebody gets them.
+    /// Selects the calls to trace: random sampling only if a collector receives the spans.
     pub(crate) fn sampler(&self) -> Sampler {
         let by_chance = |per_million| match self.is_told() {
             true => per_million,
@@ -268,7 +278,7 @@ impl TelemetryConfig {
         }
     }
 
-    /// Who is told: `None` is everything's, the others are tenants'. Reads their files.
+    /// All collectors: `None` receives everything, the others belong to tenants. Reads their files.
     pub(crate) fn endpoints(&self) -> Result<Vec<(Option<&str>, Endpoint)>, ConfigError> {
         let endpoints = self.told().map(|told| told.endpoint());
         endpoints.filter_map(Result::transpose).collect()

@@ -1,4 +1,4 @@
-//! What files say, and how they are refused.
+//! Parsing of configuration files, and errors about them.
 #![allow(clippy::unwrap_used)]
 
 use tollgate_telemetry::limits::{MAX_CA_BYTES, MAX_HEADERS_BYTES};
@@ -83,7 +83,8 @@ fn a_section_is_about_policies() {
     );
 }
 
-/// What is read at the start only: a configuration can be checked by who can't read the secrets.
+/// The files are read only at the start, so a user who can't read the secrets can check a
+/// configuration.
 #[test]
 fn files_of_an_endpoint_are_small_and_what_is_wrong_with_one_is_said_without_its_secrets() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Invariants: a session never outlives the token that it was opened with. Calls end before the
-//! policies that judge them, so no call passes unjudged. The store's changes are never undone: a
-//! daemon that is killed halfway starts without the tenant and its policies.
+//! policies that evaluate them, so no call passes without evaluation. The store's changes are never
+//! undone: a daemon that is killed halfway starts without the tenant and its policies.
 
 use std::rc::Rc;
 use std::time::Duration;

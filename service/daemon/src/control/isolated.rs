@@ -49,9 +49,9 @@ impl Control {
         }
     }
 
-    /// Checks that the version in force can hand its state over to the heir if both run in the same
-    /// process. A temporary instance is asked: the process answers only after the upgrade is in
-    /// force.
+    /// Checks that the version in force can hand its state over to the successor if both run in the
+    /// same process. A temporary instance is asked: the process answers only after the upgrade is
+    /// in force.
     pub(super) async fn rehearse(
         &self,
         attachment: &Attachment,

@@ -2,8 +2,8 @@
 //! error; `status` tells the operator.
 //!
 //! If an attachment doesn't fit the schema of a new application, the attachment stays, and the
-//! application's binding is refused: a call that can't be judged must not pass. This table records
-//! the refused bindings; whether a policy still doesn't fit is checked on request.
+//! application's binding is refused: a call that can't be evaluated must not pass. This table
+//! records the refused bindings; whether a policy still doesn't fit is checked on request.
 //!
 //! A tenant has [`MISFITS_PER_TENANT`] places; further ones evict the tenant's own.
 

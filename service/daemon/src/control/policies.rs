@@ -1,5 +1,5 @@
-//! Attachments in force: the versions that judge each method of each application, and their changes
-//! while calls flow.
+//! Attachments in force: the versions that evaluate each method of each application, and their
+//! changes while calls flow.
 //!
 //! ```text
 //!   stored attachment ──▶ one Live per runtime of its calls (a tenant's: one; for all tenants: all)
@@ -148,7 +148,7 @@ impl Attachments {
         lives
     }
 
-    /// The schemas that running applications have bound where a target judges, each once, with a
+    /// The schemas that running applications have bound where a target applies, each once, with a
     /// tenant that bound it. Other tenants' schemas, and those of ended applications, must not
     /// affect the check of a policy.
     pub(crate) fn bound_at(&self, target: &Target) -> Vec<(&str, Arc<BoundSchema>)> {
@@ -238,8 +238,8 @@ impl Attachments {
             .collect())
     }
 
-    /// The attachments that judge one method's calls of a tenant on one side, in the chain's order,
-    /// each with its steps.
+    /// The attachments that evaluate one method's calls of a tenant on one side, in the chain's
+    /// order, each with its steps.
     pub(crate) fn judges(
         &self,
         runtime: usize,

@@ -75,7 +75,7 @@ fn of_rdma(control: &Control) -> Value {
     })
 }
 
-/// A version's role in a slot; `None`: it doesn't judge.
+/// A version's role in a slot; `None`: it evaluates no calls.
 fn role(slot: &Slot, version: u32) -> Option<String> {
     let candidate = slot
         .candidate

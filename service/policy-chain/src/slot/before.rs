@@ -1,5 +1,5 @@
-//! Replies whose requests were judged before the attachment's versions changed: by the versions that judged those, as
-//! [`past`](crate::history) knows them.
+//! Replies whose requests were evaluated before the attachment's versions changed: the versions
+//! that evaluated the requests, known from [`crate::history`], evaluate them.
 
 use tollgate_engine::chain::Which;
 
@@ -12,7 +12,7 @@ use crate::plan::{How, Installed, Place, Step};
 use crate::version::Version;
 
 impl Slot {
-    /// Notes whether the stable has given its state away, or has all of its own again.
+    /// Notes whether the stable version has handed its state over, or is its only owner again.
     pub(super) fn note_successors(&mut self, installed: &Installed, era: u32) {
         let is_heir = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
@@ -41,29 +41,30 @@ impl Slot {
         }
     }
 
-    /// Whether requests were judged here before its versions changed.
+    /// Whether requests were evaluated here before its versions changed.
     pub(crate) fn has_past(&self) -> bool {
         !self.past.is_empty()
     }
 
-    /// Whether more is known of that than shall be.
+    /// Whether the history exceeds its limit.
     pub(crate) fn has_long_past(&self) -> bool {
         self.past.is_long()
     }
 
-    /// Forgets what no call is left of, if the oldest is of this era.
+    /// Forgets assignments that no call needs, given the oldest epoch of all calls.
     pub(crate) fn forget_past(&mut self, oldest: Option<u32>) {
         self.past.forget(oldest);
     }
 
-    /// Whether a version that is in no place any more has replies to judge.
+    /// Whether a retired version may have replies to evaluate.
     pub(crate) fn keeps(&self, version: u32) -> bool {
         let mut kept = self.past.kept();
         kept.any(|kept| kept.number == version)
     }
 
-    /// Asks those about replies whose requests they have judged, who wouldn't be asked today. What one of them can't judge any more
-    /// is for those in force.
+    /// Lets former deciders evaluate the replies to their requests if today's assignment has
+    /// another decider. Replies that a former decider can't evaluate any more are left to the
+    /// versions in force.
     #[cold]
     pub(super) fn judge_as_before(
         &mut self,
@@ -105,7 +106,8 @@ impl Slot {
                 (None, Some(which)) => self.decide(which, step, asking, evaluations),
                 (None, None) => {}
             }
-            // It failed, and they are wanted still: of those in force.
+            // The former decider failed; the versions in force evaluate the calls that are still
+            // wanted.
             for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
                 evaluation.is_settled = false;
                 evaluation.unasked();
@@ -113,7 +115,7 @@ impl Slot {
         }
     }
 
-    /// Has a version decide that is in no place any more. If it fails it is gone.
+    /// Lets a retired version decide. It is dropped if it fails.
     fn decide_kept(
         &mut self,
         mut version: Version,
@@ -123,7 +125,7 @@ impl Slot {
     ) {
         let number = version.number;
         let Some(ask) = step.input_of(number) else {
-            // It has nothing to say about this method.
+            // It doesn't cover this method.
             self.pass(evaluations);
             return self.past.keep(version.serial, version);
         };

@@ -1,8 +1,8 @@
-//! All chains of up to four policies, real modules against a plain restatement of the rules.
+//! All chains of up to four policies: real modules against a model of the rules.
 //!
-//! The oracle takes one call after the other where the runtime takes batches, and keeps per policy what may be observed: who
-//! saw what, who is out of order, what was counted. Nothing of `slot.rs` or of the engine's decisions is used, but for which
-//! calls a canary picks.
+//! The model evaluates one call after the other where the runtime evaluates batches. It records per
+//! policy what can be observed: the calls it saw, its faults, its counts. It uses nothing of
+//! `slot.rs` and none of the engine's decisions, except which calls a canary picks.
 
 use tollgate_engine::CallKey;
 use tollgate_engine::chain::{OnFault, Party, Trial, in_canary};
@@ -13,7 +13,7 @@ use crate::counts::ReportedPlace;
 use crate::events::PolicyEvent;
 use crate::plan::Installed;
 
-/// What stands at one step.
+/// The kind of policy at one step.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     stable: Option<Act>,
@@ -58,17 +58,17 @@ const KINDS: [Kind; 14] = [
 
 const PARTIES: [Party; 3] = [Party::ProviderPre, Party::Tenant, Party::ProviderPost];
 
-/// The calls of a run, judged together: keys, and what `n` is.
+/// The calls of a run, evaluated together: each call's key, and its value of `n`.
 const CALLS: [(u64, u64); 4] = [(0, 1), (1, 2), (2, 3), (3, 5)];
 
-/// What the oracle knows of one step.
+/// The model's state for one step.
 struct Expected {
     kind: Kind,
     party: Party,
     id: u32,
     stable_down: bool,
     trial: bool,
-    /// What the stable has been shown.
+    /// Values that the stable version has been shown.
     seen: Vec<u64>,
     judged: u64,
     refused: u64,
@@ -98,7 +98,7 @@ impl Expected {
                 _ => left.push(at),
             }
         }
-        // A candidate that fails is found out by the first call that it is asked about.
+        // The first call that a failing candidate evaluates reveals the failure.
         if let Some((act, trial)) = candidate
             && is_fault(act)
         {
@@ -163,7 +163,7 @@ impl Expected {
         let mut place = Installed {
             party: self.party,
             label: format!("p{} of somebody", self.id),
-            // Nobody is throttled here: a trap costs all the fuel that it was given.
+            // No tenant is throttled here: a trap costs all the fuel of its call.
             account: "".into(),
             on_fault: self.kind.on_fault,
             trial: self.kind.candidate.map(|(_, trial)| trial),
@@ -206,7 +206,7 @@ impl Expected {
     }
 }
 
-/// Runs one chain twice over requests and once over replies, and the oracle beside it.
+/// Runs one chain twice over requests and once over replies, and compares it with the model.
 fn run(rig: &mut Rig, steps: &[(usize, Party)]) {
     let mut expected: Vec<Expected> = Vec::new();
     for (&(kind, party), id) in steps.iter().zip(0..) {
@@ -268,7 +268,7 @@ fn run(rig: &mut Rig, steps: &[(usize, Party)]) {
     rig.drop_chain(chain);
 }
 
-/// Every way to give `len` steps to the parties, in order.
+/// All assignments of parties to `len` steps, in order.
 fn parties(len: usize) -> Vec<Vec<Party>> {
     let mut all = vec![Vec::new()];
     for _ in 0..len {
@@ -284,7 +284,7 @@ fn parties(len: usize) -> Vec<Vec<Party>> {
     all
 }
 
-/// Every sequence of `len` out of the first `kinds` kinds.
+/// All sequences of `len` elements from the first `kinds` kinds.
 fn sequences(len: usize, kinds: usize) -> impl Iterator<Item = Vec<usize>> {
     (0..kinds.pow(len as u32)).map(move |mut code| {
         let digit = |_| {
@@ -320,7 +320,8 @@ fn every_chain_of_four() {
     let parties = parties(4);
     assert_eq!(parties.len(), 15);
     let mut chains = 0;
-    // The plain kinds with every assignment of parties, and all kinds with the assignments taking turns.
+    // The plain kinds with every assignment of parties; all kinds with one assignment each, taken
+    // in rotation.
     for kinds in sequences(4, 6) {
         for parties in &parties {
             let steps: Vec<_> = kinds.iter().copied().zip(parties.iter().copied()).collect();
@@ -337,8 +338,8 @@ fn every_chain_of_four() {
     assert_eq!(chains, 15 * 6usize.pow(4) + 14usize.pow(4));
 }
 
-/// The long form: all kinds with all assignments of parties, 576,240 chains. What CI leaves out of it are 14 of 15 assignments
-/// for those chains in which one of the eight later kinds stands.
+/// The long form: all kinds with all assignments of parties, 576,240 chains. For chains with one of
+/// the eight later kinds, CI omits 14 of 15 assignments.
 #[test]
 fn the_full_product_of_chains_of_four() {
     let (threads, every) = match std::env::var("TOLLGATE_CHAINS").as_deref() {
@@ -346,7 +347,7 @@ fn the_full_product_of_chains_of_four() {
             std::thread::available_parallelism().map_or(1, usize::from),
             1,
         ),
-        // In CI a sample, so that the long form itself stays alive.
+        // CI runs a sample, so that the long form keeps working.
         _ => (1, 997),
     };
     let parties = parties(4);

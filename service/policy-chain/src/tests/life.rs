@@ -1,4 +1,5 @@
-//! How versions come, are tried, fail, hand over and go; what they may spend, see and remember.
+//! Life cycle of versions: installation, trial, failure, handover and removal; their limits on CPU,
+//! views and memory.
 
 use std::time::Instant;
 
@@ -20,7 +21,7 @@ fn passed(n: u64) -> Fate {
     Fate::Passed(n, "as it was".to_owned())
 }
 
-/// An attachment of one version that is in force.
+/// An attachment with one version, which is in force.
 fn only(id: u32, how: How) -> Installed {
     Installed {
         stable: put(1, how),
@@ -137,7 +138,8 @@ fn a_hand_over_that_fails_changes_nothing() {
     let chain = rig.chain(&[0]);
     let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
     assert_eq!(next(&mut rig), 1);
-    // The other attachment of the same change isn't changed either, before or behind.
+    // The other attachment of the same change isn't changed either, whether it comes before or
+    // after.
     for at in [0, 1] {
         let mut change = vec![Installed {
             stable: put(9, kept(Act::Deny, 5)),
@@ -159,7 +161,8 @@ fn a_hand_over_that_fails_changes_nothing() {
     assert!(rig.events().is_empty());
 }
 
-/// In force and on trial, into the same attachment of another process, which calls it otherwise.
+/// Moves the states of both versions, in force and on trial, to the same attachment in another
+/// process, where it has another id.
 #[test]
 fn what_versions_would_go_on_with_goes_to_another_process() {
     let both = |id| Installed {
@@ -331,7 +334,8 @@ fn a_policy_that_fails_on_every_call_answers_every_call_and_harms_no_other() {
     }
 }
 
-/// What a policy that loops can burn before it is stopped, seen by how many calls fail with it.
+/// How much a looping policy can burn before it is stopped, measured by the number of calls that
+/// fail with it.
 #[test]
 fn a_batch_burns_32_calls_bounds_at_most_and_eight_of_who_has_failed_before() {
     let call = TenantLimits::default().fuel_per_call;
@@ -350,7 +354,8 @@ fn a_batch_burns_32_calls_bounds_at_most_and_eight_of_who_has_failed_before() {
             fates.iter().filter(failed).count()
         };
         assert_eq!(failed_with_it(0), first, "{fuel}");
-        // Fewer are asked together of a policy that took long, as any does whose thread has to wait for a core.
+        // A policy that took long gets smaller batches. This also affects a policy whose thread had
+        // to wait for a core.
         let later: Vec<usize> = (1..6).map(failed_with_it).collect();
         assert_eq!(later.iter().max(), Some(&again), "{fuel}: {later:?}");
     }
@@ -401,7 +406,7 @@ fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others
         );
         rig.post(idle, Hook::Request, &[(100_000 + key, 1)]);
         if !rig.fates.contains_key(&(100_000 + key)) {
-            // It was slow for once, and waits for its turn.
+            // It was slow once, so its call waits for its turn.
             rig.go_on(now_ns());
         }
         let fate = rig.fates.remove(&(100_000 + key));
@@ -426,7 +431,7 @@ fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others
     assert!(refused > 0);
     assert_eq!((accounts[0].throttled, accounts[0].waiting), (refused, 0));
     assert_eq!(accounts[1].throttled, 0);
-    // The last judgement may overdraw it, by at most a batch's bound taken as wall time.
+    // The last evaluation may overdraw the account, by at most a batch's time limit in wall time.
     let most = Account::BURST_NS as u64 + elapsed / 100 + 16 * 8 * 100_000;
     let spent = accounts[0].cpu_ns;
     assert!(spent <= most, "{spent} ns spent of {most}");
@@ -448,7 +453,8 @@ fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others
     assert!(rig.events().is_empty(), "only once");
 }
 
-/// What accounts were charged of what judging really had of its core, in percent, beside threads that want the core as well.
+/// The charged CPU time as a percentage of the evaluations' actual CPU time, while other threads
+/// compete for the core.
 fn percent_charged(how: &dyn Fn() -> How, reload: bool) -> u64 {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -487,7 +493,7 @@ fn accounts_are_charged_what_judging_really_had_of_the_core() {
     ];
     for (name, how, reload) in cases {
         let mut seen = Vec::new();
-        // Whoever else runs here can spoil a round or two.
+        // Other load on this machine can spoil a round or two.
         while !seen.iter().any(|percent| (95..=105).contains(percent)) {
             assert!(seen.len() < 5, "{name}: {seen:?} percent charged");
             seen.push(percent_charged(how, reload));
@@ -540,7 +546,7 @@ fn ticks_come_when_they_are_due_and_a_tick_that_fails_is_a_fault() {
     rig.apply(vec![only(0, ticking(0)), only(1, ticking(3))])
         .unwrap();
     let second = 1_000_000_000;
-    // The clock is the caller's.
+    // The caller sets the clock.
     let start = u64::MAX / 4;
     rig.tend(start);
     assert!(rig.events().is_empty());
@@ -571,7 +577,7 @@ fn ticks_come_when_they_are_due_and_a_tick_that_fails_is_a_fault() {
 
 #[test]
 fn what_isnt_granted_never_enters_the_sandbox() {
-    // Two runs that differ in one field only; the memory afterwards, all of it.
+    // Two runs that differ in one field only; the whole memory is compared afterwards.
     let memory = |granted: bool, secret: u64| {
         let mut rig = Rig::new();
         rig.apply(vec![only(0, kept(Act::Allow, SAVES_ALL))])
@@ -613,7 +619,7 @@ fn every_call_meets_exactly_one_version_however_often_it_is_swapped() {
         let calls: Vec<(u64, u64)> = (0..=swap % 8).map(|at| (swap * 8 + at, 1)).collect();
         let codes = rig.judge(chain, Hook::Request, &calls);
         for fate in &codes {
-            // The count goes on through every swap: none was lost, none came twice.
+            // The count continues through every swap: no call was lost or counted twice.
             assert_eq!(code(fate), Some(1 + asked % 16), "swap {swap}");
             asked += 1;
         }
@@ -633,7 +639,7 @@ fn without_room_for_its_chains_nothing_is_bound() {
         assert_eq!(status.code, Code::RESOURCE_EXHAUSTED);
         status.message
     };
-    // A tenant's own limit first, then that of all.
+    // The tenant's own limit comes first, then the limit of all tenants.
     let mut made = Vec::new();
     for tenant in ["a", "b", "c", "d"] {
         let chains = rig
@@ -651,7 +657,7 @@ fn without_room_for_its_chains_nothing_is_bound() {
     }
     let said = full(rig.policies.make_chains(&"e".into(), many(1)).unwrap_err());
     assert!(said.contains(&format!("limit of {MAX_CHAINS}")), "{said}");
-    // A change that needs one is refused as a whole.
+    // A change that needs a chain is rejected as a whole.
     let change = |id| PolicyChange {
         install: vec![only(id, kept(Act::Allow, 0))],
         chains: vec![(scope.clone(), steps.clone())],
@@ -666,7 +672,7 @@ fn without_room_for_its_chains_nothing_is_bound() {
         rig.policies.report().iter().all(|policy| policy.id == 0),
         "nothing of it was done"
     );
-    // What is dropped makes room.
+    // Dropped chains make room.
     rig.policies.drop_chains(made[0]);
     rig.change(change(1)).unwrap();
     let chain = rig.put_chain(&scope, steps);

@@ -1,4 +1,4 @@
-//! Policies without a runtime: real modules, real messages, every chain.
+//! Tests of policies without a runtime: real modules, real messages, all chains.
 
 #![allow(clippy::unwrap_used)]
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use tollgate_schema::{Layouts, MessageId, Schema};
 
-/// The layout of a message with these fields, as in a .proto file.
+/// The layout of a message with these fields, as declared in a .proto file.
 fn layout_of(fields: &str) -> (Arc<Layouts>, MessageId) {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("t.proto");

@@ -1,4 +1,5 @@
-//! Policies of a tenant that goes to another runtime: what they remember, spend and delay goes along.
+//! A tenant's policies that move to another runtime: their state, spending and delayed calls move
+//! along.
 
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ use super::puppet::{Act, Fate, Rig, installed, kept, put};
 use crate::counts::ReportedPlace;
 use crate::plan::Installed;
 
-/// An attachment of tenant `t`'s whose puppet does this.
+/// An attachment of tenant `t` with this puppet.
 fn own(id: u32, act: Act, k: u8) -> Installed {
     Installed {
         stable: put(1, kept(act, k)),
@@ -53,7 +54,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     assert_eq!(said(here.judge_one(names[&chains[0]], 3)), 3);
 }
 
-/// The provider's policy for all tenants is asked where the tenant is.
+/// A provider's policy for all tenants evaluates the tenant's calls on the tenant's runtime.
 #[test]
 fn what_each_runtime_has_of_its_own_stays() {
     let (mut here, mut there) = (Rig::new(), Rig::new());
@@ -78,7 +79,7 @@ fn what_each_runtime_has_of_its_own_stays() {
     assert_eq!(stays.counts.denied, 1);
 }
 
-/// Who has spent what it may has no more on another runtime.
+/// A tenant that has used up its budget has none on another runtime either.
 #[test]
 fn an_overdrawn_account_goes_along() {
     let (mut here, mut there) = (Rig::with_share(1), Rig::with_share(1));
@@ -95,7 +96,7 @@ fn an_overdrawn_account_goes_along() {
         .unwrap();
     let account = &there.policies.report_accounts()[0];
     assert_eq!((account.cpu_ns, account.waiting), (spent, 1));
-    // Those that come wait behind it, and are refused when it stays overdrawn.
+    // Later calls wait behind it, and are rejected when the account stays overdrawn.
     there.post(names[&chain], Hook::Request, &[(1_000, 1)]);
     assert_eq!(there.policies.parked(), 2);
     there.finish();

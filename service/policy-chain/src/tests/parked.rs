@@ -1,4 +1,5 @@
-//! Calls that stop on their way: who waits, who goes on first, where they go on after a change, and how many there can be.
+//! Calls that stop on their way: which calls wait, their order, where they continue after a change,
+//! and their limits.
 
 use tollgate_engine::chain::Party;
 use tollgate_engine::{CallKey, ChainId, Stage};
@@ -52,7 +53,7 @@ fn tenants_take_turns_and_what_was_begun_goes_on_first() {
     (10..12).for_each(|call| park(&mut parked, b, call));
     assert_eq!(turn(&mut parked, 2), [0, 1]);
     assert_eq!(turn(&mut parked, 1), [10], "the other tenant's turn");
-    // Two of the first tenant's come back from a later step.
+    // Two calls of the first tenant return from a later step.
     for call in [1, 0] {
         let back = parked.park(a, at(1, 3), Why::Turn, true, evaluation(call, 1), 2);
         assert!(back.is_ok());
@@ -212,7 +213,7 @@ fn calls_wait_for_their_account_and_not_for_ever() {
     assert_eq!(at(wait_ns + 2_000, &later), (vec![1, 2], vec![]));
     let filled = || Funds::At(wait_ns + 3_000);
     assert_eq!(at(wait_ns + 2_500, &filled), (vec![], vec![]));
-    // The time of the last look stands: the account is asked again only then.
+    // The time of the last check holds: the account is checked again only then.
     assert_eq!(at(2 * wait_ns, &|| Funds::There), (vec![], vec![3]));
     assert_eq!(parked.len(), 0);
 }
@@ -299,7 +300,7 @@ fn a_call_that_a_policy_delays_goes_on_with_the_next_one_when_it_is_time() {
     assert_eq!(asked(&rig), 1, "nobody else waits");
     rig.go_on(began_ns + 29_999_999);
     assert_eq!(rig.policies.parked(), 2, "not yet");
-    // One of them ends meanwhile: its message is given back, once.
+    // One of the calls ends meanwhile: its message is returned exactly once.
     let ended = CallKey::from_wire(2);
     assert!(rig.policies.recall(ended).is_some());
     assert!(rig.policies.recall(ended).is_none());
@@ -309,7 +310,8 @@ fn a_call_that_a_policy_delays_goes_on_with_the_next_one_when_it_is_time() {
     assert_eq!(asked(&rig), 2);
 }
 
-/// A call that waits before step 2 of a chain of tenant's policies 0 1 2 3, whose policies are then others.
+/// Policies that evaluate a call after a change of its chain: the call waits before step 2 of a
+/// chain of the tenant's policies 0 1 2 3, which is then replaced by `after`.
 fn goes_on_in(after: &[(u32, Party)]) -> Vec<u32> {
     let mut rig = Rig::new();
     let all = (0..8).map(|id| Installed {
@@ -351,13 +353,14 @@ fn a_parked_call_goes_on_behind_the_policies_that_have_judged_it() {
         (tenants(&[0, 1, 2, 3]), vec![2, 3]),
         (tenants(&[0, 1]), vec![]),
         (tenants(&[]), vec![]),
-        // Detached: the one before, the last that judged, one that would have.
+        // Detached: a policy before the last evaluator, the last evaluator, a policy still to come.
         (tenants(&[1, 2, 3]), vec![2, 3]),
         (tenants(&[0, 2, 3]), vec![2, 3]),
         (tenants(&[0, 1, 3]), vec![3]),
-        // Attached: before them it is too late.
+        // Attached: policies placed before the evaluators don't evaluate the call.
         (tenants(&[4, 0, 1, 5, 2, 3, 6]), vec![2, 3, 5, 6]),
-        // None is left of those that judged it: the new ones of its party and later are asked.
+        // None of the evaluators is left: the new policies of the same party and of later parties
+        // evaluate the call.
         (
             vec![(4, ProviderPre), (5, Tenant), (6, ProviderPost)],
             vec![5, 6],

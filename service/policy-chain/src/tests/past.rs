@@ -1,4 +1,4 @@
-//! Replies are judged by the versions that judged their requests, while versions change.
+//! Replies are evaluated by the versions that evaluated their requests, while versions change.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::counts::ReportedPlace;
 use crate::limits::PAST_CHANGES;
 use crate::plan::{Installed, MethodSteps, Place, PolicyChange, PolicyInput, Scope, Step};
 
-/// One attachment, 0, and the reply's chain of the only method.
+/// One attachment, 0, and the chain for replies of the only method.
 struct Play {
     rig: Rig,
     scope: Scope,
@@ -20,7 +20,8 @@ struct Play {
 }
 
 impl Play {
-    /// Changes the places; these versions are asked from then on. Returns the era that begins.
+    /// Changes the places; these versions are evaluated from then on. Returns the policy epoch that
+    /// begins.
     fn change(&mut self, installed: Installed, asked: [Option<u32>; 2]) -> u32 {
         let ask = self.rig.world.ask([true, true]);
         let [stable, candidate] = asked.map(|version| {
@@ -43,7 +44,7 @@ impl Play {
         self.rig.era()
     }
 
-    /// A version comes in the place of the stable.
+    /// Replaces the stable version.
     fn replace(&mut self, version: u32, stable: Place) -> u32 {
         let installed = Installed {
             stable,
@@ -52,7 +53,7 @@ impl Play {
         self.change(installed, [Some(version), None])
     }
 
-    /// A version is on trial beside the stable.
+    /// Puts a version on trial next to the stable version.
     fn try_beside(
         &mut self,
         stable: u32,
@@ -68,7 +69,7 @@ impl Play {
         self.change(installed, [Some(stable), Some(version)])
     }
 
-    /// The version on trial is the stable.
+    /// Promotes the version on trial.
     fn promote(&mut self, version: u32) {
         self.replace(version, Place::FromCandidate);
     }
@@ -83,7 +84,7 @@ impl Play {
         }
     }
 
-    /// What the replies with these keys are denied with whose requests were judged in `era`.
+    /// The codes that deny the replies with these keys, whose requests were evaluated in `era`.
     fn denials(&mut self, era: u32, keys: impl Iterator<Item = u64>) -> Vec<Option<u32>> {
         self.rig.judged_in = era;
         let calls: Vec<_> = keys.map(|key| (key, 1)).collect();
@@ -116,7 +117,7 @@ fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
     assert_eq!(denied(2, retired), 1);
 }
 
-/// Who has nothing to hand over keeps its replies, whoever comes.
+/// A version without state to hand over keeps its replies, whatever version follows.
 #[test]
 fn who_has_no_state_gives_none_away() {
     let mut play = Play::new();
@@ -125,7 +126,7 @@ fn who_has_no_state_gives_none_away() {
     assert_eq!(play.denial(first), Some(8));
 }
 
-/// What it would note of replies is with the next version.
+/// The next version holds the state that a reply would change.
 #[test]
 fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
     for (puppet, who) in [(kept as fn(Act, u8) -> _, 9), (stateless_replies, 8)] {
@@ -134,7 +135,7 @@ fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
         play.replace(2, successor(2, puppet(Act::Deny, 9)));
         assert_eq!(play.denial(first), Some(who));
     }
-    // What it judged afterwards is its own.
+    // Calls that it evaluated afterwards are its own.
     let mut play = Play::new();
     let before = play.replace(1, put(1, kept(Act::Deny, 8)));
     let trial = Some(Trial::Canary(1));
@@ -203,10 +204,10 @@ fn who_has_no_reply_left_to_judge_is_forgotten() {
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
     play.replace(2, put(2, stateless(Act::Deny, 9)));
     assert_eq!(play.denial(first), Some(8));
-    // The engine has no call at all.
+    // The engine has no calls.
     play.rig.tend(now_ns() + 2_000_000_000);
     assert_eq!(play.denial(first), Some(9));
-    // Too many changes are looked at at once.
+    // Too many changes trigger a sweep at once.
     let mut eras = Vec::new();
     while eras.len() <= PAST_CHANGES {
         let version = 3 + (eras.len() % 2) as u32;
@@ -240,7 +241,7 @@ fn what_was_judged_before_a_tenant_moved_is_judged_by_the_same_where_it_lives_no
     );
 }
 
-/// Some of its chain has judged it as it was, and the rest will as it is.
+/// A part of its chain has evaluated it before the change, and the rest evaluates it after.
 #[test]
 fn a_request_that_was_half_judged_is_of_no_era() {
     let mut rig = Rig::new();
@@ -264,7 +265,8 @@ fn a_request_that_was_half_judged_is_of_no_era() {
         let waiting = rig.policies.parked_calls();
         waiting.iter().any(|call| call.until_ns.is_some())
     };
-    // If this machine was busy, the chain seems slow, and the call waits for its turn before anybody judges it.
+    // If this machine was busy, the chain seems slow, and the call waits for its turn before its
+    // evaluation.
     if !is_delayed(&rig) {
         rig.go_on(now_ns());
     }

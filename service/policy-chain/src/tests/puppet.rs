@@ -1,4 +1,4 @@
-//! A policy that does what its configuration says, and a runtime's policies around it.
+//! A policy that is scripted by its configuration, and a test rig for a runtime's policies.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ use crate::slot::SavedState;
 use crate::stopwatch::thread_ns;
 use tollgate_jit::on_demand::{Compiler, LazyProjector, queue};
 
-/// What a puppet does with each call that it is asked about; the second byte of its configuration is `k`.
+/// What a puppet does with each call; the second byte of its configuration is `k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     Allow = 0,
@@ -40,13 +40,14 @@ pub(super) enum Act {
     Change = 2,
     Trap = 3,
     Loop = 4,
-    /// It sets a string to a number.
+    /// It sets a string field to a number.
     BadChange = 5,
-    /// `text` becomes 100 times `k`, as a letter.
+    /// `text` becomes 100 times the byte `k`.
     Write = 6,
-    /// It denies with the number of calls that this instance has judged, 1 to 16 and again from 1.
+    /// It denies with the number of calls that this instance has evaluated, 1 to 16 and again from
+    /// 1.
     Count = 7,
-    /// It works for most of its bound.
+    /// It uses most of its CPU limit.
     Burn = 8,
     /// It delays the call by `k` ms.
     Delay = 9,
@@ -182,7 +183,7 @@ fn instance_within(limits: &TenantLimits, policy: &Policy, act: Act, k: u8) -> B
     Box::new(policy.instantiate(&setup).unwrap())
 }
 
-/// A puppet whose save is a fault.
+/// A puppet whose save faults.
 pub(super) const CANT_SAVE: u8 = 99;
 /// A puppet that restores nothing.
 pub(super) const CANT_RESTORE: u8 = 98;
@@ -193,17 +194,17 @@ pub(super) fn kept(act: Act, k: u8) -> How {
     How::Kept(instance_of(&PUPPET, act, k))
 }
 
-/// A puppet that hands nothing over.
+/// A puppet without state to hand over.
 pub(super) fn stateless(act: Act, k: u8) -> How {
     How::Kept(instance_of(&STATELESS, act, k))
 }
 
-/// A puppet whose judging of replies changes nothing of what it hands over.
+/// A puppet whose evaluation of replies doesn't change its state.
 pub(super) fn stateless_replies(act: Act, k: u8) -> How {
     How::Kept(instance_of(&STATELESS_REPLIES, act, k))
 }
 
-/// A puppet with so much fuel for each call.
+/// A puppet with this much fuel per call.
 pub(super) fn with_fuel(act: Act, fuel_per_call: u64) -> How {
     let limits = TenantLimits {
         fuel_per_call,
@@ -243,7 +244,7 @@ pub(super) fn successor(version: u32, how: How) -> Place {
     })
 }
 
-/// An attachment of tenant `t` that has nothing in its places.
+/// An attachment of tenant `t` with empty places.
 pub(super) fn installed(id: u32) -> Installed {
     Installed {
         id,
@@ -294,7 +295,7 @@ impl World {
         Message::accepted(image, inline_len)
     }
 
-    /// The bytes that a message is sent as, understood.
+    /// The decoded bytes of the message as it is sent.
     pub(super) fn read(&self, message: &mut Message) -> (u64, String) {
         let Body::Private {
             bytes, accepted, ..
@@ -313,7 +314,7 @@ impl World {
         read_view(&view[..len])
     }
 
-    /// How a puppet is asked, with these of its fields granted.
+    /// The puppet's input, with these of its fields granted.
     pub(super) fn ask(&self, granted: [bool; 2]) -> PolicyInput {
         let fields = [("n", granted[0]), ("text", granted[1])];
         let projector = Projector::new_granted(&self.layouts, self.root, &fields).unwrap();
@@ -334,7 +335,7 @@ impl World {
     }
 }
 
-/// What a view shows of `n` and `text`.
+/// The values of `n` and `text` in a view.
 pub(super) fn read_view(view: &[u8]) -> (u64, String) {
     let u64_at = |at: usize| u64::from_le_bytes(view[at..at + 8].try_into().unwrap());
     let u32_at = |at: usize| u32::from_le_bytes(view[at..at + 4].try_into().unwrap()) as usize;
@@ -342,31 +343,31 @@ pub(super) fn read_view(view: &[u8]) -> (u64, String) {
     (u64_at(16), String::from_utf8(text.to_vec()).unwrap())
 }
 
-/// A runtime's policies, and what they are judged with.
+/// A runtime's policies, and what their evaluation needs.
 pub(super) struct Rig {
     pub(super) world: World,
     pub(super) policies: Policies,
     engine: Engine<Box<Message>>,
     service: Option<ServiceId>,
     pool: Pool,
-    /// What judging had of the core, by the thread's clock.
+    /// CPU time of evaluations by the thread's clock, in ns.
     pub(super) core_ns: u64,
-    /// What became of calls that were posted, by key.
+    /// Outcomes of posted calls, by key.
     pub(super) fates: HashMap<u64, Fate>,
-    /// In which era the requests were judged whose replies are.
+    /// The policy epoch in which the requests of the evaluated replies were evaluated.
     pub(super) judged_in: u32,
-    /// Which requests were judged in no era.
+    /// Requests that were evaluated in no single policy epoch.
     pub(super) split: Vec<u64>,
 }
 
-/// What became of a call.
+/// The outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Passed(u64, String),
     Denied(u32, String),
 }
 
-/// The status that a call was denied with.
+/// The code that a call was denied with.
 pub(super) fn code(fate: &Fate) -> Option<u32> {
     match fate {
         Fate::Denied(code, _) => Some(*code),
@@ -401,13 +402,13 @@ impl Rig {
         self.change(change)
     }
 
-    /// Any change, of tenant `t`.
+    /// Applies any change, for tenant `t`.
     pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), String> {
         self.policies
             .apply(change, &mut self.engine, |_| "t".into())
     }
 
-    /// What another process goes on with.
+    /// The states for another process.
     pub(super) fn save(&mut self) -> Vec<SavedState> {
         self.policies.save()
     }
@@ -422,21 +423,21 @@ impl Rig {
             .unwrap();
     }
 
-    /// A chain of these attachments, each of which cares about the method in both versions.
+    /// A chain of these attachments, each of which covers the method in both versions.
     pub(super) fn chain(&mut self, ids: &[u32]) -> ChainId {
         let ask = self.world.ask([true, true]);
         let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), Some(ask.clone()));
         self.chain_of(ids.iter().map(step).collect())
     }
 
-    /// The same, for calls of another tenant.
+    /// The same for calls of another tenant.
     pub(super) fn chain_of_other(&mut self, ids: &[u32]) -> ChainId {
         let ask = self.world.ask([true, true]);
         let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), None);
         self.chain_for("other", ids.iter().map(step).collect())
     }
 
-    /// The same, for calls of tenant `t`.
+    /// The same for calls of tenant `t`.
     pub(super) fn chain_of(&mut self, request: Vec<Step>) -> ChainId {
         self.chain_for("t", request)
     }
@@ -453,7 +454,7 @@ impl Rig {
         made.unwrap()[0].request.unwrap()
     }
 
-    /// The steps of a method that tenant `t` serves, and whose they are.
+    /// The steps of a method that tenant `t` serves, and their scope.
     pub(super) fn served(&mut self, ids: &[u32]) -> (Scope, MethodSteps) {
         let service = *self
             .service
@@ -486,7 +487,7 @@ impl Rig {
             .request
     }
 
-    /// The era of what is judged now.
+    /// The current policy epoch.
     pub(super) fn era(&self) -> u32 {
         self.engine.era()
     }
@@ -511,7 +512,7 @@ impl Rig {
         });
     }
 
-    /// Judges calls with these keys and contents together, and waits for those that stop on their way.
+    /// Evaluates calls with these keys and contents together, and waits for those that stop.
     pub(super) fn judge(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) -> Vec<Fate> {
         self.post(chain, hook, calls);
         self.finish();
@@ -520,7 +521,7 @@ impl Rig {
         calls.iter().map(fate).collect()
     }
 
-    /// Judges calls with these keys and contents together, as far as they go now.
+    /// Evaluates calls with these keys and contents together, as far as they get now.
     pub(super) fn post(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) {
         let stage = match hook {
             Hook::Request => Stage::ClientRequest,
@@ -547,7 +548,7 @@ impl Rig {
 
     fn ask(&mut self, position: Position, is_resumed: bool, mut evaluations: Vec<Evaluation>) {
         let pool = &mut self.pool;
-        // Looking at the clock takes time as well, which is nobody's.
+        // Reading the clock takes time as well, which no account pays for.
         let (first_ns, before_ns) = (thread_ns(), thread_ns());
         self.policies
             .judge(position, is_resumed, &mut evaluations, pool);
@@ -591,7 +592,7 @@ impl Rig {
         assert!(twice.is_none(), "a call ended twice");
     }
 
-    /// Goes on with what it is time for.
+    /// Continues the calls that are due.
     pub(super) fn go_on(&mut self, now_ns: u64) {
         let mut evaluations = Vec::new();
         self.policies.wake(now_ns, &mut evaluations);
@@ -603,7 +604,7 @@ impl Rig {
         }
     }
 
-    /// Waits until no call is parked any more.
+    /// Waits until no call is parked.
     pub(super) fn finish(&mut self) {
         while self.policies.parked() > 0 {
             self.go_on(now_ns());
@@ -613,7 +614,8 @@ impl Rig {
         }
     }
 
-    /// Tenant `t` goes to another runtime, with these attachments and chains; what the chains are called there.
+    /// Moves tenant `t` to another runtime, with these attachments and chains. Returns the chains'
+    /// new ids.
     pub(super) fn go_to(
         &mut self,
         there: &mut Rig,
@@ -635,7 +637,7 @@ impl Rig {
         Ok(policies.absorb(&tenant, moving, same, (&epoll, token), now_ns()))
     }
 
-    /// Judges one request.
+    /// Evaluates one request.
     pub(super) fn judge_one(&mut self, chain: ChainId, key: u64) -> Fate {
         self.judge(chain, Hook::Request, &[(key, 1)]).remove(0)
     }
@@ -648,13 +650,13 @@ impl Rig {
         self.policies.take_events()
     }
 
-    /// All of the memory of an attachment's stable, which is a puppet that [`SAVES_ALL`].
+    /// The whole memory of an attachment's stable version, which is a puppet that [`SAVES_ALL`].
     pub(super) fn memory(&mut self, id: u32) -> Vec<u8> {
         let instance = self.policies.instance_of(id).unwrap();
         instance.save().unwrap().unwrap()
     }
 
-    /// What an attachment's version has counted.
+    /// The counts of an attachment's version.
     pub(super) fn report(&self, id: u32, place: ReportedPlace) -> Option<PolicyReport> {
         let mut reports = self.policies.report().into_iter();
         reports.rfind(|report| report.id == id && report.place == place)

@@ -92,7 +92,7 @@ impl Control {
             if let Next::Put { version, inherit } = next
                 && self.check(attachment, next, &[]).is_ok()
             {
-                // An heir needs a second instance for its rehearsal.
+                // A successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {
                     let how = self.how(attachment, version).await?;
                     seats.0.push((attachment.clone(), version.number, how));
