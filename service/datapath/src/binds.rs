@@ -1,4 +1,5 @@
-//! Bindings as the control plane and a runtime speak of them: what an application binds, and what comes of it.
+//! Bindings, as the control plane and a runtime exchange them: the request of an application, and
+//! its outcome.
 
 use std::sync::Arc;
 

@@ -1,12 +1,15 @@
-//! What carries a link's bytes: TCP, or RDMA in a daemon that was built with it.
+//! The connection of a link: TCP, or RDMA in a daemon that was built with it.
 //!
-//! The protocol is one, [`Link`]; what a turn does differs in three ways:
+//! Both use the same protocol, [`Link`]. They differ in three points:
 //!
-//! - What comes over TCP is told by the runtime's epoll. What comes over RDMA is found by the runtime's poller, which names the links in every turn,
-//!   or by looking into the ring of a one-sided link, until its peer was told that the runtime is about to wait
+//! - The runtime's epoll reports data that arrives over TCP. For RDMA, the runtime's poller names
+//!   the links that have data, once per turn. The ring of a one-sided link is checked directly,
+//!   until its peer was told that the runtime is about to wait
 //!   ([`announce_sleep`](Carrier::announce_sleep)).
-//! - A large body over RDMA is the device's to write: its block of the receive heap is lent to the link until all of it is there.
-//! - What was sent over RDMA is read by the device where it lies: a link gives it back once that is done, or when it [ends](Carrier::end).
+//! - The device writes large bodies that arrive over RDMA. The link borrows their block of the
+//!   receive heap until the whole body is there.
+//! - The device reads outgoing RDMA messages from where they are. The link gives them back once the
+//!   device has finished, or when the link [ends](Carrier::end).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

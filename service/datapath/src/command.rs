@@ -1,7 +1,8 @@
-//! What the control plane and a runtime say to each other.
+//! Messages between the control plane and a runtime.
 //!
-//! Commands are carried out between two calls, in order; each that matters is answered, so whoever asked knows when it is in
-//! force. A runtime never waits for the control plane.
+//! A runtime carries out commands between two calls, in order. It answers each important command,
+//! so the sender knows when the command is in force. A runtime never waits for the control plane,
+//! except in a hand-over ([`Command::HandOver`], [`Command::TakeOver`]).
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;

@@ -1,19 +1,22 @@
-//! Calls between two schemas: which methods can be called at all, and messages rewritten from one layout into the other.
+//! Calls between two schemas: finds the methods that can be called, and converts messages from one
+//! layout to the other.
 //!
 //! ```text
-//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath ── MethodMatch per method ──▶ routes
+//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath
+//!                                            └── MethodMatch per method ──▶ routes
 //!
-//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block             (replies the other way round)
+//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block   (replies: reversed)
 //!   to a peer    caller's image ── encode ──▶ protobuf ── frame
 //!   from a peer  frame ── protobuf ── decode ──▶ server's block
 //! ```
 //!
-//! Invariants: each chain reads its own application's layout, so a request is rewritten after the caller's chain and before
-//! the server's (P2: what leaves is made from the very bytes that were judged). What is encoded is private and accepted. What
-//! is decoded is canonical by construction, and complete in itself: no extents. A message that can't be rewritten ends its
-//! call and nothing else.
+//! Invariants: each chain reads its own application's layout, so a request is converted after the
+//! caller's chain and before the server's (P2: the outgoing message is made from the bytes that
+//! were evaluated). Input of the encoder is private and accepted. Output of the decoder is
+//! canonical by construction and has no extents. A message that can't be converted ends its call
+//! and nothing else.
 //!
-//! Absent: state. A route says how its method travels, and the engine carries that with the call.
+//! Absent: state. A route says how its method is encoded, and the engine keeps that with the call.
 
 use std::sync::Arc;
 

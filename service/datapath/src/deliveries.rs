@@ -1,4 +1,4 @@
-//! To applications: what is placed in their receive heaps, and what waits until there is room.
+//! To applications: messages are placed in their receive heaps, or wait until there is room.
 //!
 //! ```text
 //!   engine ── call, request, response, reply, status ──▶ place ──▶ completion ring
@@ -7,11 +7,13 @@
 //!                                     held: in order, until the application gives blocks back
 //! ```
 //!
-//! An application that keeps what it has received fills its heap. What comes then waits here, and whatever follows it waits behind it, so
-//! that a call's messages and its end stay in order. A call that waits can still be cancelled, and its deadline ends it. What waits is
-//! bounded by [`HELD_BYTES`] per session; beyond that a call ends with RESOURCE_EXHAUSTED, or rather its answer is that.
+//! An application that doesn't give blocks back fills its heap. Later messages then wait here, and
+//! everything after them waits behind them, so a call's messages and its end stay in order. A
+//! waiting call can still be cancelled, and its deadline ends it. At most [`HELD_BYTES`] per
+//! session wait; beyond that a call ends with RESOURCE_EXHAUSTED, and a reply is replaced by that
+//! status.
 //!
-//! Credit, cancellations and blocks that go back need no room, and pass by.
+//! Credit, cancellations and returned blocks need no room, so they don't wait.
 
 use std::collections::VecDeque;
 

@@ -1,13 +1,16 @@
-//! Which link a peer is reached by: dialled by RDMA where that can be, else by TCP, lost, and dialled again.
+//! Chooses the link to a peer: dialled by RDMA if possible, otherwise by TCP, and dialled again
+//! after a loss.
 //!
 //! ```text
-//!   dial ── by RDMA ── ready ─────────────────────────────────────────▶ its calls go by this link
-//!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ its calls go by this one
-//!    │                                                         └─ after RDMA_PAUSE, beside it: by RDMA ── ready ──▶ bindings follow;
-//!    └─ lost: after a pause that grows                                the one over TCP ends once its last call has
+//!   dial ── by RDMA ── ready ─────────────────────────────────▶ calls use this link
+//!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ calls use this link
+//!    │                                                        └─ after RDMA_PAUSE, in parallel:
+//!    │                                                           by RDMA ── ready ──▶ bindings move to it;
+//!    └─ lost: after a growing pause                              the TCP link ends after its last call
 //! ```
 //!
-//! So a peer that has just started, or gets a device later, is reached by RDMA soon, and nobody's call is lost for that.
+//! So a peer that has just started, or gets a device later, is soon reached by RDMA, and no call is
+//! lost by the change.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

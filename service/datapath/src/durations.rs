@@ -1,10 +1,13 @@
-//! How long calls take, per tenant, method, side and status: what a runtime counts for each call, and nothing more.
+//! Durations of calls per tenant, method, side and status: the counting that a runtime does for
+//! each call.
 //!
-//! A call is timed by the turns in which it came and ended, so nobody reads a clock for it. What answers in the same turn, as a denial does, took no
-//! time. A series is made when its first call has ended; from then on nothing is allocated. There are at most [`MAX_SERIES`], and of one tenant's
-//! [`MAX_SERIES_PER_TENANT`], so that nobody uses up all of them; what doesn't fit is counted in one series per kind, which says so.
+//! A call is timed by the turns in which it arrived and ended, so no clock is read for it. A call
+//! that is answered in the same turn, for example a denied one, took no time. A series is made when
+//! its first call has ended; after that, counting allocates nothing. There are at most
+//! [`MAX_SERIES`], and at most [`MAX_SERIES_PER_TENANT`] of one tenant, so no tenant uses up all of
+//! them. Calls without room for a series are counted in one overflow series per kind.
 //!
-//! Absent on purpose: calls whose caller is gone, which have no status.
+//! Absent on purpose: calls whose caller is gone. They have no status.
 
 use std::collections::HashMap;
 use std::sync::Arc;

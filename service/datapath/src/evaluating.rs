@@ -1,7 +1,9 @@
-//! Between the engine and the chains: calls that are to be judged, those that stop on their way, and those that go on.
+//! Between the engine and the chains: calls to be evaluated, calls that are parked, and calls that
+//! continue.
 //!
-//! Invariant: each message that the engine hands over for judging goes back to it exactly once, with a verdict: at once, when its
-//! turn has come, or when its call has ended (the engine recalls it then).
+//! Invariant: each message that the engine hands over for evaluation returns to it exactly once,
+//! with a verdict: at once, in a later turn, or when its call has ended (the engine recalls it
+//! then).
 
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;

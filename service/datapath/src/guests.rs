@@ -1,13 +1,16 @@
-//! Links that peers have opened: their shares of a runtime's table.
+//! Links that peers have opened, and their shares of a runtime's table.
 //!
 //! ```text
 //!   all ── dialled: at most three quarters, one tenant's a quarter
-//!     └─── accepted: at most three quarters, one peer's a half ── ended with a GOAWAY that says so
-//!            └── once a BIND names the tenant: a quarter, of one peer MAX_ACCEPTED_PER_PAIR ── the BIND is refused
+//!     └─── accepted: at most three quarters, one peer's a half
+//!            │       a link beyond that is ended with a GOAWAY that gives the reason
+//!            └── once a BIND names the tenant: a quarter, of one peer MAX_ACCEPTED_PER_PAIR
+//!                    a BIND beyond that is refused
 //! ```
 //!
-//! Both kinds together fill the table and no more, so each finds a quarter whatever the other takes. [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer
-//! is known by what its handshake proves: the instance, or the name where there is no key.
+//! Both kinds share one table, and each kind always finds a quarter of it free of the other.
+//! [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer is identified by its handshake:
+//! by the instance, or by the name if it has no key.
 
 use std::net::SocketAddr;
 

@@ -1,20 +1,24 @@
-//! A runtime's state for the process that takes over, and a runtime that goes on with it.
+//! Hands a runtime's state over to the successor process, and continues from it there.
 //!
 //! ```text
-//!   old: between two turns ── hand_over ──▶ Estate: state (JSON), bytes of messages, descriptors of sessions
-//!        waits for the verdict: goes on as if nothing had happened, or ends without touching a session again
-//!   new: take_over ── all private: engine, sessions, what waits ──▶ waits for the verdict ── begin ──▶ its first turn
+//!   old: between two turns ── hand_over ──▶ HandoverState: state (JSON), bytes of messages, descriptors
+//!        waits for the verdict: continues unchanged, or ends without touching a session again
+//!   new: take_over ── all private: engine, sessions, waiting messages
+//!        waits for the verdict ── begin ──▶ its first turn
 //! ```
 //!
-//! Nothing is taken from the old runtime, and until its `begin` the new one writes nothing that an application can see: so either of
-//! them can be the one that goes on. What a call has met it doesn't meet again: who waits within a chain goes on behind the policies
-//! that have judged it. Only what a policy's process was asked and hasn't answered is asked again.
+//! Nothing is removed from the old runtime. Until `begin` the new one writes nothing that an
+//! application can see. So either of them can continue. No policy evaluates a message twice: a call
+//! that waits within a chain continues behind the policies that have evaluated it. The exception is
+//! a question that a policy process hasn't answered; it is asked again.
 //!
-//! What is handed over are sessions whose applications can follow ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)), with
-//! all their calls. The others' applications connect again. Links go on, too, unless the other process is of before that: then their calls
-//! end with UNAVAILABLE, and it dials again.
+//! Sessions are handed over with all their calls if their applications support it
+//! ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)). Other applications connect
+//! again. Links are handed over unless the successor predates that. Otherwise their calls end with
+//! UNAVAILABLE, and the successor dials again.
 //!
-//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`, of traces in `traced.rs`.
+//! `state.rs` has the format and `taking.rs` the continuation. `links.rs` has both for links, and
+//! `traced.rs` for traces.
 
 use std::time::Instant;
 

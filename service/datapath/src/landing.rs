@@ -1,5 +1,5 @@
-//! Where the bytes of a message that a peer sends go: into private memory, or straight into the heap of the
-//! application that gets it.
+//! Destinations of message bodies from peers: private memory, or directly the heap of the receiving
+//! application.
 
 use tollgate_engine::SessionId;
 use tollgate_shm_abi::heap::Block;

@@ -1,8 +1,10 @@
-//! Peers: links are dialled, accepted, lost and dialled again; frames become calls of the engine and the other way round.
+//! Peers: links are accepted, bound and lost; frames become calls of the engine, and the engine's
+//! output becomes frames.
 //!
-//! Distrust: a peer has proved who it is (a key) or is on this host (loopback) before anything here is reached; still every
-//! image that it sends is validated, in private memory or in a receive heap that only this daemon can write, before a chain
-//! or an application sees it. A peer that breaks the protocol loses its link.
+//! Distrust: a peer has authenticated (with a key) or is on this host (loopback) before any code
+//! here runs. Even so, every image from a peer is validated before a chain or an application sees
+//! it: in private memory, or in a receive heap that only this daemon can write. A peer that breaks
+//! the protocol loses its link.
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A tenant on its way to another runtime: the order, and all that goes along.
+//! A tenant's move to another runtime: the order, and everything that moves.
 
 use std::collections::HashMap;
 use std::sync::Arc;

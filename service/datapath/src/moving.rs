@@ -1,25 +1,29 @@
-//! A tenant moves from one runtime to another, with everything that it has, while its calls are in flight.
+//! Moves a tenant with everything that it has to another runtime, while its calls are in flight.
 //!
 //! ```text
 //!   control plane ── Part ──▶ old: takes everything out, in one piece ── Absorb ──▶ new: is there room?
-//!         ▲                     ▲                                                   yes: goes on with it
-//!         │                     └──────────────── Absorb, and why ───────────────── no
-//!         └──────────────────────────── Moved: what things are called now ──────────┘
+//!         ▲                     ▲                                                   yes: continues
+//!         │                     └──────────── Absorb, with the reason ───────────── no
+//!         └──────────────────────────── Moved: the new names ─────────────────────────┘
 //! ```
 //!
-//! What moves are the things themselves, in memory: ports with their rings, heaps and sockets, calls where they stand, instances of policies,
-//! orders that processes haven't answered. Nobody outside notices but by the pause: calls keep their numbers, what comes meanwhile
-//! waits in rings and sockets. Nothing is copied, nothing restored, so nothing can fail but for lack of room, and who has given can take
-//! back.
+//! The objects themselves move, in memory: ports with their rings, heaps and sockets, calls in
+//! their current state, instances of policies, and questions that policy processes haven't
+//! answered. Applications and peers notice only a pause: calls keep their numbers, and input that
+//! arrives meanwhile waits in rings and sockets. Nothing is copied or restored, so the only
+//! possible failure is lack of room; the old runtime then takes the tenant back.
 //!
-//! Invariants: nobody waits for anybody: each runtime does its part between two calls; what reaches the old runtime afterwards for the
-//! tenant, a link that another runtime has accepted or the channel of a process, it sends on, and the new one has the tenant by
-//! then, because commands come in the order in which they were sent. The control plane sends nothing else about the tenant meanwhile,
-//! and moves one tenant at a time.
+//! Invariants: no runtime waits for another; each does its part between two calls. The old runtime
+//! may still receive something of the tenant, such as a link that another runtime accepted or the
+//! channel of a policy process. It forwards that. The new runtime has the tenant by then, because
+//! commands arrive in the order in which they were sent. The control plane moves one tenant at a
+//! time, and sends nothing else about the tenant meanwhile.
 //!
-//! What has a name per runtime gets another one: sessions, links, services, bindings, chains. What has one in the whole process keeps it:
-//! calls (their keys have their engine's birth in them), blocks that links send from (tokens begin with it, too), attachments, policy
-//! processes. An attachment for every tenant is there once in each runtime, and stays: the tenant meets the other one from then on.
+//! Names that are unique per runtime change: those of sessions, links, services, bindings and
+//! chains. Names that are unique in the process stay: calls (their keys contain their engine's id),
+//! blocks that links send from (their tokens begin with the engine's id), attachments and policy
+//! processes. Each runtime has its own copy of an attachment for all tenants. It doesn't move: the
+//! tenant uses the new runtime's copy from then on.
 
 use std::collections::HashMap;
 use std::sync::Arc;

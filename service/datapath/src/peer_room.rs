@@ -1,4 +1,4 @@
-//! How many peers a runtime may have: shares of the descriptors and of the table of links.
+//! Limits on the peers of a runtime: shares of the descriptors and of the table of links.
 
 use crate::limits::{
     ACCEPTED_PER_PEER, ACCEPTED_PER_TENANT, ACCEPTED_UNSEEN, DIALLED_PER_TENANT, LEAST_PEERS,

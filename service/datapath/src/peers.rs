@@ -1,9 +1,9 @@
-//! What was wrong with peers last: for who asks how they are, and nothing else depends on it.
+//! The last error of each peer, for reports only.
 //!
-//! Links come and go; what a person asks about is the peer at an address. So the last error of each dialled address is kept beside its links,
-//! for a bounded number of addresses, the one longest ago first to go.
+//! Links come and go, but an operator asks about a peer. So the last error of each dialled peer
+//! outlives its links. The number of peers is bounded; the oldest error is dropped first.
 //!
-//! Absent: names and states, which the links themselves know.
+//! Absent: names and states. The links themselves have them.
 
 use std::sync::Arc;
 

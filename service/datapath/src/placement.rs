@@ -1,8 +1,9 @@
-//! Where tenants live: each on one runtime, so no call crosses threads.
+//! The runtime of each tenant. A tenant is on one runtime only, so no call crosses threads.
 //!
-//! By default they are spread by their names; an operator can say otherwise. The control plane has the placement, and each runtime what it
-//! has been told of it. Those may differ for a moment, while a tenant moves: whoever gets something of a tenant's that lives
-//! elsewhere sends it there, and the runtime that a tenant has left knows where it went before anybody else does.
+//! By default a hash of the name decides; an operator can override it. The control plane has the
+//! placement, and each runtime has the last version that it was told. The versions may differ
+//! briefly while a tenant moves: a runtime that receives something of a tenant on another runtime
+//! forwards it, and the runtime that a tenant has left is the first to know where it went.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is told of calls when they end and while they are under way: durations, spans, lines.
+//! Records of calls, made when calls end and while they are in flight: durations, spans, log lines.
 
 use std::sync::Arc;
 

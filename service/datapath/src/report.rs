@@ -1,4 +1,4 @@
-//! What a runtime says about itself: its part of `status --json` and of the metrics.
+//! A runtime's report about itself: its part of `status --json` and of the metrics.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

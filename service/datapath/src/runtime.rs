@@ -1,15 +1,17 @@
 //! One runtime: the loop that moves calls between rings, links, chains and the engine.
 //!
 //! ```text
-//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls → flush (links, rings, wakes)
-//!          the engine's outputs are acted on after each input, so no queue builds up inside
-//!   no work:  look again, yielding the core, for the spin budget; then publish "I sleep" on every ring, look once
-//!             more, and wait in epoll until a doorbell, a socket, a command or a deadline
+//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls
+//!            → flush (links, rings, wakes)
+//!          the engine's outputs are carried out after each input, so no queue builds up inside
+//!   idle:  polls and yields the core for the spin budget; then publishes "I sleep" on every ring,
+//!          polls once more, and waits in epoll for a doorbell, a socket, a command or a deadline
 //! ```
 //!
-//! Invariants: one thread; no lock; nothing here blocks except that wait; one turn takes a bounded number of submissions per
-//! session and frames per link, so nobody waits for somebody else's burst; and whose tenant has had more of this thread than another that
-//! wants some sits the turn out ([`Scheduler`]).
+//! Invariants: one thread; no lock; only that wait and a hand-over block. One turn takes a bounded
+//! number of submissions per session and of frames per link, so no burst delays other ports for
+//! long. A tenant that has had more of this thread than another tenant with work is throttled for
+//! the turn ([`Scheduler`]).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;

@@ -1,9 +1,12 @@
-//! Whose ports have a turn, and what the turns have cost: every tenant gets an equal share of its runtime's time.
+//! Decides which ports have a turn, and measures the cost of turns: every tenant gets an equal
+//! share of its runtime's time.
 //!
-//! The rules are [`tollgate_engine::fair`]'s; here is the clock. It is read twice per round, and after each turn that had something to do.
-//! Looking at idle ports is nobody's: after [`IDLE_PER_LOOK`] of them the clock is read, too.
+//! [`tollgate_engine::fair`] has the rules; this module has the clock. It reads the clock twice per
+//! round, and after each turn that had work. Time spent on idle ports is charged to no tenant:
+//! after [`IDLE_PER_LOOK`] idle ports the clock is read, too.
 //!
-//! Absent on purpose: what policies cost whose calls are parked. They have a slice of their own per turn, and their tenant's account.
+//! Absent on purpose: the cost of policies for parked calls. Those have a time slice of their own
+//! per turn, and are charged to their tenant's account.
 
 use std::collections::HashMap;
 use std::sync::Arc;

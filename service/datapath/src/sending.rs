@@ -1,18 +1,19 @@
-//! To a peer: what is queued on its link, and what is kept back until the link has room.
+//! To a peer: messages are queued on its link, or kept back until the link has room.
 //!
 //! ```text
 //!               the link        is behind (1 MiB waits)        is full (4 MiB)
-//!   call        queued          stays in the engine            its caller is told
+//!   call        queued          stays in the engine            fails
 //!   reply       queued          stays with its application     is kept here
 //!   status      queued          queued                         is kept here
 //!   request,
-//!   response    queued          stays in the engine            (never comes to that)
+//!   response    queued          stays in the engine            (can't happen)
 //!   credit      queued          queued                         is kept here
 //! ```
 //!
-//! A peer that reads slowly thus holds up who calls it and its own answers, and nobody else: the server that answers it goes on with
-//! others' calls. What its answers hold is the server's own heap; what is kept here is one entry per call that the peer has
-//! unanswered, so its window bounds it. One that takes nothing for [`TAKES_NOTHING_FOR`] loses its link.
+//! So a slow peer delays only its callers and its own answers. The server that answers it continues
+//! with other calls. The answers to that peer occupy the server's own heap. Kept answers take one
+//! entry per call that the peer has unanswered, so its window bounds them. A peer that reads
+//! nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
 use tollgate_engine::{CallKey, Encoding, LinkId, Status};
 use tollgate_shm_abi::metadata::Metadata;

@@ -1,8 +1,9 @@
-//! Applications: what they post is copied out, checked and given to the engine; what they get is placed in their heap.
+//! Applications: their submissions are copied out, checked and given to the engine.
 //!
-//! Distrust (P1): a descriptor is copied out of the ring once and checked; a block is copied to private memory once and
-//! validated there; an extent becomes a range of the heap that is only ever copied or sent. Whatever a correct library can't
-//! have done ends the session ([`Runtime::expel`]), and nothing else.
+//! Distrust (P1): a descriptor is copied out of the ring once and checked. A block is copied to
+//! private memory once and validated there. An extent becomes a range of the heap that is only ever
+//! copied or sent. Input that a correct library can't produce ends the session
+//! ([`Runtime::expel`]), and nothing else.
 
 use std::sync::Arc;
 

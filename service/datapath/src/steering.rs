@@ -1,13 +1,15 @@
-//! What policies decide about a request's way, between daemons: two reserved keys of its metadata.
+//! Decisions of policies about a request's way, passed between daemons in two reserved metadata
+//! keys.
 //!
 //! ```text
-//!   caller's daemon   chain decides ─▶ engine, and `tollgate-priority: 7`, `tollgate-route: blue` beside the request
-//!   server's daemon   taken out on arrival ─▶ engine; no policy and no application sees them
+//!   caller's daemon   chain decides ─▶ engine, and `tollgate-priority: 7`, `tollgate-route: blue`
+//!                                      in the request's metadata
+//!   server's daemon   removes them on arrival ─▶ engine; no policy and no application sees them
 //! ```
 //!
-//! Invariant: reserved keys never reach an application. Only daemons write them: an application's own are refused where they
-//! are posted. A peer that doesn't know metadata isn't told, and treats the call as any other; so does one that is told
-//! nonsense.
+//! Invariant: reserved keys never reach an application. Only daemons write them: a request of an
+//! application that has them is rejected when it is posted. A peer without metadata support isn't
+//! told and treats the call like any other. Invalid values are ignored.
 
 use std::sync::Arc;
 

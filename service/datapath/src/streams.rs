@@ -6,8 +6,10 @@
 //!   peer ──── REQUEST, RESPONSE ── accept, decode ▶ └────────┘ ──▶ frame ──▶ peer
 //! ```
 //!
-//! The same distrust as for what opens and ends a call: a block is copied out once and checked, a peer's image is checked before anybody
-//! sees it. What a correct library can't have sent, such as more than its reader has room for, ends the session; of a peer, the call.
+//! The same distrust applies as to the messages that open and end a call: a block is copied out
+//! once and checked, and a peer's image is checked before any reader sees it. Input that a correct
+//! library can't send, for example more than its reader has room for, ends the session; from a
+//! peer, it ends the call.
 
 use std::sync::Arc;
 

@@ -1,13 +1,15 @@
-//! Peers as applications name them, and how their addresses are dialled.
+//! Peers as applications name them, and the order in which their addresses are dialled.
 //!
 //! ```text
-//!   look up ── addresses ──▶ a round: one after the other, the next upon a failure or after ATTEMPT_DELAY ── one is ready ──▶ done
-//!      ▲                        └─ all have failed: whoever waits is told why
+//!   look up ── addresses ──▶ a round: one after the other, the next one after a failure
+//!      ▲                      │       or after ATTEMPT_DELAY ── one is ready ──▶ done
+//!      │                      └─ all have failed: waiting applications get the reasons
 //!      └── a pause that doubles, while applications are bound to the peer
 //! ```
 //!
-//! That is Happy Eyeballs (RFC 8305): a name with an address that nobody answers at is reached by another one, and families take turns. A name is
-//! looked up again for each round, so a server that has moved is found.
+//! This is Happy Eyeballs (RFC 8305): if one address of a name doesn't answer, another one is used,
+//! and address families alternate. A name is looked up again for each round, so a server that has
+//! moved is found.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,23 +1,28 @@
-//! Calls that are traced, from where they came to what they leave; and lines about those that fail.
+//! Traced calls, from their arrival to their records, and log lines about failed calls.
 //!
 //! ```text
-//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the metadata: the next one's parent
-//!   a peer's call ────────── its traceparent ────────────▶ server span ◀─┘
-//!        └─ to an application: the server's span in the metadata; spans of its own are children of that
+//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the metadata:
+//!                                                                         │ parent of the next span
+//!   a peer's call ────────── its traceparent ────────────▶ server span ◀──┘
+//!        └─ to an application: the server's span in the metadata; its own spans are children of that
 //! ```
 //!
-//! A trace begins where an application calls; a daemon that is called begins none. The context is written before any chain is asked, so what policies
-//! are shown is what is sent (P2). A call with a context is in a table until it ends, as long as there is room; all others cost a random
-//! number, if anybody is to be told at all. What happens to a call that is sampled is noted with a time of its own, and so is its end; it begins
-//! with the turn in which it came.
+//! A trace begins where an application calls; the daemon of the server begins none. The context is
+//! written before any chain is evaluated, so policies see the bytes that are sent (P2). A call with
+//! a context has an entry in a table until it ends, if there is room. Any other call costs one
+//! random number if traces are enabled. Events of a sampled call and its end have exact times. Its
+//! start is the time of the turn in which it arrived.
 //!
-//! Invariants: what a record needs is taken when its call ends, on the runtime; the queue to the control plane is bounded and nobody waits for it.
+//! Invariants: the runtime collects a record's data when the call ends. The queue to the control
+//! plane is bounded, and no runtime waits for it.
 //!
-//! The newest spans are kept here, too, for who asks for a trace; who watches calls end is told of those that have no span.
+//! The newest spans are kept here, too, for operators that ask for a trace. Watchers of calls are
+//! also told of calls without a span.
 //!
-//! A call that moves to another runtime or process takes with it what is known of it.
+//! A call that moves to another runtime or process takes its trace along.
 //!
-//! Absent on purpose: spans of calls whose caller has gone: their entries are swept when the table is full.
+//! Absent on purpose: spans of calls whose caller has gone. Their entries are swept when the table
+//! is full.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

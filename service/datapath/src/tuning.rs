@@ -1,4 +1,4 @@
-//! How a runtime works: what can change between two calls.
+//! The settings of a runtime that can change between two calls.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,11 @@
-//! Links, as a runtime leaves them and another one goes on with them: the same connections, at the very byte where they stand.
+//! Links in a hand-over: the new runtime continues the same connections at the exact byte where the
+//! old one stopped.
 //!
-//! What the protocol knows is [`FrozenLink`]'s to say; here is what the runtime has around it. A large body that was on its way into a
-//! receive heap goes on in private memory: the next process has another heap. A link that can't go on in the next process ends with
-//! the old one, as all did once: its calls end with UNAVAILABLE, and who has dialled it dials again. Links over RDMA are such: a queue pair
-//! can't change its process.
+//! [`FrozenLink`] has the state of the protocol; this module has the runtime's state. A large body
+//! that was being received into a receive heap continues in private memory, because the next
+//! process has another heap. A link that the next process can't continue ends with the old process:
+//! its calls end with UNAVAILABLE, and the daemon that dialled it dials again. That applies to
+//! links over RDMA: a queue pair can't change its process.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

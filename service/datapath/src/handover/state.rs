@@ -1,6 +1,8 @@
-//! The form of what a runtime leaves, and how sessions and messages become it.
+//! The format of a runtime's state in a hand-over, and the conversion of sessions and messages to
+//! it.
 //!
-//! It is JSON with names, read as [`Frozen`] says: what isn't known is skipped. Messages are ranges of bytes that lie beside it.
+//! The format is JSON with names, read as [`Frozen`] says: unknown names are skipped. Messages are
+//! ranges of a separate byte buffer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A runtime that goes on with what another one has left.
+//! A runtime that continues from another one's state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,7 +1,7 @@
-//! Calls that are traced, on their way to another process.
+//! Traced calls in a hand-over.
 //!
-//! What this process has no word for is left out, of an event or the event itself, and so are more events than it keeps: the other one may be of
-//! another version. A span says how many it lacks.
+//! The other process may be of another version. So unknown attributes of an event, unknown events,
+//! and events beyond the limit of this process are dropped. A span says how many events it lacks.
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::{LinkId, Origin, SessionId};

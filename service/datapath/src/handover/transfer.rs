@@ -1,4 +1,4 @@
-//! What a runtime leaves to the one of another process that takes over, and what that one has.
+//! The state that a runtime hands over to the successor process, and the successor's own inventory.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! How peers are dialled that have several addresses, that move, and that refuse; at times that the test says.
+//! How peers are dialled that have several addresses, move, or refuse, at times that the test sets.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};

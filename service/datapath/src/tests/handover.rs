@@ -1,4 +1,4 @@
-//! A runtime leaves what it has, another one goes on with it; and what nobody can have left is refused.
+//! A runtime hands its state over and another one continues; invalid states are rejected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};

@@ -1,4 +1,4 @@
-//! Links that another runtime goes on with, and such as it can't.
+//! Links that another runtime can continue, and links that it can't.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

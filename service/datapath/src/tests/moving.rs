@@ -1,4 +1,5 @@
-//! A tenant goes to another runtime of its process; what comes late for it is sent on, and without room it stays.
+//! A tenant moves to another runtime of its process; late input is forwarded; without room it
+//! stays.
 
 use std::collections::HashMap;
 use std::sync::mpsc;

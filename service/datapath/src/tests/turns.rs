@@ -1,4 +1,5 @@
-//! Turns of a runtime, one at a time and at times that the test says: who is served in one, and when what is lost is dialled again.
+//! Turns of a runtime, run one by one at times that the test sets: which ports are served in a
+//! turn, and when lost links are dialled again.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
