@@ -41,12 +41,12 @@ use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::{Body, Message};
 use tollgate_policy_chain::plan::MethodSteps;
 
-/// Rewriting messages.
+/// Conversion of messages.
 impl Runtime {
-    /// Does what [`tollgate_engine::Output::Convert`] asks.
+    /// Carries out [`tollgate_engine::Output::Convert`].
     pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
         let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
-            // The caller is gone, and the call with it.
+            // The caller has gone, and the call with it.
             return self.discard(message);
         };
         let is_request = matches!(from, End::Caller { .. });
@@ -115,7 +115,7 @@ impl Runtime {
         })
     }
 
-    /// What chains are shown of a message that isn't there, with the metadata that is.
+    /// An empty message with the given metadata. Chains see it in place of an absent message.
     pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
         let nothing = self.decode(codec, &[]).map_err(|fault| {
             let text = format!(
@@ -148,7 +148,7 @@ impl Runtime {
         }
     }
 
-    /// Makes an image private and whole, with its extents in their places.
+    /// Makes an image private and contiguous, with its extents in place.
     fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
         if let Some(source) = message.make_private(&mut self.pool) {
             self.bytes.send_heap_to_private += u64::from(message.total_len);
@@ -168,7 +168,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A message from protobuf that somebody else wrote.
+    /// Decodes protobuf that another party wrote.
     fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
         let mut block = self.pool.take(0);
         match codec.decode(protobuf, &mut block) {
@@ -184,12 +184,12 @@ impl Runtime {
     }
 }
 
-/// The status for a message that can't be rewritten.
+/// The status for a message that can't be converted.
 fn unfit(method: &Method, is_request: bool, fault: &Fault) -> Status {
     let explained = codec_of(method, is_request).explain(fault);
     let mut status = invalid(method, &explained, is_request);
     if fault.code == FaultCode::TooLarge {
-        // Nobody's message is wrong: one layout takes more room than the other.
+        // The message isn't wrong: one layout takes more room than the other.
         status.code = Code::RESOURCE_EXHAUSTED;
     }
     status
@@ -264,7 +264,7 @@ impl Runtime {
         }
     }
 
-    /// The method whose caller a peer answers; `None`: the call ended meanwhile.
+    /// The method of the call that a peer answers; `None`: the call ended meanwhile.
     pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
         let expected = self.engine.expected_from_link(link, answer.key)?;
         self.method_of(expected.session, expected.handle)
@@ -285,7 +285,8 @@ impl Runtime {
 
 /// Bindings to a schema that differs.
 impl Runtime {
-    /// The peer serves the binding with this schema: what fits is found out off the datapath.
+    /// The peer serves the binding with this schema. The control plane compares it, off the
+    /// datapath.
     pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
@@ -306,7 +307,8 @@ impl Runtime {
         });
     }
 
-    /// What came of [`Runtime::compare`]; out of date if the binding was lost, refused or answered again meanwhile.
+    /// The result of [`Runtime::compare`]. It is outdated if the binding was lost, refused or
+    /// answered again meanwhile.
     pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
@@ -347,7 +349,8 @@ impl Runtime {
         let served = self.services[service.0 as usize].schema.methods.len();
         let refused = refused_methods(&schema, matches, WHO)?;
         let target = |method: u16, encoding| {
-            // The engine takes it as an offset into the server's handles, which have others behind these.
+            // The engine uses it as an offset into the server's handles; handles of other services
+            // follow these.
             if usize::from(method) >= served {
                 let reason = "the server has no such method";
                 return RouteTarget::Broken(lacks_method(&schema, WHO, reason));
@@ -369,7 +372,7 @@ impl Runtime {
         })
     }
 
-    /// The peer's BIND states another schema than the one that is served here: it is told which.
+    /// The peer's BIND names another schema than this host serves: the peer is told which one.
     pub(crate) fn bound_across(
         &mut self,
         state: &mut LinkState,
@@ -382,7 +385,7 @@ impl Runtime {
     }
 }
 
-/// The methods that can't be called, with the reasons; an error if none can.
+/// The methods that can't be called, with the reasons; an error if none can be called.
 fn refused_methods(
     ours: &ServiceSchema,
     matches: &[MethodMatch],
@@ -403,7 +406,7 @@ fn refused_methods(
     else {
         return Ok(refused);
     };
-    // What differs says more than what is absent.
+    // A difference is more informative than an absence.
     let differs = matches.iter().find_map(|found| match found {
         MethodMatch::Refused { reason } => Some(reason),
         _ => None,
@@ -414,7 +417,7 @@ fn refused_methods(
     })
 }
 
-/// Where calls of the caller's method `k` go.
+/// The destination of calls of the caller's method `k`.
 fn route_to(
     ours: &ServiceSchema,
     matches: &[MethodMatch],
