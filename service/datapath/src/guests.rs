@@ -25,7 +25,7 @@ use crate::ports::LinkState;
 use crate::runtime::Runtime;
 
 impl Runtime {
-    /// Why the table has no room for one more link of its kind.
+    /// An error gives the reason why the table has no room for one more link of this kind.
     pub(crate) fn why_full(&self, is_dialled: bool) -> Result<(), String> {
         let count = |counts: &dyn Fn(&LinkState) -> bool| {
             let links = self.links.iter();
@@ -56,7 +56,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A link that a peer has opened is ready: ends it if it is one too many. Whether it stays.
+    /// A link that a peer has opened is ready: ends it if it exceeds a limit. Whether it stays.
     pub(crate) fn stays(&mut self, link: LinkId) -> bool {
         let Some(port) = self.links.get(link.0).filter(|port| port.state.is_guests()) else {
             return true;
@@ -81,14 +81,15 @@ impl Runtime {
         };
         self.note_full(&why);
         if let Some(port) = self.links.get_mut(link.0) {
-            // Its end says less.
+            // The end of the connection carries less information.
             let _no_room = port.io.link_mut().send_goaway(Reason::EXHAUSTED, &why);
         }
         self.lose_link(link, &why);
         false
     }
 
-    /// Whether a link may carry a tenant's calls, whom its first BIND has named. The link isn't in the table.
+    /// Whether a link may carry the calls of the tenant that its first BIND has named. The link
+    /// isn't in the table.
     pub(crate) fn may_be_of(&mut self, state: &LinkState, tenant: &str) -> Result<(), Status> {
         let links = self.links.iter();
         let others = links.filter(|(_, port)| {
@@ -129,7 +130,7 @@ impl Runtime {
         });
     }
 
-    /// What an operator should know.
+    /// Problems for the operator.
     pub(crate) fn problems(&self) -> Vec<String> {
         let full = self.full.iter();
         let lately = full
@@ -140,9 +141,9 @@ impl Runtime {
     }
 }
 
-/// Connections that have not proven themselves yet.
+/// Connections that haven't authenticated yet.
 impl Runtime {
-    /// Forgets those that have proven themselves, or are gone.
+    /// Forgets connections that have authenticated, or have gone.
     fn forget_others(&mut self) {
         let links = &self.links;
         self.strangers.waiting.retain(|(link, _)| {
@@ -151,7 +152,7 @@ impl Runtime {
         });
     }
 
-    /// One more wants to connect from this address.
+    /// A further connection from this address is about to be accepted.
     pub(crate) fn make_room_for_stranger(&mut self, address: SocketAddr) {
         self.forget_others();
         let room = self.options.tuning.room;
@@ -162,7 +163,7 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// Whether a peer has opened it and proven itself.
+    /// Whether a peer has opened it and has authenticated.
     fn is_guests(&self) -> bool {
         self.dialled.is_none() && self.proven
     }

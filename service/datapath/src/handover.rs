@@ -43,11 +43,11 @@ mod taking;
 mod traced;
 pub mod transfer;
 
-/// What becomes visible once the new runtime begins.
+/// Effects that become visible once the new runtime begins.
 #[derive(Default)]
 pub(crate) struct Beginning {
     gone: Vec<SessionId>,
-    /// Those that aren't gone on with.
+    /// Links that don't continue.
     links: Vec<LinkId>,
     reclaims: Vec<Source>,
     bindings: Vec<BoundAgain>,
@@ -56,16 +56,17 @@ pub(crate) struct Beginning {
 /// A binding to a peer.
 struct BoundAgain {
     key: u32,
-    /// Its peer is to be asked again, even if the link goes on.
+    /// The peer must be asked again, even if the link continues.
     unsettled: bool,
 }
 
 /// Handing over.
 impl Runtime {
-    /// Everything as it is between two turns, `with_links` if the next process can go on with them; nothing is taken from here.
+    /// The complete state between two turns; `with_links` if the next process can continue links.
+    /// Nothing is removed from this runtime.
     ///
     /// # Errors
-    /// Something can't be handed over, or it takes longer than until then: the applications wait meanwhile.
+    /// Something can't be handed over, or `until` has passed: applications wait meanwhile.
     pub(crate) fn hand_over(
         &mut self,
         with_links: bool,
@@ -81,7 +82,7 @@ impl Runtime {
             self.flush_links();
         }
         for (_, port) in self.sessions.iter_mut() {
-            // What broke the rules is found by whoever goes on.
+            // The new runtime finds violations of the protocol.
             let _as_far_as_it_goes = port.flush(None);
         }
         let mut bytes = Bytes::default();
@@ -170,7 +171,7 @@ impl Runtime {
         })
     }
 
-    /// Links that nobody goes on with leave only the blocks that they would send from.
+    /// Links that don't continue leave only the blocks that they would send from.
     fn end_links(&self) -> LinksLeft {
         let mut sources = Vec::new();
         for (_, port) in self.links.iter() {
@@ -189,8 +190,9 @@ impl Runtime {
         }
     }
 
-    /// Another process goes on: this one does nothing any more that anybody could see. What is queued on links refers to memory that
-    /// isn't this one's any more, or is sent by the other one, so nothing of it is sent.
+    /// Another process continues: this runtime does nothing visible any more. Data queued on links
+    /// is not sent: it refers to memory that this process no longer owns, or the other process
+    /// sends it.
     pub(crate) fn leave(&mut self) {
         self.sessions = Slots::default();
         self.links = Slots::default();

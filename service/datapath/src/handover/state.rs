@@ -23,35 +23,35 @@ pub(super) struct State {
     pub(super) engine: Frozen<MessageForm>,
     pub(super) services: Vec<ServiceForm>,
     pub(super) sessions: Vec<SessionForm>,
-    /// The keys that the next sessions get, the very next one last.
+    /// The keys of the next sessions; the very next one is last.
     pub(super) free: Vec<u32>,
     pub(super) bindings: Vec<BindingForm>,
     /// In the order of their queues.
     pub(super) parked: Vec<ParkedForm>,
-    /// Blocks of send heaps, as (session, offset), that links had: to be given back.
+    /// Blocks of send heaps, as (session, offset), that links had borrowed: they must be returned.
     pub(super) lent: Vec<(SessionId, u64)>,
     #[serde(default)]
     pub(super) policies: Vec<PolicyForm>,
     /// Calls with a trace.
     #[serde(default)]
     pub(super) traced: Vec<TracedForm>,
-    /// None: they end with the process.
+    /// Empty: links end with the process.
     #[serde(default)]
     pub(super) links: Vec<LinkForm>,
-    /// The keys that the next links get, the very next one last.
+    /// The keys of the next links; the very next one is last.
     #[serde(default)]
     pub(super) free_links: Vec<u32>,
 }
 
-/// What a policy's version has saved.
+/// The saved state of a policy's version.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PolicyForm {
-    /// Its attachment, as it was called in the old process.
+    /// Its attachment's id in the old process.
     pub(super) id: u32,
     pub(super) version: u32,
-    /// Of its state, as its manifest numbers them.
+    /// The number of the state's format, from the policy's manifest.
     pub(super) format: u32,
-    /// Where its state begins among the bytes, and its length.
+    /// Start and length of the state in the byte buffer.
     pub(super) at: usize,
     pub(super) len: usize,
 }

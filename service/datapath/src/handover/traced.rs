@@ -46,7 +46,7 @@ enum AttributeForm {
     Number(i64),
 }
 
-/// Of all that are traced.
+/// All traced calls.
 pub(super) fn traced_forms(traces: &Traces) -> Vec<TracedForm> {
     let forms = traces
         .live()
@@ -74,7 +74,7 @@ impl TracedForm {
         }
     }
 
-    /// `None` if its trace is none.
+    /// `None` if its trace id is invalid.
     pub(super) fn into_traced(self) -> Option<(Origin, Box<Traced>)> {
         let origin = match self.origin {
             OriginForm::Session { session, call } => Origin::Session { session, call },
