@@ -38,12 +38,14 @@ use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
 use tollgate_policy_chain::message::{Body, Message, Source};
 
-/// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
+/// A session that no runtime has. It stands for a session that has ended: its old name may belong
+/// to another session here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);
 
-/// Leaving.
+/// Departure.
 impl Runtime {
-    /// Another placement is in force. What is here of tenants that live elsewhere goes there; those that were moved have gone already.
+    /// Another placement is in force. Tenants that are placed elsewhere but still have links here
+    /// move there; tenants that were moved by command have gone already.
     pub(crate) fn placed(&mut self, map: Map) {
         self.map = map;
         let astray = |port: &LinkPort| {
@@ -67,7 +69,7 @@ impl Runtime {
         }
     }
 
-    /// The runtime ends: what is left are links.
+    /// The runtime ends: only links are left.
     pub(crate) fn retire(&mut self, map: Map) {
         self.placed(map);
         let Some(first) = self.map.runtimes.first().cloned() else {
@@ -107,7 +109,7 @@ impl Runtime {
         }
     }
 
-    /// Everything of a tenant's.
+    /// Takes out everything that a tenant has.
     #[allow(clippy::result_large_err, reason = "it is answered at once")]
     fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, String)> {
         let began_ns = now_ns();
@@ -139,7 +141,7 @@ impl Runtime {
             Some((id, port, is_stranger))
         });
         let links = links.collect();
-        // Nobody waits for blocks of sessions that have ended.
+        // Blocks of sessions that have ended are no longer needed.
         self.sending
             .retain(|_, source| self.sessions.get(source.session.0).is_some());
         let of_its = |source: &Source| wanted.sessions.contains(&source.session);
@@ -187,9 +189,9 @@ impl Runtime {
     }
 }
 
-/// Coming.
+/// Arrival.
 impl Runtime {
-    /// A tenant has come. If there is no room for it, it goes back.
+    /// A tenant arrives. If there is no room for it, it goes back.
     pub(crate) fn absorb(&mut self, moving: Box<Moving>) {
         let from = self.map.runtimes.get(moving.from).cloned();
         match (self.refusal_of(&moving), from) {
@@ -203,7 +205,7 @@ impl Runtime {
                     self.take_in(*moving);
                 }
             }
-            // There is room, or it has been here before.
+            // There is room, or the tenant comes back.
             _ => self.take_in(*moving),
         }
     }
@@ -267,7 +269,8 @@ impl Runtime {
         let rename = |message: &mut Message| rename(message, &names.sessions);
         let evaluations = policies.evaluations();
         evaluations.for_each(|evaluation| rename(&mut evaluation.message));
-        // What each runtime has of its own is in force here, too, unless the tenant comes back.
+        // The attachments that each runtime has are in force here, too, unless the tenant comes
+        // back.
         let same = match refused {
             Some(_) => HashMap::new(),
             None => order.same,
@@ -282,7 +285,7 @@ impl Runtime {
         names.chains = chains;
         self.engine
             .absorb(engine, &names, |message| rename_all(message, &names));
-        // What its versions have seen of changes is in their past from here on, too.
+        // The policy changes that its versions have seen are in their history from here on, too.
         self.engine.set_era(history::era());
         let mut keys = HashMap::new();
         for (key, mut binding) in bindings {
@@ -344,7 +347,7 @@ impl Runtime {
         }
     }
 
-    /// What a service is called here. One that was here before has kept its place.
+    /// The id of a service here. A service that was here before has kept its id.
     fn service_of(&mut self, service: Service) -> ServiceId {
         let (name, methods) = (&service.schema.name, service.schema.methods.len());
         let is_same = |known: &Service| {
@@ -360,7 +363,7 @@ impl Runtime {
         id
     }
 
-    /// Puts a session in its place here.
+    /// Adds a session here.
     fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
         let id = SessionId(self.sessions.next_key()?);
         port.id = id;
@@ -370,14 +373,14 @@ impl Runtime {
             .doorbell
             .watch(&self.epoll, Self::session_token(id))
         {
-            // It is heard whenever this runtime is awake.
+            // Its submissions are seen whenever this runtime is awake.
             tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
         }
         self.sessions.insert(port);
         Some(id)
     }
 
-    /// What a link knows of its runtime is of this one from now on.
+    /// Updates a link's state for this runtime.
     fn settle_link(
         &mut self,
         link: LinkId,
@@ -392,11 +395,11 @@ impl Runtime {
         let Some(port) = self.links.get_mut(link.0) else {
             return;
         };
-        // It may have left the other runtime before a change that this one has made.
+        // It may have left the other runtime before a change that this runtime has already made.
         port.set_window(&self.options.tuning.link);
         let state = &mut port.state;
         state.flow = flow;
-        // Whatever was told of it before, nobody says again.
+        // An earlier event of the link won't be repeated.
         state.readable = true;
         state.inbound = std::mem::take(&mut state.inbound)
             .into_iter()
@@ -421,7 +424,7 @@ impl Runtime {
         }
     }
 
-    /// Comparisons that were under way are the other runtime's: the peer is asked for those bindings once more.
+    /// Pending comparisons belong to the other runtime: the peer is asked again for those bindings.
     fn compare_again(&mut self, keys: Vec<u32>) {
         for key in keys {
             let Some(binding) = self.bindings.get_mut(key) else {
@@ -441,7 +444,7 @@ fn rename_all(message: &mut Message, names: &Renamed) {
     rename(message, &names.sessions);
 }
 
-/// A message's memory is a session's, which has another name now.
+/// Updates the session of a message's memory to its new name.
 fn rename(message: &mut Message, names: &HashMap<SessionId, SessionId>) {
     let session = match &mut message.body {
         Body::Gathered { source, .. } => &mut source.session,
