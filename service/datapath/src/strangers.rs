@@ -16,20 +16,20 @@ use tollgate_engine::LinkId;
 use crate::limits::STRANGERS_PER_ADDRESS;
 use crate::peer_room::PeerRoom;
 
-/// Those of one runtime.
+/// The strangers of one runtime.
 #[derive(Default)]
 pub(crate) struct Strangers {
-    /// The oldest first. Some may have proven themselves, or be gone.
+    /// Oldest first. Some may have authenticated, or have gone.
     pub(crate) waiting: VecDeque<(LinkId, IpAddr)>,
 }
 
 impl Strangers {
-    /// One more, which was accepted just now.
+    /// Adds a connection that was accepted just now.
     pub(crate) fn note(&mut self, link: LinkId, address: SocketAddr) {
         self.waiting.push_back((link, address.ip().to_canonical()));
     }
 
-    /// Which one has to go before one from this address may come.
+    /// The stranger that must go before one from this address may come.
     pub(crate) fn to_go(&self, address: IpAddr, room: PeerRoom) -> Option<LinkId> {
         let mut from_there = self.waiting.iter().filter(|(_, ip)| *ip == address);
         if from_there.clone().count() >= room.strangers / STRANGERS_PER_ADDRESS {

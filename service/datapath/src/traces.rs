@@ -42,9 +42,9 @@ use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId,
 
 use tollgate_policy_chain::ids::NamedPolicy;
 
-/// A call with a context, while it lives.
+/// A call with a context, while it is in flight.
 pub(crate) struct Traced {
-    /// It is recorded however it ends.
+    /// It is recorded whatever its status.
     pub(crate) is_sampled: bool,
     pub(crate) trace: TraceId,
     pub(crate) parent: Option<SpanId>,
@@ -58,7 +58,7 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Nothing is known yet but its trace.
+    /// A call with nothing known but its trace.
     pub(crate) fn of(trace: TraceId) -> Traced {
         Traced {
             is_sampled: false,
@@ -74,10 +74,10 @@ impl Traced {
     }
 }
 
-/// All that a runtime knows of single calls.
+/// A runtime's data about single calls.
 pub(crate) struct Traces {
     pub(crate) live: HashMap<Origin, Box<Traced>, foldhash::fast::RandomState>,
-    /// Of calls whose statuses are on their way out.
+    /// Policies that have denied calls, until the calls' statuses have been sent.
     pub(crate) denied: Vec<(Origin, NamedPolicy)>,
     pub(crate) lines: HashMap<FlowId, Rate, foldhash::fast::RandomState>,
     pub(crate) tapped: Rate,
@@ -85,13 +85,13 @@ pub(crate) struct Traces {
     kept: VecDeque<Arc<Span>>,
     pub(crate) rng: Dice,
     records: SyncSender<Record>,
-    /// Since when a message is being marshalled; 0: of no call that may be traced.
+    /// When marshalling of the current message began; 0: its call can't be traced.
     marshals_since_ns: u64,
-    /// When the table was full and those were last looked for that have ended without an answer.
+    /// When a full table was last swept of calls that have ended without an answer.
     pub(crate) swept_ns: u64,
-    /// Calls with a context that there was no room for.
+    /// Calls with a context that the table had no room for.
     pub(crate) untraced: u64,
-    /// Records that there was no room for.
+    /// Records that the queue had no room for.
     pub(crate) dropped: u64,
 }
 
@@ -121,7 +121,7 @@ impl Traces {
         self.keep_at_most(most);
     }
 
-    /// Keeps so many of the newest spans.
+    /// Keeps at most this many of the newest spans.
     pub(crate) fn keep_at_most(&mut self, most: usize) {
         let too_many = self.kept.len().saturating_sub(most);
         self.kept.drain(..too_many);
@@ -132,17 +132,17 @@ impl Traces {
         self.kept.iter().map(Arc::clone).collect()
     }
 
-    /// All that are traced, for another process.
+    /// All traced calls, for another process.
     pub(crate) fn live(&self) -> impl Iterator<Item = (&Origin, &Traced)> {
         self.live.iter().map(|(origin, traced)| (origin, &**traced))
     }
 
-    /// Those of some calls, for another runtime.
+    /// Removes the traced calls of some origins, for another runtime.
     pub(crate) fn part(&mut self, is_its: impl Fn(&Origin) -> bool) -> Vec<(Origin, Box<Traced>)> {
         self.live.extract_if(|origin, _| is_its(origin)).collect()
     }
 
-    /// Goes on with some, as far as there is room.
+    /// Adds traced calls, as far as there is room.
     pub(crate) fn absorb(&mut self, traced: impl Iterator<Item = (Origin, Box<Traced>)>) {
         for (origin, traced) in traced {
             match self.live.len() < MAX_TRACED {
@@ -152,13 +152,14 @@ impl Traces {
         }
     }
 
-    /// A message is about to be copied and checked: the clock is looked at only if its call may be traced, which isn't known yet.
+    /// A message is about to be copied and checked. The clock is read only if its call may be
+    /// traced; that isn't known yet.
     #[inline]
     pub(crate) fn marshals(&mut self, may_be_traced: bool) {
         self.marshals_since_ns = if may_be_traced { now_ns() } else { 0 };
     }
 
-    /// As [`marshals`](Self::marshals), of a call that is there: its reply, or what is converted.
+    /// As [`marshals`](Self::marshals), for a later message of a call: its reply, or a conversion.
     #[inline]
     pub(crate) fn marshals_more(&mut self) {
         self.marshals(!self.live.is_empty());
@@ -170,7 +171,7 @@ impl Traces {
         traced.is_some_and(|traced| traced.is_sampled)
     }
 
-    /// Something has happened to a call; what, is asked only if the call is sampled.
+    /// Notes an event of a call; `what` is called only if the call is sampled.
     pub(crate) fn note(&mut self, origin: Origin, what: impl FnOnce() -> Event) {
         let Some(traced) = self.live.get_mut(&origin).filter(|t| t.is_sampled) else {
             return;
@@ -218,7 +219,7 @@ pub(crate) fn stage_name(stage: Stage) -> &'static str {
     }
 }
 
-/// Under which key a policy is named, so that the provider's are told apart.
+/// The attribute key of a policy's name; the provider's policies have a key of their own.
 pub(crate) fn policy_key(is_provider: bool) -> &'static str {
     match is_provider {
         true => PROVIDERS_POLICY,
@@ -226,7 +227,7 @@ pub(crate) fn policy_key(is_provider: bool) -> &'static str {
     }
 }
 
-/// What metadata says of where a call comes from, and what others have added to that.
+/// The trace context in metadata, and the state that other systems have added to it.
 pub(crate) fn context_of(metadata: &[u8]) -> Option<(Context, Box<str>)> {
     let metadata = Metadata::of_checked(metadata);
     let context = Context::parse(metadata.get(TRACEPARENT)?)?;
@@ -238,7 +239,7 @@ pub(crate) fn context_of(metadata: &[u8]) -> Option<(Context, Box<str>)> {
     Some((context, state))
 }
 
-/// Puts another parent into the metadata's context, in place.
+/// Replaces the parent in the metadata's context, in place.
 pub(crate) fn set_parent(metadata: &mut [u8], parent: SpanId) {
     let at = Metadata::of_checked(metadata).get(TRACEPARENT);
     let Some((at, len)) = at.map(|text| (text.as_ptr().addr(), text.len())) else {
@@ -270,11 +271,11 @@ pub(crate) fn attributes_of(
     attributes
 }
 
-/// What is known of a call before its message has been looked at.
+/// The data about a call before its message has been read.
 #[derive(Clone, Copy)]
 pub(crate) struct SampleDecision {
     pub(crate) sampling: Sampling,
-    /// It is traced unless it has a parent, which decides.
+    /// The call is traced unless it has a parent; then the parent decides.
     pub(crate) is_hit: bool,
 }
 

@@ -26,7 +26,7 @@ fn layout_of(fields: &str) -> (Arc<Layouts>, MessageId) {
     (layouts, id)
 }
 
-/// What a command is answered through, and where its answer is then.
+/// A [`Reply`], and the receiver of its answer.
 fn reply<T: Send + 'static>() -> (Reply<T>, mpsc::Receiver<T>) {
     let (sender, answer) = mpsc::channel();
     let send = move |told| sender.send(told).map_err(|unsent| unsent.0);
