@@ -5,7 +5,8 @@
 //!   bind, hashes differ ── description ──▶ control plane compares, off the datapath
 //!                                            └── MethodMatch per method ──▶ routes
 //!
-//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block   (replies: reversed)
+//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block
+//!                (replies: reversed)
 //!   to a peer    caller's image ── encode ──▶ protobuf ── frame
 //!   from a peer  frame ── protobuf ── decode ──▶ server's block
 //! ```

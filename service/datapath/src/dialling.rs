@@ -5,8 +5,8 @@
 //!   dial ── by RDMA ── ready ─────────────────────────────────▶ calls use this link
 //!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ calls use this link
 //!    │                                                        └─ after RDMA_PAUSE, in parallel:
-//!    │                                                           by RDMA ── ready ──▶ bindings move to it;
-//!    └─ lost: after a growing pause                              the TCP link ends after its last call
+//!    │                                                           by RDMA ── ready ──▶ bindings go;
+//!    └─ lost: after a growing pause                              the TCP link ends after its calls
 //! ```
 //!
 //! So a peer that has just started, or gets a device later, is soon reached by RDMA, and no call is

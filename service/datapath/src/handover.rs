@@ -1,7 +1,7 @@
 //! Hands a runtime's state over to the successor process, and continues from it there.
 //!
 //! ```text
-//!   old: between two turns ── hand_over ──▶ HandoverState: state (JSON), bytes of messages, descriptors
+//!   old: between two turns ── hand_over ──▶ HandoverState: state (JSON), messages, descriptors
 //!        waits for the verdict: continues unchanged, or ends without touching a session again
 //!   new: take_over ── all private: engine, sessions, waiting messages
 //!        waits for the verdict ── begin ──▶ its first turn

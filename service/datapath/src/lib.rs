@@ -16,17 +16,17 @@
 //!
 //! | Files | Task |
 //! |---|---|
-//! | `runtime.rs`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares of tenants, settings, bounds |
+//! | `runtime.rs`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares, settings, bounds |
 //! | `command.rs`, `reply.rs`, `binds.rs` | messages from and to the control plane |
 //! | `ports.rs` | state of sessions and links |
-//! | `sessions.rs`, `deliveries.rs`, `streams.rs`, `landing.rs` | messages from and to applications |
-//! | `links.rs`, `sending.rs`, `wire.rs`, `steering.rs` | messages from and to peers |
+//! | `sessions.rs`, `deliveries.rs`, `streams.rs`, `landing.rs` | messages of applications |
+//! | `links.rs`, `sending.rs`, `wire.rs`, `steering.rs` | messages of peers |
 //! | `carrier.rs`, `rdma.rs` | TCP and RDMA |
 //! | `target.rs`, `dialling.rs`, `peers.rs` | links that this daemon dials |
 //! | `guests.rs`, `strangers.rs`, `peer_room.rs` | links that peers open |
-//! | `placement.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, and moves between runtimes |
+//! | `placement.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
 //! | `handover.rs`, `handover/` | hand-over to another process |
-//! | `report.rs`, `durations.rs`, `traces.rs`, `record.rs`, `lines.rs` | status, metrics, spans, log |
+//! | `report.rs`, `durations.rs`, `traces.rs`, `record.rs`, `lines.rs` | status, metrics, log |
 //!
 //! A runtime is one thread and shares nothing with the others. All sessions, links, services and
 //! policies of a tenant are on the runtime that the [`Placement`] names, so no call crosses

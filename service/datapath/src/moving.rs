@@ -1,10 +1,10 @@
 //! Moves a tenant with everything that it has to another runtime, while its calls are in flight.
 //!
 //! ```text
-//!   control plane ── Part ──▶ old: takes everything out, in one piece ── Absorb ──▶ new: is there room?
-//!         ▲                     ▲                                                   yes: continues
-//!         │                     └──────────── Absorb, with the reason ───────────── no
-//!         └──────────────────────────── Moved: the new names ─────────────────────────┘
+//!   control plane ── Part ──▶ old: takes everything out ── Absorb ──▶ new: is there room?
+//!         ▲                     ▲                                       yes: continues
+//!         │                     └────── Absorb, with the reason ─────── no
+//!         └───────────────────── Moved: the new names ──────────────────┘
 //! ```
 //!
 //! The objects themselves move, in memory: ports with their rings, heaps and sockets, calls in

@@ -152,7 +152,7 @@ impl Dial {
         next
     }
 
-    /// An address failed, or there is none.
+    /// An address failed, or the name has none.
     pub(crate) fn failed(&mut self, why: &str) {
         self.failed.push(why.to_owned());
     }

@@ -1,10 +1,10 @@
 //! Traced calls, from their arrival to their records, and log lines about failed calls.
 //!
 //! ```text
-//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the metadata:
-//!                                                                         │ parent of the next span
+//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the
+//!                                                                         │ metadata: next parent
 //!   a peer's call ────────── its traceparent ────────────▶ server span ◀──┘
-//!        └─ to an application: the server's span in the metadata; its own spans are children of that
+//!        └─ to an application: the server's span in the metadata, as parent of its own spans
 //! ```
 //!
 //! A trace begins where an application calls; the daemon of the server begins none. The context is

@@ -53,7 +53,7 @@ mod tests {
     use tollgate_policy_chain::message::{Pool, Source};
     use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 
-    /// A message whose extents lie in a send heap, as an application posts it.
+    /// A message with extents in a send heap, as an application posts it.
     fn gathered() -> Message {
         let shape = SessionShape::default();
         let (daemon, fds) = create(&shape).unwrap();

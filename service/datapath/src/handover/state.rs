@@ -94,7 +94,7 @@ pub(super) struct StandingForm {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HeldForm {
-    /// The handle has the method that it is of.
+    /// The handle determines the method.
     Message {
         handle: u32,
         message: MessageForm,
@@ -116,13 +116,14 @@ pub(super) struct BindingForm {
     pub(super) schema: [u8; 32],
     pub(super) tenant: String,
     pub(super) peer: SocketAddr,
-    /// What its application calls the peer, if that isn't its address.
+    /// The application's name for the peer, if it isn't the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    /// Whether its peer is to be asked again: it has accepted it, perhaps, but what that means isn't known yet.
+    /// Whether the peer must be asked again: its answer hasn't arrived, or the schemas haven't been
+    /// compared yet.
     #[serde(default)]
     pub(super) unsettled: bool,
-    /// The peer has refused it for now: when to ask again.
+    /// The peer has refused it for now: the time of the next try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) retry_at_ns: Option<u64>,
 }
@@ -132,10 +133,10 @@ pub(super) struct ParkedForm {
     pub(super) call: CallKey,
     pub(super) tenant: String,
     pub(super) stage: Stage,
-    /// As it was called in the old process; none: it is gone.
+    /// Its id in the old process; none: it has gone.
     pub(super) chain: Option<ChainId>,
     pub(super) step: usize,
-    /// A policy delays it until then.
+    /// The end of a delay by a policy.
     pub(super) until_ns: Option<u64>,
     pub(super) waits_since_ns: u64,
     pub(super) priority: Option<u8>,
@@ -144,7 +145,7 @@ pub(super) struct ParkedForm {
 }
 
 impl SessionPort {
-    /// Whether another process can go on with it.
+    /// Whether another process can continue the session.
     pub(super) fn can_go(&mut self) -> bool {
         let next = self.end.receive_heap.len_bytes();
         self.who.follows_heaps && receive_heap_may_follow(self.heaps.receive, next)
@@ -238,7 +239,7 @@ pub(super) fn session_form(port: &mut SessionPort, bytes: &mut Bytes) -> Session
     }
 }
 
-/// The block of a send heap that a message is in.
+/// The send heap's block that contains a message.
 pub(super) fn source_of(message: &Message) -> Option<Source> {
     match &message.body {
         Body::Gathered { source, .. } => Some(*source),

@@ -97,7 +97,7 @@ impl Old {
     }
 }
 
-/// The calls that were answered with a status, and the blocks that came back.
+/// The calls that were answered with a status, and the number of returned blocks.
 pub(super) fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
     let heaps = tollgate_shm_abi::descriptor::HeapSizes {
         send: MIN_HEAP_BYTES,

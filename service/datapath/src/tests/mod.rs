@@ -1,5 +1,6 @@
-//! A runtime's rings and links without policies (`turns.rs`), also in another process
-//! (`handover.rs`). Tests of policies are those of `tollgate-policy-chain`.
+//! Tests of runtimes without policies: turns (`turns.rs`), dialling (`dials.rs`), moves
+//! (`moving.rs`), hand-over (`handover.rs`) and links in a hand-over (`links.rs`).
+//! `tollgate-policy-chain` has the tests of policies.
 
 #![allow(clippy::unwrap_used)]
 
