@@ -1,9 +1,9 @@
 //! Streams: further requests, responses and credit, between applications, peers and the engine.
 //!
 //! ```text
-//!   app ── REQUEST, RESPONSE ──▶ gather ──▶       ┌────────┐ ──▶ place ── REQUEST, RESPONSE ──▶ app
-//!                                                 │ engine │
-//!   peer ── REQUEST, RESPONSE ── accept, decode ▶ └────────┘ ──▶ frame ──▶ peer
+//!   app ── REQUEST, RESPONSE ──▶ gather ──▶        ┌────────┐ ─▶ place ── REQUEST, RESPONSE ─▶ app
+//!                                                  │ engine │
+//!   peer ── REQUEST, RESPONSE ── accept, decode ─▶ └────────┘ ─▶ frame ─▶ peer
 //! ```
 //!
 //! The same distrust applies as to the messages that open and end a call: a block is copied out
