@@ -2,11 +2,12 @@
 //! after a loss.
 //!
 //! ```text
-//!   dial ── by RDMA ── ready ─────────────────────────────────▶ calls use this link
+//!   dial ── by RDMA ── ready ──────────────────────────────▶ calls use this link
 //!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ calls use this link
 //!    │                                                        └─ after RDMA_PAUSE, in parallel:
-//!    │                                                           by RDMA ── ready ──▶ bindings go;
-//!    └─ lost: after a growing pause                              the TCP link ends after its calls
+//!    └─ lost: after a growing pause                              by RDMA ── ready
+//!
+//!   Once that RDMA link is ready, bindings move to it. The TCP link ends after its last call.
 //! ```
 //!
 //! So a peer that has just started, or gets a device later, is soon reached by RDMA, and no call is

@@ -14,8 +14,8 @@
 //!
 //! Sessions are handed over with all their calls if their applications support it
 //! ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)). Other applications connect
-//! again. Links are handed over unless the successor predates that. Otherwise their calls end with
-//! UNAVAILABLE, and the successor dials again.
+//! again. Links are handed over, too. If the successor predates that, their calls end with
+//! UNAVAILABLE, and it dials again.
 //!
 //! `state.rs` has the format and `taking.rs` the continuation. `links.rs` has both for links, and
 //! `traced.rs` for traces.

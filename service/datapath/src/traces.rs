@@ -21,8 +21,8 @@
 //!
 //! A call that moves to another runtime or process takes its trace along.
 //!
-//! Absent on purpose: spans of calls whose caller has gone. Their entries are swept when the table
-//! is full.
+//! Absent on purpose: spans of calls after their caller has gone. Their entries are swept when the
+//! table is full.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
