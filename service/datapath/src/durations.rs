@@ -7,7 +7,7 @@
 //! [`MAX_SERIES`], and at most [`MAX_SERIES_PER_TENANT`] of one tenant, so no tenant uses up all of
 //! them. Calls without room for a series are counted in one overflow series per kind.
 //!
-//! Absent on purpose: calls without a caller, because it has gone. They have no status.
+//! Absent on purpose: calls that end after their caller has gone. They have no status.
 
 use std::collections::HashMap;
 use std::sync::Arc;

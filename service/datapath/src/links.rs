@@ -1076,8 +1076,8 @@ pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Sta
 
 impl LinkPort {
     /// Answers a BIND with a schema that differs from the served one. If the peer can't carry
-    /// protobuf, or the description doesn't fit, the BIND is refused, as it was before schemas could
-    /// differ.
+    /// protobuf, or the description doesn't fit, the BIND is refused, as it was before schemas
+    /// could differ.
     fn answer_across(&mut self, bind: u32, schema: &ServiceSchema) -> Result<(), SendError> {
         let link = self.io.link_mut();
         if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {

@@ -108,8 +108,8 @@ impl SessionPort {
         }
     }
 
-    /// The time of delivery for a call, if the answer must report the call's waiting time; otherwise
-    /// 0. Few answers must, so the library's clock reads cost almost nothing.
+    /// The time of delivery for a call, if the answer must report the call's waiting time;
+    /// otherwise 0. Few answers must, so the library's clock reads cost almost nothing.
     pub(crate) fn asks_wait_ns(&mut self, now_ns: u64) -> u64 {
         if !self.who.tells_waits {
             return 0;
