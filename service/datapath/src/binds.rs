@@ -1,4 +1,5 @@
-//! Bindings as the control plane and a runtime speak of them: what an application binds, and what comes of it.
+//! Bindings, as the control plane and a runtime exchange them: the request of an application, and
+//! its outcome.
 
 use std::sync::Arc;
 
@@ -13,48 +14,49 @@ use tollgate_jit::on_demand::Method;
 pub struct ServiceSchema {
     /// The full name, such as `hotel.Reservation`.
     pub name: String,
-    /// What peers compare.
+    /// Hash of the schema; peers compare it.
     pub hash: [u8; 32],
-    /// What they are shown when hashes differ.
+    /// Description of the schema, sent to the peer if the hashes differ.
     pub description: String,
     /// Its methods, in the order of their handles.
     pub methods: Vec<Arc<Method>>,
 }
 
-/// What an application binds.
+/// A kind of binding.
 pub enum BindAs {
-    /// It calls the service: on this host, or at a peer.
+    /// Calls the service: on this host, or at a peer.
     Client {
         /// Where the service is; `None`: on this host.
         peer: Option<Found>,
     },
-    /// It calls a service of this host whose schema is another one: what came of comparing them.
+    /// Calls a service of this host that has another schema. The two have been compared.
     Across {
         /// The service of this host.
         service: ServiceId,
         /// How each method is called.
         matches: Vec<MethodMatch>,
     },
-    /// It serves it.
+    /// Serves the service.
     Server,
 }
 
-/// What binding yields.
+/// The result of a binding.
 #[derive(Clone, Debug)]
 pub struct Bound {
-    /// The handle of the first method; the others follow.
+    /// The handle of the first method; those of the other methods follow.
     pub first_handle: u32,
-    /// For servers: what [`Command::Serve`](crate::Command::Serve) starts, and server-side chains are for.
+    /// For servers: the service. [`Command::Serve`](crate::Command::Serve) starts it, and
+    /// server-side chains belong to it.
     pub service: Option<ServiceId>,
-    /// Methods that can't be called because the schemas are incompatible there, and why.
+    /// Methods that can't be called because their schemas are incompatible, with the reasons.
     pub refused: Vec<(u16, String)>,
 }
 
-/// What becomes of a [`Command::Bind`](crate::Command::Bind).
+/// The outcome of a [`Command::Bind`](crate::Command::Bind).
 pub enum BindOutcome {
     /// The application is bound.
     Bound(Bound),
-    /// A service of this host has the name and another schema: bind again as [`BindAs::Across`].
+    /// A service of this host has this name, but another schema: bind again as [`BindAs::Across`].
     Differs {
         /// The service of this host.
         service: ServiceId,
@@ -63,7 +65,7 @@ pub enum BindOutcome {
     },
 }
 
-/// Who asked for a binding.
+/// Takes the outcome of a binding.
 pub(crate) type Asker = Reply<Result<BindOutcome, Status>>;
 
 /// A BIND that a peer sent.

@@ -1,12 +1,15 @@
-//! What carries a link's bytes: TCP, or RDMA in a daemon that was built with it.
+//! The connection of a link: TCP, or RDMA in a daemon that was built with it.
 //!
-//! The protocol is one, [`Link`]; what a turn does differs in three ways:
+//! Both use the same protocol, [`Link`]. They differ in three points:
 //!
-//! - What comes over TCP is told by the runtime's epoll. What comes over RDMA is found by the runtime's poller, which names the links in every turn,
-//!   or by looking into the ring of a one-sided link, until its peer was told that the runtime is about to wait
+//! - The runtime's epoll reports data that arrives over TCP. For RDMA, the runtime's poller names
+//!   the links that have data, once per turn. The ring of a one-sided link is checked directly,
+//!   until its peer was told that the runtime is about to wait
 //!   ([`announce_sleep`](Carrier::announce_sleep)).
-//! - A large body over RDMA is the device's to write: its block of the receive heap is lent to the link until all of it is there.
-//! - What was sent over RDMA is read by the device where it lies: a link gives it back once that is done, or when it [ends](Carrier::end).
+//! - The device writes large bodies that arrive over RDMA. The link borrows their block of the
+//!   receive heap until the whole body is there.
+//! - The device reads outgoing RDMA messages from where they are. The link gives them back once the
+//!   device has finished, or when the link [ends](Carrier::end).
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -39,7 +42,8 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
-    /// A link over RDMA that begins to connect, of a runtime's poller, or why it can't be by RDMA.
+    /// A link over RDMA that begins to connect through a runtime's poller, or the reason why RDMA
+    /// is not possible.
     #[cfg_attr(
         not(feature = "rdma"),
         allow(unused_variables, reason = "nobody is dialled")
@@ -64,7 +68,7 @@ impl Carrier {
         }
     }
 
-    /// The link, if it goes over RDMA.
+    /// The link, if it uses RDMA.
     #[cfg(feature = "rdma")]
     pub(crate) fn by_rdma(&self) -> Option<&RdmaLink> {
         match self {
@@ -73,7 +77,7 @@ impl Carrier {
         }
     }
 
-    /// The protocol, to be looked at.
+    /// The protocol, read-only.
     pub(crate) fn link(&self) -> &Link {
         match self {
             Carrier::Tcp(tcp) => &tcp.link,
@@ -99,7 +103,8 @@ impl Carrier {
         }
     }
 
-    /// Has its runtime's thread hear of it: its epoll, with this token, or its poller. A link that moves was another's before.
+    /// Registers the link with its runtime: with the epoll, under this token, or with the poller. A
+    /// link that has moved was registered with another runtime before.
     ///
     /// # Errors
     /// The kernel has no room for it.
@@ -127,7 +132,7 @@ impl Carrier {
         }
     }
 
-    /// Its runtime's epoll tells of it no more. A poller does until the next one has it.
+    /// Removes the link from its runtime's epoll. A poller keeps it until the next one has it.
     pub(crate) fn unwatch(&self, by: &OwnedFd) {
         match self {
             Carrier::Tcp(tcp) => {
@@ -146,7 +151,7 @@ impl Carrier {
         }
     }
 
-    /// Reads on at the pending large body.
+    /// Continues reading the pending large body.
     pub(crate) fn read_large(
         &mut self,
         landing: &mut Landing,
@@ -159,7 +164,7 @@ impl Carrier {
         }
     }
 
-    /// Takes back what a large body has lent, of a link that has ended.
+    /// Takes back the block that a large body has lent to a link that has ended.
     #[cfg_attr(
         not(feature = "rdma"),
         allow(unused_variables, clippy::unused_self, reason = "TCP borrows nothing")
@@ -182,7 +187,7 @@ impl Carrier {
         }
     }
 
-    /// A frame whose memory nobody reads any more.
+    /// A frame whose memory is no longer read.
     pub(crate) fn poll_sent(&mut self) -> Option<Token> {
         match self {
             Carrier::Tcp(tcp) => tcp.link.poll_sent(),
@@ -191,7 +196,8 @@ impl Carrier {
         }
     }
 
-    /// Tells the peer that nobody will look into the ring that it writes into; `false`: something has come.
+    /// Tells the peer that the ring that it writes into is no longer polled; `false`: something has
+    /// arrived.
     pub(crate) fn announce_sleep(&mut self) -> Result<bool, LinkError> {
         match self {
             Carrier::Tcp(_) => Ok(true),
@@ -200,11 +206,12 @@ impl Carrier {
         }
     }
 
-    /// Says what can be said at once, and ends the connection: nobody reads or writes memory for it afterwards.
+    /// Sends as much as is possible at once and ends the connection. Its memory is no longer read
+    /// or written afterwards.
     pub(crate) fn end(&mut self) {
         match self {
             Carrier::Tcp(tcp) => {
-                // What the socket doesn't take is given up.
+                // Data that the socket doesn't take is given up.
                 let _so_far = tcp.flush();
                 tcp.link.abandon(LinkError::ClosedHere);
             }
@@ -213,7 +220,8 @@ impl Carrier {
         }
     }
 
-    /// For another process: how the link stands, and its connection. `None`: it can't go on there.
+    /// The link's state and its connection, for another process. `None`: the link can't continue
+    /// there.
     pub(crate) fn freeze(&self, bytes: &mut Vec<u8>) -> Option<(FrozenLink, BorrowedFd<'_>)> {
         match self {
             Carrier::Tcp(tcp) => Some((tcp.link.freeze(bytes)?, tcp.as_fd())),
@@ -222,7 +230,8 @@ impl Carrier {
         }
     }
 
-    /// Segments that were sent again, as far as somebody counts them: not over RDMA, where the device does, for all its links together.
+    /// Retransmitted segments, if they are counted. Over RDMA the device counts them, for all its
+    /// links together.
     pub(crate) fn retransmits(&self) -> Option<u32> {
         match self {
             Carrier::Tcp(tcp) => retransmits(tcp).ok(),
@@ -231,7 +240,7 @@ impl Carrier {
         }
     }
 
-    /// `not_rdma` is what is known of why it isn't carried by RDMA.
+    /// `not_rdma` is the reason, if known, why the link doesn't use RDMA.
     pub(crate) fn report(&self, not_rdma: Option<&str>) -> Carriage {
         match self {
             Carrier::Tcp(_) => Carriage::Tcp {
@@ -257,7 +266,8 @@ impl Carrier {
     }
 }
 
-/// What goes to an application at once is written by the device; what a chain reads first is copied to where that is.
+/// The device writes bodies that go to an application directly. A body that a chain reads first is
+/// copied to private memory.
 #[cfg(feature = "rdma")]
 fn read_large_by_rdma(
     rdma: &mut RdmaLink,

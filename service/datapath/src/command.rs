@@ -1,7 +1,8 @@
-//! What the control plane and a runtime say to each other.
+//! Messages between the control plane and a runtime.
 //!
-//! Commands are carried out between two calls, in order; each that matters is answered, so whoever asked knows when it is in
-//! force. A runtime never waits for the control plane.
+//! A runtime carries out commands between two calls, in order. It answers each important command,
+//! so the sender knows when the command is in force. A runtime never waits for the control plane,
+//! except in a hand-over ([`Command::HandOver`], [`Command::TakeOver`]).
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
@@ -32,7 +33,7 @@ use tollgate_policy_chain::plan::{CpuLimit, Isolated, MethodSteps, PolicyChange}
 
 /// From the control plane to a runtime.
 pub enum Command {
-    /// An application has a session.
+    /// An application has opened a session.
     OpenSession {
         /// The daemon's end of its segments.
         end: Box<DaemonEnd>,
@@ -40,43 +41,44 @@ pub enum Command {
         tenant: Arc<str>,
         /// The application's name.
         app: String,
-        /// Its process.
+        /// Its process id.
         pid: i32,
-        /// What its library understands.
+        /// Features of its library.
         features: u32,
-        /// Under which it serves; empty for none.
+        /// Label under which it serves; empty for none.
         label: String,
         /// Takes the answer.
         reply: Reply<Result<SessionId, Status>>,
     },
-    /// Another process is to go on with everything: the runtime does nothing until it hears that one does, or won't (the sender is
-    /// dropped).
+    /// Hands everything over to another process. The runtime does nothing until it learns whether
+    /// that process continues (`verdict`).
     HandOver {
-        /// The other process can go on with links.
+        /// The other process can continue links.
         with_links: bool,
-        /// When it gives up.
+        /// The deadline of the hand-over.
         until: std::time::Instant,
-        /// Told at once; then it waits for all runtimes to stand, so that no link is on its way between two of them.
+        /// Told as soon as this runtime stands still. It then waits until all runtimes do, so that
+        /// no link is on its way between two of them.
         stands: Reply<()>,
-        /// Told once all runtimes stand.
+        /// Told once all runtimes stand still.
         all_stand: mpsc::Receiver<()>,
         /// Takes the answer.
         reply: Reply<Result<HandoverState, String>>,
-        /// Told that the other process goes on; dropped: it does not.
+        /// Told that the other process continues; dropped: it does not.
         verdict: mpsc::Receiver<()>,
     },
-    /// Go on with what another process leaves, once it has ended.
+    /// Continues from the state of another process, once that process has ended.
     TakeOver {
-        /// What the other process leaves.
+        /// The state of the other process.
         handover_state: Box<HandoverState>,
-        /// What the control plane knows of it.
+        /// What the control plane knows about that state.
         inventory: Inventory,
         /// Takes the answer.
         reply: Reply<Result<Vec<Resumed>, String>>,
-        /// Told once the other process has ended; dropped: it goes on.
+        /// Told once the other process has ended; dropped: that process continues.
         begins: mpsc::Receiver<()>,
     },
-    /// A session is given no further calls.
+    /// A session gets no further calls.
     Drain {
         /// The session.
         session: SessionId,
@@ -94,7 +96,7 @@ pub enum Command {
         session: SessionId,
         /// The application's schema.
         schema: Arc<ServiceSchema>,
-        /// The BIND that it has brought.
+        /// The kind of binding.
         bind: BindAs,
         /// The client-side chains, by method; for servers, the server-side ones.
         chains: Vec<MethodSteps>,
@@ -110,7 +112,7 @@ pub enum Command {
         /// How each method is called.
         matches: Vec<MethodMatch>,
     },
-    /// The answer to [`Event::LookUp`]: where the peer is, or why nobody knows.
+    /// The answer to [`Event::LookUp`]: the peer's addresses, or the reason why there are none.
     Found {
         /// The tenant's name.
         tenant: Arc<str>,
@@ -119,11 +121,12 @@ pub enum Command {
         /// The addresses, or the reason why there are none.
         found: Result<Vec<SocketAddr>, String>,
     },
-    /// Calls may come from now on: the application knows its handles, or keeps calls until it does.
+    /// Calls may arrive from now on: the application knows its handles, or keeps calls until it
+    /// does.
     Serve {
         /// The session.
         session: SessionId,
-        /// What binding yielded.
+        /// The result of the binding.
         bound: Bound,
         /// Told once it is in force.
         done: Reply<()>,
@@ -132,88 +135,90 @@ pub enum Command {
     Accept {
         /// The connection.
         stream: TcpStream,
-        /// Its place among those that no runtime has looked at.
+        /// Its place in the queue of connections that no runtime has looked at.
         unseen: Box<dyn Send>,
     },
-    /// One connected by RDMA.
+    /// A peer connected by RDMA.
     #[cfg(feature = "rdma")]
     AcceptByRdma {
         /// The link.
         link: Box<tollgate_transport_rdma::RdmaLink>,
     },
-    /// A link moves here from the runtime that accepted it, with the BIND that showed where it belongs; without one, nothing has, and that
-    /// runtime ends.
+    /// A link moves here from the runtime that accepted it, with the BIND that named its tenant.
+    /// Without a BIND the tenant is unknown, and the other runtime ends.
     Adopt {
         /// The link.
         port: Box<LinkPort>,
-        /// The BIND that it has brought.
+        /// The BIND that named the tenant.
         bind: Option<PendingBind>,
     },
-    /// A tenant goes to another runtime, with all that it has.
+    /// A tenant moves to another runtime, with everything that it has.
     Part {
-        /// Who goes where.
+        /// The tenant and its new runtime.
         order: Box<Move>,
     },
     /// A tenant comes from another runtime.
     Absorb {
-        /// All that the tenant has.
+        /// Everything that the tenant has.
         moving: Box<Moving>,
     },
-    /// Where tenants live from now on.
+    /// A new placement of tenants.
     Place {
         /// The new placement.
         map: Box<Map>,
         /// Told once it is in force.
         done: Reply<()>,
     },
-    /// The runtime ends: nobody lives there, and nobody will. Links of peers that haven't said whose they are go to the first one.
+    /// The runtime ends: no tenant is placed on it, and none will be. Its links without a tenant
+    /// move to the first runtime.
     Retire {
         /// The new placement.
         map: Box<Map>,
         /// Takes the answer.
         reply: Reply<Report>,
     },
-    /// A tenant has a policy process: what is to run there comes later.
+    /// A tenant has a policy process. Later commands say which policies run there.
     Process {
-        /// The attachment, or the process.
+        /// The process.
         id: ProcessId,
         /// The tenant's name.
         tenant: Arc<str>,
-        /// The line to it.
+        /// The channel to it.
         channel: Box<Channel>,
     },
-    /// Whether the version in force could hand its state over to `successor`, which is thrown away; an error says why not.
+    /// Checks whether the version in force could hand its state over to `successor`, which is then
+    /// discarded.
     Rehearse {
-        /// The attachment, or the process.
+        /// The attachment.
         id: u32,
         /// The version.
         version: u32,
-        /// The version that would go on.
+        /// The version that would continue.
         successor: Box<Isolated>,
-        /// Told once it is in force.
+        /// Takes the result; an error gives the reason why not.
         done: Reply<Result<(), String>>,
     },
-    /// Other policies, from the next call on.
+    /// Changes policies, from the next call on.
     Policies {
         /// What changes.
         change: PolicyChange,
-        /// An error says why nothing has changed.
+        /// An error gives the reason why nothing has changed.
         done: Reply<Result<(), String>>,
     },
-    /// Other settings, from the next call on.
+    /// Changes settings, from the next call on.
     Tune {
         /// The new settings.
         tuning: Box<Tuning>,
-        /// What a judgement may use, and the attachments that this is for.
+        /// Limit for one evaluation.
         cpu: CpuLimit,
-        /// Attachments with a limit of their own.
+        /// The attachments that the limit applies to.
         of: Vec<u32>,
         /// Told once it is in force.
         done: Reply<()>,
     },
-    /// The last views that an attachment's stable was shown, oldest first.
+    /// The last views that an attachment's stable version was shown, oldest first.
     Recorded {
-        /// The attachment, or the process.
+        /// The attachment.
         id: u32,
         /// Takes the answer.
         reply: Reply<Vec<RecordedView>>,
@@ -223,12 +228,12 @@ pub enum Command {
         /// Takes the answer.
         reply: Reply<Vec<Arc<Span>>>,
     },
-    /// What `status` shows.
+    /// The data for `status`.
     Report {
         /// Takes the answer.
         reply: Reply<Report>,
     },
-    /// As [`Report`](Self::Report), with what is for metrics only.
+    /// As [`Report`](Self::Report), with the data that only metrics show.
     Measure {
         /// Takes the answer.
         reply: Reply<Report>,
@@ -245,10 +250,11 @@ pub enum Event {
         runtime: usize,
         /// The session.
         session: SessionId,
-        /// Why it ended.
+        /// The reason.
         reason: String,
     },
-    /// A peer serves what an application has bound, with another schema: compare, and say so with [`Command::Compared`].
+    /// A peer serves a bound service with another schema: compare them, and answer with
+    /// [`Command::Compared`].
     Compare {
         /// The runtime's index.
         runtime: usize,
@@ -260,26 +266,27 @@ pub enum Event {
         tenant: Arc<str>,
         /// The application's schema.
         ours: Arc<ServiceSchema>,
-        /// The peer's schema, described.
+        /// Description of the peer's schema.
         theirs: String,
     },
-    /// A peer is to be dialled again, which may have moved: look its name up, and say so with [`Command::Found`].
+    /// A peer that may have moved is about to be dialled again: look its name up, and answer with
+    /// [`Command::Found`].
     LookUp {
         /// The tenant's name.
         tenant: Arc<str>,
         /// The peer.
         peer: Target,
     },
-    /// Something has happened to its policies.
+    /// An event of the tenants' policies.
     Policies(PolicyEvent),
 }
 
-/// How the control plane reaches one runtime.
+/// The control plane's access to one runtime.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) doorbell: Arc<OwnedFd>,
-    /// Of its poller, if there is RDMA.
+    /// The entrance to its poller, if there is RDMA.
     #[cfg(feature = "rdma")]
     pub door: Option<Door>,
 }
@@ -303,10 +310,10 @@ impl Handle {
     }
 }
 
-/// A placement, and how the runtimes that it speaks of are reached.
+/// A placement, and handles of its runtimes.
 #[derive(Clone)]
 pub struct Map {
-    /// Where tenants live.
+    /// The placement.
     pub placement: Placement,
     /// The runtimes, by index.
     pub runtimes: Vec<Handle>,

@@ -1,19 +1,23 @@
-//! Calls between two schemas: which methods can be called at all, and messages rewritten from one layout into the other.
+//! Calls between two schemas: finds the methods that can be called, and converts messages from one
+//! layout to the other.
 //!
 //! ```text
-//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath ── MethodMatch per method ──▶ routes
+//!   bind, hashes differ ── description ──▶ control plane compares, off the datapath
+//!                                            └── MethodMatch per method ──▶ routes
 //!
-//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block             (replies the other way round)
+//!   this host    caller's image ── encode ──▶ protobuf ── decode ──▶ server's block
+//!                (replies: reversed)
 //!   to a peer    caller's image ── encode ──▶ protobuf ── frame
 //!   from a peer  frame ── protobuf ── decode ──▶ server's block
 //! ```
 //!
-//! Invariants: each chain reads its own application's layout, so a request is rewritten after the caller's chain and before
-//! the server's (P2: what leaves is made from the very bytes that were judged). What is encoded is private and accepted. What
-//! is decoded is canonical by construction, and complete in itself: no extents. A message that can't be rewritten ends its
-//! call and nothing else.
+//! Invariants: each chain reads its own application's layout, so a request is converted after the
+//! caller's chain and before the server's (P2: the outgoing message is made from the bytes that
+//! were evaluated). Input of the encoder is private and accepted. Output of the decoder is
+//! canonical by construction and has no extents. A message that can't be converted ends its call
+//! and nothing else.
 //!
-//! Absent: state. A route says how its method travels, and the engine carries that with the call.
+//! Absent: state. A route says how its method is encoded, and the engine keeps that with the call.
 
 use std::sync::Arc;
 
@@ -38,12 +42,12 @@ use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::{Body, Message};
 use tollgate_policy_chain::plan::MethodSteps;
 
-/// Rewriting messages.
+/// Conversion of messages.
 impl Runtime {
-    /// Does what [`tollgate_engine::Output::Convert`] asks.
+    /// Carries out [`tollgate_engine::Output::Convert`].
     pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
         let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
-            // The caller is gone, and the call with it.
+            // The caller has gone, and the call with it.
             return self.discard(message);
         };
         let is_request = matches!(from, End::Caller { .. });
@@ -112,7 +116,7 @@ impl Runtime {
         })
     }
 
-    /// What chains are shown of a message that isn't there, with the metadata that is.
+    /// An empty message with the given metadata. Chains see it in place of an absent message.
     pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
         let nothing = self.decode(codec, &[]).map_err(|fault| {
             let text = format!(
@@ -145,7 +149,7 @@ impl Runtime {
         }
     }
 
-    /// Makes an image private and whole, with its extents in their places.
+    /// Makes an image private and contiguous, with its extents in place.
     fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
         if let Some(source) = message.make_private(&mut self.pool) {
             self.bytes.send_heap_to_private += u64::from(message.total_len);
@@ -165,7 +169,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A message from protobuf that somebody else wrote.
+    /// Decodes protobuf that another party wrote.
     fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
         let mut block = self.pool.take(0);
         match codec.decode(protobuf, &mut block) {
@@ -181,12 +185,12 @@ impl Runtime {
     }
 }
 
-/// The status for a message that can't be rewritten.
+/// The status for a message that can't be converted.
 fn unfit(method: &Method, is_request: bool, fault: &Fault) -> Status {
     let explained = codec_of(method, is_request).explain(fault);
     let mut status = invalid(method, &explained, is_request);
     if fault.code == FaultCode::TooLarge {
-        // Nobody's message is wrong: one layout takes more room than the other.
+        // The message isn't wrong: one layout takes more room than the other.
         status.code = Code::RESOURCE_EXHAUSTED;
     }
     status
@@ -261,7 +265,7 @@ impl Runtime {
         }
     }
 
-    /// The method whose caller a peer answers; `None`: the call ended meanwhile.
+    /// The method of the call that a peer answers; `None`: the call ended meanwhile.
     pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
         let expected = self.engine.expected_from_link(link, answer.key)?;
         self.method_of(expected.session, expected.handle)
@@ -282,7 +286,8 @@ impl Runtime {
 
 /// Bindings to a schema that differs.
 impl Runtime {
-    /// The peer serves the binding with this schema: what fits is found out off the datapath.
+    /// The peer serves the binding with this schema. The control plane compares it, off the
+    /// datapath.
     pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
@@ -303,7 +308,8 @@ impl Runtime {
         });
     }
 
-    /// What came of [`Runtime::compare`]; out of date if the binding was lost, refused or answered again meanwhile.
+    /// The result of [`Runtime::compare`]. It is outdated if the binding was lost, refused or
+    /// answered again meanwhile.
     pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
         let Some(binding) = self.bindings.get_mut(key) else {
             return;
@@ -344,7 +350,8 @@ impl Runtime {
         let served = self.services[service.0 as usize].schema.methods.len();
         let refused = refused_methods(&schema, matches, WHO)?;
         let target = |method: u16, encoding| {
-            // The engine takes it as an offset into the server's handles, which have others behind these.
+            // The engine uses it as an offset into the server's handles; handles of other services
+            // follow these.
             if usize::from(method) >= served {
                 let reason = "the server has no such method";
                 return RouteTarget::Broken(lacks_method(&schema, WHO, reason));
@@ -366,7 +373,7 @@ impl Runtime {
         })
     }
 
-    /// The peer's BIND states another schema than the one that is served here: it is told which.
+    /// The peer's BIND names another schema than this host serves: the peer is told which one.
     pub(crate) fn bound_across(
         &mut self,
         state: &mut LinkState,
@@ -379,7 +386,7 @@ impl Runtime {
     }
 }
 
-/// The methods that can't be called, with the reasons; an error if none can.
+/// The methods that can't be called, with the reasons; an error if none can be called.
 fn refused_methods(
     ours: &ServiceSchema,
     matches: &[MethodMatch],
@@ -400,7 +407,7 @@ fn refused_methods(
     else {
         return Ok(refused);
     };
-    // What differs says more than what is absent.
+    // A difference is more informative than an absence.
     let differs = matches.iter().find_map(|found| match found {
         MethodMatch::Refused { reason } => Some(reason),
         _ => None,
@@ -411,7 +418,7 @@ fn refused_methods(
     })
 }
 
-/// Where calls of the caller's method `k` go.
+/// The destination of calls of the caller's method `k`.
 fn route_to(
     ours: &ServiceSchema,
     matches: &[MethodMatch],

@@ -1,4 +1,4 @@
-//! To applications: what is placed in their receive heaps, and what waits until there is room.
+//! To applications: messages are placed in their receive heaps, or wait until there is room.
 //!
 //! ```text
 //!   engine ── call, request, response, reply, status ──▶ place ──▶ completion ring
@@ -7,11 +7,13 @@
 //!                                     held: in order, until the application gives blocks back
 //! ```
 //!
-//! An application that keeps what it has received fills its heap. What comes then waits here, and whatever follows it waits behind it, so
-//! that a call's messages and its end stay in order. A call that waits can still be cancelled, and its deadline ends it. What waits is
-//! bounded by [`HELD_BYTES`] per session; beyond that a call ends with RESOURCE_EXHAUSTED, or rather its answer is that.
+//! An application that doesn't give blocks back fills its heap. Later messages then wait here, and
+//! everything after them waits behind them, so a call's messages and its end stay in order. A
+//! waiting call can still be cancelled, and its deadline ends it. At most [`HELD_BYTES`] per
+//! session wait; beyond that a call ends with RESOURCE_EXHAUSTED, and a reply is replaced by that
+//! status.
 //!
-//! Credit, cancellations and blocks that go back need no room, and pass by.
+//! Credit, cancellations and returned blocks need no room, so they don't wait.
 
 use std::collections::VecDeque;
 
@@ -32,11 +34,11 @@ use tollgate_policy_chain::message::{Body, Message, copy_image};
 enum Unplaced {
     /// The heap has no room for it now.
     NoRoom(Message),
-    /// It isn't valid, and gone.
+    /// The message is invalid and has been discarded.
     Invalid(Status),
 }
 
-/// What the engine wants applications to get.
+/// Deliveries of the engine to applications.
 impl Runtime {
     pub(crate) fn deliver(
         &mut self,
@@ -123,7 +125,7 @@ impl Runtime {
         }
     }
 
-    /// Nobody waits for the answer to this call any more.
+    /// The answer to this call is no longer needed.
     pub(crate) fn cancel_delivered(&mut self, session: SessionId, call: CallKey) {
         let Some(port) = self.sessions.get_mut(session.0) else {
             return;
@@ -158,9 +160,9 @@ impl Runtime {
     }
 }
 
-/// Handing over, at once or later.
+/// Delivery, at once or later.
 impl Runtime {
-    /// Hands a message over, behind whatever waits.
+    /// Delivers a message, behind all waiting items.
     fn hand(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
         let must_wait = match self.sessions.get(session.0) {
             Some(port) => !port.held.is_empty(),
@@ -236,7 +238,7 @@ impl Runtime {
         }
     }
 
-    /// What can't be handed over ends its call.
+    /// A message that can't be delivered ends its call.
     fn not_handed(&mut self, session: SessionId, what: &Delivery, status: Status) {
         match *what {
             Delivery::Call { call, .. } | Delivery::Request { call, .. } => {
@@ -250,7 +252,8 @@ impl Runtime {
         }
     }
 
-    /// The application has given blocks back: what waits follows, as far as there is room.
+    /// The application has returned blocks: waiting messages are delivered as long as there is
+    /// room.
     pub(crate) fn hand_held(&mut self, session: SessionId) {
         loop {
             let Some(port) = self.sessions.get_mut(session.0) else {
@@ -298,7 +301,7 @@ impl Runtime {
         }
     }
 
-    /// What waits for a session is dropped.
+    /// Drops a waiting item of a session.
     pub(crate) fn drop_held(&mut self, session: SessionId, held: Held) {
         if let Held::Message { message, .. } = held {
             let message = self.pool.unboxed(message);
@@ -309,7 +312,8 @@ impl Runtime {
         }
     }
 
-    /// Puts a message and its metadata into a session's receive heap, validated whole; its own memory is given back.
+    /// Puts a message and its metadata into a session's receive heap and validates all of it. The
+    /// message's own memory is freed.
     fn place(
         &mut self,
         session: SessionId,
@@ -364,7 +368,8 @@ impl Runtime {
         placed
     }
 
-    /// Puts an image into a block of `held` bytes of a session's receive heap, validated whole.
+    /// Puts an image into a block of `held` bytes of a session's receive heap and validates all of
+    /// it.
     fn place_image(
         &mut self,
         session: SessionId,
@@ -380,7 +385,8 @@ impl Runtime {
             if landed == session && block.len() >= held {
                 return Ok(block);
             }
-            // The server that it landed for is not the one whose turn it was, or there is more metadata than there was.
+            // The message landed for another server than the one that gets it, or its metadata has
+            // grown.
             message.body = self.unland(landed, block, message.total_len as usize);
         }
         let room = self
@@ -432,7 +438,7 @@ impl Runtime {
         }
     }
 
-    /// Takes an image out of the heap in which it landed.
+    /// Moves an image out of the heap in which it landed.
     fn unland(&mut self, from: SessionId, block: Block, len: usize) -> Body {
         let mut bytes = self.pool.take(len);
         bytes.copy_from_slice(&block[..len]);
@@ -458,7 +464,7 @@ impl Delivery {
 }
 
 impl Held {
-    /// Whether it belongs to an incoming call, and is that itself.
+    /// `None`: it doesn't belong to this incoming call. Otherwise: whether it is the call itself.
     fn is_for(&self, wanted: CallKey) -> Option<bool> {
         match *self {
             Held::Message {
@@ -480,7 +486,7 @@ impl Held {
 }
 
 impl SessionPort {
-    /// Says what needs no room to speak of, behind whatever waits.
+    /// Sends an item that needs almost no room, behind all waiting items.
     fn say(&mut self, what: Held) {
         match self.held.is_empty() {
             true => self.tell(what),

@@ -1,13 +1,17 @@
-//! Which link a peer is reached by: dialled by RDMA where that can be, else by TCP, lost, and dialled again.
+//! Chooses the link to a peer: dialled by RDMA if possible, otherwise by TCP, and dialled again
+//! after a loss.
 //!
 //! ```text
-//!   dial ── by RDMA ── ready ─────────────────────────────────────────▶ its calls go by this link
-//!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ its calls go by this one
-//!    │                                                         └─ after RDMA_PAUSE, beside it: by RDMA ── ready ──▶ bindings follow;
-//!    └─ lost: after a pause that grows                                the one over TCP ends once its last call has
+//!   dial ── by RDMA ── ready ──────────────────────────────▶ calls use this link
+//!    ▲         └─ refused, or not ready in RDMA_PATIENCE ──▶ by TCP ──▶ calls use this link
+//!    │                                                        └─ after RDMA_PAUSE, in parallel:
+//!    └─ lost: after a growing pause                              by RDMA ── ready
+//!
+//!   Once that RDMA link is ready, bindings move to it. The TCP link ends after its last call.
 //! ```
 //!
-//! So a peer that has just started, or gets a device later, is reached by RDMA soon, and nobody's call is lost for that.
+//! So a peer that has just started, or gets a device later, is soon reached by RDMA, and no call is
+//! lost by the change.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +30,7 @@ use crate::target::{Dial, Stage, Target};
 use crate::{Command, Event};
 
 impl Runtime {
-    /// Begins a round of dialling a peer that was found at these addresses, unless one is under way.
+    /// Begins a round of dialling a peer at these addresses, unless a round is under way.
     pub(crate) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
         let dial = self.dial_of(tenant, peer);
         if dial.stage != Stage::Trying {
@@ -35,7 +39,7 @@ impl Runtime {
         }
     }
 
-    /// How a peer is being dialled; if it isn't, it is to be from now on.
+    /// The dialling state of a peer; created if there is none.
     pub(crate) fn dial_of(&mut self, tenant: &Arc<str>, peer: &Target) -> &mut Dial {
         let mut dials = self.dials.iter();
         let at = dials.position(|dial| dial.leads_to(tenant, peer));
@@ -46,7 +50,8 @@ impl Runtime {
         &mut self.dials[at]
     }
 
-    /// Dials the next address of a round. If there is none and none is being dialled, the round has failed.
+    /// Dials the next address of a round. If no address is left and none is being dialled, the
+    /// round has failed.
     fn try_next(&mut self, tenant: &Arc<str>, peer: &Target) {
         let after_ns = self.now_ns + ATTEMPT_DELAY.as_nanos() as u64;
         while let Some(address) = self.dial_of(tenant, peer).next(after_ns) {
@@ -61,7 +66,7 @@ impl Runtime {
         }
     }
 
-    /// A link to a peer is lost, or didn't come about.
+    /// A link to a peer is lost, or dialling has failed.
     fn link_lost(&mut self, tenant: &Arc<str>, peer: &Target, why: &str) {
         let mut dials = self.dials.iter_mut();
         match dials.find(|dial| dial.leads_to(tenant, peer) && dial.stage == Stage::Trying) {
@@ -73,7 +78,7 @@ impl Runtime {
         }
     }
 
-    /// The control plane has looked a peer up.
+    /// The result of the control plane's look-up of a peer.
     pub(crate) fn found(
         &mut self,
         tenant: Arc<str>,
@@ -99,7 +104,7 @@ impl Runtime {
         }
     }
 
-    /// Dials by RDMA if that can be, else by TCP.
+    /// Dials by RDMA if possible, otherwise by TCP.
     fn dial_address(
         &mut self,
         tenant: &Arc<str>,
@@ -113,7 +118,7 @@ impl Runtime {
         by_rdma.or_else(|why| self.dial_by_tcp(tenant, peer, at, why))
     }
 
-    /// A link that begins to connect, or why none can.
+    /// Begins to connect by RDMA, or returns the reason why that is impossible.
     fn dial_by_rdma(
         &mut self,
         tenant: &Arc<str>,
@@ -131,7 +136,7 @@ impl Runtime {
         dialled.map_err(Into::into)
     }
 
-    /// `why` isn't it RDMA?
+    /// `why`: the reason for not using RDMA.
     fn dial_by_tcp(
         &mut self,
         tenant: &Arc<str>,
@@ -147,7 +152,7 @@ impl Runtime {
         })
     }
 
-    /// Has a link that begins to connect.
+    /// Adds a link that begins to connect.
     fn dialled(
         &mut self,
         tenant: &Arc<str>,
@@ -166,7 +171,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Sees to it that a tenant may have one more link dialled: ends those that nobody is bound through any more, if it has too many.
+    /// Makes room for one more dialled link of a tenant: if the tenant has too many, ends those
+    /// without bindings and calls.
     fn make_room(&mut self, tenant: &str) -> Result<(), String> {
         for is_last in [false, true] {
             let links = self.links.iter();
@@ -202,13 +208,13 @@ impl Runtime {
             && !self.engine.goes_by(link)
     }
 
-    /// When a link over TCP is to be tried by RDMA; never, if there is none here.
+    /// When RDMA is tried again for a link over TCP; `None` if there is no RDMA here.
     pub(crate) fn rdma_again_ns(&self) -> Option<u64> {
         let there_is = self.options.rdma.unavailable().is_none();
         there_is.then(|| self.now_ns + RDMA_PAUSE.as_nanos() as u64)
     }
 
-    /// Dials by RDMA beside links over TCP whose time has come. Whether there were any.
+    /// Dials by RDMA in parallel to links over TCP, if it is time for that. Whether any were due.
     fn try_rdma_again(&mut self) -> bool {
         if self.options.rdma.unavailable().is_some() {
             return false;
@@ -243,7 +249,8 @@ impl Runtime {
         }
     }
 
-    /// A dialled link is ready: others to the same peer, whose bindings it has from here on, end with their last calls.
+    /// A dialled link is ready and has the bindings of other links to the same peer: those end
+    /// after their last calls.
     pub(crate) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: &Target) {
         for (key, port) in self.links.iter_mut() {
             if LinkId(key) != link && port.state.leads_to(tenant, peer) {
@@ -252,7 +259,7 @@ impl Runtime {
         }
     }
 
-    /// Ends a link that was replaced, once no call goes by it and none will. Whether it has.
+    /// Ends a replaced link once it has no calls and will get none. Whether it has ended.
     pub(crate) fn end_replaced(&mut self, link: LinkId) -> bool {
         let Some(port) = self.links.get(link.0).filter(|port| port.state.replaced) else {
             return false;
@@ -277,17 +284,18 @@ impl Runtime {
         true
     }
 
-    /// The link that calls to a peer go by, or will once it is ready.
+    /// The link that carries calls to a peer, or will once it is ready.
     pub(crate) fn link_to(&self, tenant: &str, peer: &Target) -> Option<LinkId> {
         let links = self.links.iter();
         let leading =
             links.filter(|(_, port)| port.state.leads_to(tenant, peer) && !port.state.replaced);
-        // Of two, the other one is being tried.
+        // Of two links, the other one is a trial of RDMA.
         let best = leading.min_by_key(|(_, port)| port.state.rdma_until_ns);
         best.map(|(key, _)| LinkId(key))
     }
 
-    /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if somebody is bound through it.
+    /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if it has
+    /// bindings.
     pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
         let Some(mut port) = self.links.remove(link.0) else {
             return;
@@ -329,7 +337,7 @@ impl Runtime {
         let (Some(at), Some(_)) = (port.state.at, port.state.rdma_until_ns) else {
             return self.link_lost(tenant, peer, reason);
         };
-        // It never was one: who waits for it needn't know.
+        // The link never was ready: waiting applications needn't be told.
         let why: Arc<str> = reason.into();
         self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
         let beside = {
@@ -347,7 +355,8 @@ impl Runtime {
         }
     }
 
-    /// Who waits for a peer is told why it isn't reached; it is dialled again if others are bound to it.
+    /// Tells waiting applications why a peer isn't reached, and dials again if others are bound to
+    /// it.
     fn bindings_lost(&mut self, tenant: &Arc<str>, peer: &Target, reason: &str) {
         let mut wanted = false;
         for key in self.bindings_to(tenant, peer) {
@@ -374,7 +383,8 @@ impl Runtime {
         }
     }
 
-    /// Goes on with peers that are dialled and repeats refused binds, whose time has come. Whether there was any.
+    /// Continues dialling, and repeats refused BINDs, where it is time for that. Whether any was
+    /// due.
     pub(crate) fn retry_due(&mut self) -> bool {
         let mut due = Vec::new();
         for dial in &mut self.dials {
@@ -412,7 +422,7 @@ impl Runtime {
         tried || !due.is_empty() || !rebind.is_empty()
     }
 
-    /// A round of dialling begins with where the peer is.
+    /// A round of dialling begins with a look-up of the peer.
     fn look_up(&mut self, tenant: &Arc<str>, peer: &Target) {
         if let Some(address) = peer.address() {
             return self.dial(tenant, peer, vec![address]);
@@ -427,7 +437,7 @@ impl Runtime {
     }
 }
 
-/// How peers are.
+/// Reports on peers.
 impl Runtime {
     pub(crate) fn peer_reports(&self) -> Vec<PeerReport> {
         let of_links = self.links.iter().map(|(_, port)| {
@@ -468,7 +478,7 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// Whom this end dialled, and for which tenant.
+    /// The peer that this end dialled, and the tenant.
     pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
         Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
     }

@@ -1,10 +1,13 @@
-//! How long calls take, per tenant, method, side and status: what a runtime counts for each call, and nothing more.
+//! Durations of calls per tenant, method, side and status: the counting that a runtime does for
+//! each call.
 //!
-//! A call is timed by the turns in which it came and ended, so nobody reads a clock for it. What answers in the same turn, as a denial does, took no
-//! time. A series is made when its first call has ended; from then on nothing is allocated. There are at most [`MAX_SERIES`], and of one tenant's
-//! [`MAX_SERIES_PER_TENANT`], so that nobody uses up all of them; what doesn't fit is counted in one series per kind, which says so.
+//! A call is timed by the turns in which it arrived and ended, so no clock is read for it. A call
+//! that is answered in the same turn, for example a denied one, took no time. A series is made when
+//! its first call has ended; after that, counting allocates nothing. There are at most
+//! [`MAX_SERIES`], and at most [`MAX_SERIES_PER_TENANT`] of one tenant, so no tenant uses up all of
+//! them. Calls without room for a series are counted in one overflow series per kind.
 //!
-//! Absent on purpose: calls whose caller is gone, which have no status.
+//! Absent on purpose: calls that end after their caller has gone. They have no status.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,14 +20,15 @@ use tollgate_telemetry::record::Side;
 
 use tollgate_jit::on_demand::Method;
 
-/// What was measured.
+/// The measured interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// From an application's call to its answer.
     Client,
-    /// From a request's arrival to its answer: of a peer's call here; of a call within the host from its delivery on.
+    /// From a request's arrival to its answer, for calls of peers; from its delivery to its answer,
+    /// for calls within the host.
     Server,
-    /// From a peer's request's arrival to its delivery: conversion, judgement and waiting.
+    /// From the arrival of a peer's request to its delivery: conversion, evaluation and waiting.
     Waited,
 }
 
@@ -33,7 +37,7 @@ const KINDS: usize = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     flow: FlowId,
-    /// The address of the method; 0: it isn't known.
+    /// The address of the method; 0: unknown.
     method: usize,
     kind: Kind,
     code: Code,
@@ -46,12 +50,13 @@ impl Key {
             flow,
             method: method.map_or(0, |method| Arc::as_ptr(method).addr()),
             kind,
-            // Peers may say what nobody knows.
+            // Peers may send unknown codes.
             code: code.name().map_or(Code::UNKNOWN, |_| code),
         }
     }
 
-    /// Some of its bits. Sessions and services have methods of their own, so the flow says nothing more.
+    /// Some of its bits. Sessions and services have their own methods, so the flow adds no
+    /// information.
     #[inline]
     fn recent(&self) -> usize {
         let method = (self.method >> 4) ^ (self.method >> 9);
@@ -59,7 +64,8 @@ impl Key {
     }
 }
 
-/// For a caller everything but OK is one; a server isn't to blame for what its caller did wrong, as OpenTelemetry has it.
+/// For a caller, every status but OK is an error. A server isn't responsible for its caller's
+/// mistakes; the rule is OpenTelemetry's.
 pub fn is_error(side: Side, code: Code) -> bool {
     match side {
         Side::Client => code != Code::OK,
@@ -75,7 +81,7 @@ pub fn is_error(side: Side, code: Code) -> bool {
     }
 }
 
-/// Of whom and what, and how long. Keeps the method, so that no other one has its address.
+/// One series. It keeps the method, so that no other method gets its address.
 struct Series {
     key: Key,
     tenant: Arc<str>,
@@ -83,31 +89,31 @@ struct Series {
     durations: Histogram,
 }
 
-/// Series that are found without hashing: most calls are like one of a few before them.
+/// Series that are found without hashing: most calls resemble one of the last few.
 const RECENT: usize = 32;
 
-/// All of one runtime's. A series never goes.
+/// All series of one runtime. A series is never removed.
 #[derive(Default)]
 pub(crate) struct Durations {
     series: Vec<Series>,
     places: HashMap<Key, usize, foldhash::fast::RandomState>,
-    /// Where a series was found last, by some bits of its key.
+    /// The place where a series was found last, by some bits of its key.
     recent: [usize; RECENT],
     overflow: [Histogram; KINDS],
 }
 
-/// One series, as it is handed out.
+/// One series, for metrics.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// What was measured.
+    /// The measured interval.
     pub kind: Kind,
-    /// `None`: what had no series of its own.
+    /// `None`: calls without a series of their own.
     pub of: Option<MeasuredOf>,
-    /// How long it took.
+    /// The durations.
     pub durations: Histogram,
 }
 
-/// See [`Measured`]. The method is `None` if it wasn't known.
+/// The labels of a series; see [`Measured`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MeasuredOf {
     /// The tenant's name.
@@ -119,7 +125,7 @@ pub struct MeasuredOf {
 }
 
 impl Durations {
-    /// How long one call took, and its span if it has one.
+    /// Records the duration of one call, and its span if it has one.
     #[inline]
     pub(crate) fn note(
         &mut self,
@@ -164,7 +170,7 @@ impl Durations {
         self.series.get_mut(at)
     }
 
-    /// One of those recorded has a span; what is in the overflow needs none.
+    /// Adds a span to a recorded call's series; the overflow series have none.
     fn exemplify(
         &mut self,
         flow: FlowId,
@@ -202,7 +208,7 @@ impl Durations {
         self.series.push(series);
     }
 
-    /// What has been measured so far: a copy, of 2.7 KB per series.
+    /// A copy of everything measured so far: 2.7 KB per series.
     pub(crate) fn measured(&self) -> Vec<Measured> {
         let own = self.series.iter().map(|series| Measured {
             kind: series.key.kind,
@@ -257,7 +263,7 @@ mod tests {
             .flat_map(|k| Code::ALL.iter().map(|c| (*k, *c)));
         let before = known.clone().count();
         known.for_each(|what| durations.record((flow, &name), None, what, 5));
-        // A status that nobody knows is UNKNOWN.
+        // An unknown status counts as UNKNOWN.
         let strange = Code(u32::MAX);
         durations.record((flow, &name), None, (Kind::Client, strange), 5);
         assert_eq!(durations.measured().len(), before);
@@ -273,7 +279,7 @@ mod tests {
         }
         let measured = durations.measured();
         assert_eq!(measured.len(), MAX_SERIES_PER_TENANT + 1);
-        // Somebody else has room.
+        // Another tenant has room.
         let other = (schedule.add(), &"other".into());
         durations.record(other, None, (Kind::Client, Code::OK), 5);
         assert_eq!(durations.measured().len(), MAX_SERIES_PER_TENANT + 2);

@@ -1,7 +1,9 @@
-//! Between the engine and the chains: calls that are to be judged, those that stop on their way, and those that go on.
+//! Between the engine and the chains: calls to be evaluated, calls that are parked, and calls that
+//! continue.
 //!
-//! Invariant: each message that the engine hands over for judging goes back to it exactly once, with a verdict: at once, when its
-//! turn has come, or when its call has ended (the engine recalls it then).
+//! Invariant: each message that the engine hands over for evaluation returns to it exactly once,
+//! with a verdict: at once, in a later turn, or when its call has ended (the engine recalls it
+//! then).
 
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
@@ -14,7 +16,7 @@ use tollgate_policy_chain::limits::JUDGING_SLICE;
 use tollgate_policy_chain::parked::Position;
 
 impl Runtime {
-    /// Asks a chain about a question, and about those behind it that are for the same chain.
+    /// Evaluates a call in a chain, together with the calls behind it that are for the same chain.
     pub(crate) fn judge(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
         let position = Position {
             stage,
@@ -42,7 +44,7 @@ impl Runtime {
         self.evaluations = evaluations;
     }
 
-    /// Goes on with parked calls that it is time for, for a slice of time. Whether there were any.
+    /// Continues parked calls that are due, for one time slice. Whether there were any.
     pub(crate) fn turn_parked(&mut self) -> bool {
         if self.policies.parked() == 0 {
             return false;
@@ -70,7 +72,7 @@ impl Runtime {
         worked
     }
 
-    /// Goes on with calls about which processes have answered. Whether there were any, or a process that is gone.
+    /// Continues calls that processes have answered. Whether there were any, or a process has gone.
     pub(crate) fn turn_processes(&mut self) -> bool {
         let mut evaluations = std::mem::take(&mut self.evaluations);
         let mut worked = self.policies.processes().expire(self.now_ns);
@@ -79,7 +81,7 @@ impl Runtime {
             .next_answered(&mut evaluations, &mut self.pool)
         {
             worked = true;
-            // Those behind have stopped again, at the same step.
+            // The calls behind have stopped again, at the same step.
             let open = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
             self.policies
                 .judge(position, true, &mut evaluations[..open], &mut self.pool);
@@ -93,14 +95,14 @@ impl Runtime {
         worked
     }
 
-    /// A call has ended while it was being judged.
+    /// A call has ended during its evaluation.
     pub(crate) fn recall(&mut self, call: CallKey) {
         if let Some(evaluation) = self.policies.recall(call) {
             self.give_verdict(evaluation);
         }
     }
 
-    /// Those that stop are parked; the others are told to the engine.
+    /// Parks the stopped calls, and gives the others' verdicts to the engine.
     pub(crate) fn settle_all(&mut self, position: Position, evaluations: &mut Vec<Evaluation>) {
         self.bytes.send_heap_to_private += std::mem::take(&mut self.pool.copied);
         for evaluation in evaluations.iter_mut() {
@@ -109,7 +111,7 @@ impl Runtime {
                 self.trace_verdicts(evaluation.call, position.stage, notes);
             }
         }
-        // Those that stop are the last, and the first of them goes to the front of its queue last.
+        // Stopped calls are at the end. The first of them is put to the front of its queue last.
         let going_on = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
         for evaluation in evaluations.drain(going_on..).rev() {
             self.park(position, evaluation);
@@ -119,7 +121,7 @@ impl Runtime {
         }
     }
 
-    /// Gives back what came free while a call was judged, and says how large its message is now.
+    /// Frees the memory that evaluation has released, and updates the message's size.
     #[inline]
     fn clear_up(&mut self, evaluation: &mut Evaluation) {
         if let Some(source) = evaluation.freed.take() {

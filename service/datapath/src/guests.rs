@@ -1,13 +1,16 @@
-//! Links that peers have opened: their shares of a runtime's table.
+//! Links that peers have opened, and their shares of a runtime's table.
 //!
 //! ```text
 //!   all ── dialled: at most three quarters, one tenant's a quarter
-//!     └─── accepted: at most three quarters, one peer's a half ── ended with a GOAWAY that says so
-//!            └── once a BIND names the tenant: a quarter, of one peer MAX_ACCEPTED_PER_PAIR ── the BIND is refused
+//!     └─── accepted: at most three quarters, one peer's a half
+//!            │       a link beyond that is ended with a GOAWAY that gives the reason
+//!            └── once a BIND names the tenant: a quarter, of one peer MAX_ACCEPTED_PER_PAIR
+//!                    a BIND beyond that is refused
 //! ```
 //!
-//! Both kinds together fill the table and no more, so each finds a quarter whatever the other takes. [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer
-//! is known by what its handshake proves: the instance, or the name where there is no key.
+//! Both kinds share one table, and each kind always finds a quarter of it free of the other.
+//! [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer is identified by its handshake:
+//! by the instance, or by the name if it has no key.
 
 use std::net::SocketAddr;
 
@@ -22,7 +25,7 @@ use crate::ports::LinkState;
 use crate::runtime::Runtime;
 
 impl Runtime {
-    /// Why the table has no room for one more link of its kind.
+    /// An error gives the reason why the table has no room for one more link of this kind.
     pub(crate) fn why_full(&self, is_dialled: bool) -> Result<(), String> {
         let count = |counts: &dyn Fn(&LinkState) -> bool| {
             let links = self.links.iter();
@@ -53,7 +56,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// A link that a peer has opened is ready: ends it if it is one too many. Whether it stays.
+    /// A link that a peer has opened is ready: ends it if it exceeds a limit. Whether it stays.
     pub(crate) fn stays(&mut self, link: LinkId) -> bool {
         let Some(port) = self.links.get(link.0).filter(|port| port.state.is_guests()) else {
             return true;
@@ -78,14 +81,15 @@ impl Runtime {
         };
         self.note_full(&why);
         if let Some(port) = self.links.get_mut(link.0) {
-            // Its end says less.
+            // The end of the connection carries less information.
             let _no_room = port.io.link_mut().send_goaway(Reason::EXHAUSTED, &why);
         }
         self.lose_link(link, &why);
         false
     }
 
-    /// Whether a link may carry a tenant's calls, whom its first BIND has named. The link isn't in the table.
+    /// Whether a link may carry the calls of the tenant that its first BIND has named. The link
+    /// isn't in the table.
     pub(crate) fn may_be_of(&mut self, state: &LinkState, tenant: &str) -> Result<(), Status> {
         let links = self.links.iter();
         let others = links.filter(|(_, port)| {
@@ -126,7 +130,7 @@ impl Runtime {
         });
     }
 
-    /// What an operator should know.
+    /// Problems for the operator.
     pub(crate) fn problems(&self) -> Vec<String> {
         let full = self.full.iter();
         let lately = full
@@ -137,9 +141,9 @@ impl Runtime {
     }
 }
 
-/// Connections that have not proven themselves yet.
+/// Connections that haven't authenticated yet.
 impl Runtime {
-    /// Forgets those that have proven themselves, or are gone.
+    /// Forgets connections that have authenticated, or have gone.
     fn forget_others(&mut self) {
         let links = &self.links;
         self.strangers.waiting.retain(|(link, _)| {
@@ -148,7 +152,7 @@ impl Runtime {
         });
     }
 
-    /// One more wants to connect from this address.
+    /// A further connection from this address is about to be accepted.
     pub(crate) fn make_room_for_stranger(&mut self, address: SocketAddr) {
         self.forget_others();
         let room = self.options.tuning.room;
@@ -159,7 +163,7 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// Whether a peer has opened it and proven itself.
+    /// Whether a peer has opened it and has authenticated.
     fn is_guests(&self) -> bool {
         self.dialled.is_none() && self.proven
     }

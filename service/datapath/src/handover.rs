@@ -1,20 +1,24 @@
-//! A runtime's state for the process that takes over, and a runtime that goes on with it.
+//! Hands a runtime's state over to the successor process, and continues from it there.
 //!
 //! ```text
-//!   old: between two turns ── hand_over ──▶ Estate: state (JSON), bytes of messages, descriptors of sessions
-//!        waits for the verdict: goes on as if nothing had happened, or ends without touching a session again
-//!   new: take_over ── all private: engine, sessions, what waits ──▶ waits for the verdict ── begin ──▶ its first turn
+//!   old: between two turns ── hand_over ──▶ HandoverState: state (JSON), messages, descriptors
+//!        waits for the verdict: continues unchanged, or ends without touching a session again
+//!   new: take_over ── all private: engine, sessions, waiting messages
+//!        waits for the verdict ── begin ──▶ its first turn
 //! ```
 //!
-//! Nothing is taken from the old runtime, and until its `begin` the new one writes nothing that an application can see: so either of
-//! them can be the one that goes on. What a call has met it doesn't meet again: who waits within a chain goes on behind the policies
-//! that have judged it. Only what a policy's process was asked and hasn't answered is asked again.
+//! Nothing is removed from the old runtime. Until `begin` the new one writes nothing that an
+//! application can see. So either of them can continue. No policy evaluates a message twice: a call
+//! that waits within a chain continues behind the policies that have evaluated it. The exception is
+//! a question that a policy process hasn't answered; it is asked again.
 //!
-//! What is handed over are sessions whose applications can follow ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)), with
-//! all their calls. The others' applications connect again. Links go on, too, unless the other process is of before that: then their calls
-//! end with UNAVAILABLE, and it dials again.
+//! Sessions are handed over with all their calls if their applications support it
+//! ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)). Other applications connect
+//! again. Links are handed over, too. If the successor predates that, their calls end with
+//! UNAVAILABLE, and it dials again.
 //!
-//! The form is in `state.rs`, going on with it in `taking.rs`; both of links in `links.rs`, of traces in `traced.rs`.
+//! `state.rs` has the format and `taking.rs` the continuation. `links.rs` has both for links, and
+//! `traced.rs` for traces.
 
 use std::time::Instant;
 
@@ -39,11 +43,11 @@ mod taking;
 mod traced;
 pub mod transfer;
 
-/// What becomes visible once the new runtime begins.
+/// Effects that become visible once the new runtime begins.
 #[derive(Default)]
 pub(crate) struct Beginning {
     gone: Vec<SessionId>,
-    /// Those that aren't gone on with.
+    /// Links that don't continue.
     links: Vec<LinkId>,
     reclaims: Vec<Source>,
     bindings: Vec<BoundAgain>,
@@ -52,16 +56,17 @@ pub(crate) struct Beginning {
 /// A binding to a peer.
 struct BoundAgain {
     key: u32,
-    /// Its peer is to be asked again, even if the link goes on.
+    /// The peer must be asked again, even if the link continues.
     unsettled: bool,
 }
 
 /// Handing over.
 impl Runtime {
-    /// Everything as it is between two turns, `with_links` if the next process can go on with them; nothing is taken from here.
+    /// The complete state between two turns; `with_links` if the next process can continue links.
+    /// Nothing is removed from this runtime.
     ///
     /// # Errors
-    /// Something can't be handed over, or it takes longer than until then: the applications wait meanwhile.
+    /// Something can't be handed over, or `until` has passed: applications wait meanwhile.
     pub(crate) fn hand_over(
         &mut self,
         with_links: bool,
@@ -77,7 +82,7 @@ impl Runtime {
             self.flush_links();
         }
         for (_, port) in self.sessions.iter_mut() {
-            // What broke the rules is found by whoever goes on.
+            // The new runtime finds violations of the protocol.
             let _as_far_as_it_goes = port.flush(None);
         }
         let mut bytes = Bytes::default();
@@ -166,7 +171,7 @@ impl Runtime {
         })
     }
 
-    /// Links that nobody goes on with leave only the blocks that they would send from.
+    /// Links that don't continue leave only the blocks that they would send from.
     fn end_links(&self) -> LinksLeft {
         let mut sources = Vec::new();
         for (_, port) in self.links.iter() {
@@ -185,8 +190,9 @@ impl Runtime {
         }
     }
 
-    /// Another process goes on: this one does nothing any more that anybody could see. What is queued on links refers to memory that
-    /// isn't this one's any more, or is sent by the other one, so nothing of it is sent.
+    /// Another process continues: this runtime does nothing visible any more. Data queued on links
+    /// is not sent: it refers to memory that this process no longer owns, or the other process
+    /// sends it.
     pub(crate) fn leave(&mut self) {
         self.sessions = Slots::default();
         self.links = Slots::default();

@@ -1,5 +1,5 @@
-//! Where the bytes of a message that a peer sends go: into private memory, or straight into the heap of the
-//! application that gets it.
+//! Destinations of message bodies from peers: private memory, or directly the heap of the receiving
+//! application.
 
 use tollgate_engine::SessionId;
 use tollgate_shm_abi::heap::Block;
@@ -10,9 +10,9 @@ use tollgate_policy_chain::message::{Body, Message};
 pub(crate) struct Landing {
     pub(crate) place: Place,
     pub(crate) inline_len: u32,
-    /// Of the whole image.
+    /// Length of the whole image.
     pub(crate) len: usize,
-    /// What came beside it: a checked block, or empty.
+    /// The message's metadata: a checked block, or empty.
     pub(crate) metadata: Vec<u8>,
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum Place {
     Heap { session: SessionId, block: Block },
     /// Private memory: a chain reads it first.
     Private(Vec<u8>),
-    /// As `Heap`, and the link has the block until all of the body is there.
+    /// As `Heap`, but the link has the block until the whole body is there.
     #[cfg(feature = "rdma")]
     Lent { session: SessionId },
 }
@@ -46,7 +46,7 @@ impl Landing {
         }
     }
 
-    /// The session in whose heap it is.
+    /// The session with the heap that it is in.
     pub(crate) fn session_mut(&mut self) -> Option<&mut SessionId> {
         match &mut self.place {
             Place::Heap { session, .. } => Some(session),

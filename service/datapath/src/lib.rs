@@ -3,22 +3,35 @@
 //! ```text
 //!   control plane ── Command ──▶ runtime ── Event ──▶ control plane
 //!                                   │
-//!            ┌──────────────────────┼─────────────────────┐
-//!      SessionPort            Engine<Box<Message>>     LinkPort
-//!   rings, heaps, wakes     what happens to a call    frames, socket
-//!   (sessions.rs)             (its own crate)          (links.rs, sending.rs; which link and by what: dialling.rs, carrier.rs)
-//!                           │               │
-//!                 chains (policies.rs)   two schemas (crossing.rs)
-//!                           │
-//!            slot.rs: who decides → version.rs: an instance is asked, or a process (apart.rs)
-//!            parked.rs: calls that have stopped on their way
-//!            durations.rs, traces.rs: what is told of calls that have ended
-//!   whose ports have a turn: shares.rs
+//!            ┌──────────────────────┼──────────────────────┐
+//!       SessionPort        Engine<Box<Message>>         LinkPort
+//!    rings, heaps, wakes    state of each call     frames, connection
+//!      (sessions.rs)         (tollgate-engine)         (links.rs)
+//!                                   │
+//!                        ┌──────────┴──────────┐
+//!                  policy chains          two schemas
+//!                 (evaluating.rs,        (crossing.rs)
+//!              tollgate-policy-chain)
 //! ```
 //!
-//! A runtime is one thread, and shares nothing with the others: a tenant's sessions, links, services and policies all live on
-//! the runtime that the [`Placement`] names, so no call ever crosses threads. A tenant can [move](moving) to another one, whole. Absent on
-//! purpose: locks, async, and waiting for the control plane.
+//! | Files | Task |
+//! |---|---|
+//! | `runtime.rs`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares, settings, bounds |
+//! | `command.rs`, `reply.rs`, `binds.rs` | messages from and to the control plane |
+//! | `ports.rs` | state of sessions and links |
+//! | `sessions.rs`, `deliveries.rs`, `streams.rs`, `landing.rs` | messages of applications |
+//! | `links.rs`, `sending.rs`, `wire.rs`, `steering.rs` | messages of peers |
+//! | `carrier.rs`, `rdma.rs` | TCP and RDMA |
+//! | `target.rs`, `dialling.rs`, `peers.rs` | links that this daemon dials |
+//! | `guests.rs`, `strangers.rs`, `peer_room.rs` | links that peers open |
+//! | `placement.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
+//! | `handover.rs`, `handover/` | hand-over to another process |
+//! | `report.rs`, `durations.rs`, `traces.rs`, `record.rs`, `lines.rs` | status, metrics, log |
+//!
+//! A runtime is one thread and shares nothing with the others. All sessions, links, services and
+//! policies of a tenant are on the runtime that the [`Placement`] names, so no call crosses
+//! threads. A tenant can [move](moving) to another runtime as a whole. Absent on purpose: locks,
+//! async, and waiting for the control plane (except in a hand-over).
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Bounds of what a runtime holds and does at once.
+//! Limits on a runtime's state and on its work per turn.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub const MAX_ACCEPTED_PER_PAIR: usize = 16;
 /// quarter. One more replaces links without bindings, or is rejected.
 pub const DIALLED_PER_TENANT: usize = 4;
 
-/// Dialled addresses of one runtime whose last error is kept for reports.
+/// Dialled peers of one runtime with a last error that is kept for reports.
 pub const MAX_PEER_ERRORS: usize = 256;
 
 /// How long `status` shows that a link found no room.
@@ -127,7 +127,7 @@ pub const BYTES_PER_SHARED_TURN: usize = 256 << 10;
 /// Bytes of messages taken from one session, if tenants share a runtime, before the runtime checks
 /// whether another tenant waits; if so, the turn ends. A single larger message is taken whole. 64
 /// KiB take about 15 us to copy; the check takes less than 1 us. If every turn were this short,
-/// large calls would take twice as long even when nobody waits.
+/// large calls would take twice as long even when no other tenant waits.
 pub const BYTES_PER_LOOK: usize = 64 << 10;
 
 /// Bytes of messages taken from one session per turn in any case: the link may be
@@ -144,7 +144,7 @@ pub const SHARED_FOR: Duration = Duration::from_millis(10);
 // What waits for slow readers.
 
 /// Answers kept for one link until it has room before the first sweep, which drops answers that
-/// nobody waits for any more. The next sweep is due at twice the number that the last one left. A
+/// are no longer needed. The next sweep is due at twice the number that the last one left. A
 /// kept answer takes about 50 bytes; its message stays with the application.
 pub const KEPT_BEFORE_SWEEP: usize = 64;
 
@@ -174,11 +174,11 @@ pub const WAIT_ASKED_EVERY_CALLS: u32 = 16;
 
 // Hand-over and traces.
 
-/// How long calls may stand still until the successor has the sessions and can go on with them.
-/// After that the successor is killed and calls go on here.
+/// How long calls may stand still until the successor has the sessions and can continue them.
+/// After that the successor is killed and calls continue here.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a full table of traced calls is swept of calls whose callers have gone: 100 ms.
+/// How often a full table of traced calls is swept of calls without a caller: 100 ms.
 pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
 
 // The log.
@@ -187,6 +187,6 @@ pub const TRACES_SWEPT_EVERY_NS: u64 = 100_000_000;
 /// are only counted.
 pub const LINES_PER_SECOND: u32 = 4;
 
-/// Pairs of kind and culprit whose log lines are limited separately. Further culprits share one
+/// Pairs of kind and culprit with separate limits on log lines. Further culprits share one
 /// limit per kind.
 pub const MAX_LINE_CULPRITS: usize = 4_096;

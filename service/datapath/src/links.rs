@@ -1,8 +1,10 @@
-//! Peers: links are dialled, accepted, lost and dialled again; frames become calls of the engine and the other way round.
+//! Peers: links are accepted, bound and lost; frames become calls of the engine, and the engine's
+//! output becomes frames.
 //!
-//! Distrust: a peer has proved who it is (a key) or is on this host (loopback) before anything here is reached; still every
-//! image that it sends is validated, in private memory or in a receive heap that only this daemon can write, before a chain
-//! or an application sees it. A peer that breaks the protocol loses its link.
+//! Distrust: a peer has authenticated (with a key) or is on this host (loopback) before any code
+//! here runs. Even so, every image from a peer is validated before a chain or an application sees
+//! it: in private memory, or in a receive heap that only this daemon can write. A peer that breaks
+//! the protocol loses its link.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -43,11 +45,11 @@ use tollgate_policy_chain::plan::MethodSteps;
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::RdmaLink;
 
-/// What is to be done on a link after one of its events, once the event's bytes are no longer borrowed.
+/// The next step on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
     Nothing,
     Bound(u32),
-    /// The bind is of another schema than the one that is served.
+    /// The BIND names another schema than this host serves.
     BoundAcross {
         bind: u32,
         schema: Arc<ServiceSchema>,
@@ -71,7 +73,7 @@ impl Runtime {
         }
     }
 
-    /// Has a link that was accepted, whoever that may be.
+    /// Adds an accepted link; its peer is still unknown.
     fn meet(&mut self, io: Carrier) {
         let address = io.peer_address();
         self.make_room_for_stranger(address);
@@ -89,15 +91,15 @@ impl Runtime {
         self.meet(Carrier::Rdma(link));
     }
 
-    /// A link of another runtime moves here, because its tenant lives here.
+    /// A link of another runtime moves here, because its tenant is placed here.
     pub(crate) fn adopt(&mut self, mut port: Box<LinkPort>, bind: Option<PendingBind>) {
         let tenant = bind.as_ref().map(|bind| bind.tenant.as_str());
         if let Some(home) = tenant.and_then(|tenant| self.elsewhere(tenant)) {
-            // It has moved meanwhile.
+            // The tenant has moved meanwhile.
             home.send(Command::Adopt { port, bind });
             return;
         }
-        // Whatever was told of it before, nobody says again.
+        // An earlier event of the link won't be repeated.
         port.state.readable = true;
         port.state.flow = self.shares.of_strangers();
         let (credit, is_ready) = (port.io.link().credit(), port.io.link().is_ready());
@@ -116,7 +118,7 @@ impl Runtime {
         let Some(mut port) = self.links.take(link.0) else {
             return;
         };
-        // It may have left the other runtime before a change that this one has made.
+        // It may have left the other runtime before a change that this runtime has already made.
         port.set_window(&self.options.tuning.link);
         let after = self.peer_binds(&mut port.state, bind);
         self.do_after(&mut port, after);
@@ -151,7 +153,7 @@ impl Runtime {
         Some(link)
     }
 
-    /// Has this runtime's thread hear of a link.
+    /// Registers a link with this runtime's thread.
     pub(crate) fn watch_link(&self, link: LinkId, io: &mut Carrier) -> std::io::Result<()> {
         io.watch(&self.epoll, Self::link_token(link), &self.polled)
     }
@@ -223,7 +225,7 @@ impl Runtime {
             .collect()
     }
 
-    /// Points a binding's methods somewhere.
+    /// Sets the route of each of a binding's methods.
     pub(crate) fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
         let Some(binding) = self.bindings.get(key) else {
             return;
@@ -238,7 +240,8 @@ impl Runtime {
         }
     }
 
-    /// Asks a link's peer for a binding; before the link is ready, nothing happens: that asks for all of them.
+    /// Sends a BIND to a link's peer. Before the link is ready this does nothing: all BINDs are
+    /// sent then.
     pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
         let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
         else {
@@ -279,7 +282,7 @@ impl Runtime {
         }
     }
 
-    /// The peer accepted a binding: of the same schema if it describes none.
+    /// The peer accepted a binding. Without a description, the schemas are the same.
     fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
         if !description.is_empty() {
             return self.compare(link, bind, key, description);
@@ -332,7 +335,7 @@ impl Runtime {
         }
     }
 
-    /// The peer wants to call a service here.
+    /// The peer asks for a service of this host.
     fn peer_binds(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
         let PendingBind {
             bind,
@@ -359,7 +362,8 @@ impl Runtime {
             Some(_) => {}
         }
         let found = self.find_service(&tenant, &service, &hash);
-        // A name that nobody serves under may be made up: it gets no share of its own.
+        // A peer may make up tenants' names. A tenant without a service of this name gets no share
+        // of its own.
         if !matches!(found, Err(Refusal::Absent(_)))
             && let Some(tenant) = &state.tenant
         {
@@ -378,7 +382,7 @@ impl Runtime {
 
 /// From the peer.
 impl Runtime {
-    /// Takes a bounded number of frames. Whether there was anything.
+    /// Takes a bounded number of frames. Whether there was anything to do.
     pub(crate) fn turn_link(&mut self, link: LinkId) -> bool {
         let Some(mut port) = self.links.take(link.0) else {
             return false;
@@ -426,7 +430,7 @@ impl Runtime {
                     break;
                 }
                 let is_complete = self.pump_large(link, port, at_most, worked)?;
-                // One read is a turn's worth, if others wait for theirs.
+                // If other tenants wait, one read is enough for a turn.
                 if !is_complete || at_most < usize::MAX {
                     break;
                 }
@@ -451,7 +455,7 @@ impl Runtime {
             has_read = true;
             state.readable = match io.read_some(at_most)? {
                 ReadOutcome::Data { more } => {
-                    // Nobody says again that there is more.
+                    // No further event reports that there is more.
                     *worked |= more || state.ends;
                     more || state.ends
                 }
@@ -462,7 +466,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Reads on at a large body. Whether it is complete.
+    /// Continues reading a large body. Whether it is complete.
     fn pump_large(
         &mut self,
         link: LinkId,
@@ -476,7 +480,8 @@ impl Runtime {
         let outcome = port.io.read_large(&mut large.landing, at_most)?;
         *worked |= outcome != BodyOutcome::Blocked;
         match outcome {
-            // The socket may have more, whatever `more` says: the body may have come out of the buffer.
+            // The socket may have more data, whatever `more` says: the body may have come from the
+            // buffer.
             BodyOutcome::Complete { .. } => {
                 if let Some(large) = port.state.large.take() {
                     self.large_arrived(link, &port.state, large);
@@ -506,7 +511,8 @@ impl Runtime {
                 .send_refused(bind, status.code, &status.message, &description),
             After::Large(large) => {
                 port.state.large = Some(large);
-                // The body's beginning, maybe all of it, is in the receive buffer: no edge will tell.
+                // The beginning of the body, maybe all of it, is in the receive buffer: no event
+                // reports it.
                 port.state.readable = true;
                 Ok(())
             }
@@ -581,7 +587,8 @@ impl Runtime {
                     let mut status = self.refusal(key, code, sentence, description);
                     let was_bound = self.bindings.get(key).is_some_and(|b| b.asked.is_none());
                     if was_bound && status.code == Code::UNIMPLEMENTED {
-                        // It was served before: the peer has restarted, and its servers aren't back yet.
+                        // It was served before: the peer has restarted, and its servers haven't
+                        // returned yet.
                         status.code = Code::UNAVAILABLE;
                     }
                     self.bind_refused(key, status);
@@ -687,7 +694,7 @@ impl Runtime {
         }
     }
 
-    /// What follows from links that became ready in this turn: everything that waits for them is bound.
+    /// Links became ready in this turn: sends the BINDs that wait for them.
     fn bind_waiting(&mut self) {
         for link in std::mem::take(&mut self.opened) {
             if !self.stays(link) {
@@ -710,7 +717,7 @@ impl Runtime {
 
     fn refusal(&self, key: u32, code: Code, sentence: &str, description: &str) -> Status {
         match self.bindings.get(key) {
-            // A peer of before schemas could differ.
+            // The peer predates differing schemas.
             Some(binding) if !description.is_empty() => {
                 let reason = tollgate_schema::difference(&binding.schema.description, description);
                 schema_differs(
@@ -863,15 +870,15 @@ impl Runtime {
         }
     }
 
-    /// The service whose method is called, if it has that many.
+    /// The called service; `None` if it has no such method.
     fn called(&self, state: &LinkState, head: &CallHead) -> Option<ServiceId> {
         let service = *state.inbound.get(&head.bind)?;
         let methods = &self.services.get(service.0 as usize)?.schema.methods;
         (usize::from(head.method) < methods.len()).then_some(service)
     }
 
-    /// Where a body of `len` bytes goes: into the heap of the application that gets it, if no chain reads it first and there
-    /// is room; else into private memory.
+    /// The destination of a body of `len` bytes: the heap of the receiving application, if no chain
+    /// reads the body first and there is room; otherwise private memory.
     pub(crate) fn landing(
         &mut self,
         session: Option<SessionId>,
@@ -894,7 +901,7 @@ impl Runtime {
         }
     }
 
-    /// A private copy of what came beside a body.
+    /// A private copy of a body's metadata.
     fn keep_metadata(&mut self, came: Metadata<'_>) -> Vec<u8> {
         if came.is_empty() {
             return Vec::new();
@@ -931,7 +938,7 @@ impl Runtime {
         self.request_arrived(link, service, head, Encoding::Native, bytes, message);
     }
 
-    /// A peer's request has the service's layout; `bytes` is what it took of the credit.
+    /// A peer's request in the service's layout; `bytes` is the credit that it used.
     pub(crate) fn request_arrived(
         &mut self,
         link: LinkId,
@@ -961,7 +968,7 @@ impl Runtime {
         let method = served.and_then(|s| s.schema.methods.get(usize::from(head.method)));
         let streams = method.is_some_and(|method| method.streams.any());
         let bytes = if head.more {
-            // It may live for long, and its first message is no more than the others.
+            // A stream may last long. Its first message uses credit like the others.
             self.openings_bytes += bytes;
             0
         } else {
@@ -1001,7 +1008,7 @@ impl Runtime {
         }
     }
 
-    /// A peer's answer has its caller's layout.
+    /// A peer's answer in the caller's layout.
     pub(crate) fn answered(&mut self, link: LinkId, answer: Answer, mut message: Message) {
         steering::take(&mut message.metadata);
         let message = self.pool.boxed(message);
@@ -1021,7 +1028,7 @@ impl Runtime {
         self.discard(landing.into_message());
     }
 
-    /// Gives a link whose tenant lives elsewhere to that runtime.
+    /// Moves a link to the runtime of its tenant.
     fn move_link(&mut self, link: LinkId, bind: PendingBind) {
         let Some(port) = self.links.remove(link.0) else {
             return;
@@ -1036,7 +1043,8 @@ impl Runtime {
 }
 
 impl LinkState {
-    /// The peer answered one of our BINDs: about which binding. `None`: it owes no answer about that id, or another link's is awaited.
+    /// The peer answered a BIND of this end: returns its binding. `None`: the peer owes no answer
+    /// for this id, or the link was replaced.
     fn answered(&mut self, bind: u32) -> Option<u32> {
         let bound = self.outbound.get_mut(bind as usize)?;
         bound.unanswered = bound.unanswered.checked_sub(1)?;
@@ -1044,7 +1052,7 @@ impl LinkState {
     }
 }
 
-/// A body's length, and its bytes if they are here.
+/// A body's length, and its bytes if they have been received.
 pub(crate) fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
     match body {
         WireBody::Whole(bytes) => (bytes.len(), Some(bytes)),
@@ -1052,7 +1060,8 @@ pub(crate) fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
     }
 }
 
-/// The status for a message that its reader's layout or schema doesn't allow: a request is its caller's fault.
+/// The status for a message that doesn't fit its reader's layout or schema. For a request, the
+/// caller is at fault.
 pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Status {
     let code = if is_request {
         Code::INVALID_ARGUMENT
@@ -1066,8 +1075,9 @@ pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Sta
 }
 
 impl LinkPort {
-    /// Answers a bind whose schema isn't the one that is served. A peer that can't carry protobuf, or a description that
-    /// doesn't fit, leaves only the refusal of before schemas could differ.
+    /// Answers a BIND with a schema that differs from the served one. If the peer can't carry
+    /// protobuf, or the description doesn't fit, the BIND is refused, as it was before schemas
+    /// could differ.
     fn answer_across(&mut self, bind: u32, schema: &ServiceSchema) -> Result<(), SendError> {
         let link = self.io.link_mut();
         if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {
@@ -1079,7 +1089,7 @@ impl LinkPort {
         link.send_refused(bind, code, &text, &schema.description)
     }
 
-    /// The peer may have as much unanswered from now on as this says.
+    /// Limits the peer's unanswered calls and bytes from now on.
     pub(crate) fn set_window(&mut self, config: &LinkConfig) {
         let set = self
             .io
@@ -1090,7 +1100,7 @@ impl LinkPort {
         }
     }
 
-    /// `service` is what a binding is to, if it stands.
+    /// `service` returns the service of a binding that is accepted.
     pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
         let link = self.io.link();
         let credit = link.credit();

@@ -1,4 +1,4 @@
-//! A tenant on its way to another runtime: the order, and all that goes along.
+//! A tenant's move to another runtime: the order, and everything that moves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::traces::Traced;
 use tollgate_policy_chain::message::{Message, Source};
 use tollgate_policy_chain::policies;
 
-/// A binding that no runtime has: what a bind id of one that is gone stands for.
+/// The id of no binding. It stands for a binding that has gone.
 pub(crate) const NO_BINDING: u32 = u32::MAX;
 
-/// What became of a move, and what the tenant's things are called now.
+/// The result of a move, and the new names of the tenant's objects.
 #[derive(Debug)]
 pub struct Moved {
-    /// Where it lives now.
+    /// Where it is placed now.
     pub runtime: usize,
-    /// Why that is where it has lived before.
+    /// Why it stayed where it was.
     pub refused: Option<String>,
     /// Sessions: the old name, and the new one.
     pub sessions: HashMap<SessionId, SessionId>,
@@ -30,11 +30,11 @@ pub struct Moved {
     pub links: usize,
     /// Calls that were in flight.
     pub calls: usize,
-    /// How long it stood still.
+    /// How long its calls stood still, in ns.
     pub still_ns: u64,
 }
 
-/// Who wants a tenant to move, and what the control plane knows of it.
+/// An order to move a tenant, with the control plane's data about it.
 pub struct Move {
     /// The tenant's name.
     pub tenant: Arc<str>,
@@ -42,9 +42,9 @@ pub struct Move {
     pub to: usize,
     /// Its own attachments.
     pub attachments: Vec<u32>,
-    /// Of those that each runtime has, what the old runtime's are in the new one.
+    /// Attachments that each runtime has: the old runtime's id, and the new one's.
     pub same: HashMap<u32, u32>,
-    /// `None`: it has no sessions, and nobody waits.
+    /// `None`: the tenant has no sessions, and no answer is needed.
     pub reply: Option<Reply<Result<Moved, String>>>,
 }
 
@@ -52,7 +52,7 @@ pub struct Move {
 pub struct Moving {
     pub(crate) order: Move,
     pub(crate) from: usize,
-    /// It comes back, because of this.
+    /// Why it comes back, if it does.
     pub(crate) refused: Option<String>,
     pub(crate) began_ns: u64,
     pub(crate) engine: Migration<Box<Message>>,
@@ -69,7 +69,7 @@ pub struct Moving {
 }
 
 impl Move {
-    /// It stays where it is.
+    /// The tenant stays where it is, for this reason.
     pub(crate) fn refuse(self, why: String) {
         match self.reply {
             Some(reply) => drop(reply.send(Err(why))),

@@ -1,25 +1,29 @@
-//! A tenant moves from one runtime to another, with everything that it has, while its calls are in flight.
+//! Moves a tenant with everything that it has to another runtime, while its calls are in flight.
 //!
 //! ```text
-//!   control plane ── Part ──▶ old: takes everything out, in one piece ── Absorb ──▶ new: is there room?
-//!         ▲                     ▲                                                   yes: goes on with it
-//!         │                     └──────────────── Absorb, and why ───────────────── no
-//!         └──────────────────────────── Moved: what things are called now ──────────┘
+//!   control plane ── Part ──▶ old: takes everything out ── Absorb ──▶ new: is there room?
+//!         ▲                     ▲                                       yes: continues
+//!         │                     └────── Absorb, with the reason ─────── no
+//!         └───────────────────── Moved: the new names ──────────────────┘
 //! ```
 //!
-//! What moves are the things themselves, in memory: ports with their rings, heaps and sockets, calls where they stand, instances of policies,
-//! orders that processes haven't answered. Nobody outside notices but by the pause: calls keep their numbers, what comes meanwhile
-//! waits in rings and sockets. Nothing is copied, nothing restored, so nothing can fail but for lack of room, and who has given can take
-//! back.
+//! The objects themselves move, in memory: ports with their rings, heaps and sockets, calls in
+//! their current state, instances of policies, and questions that policy processes haven't
+//! answered. Applications and peers notice only a pause: calls keep their numbers, and input that
+//! arrives meanwhile waits in rings and sockets. Nothing is copied or restored, so the only
+//! possible failure is lack of room; the old runtime then takes the tenant back.
 //!
-//! Invariants: nobody waits for anybody: each runtime does its part between two calls; what reaches the old runtime afterwards for the
-//! tenant, a link that another runtime has accepted or the channel of a process, it sends on, and the new one has the tenant by
-//! then, because commands come in the order in which they were sent. The control plane sends nothing else about the tenant meanwhile,
-//! and moves one tenant at a time.
+//! Invariants: no runtime waits for another; each does its part between two calls. The old runtime
+//! may still receive something of the tenant, such as a link that another runtime accepted or the
+//! channel of a policy process. It forwards that. The new runtime has the tenant by then, because
+//! commands arrive in the order in which they were sent. The control plane moves one tenant at a
+//! time, and sends nothing else about the tenant meanwhile.
 //!
-//! What has a name per runtime gets another one: sessions, links, services, bindings, chains. What has one in the whole process keeps it:
-//! calls (their keys have their engine's birth in them), blocks that links send from (tokens begin with it, too), attachments, policy
-//! processes. An attachment for every tenant is there once in each runtime, and stays: the tenant meets the other one from then on.
+//! Names that are unique per runtime change: those of sessions, links, services, bindings and
+//! chains. Names that are unique in the process stay: calls (their keys contain their engine's id),
+//! blocks that links send from (their tokens begin with the engine's id), attachments and policy
+//! processes. Each runtime has its own copy of an attachment for all tenants. It doesn't move: the
+//! tenant uses the new runtime's copy from then on.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,12 +38,14 @@ use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
 use tollgate_policy_chain::message::{Body, Message, Source};
 
-/// A session that no runtime has: whose memory it was has ended, and an old name may be somebody else's here.
+/// A session that no runtime has. It stands for a session that has ended: its old name may belong
+/// to another session here.
 const NO_SESSION: SessionId = SessionId(u32::MAX);
 
-/// Leaving.
+/// Departure.
 impl Runtime {
-    /// Another placement is in force. What is here of tenants that live elsewhere goes there; those that were moved have gone already.
+    /// Another placement is in force. Tenants that are placed elsewhere but still have links here
+    /// move there; tenants that were moved by command have gone already.
     pub(crate) fn placed(&mut self, map: Map) {
         self.map = map;
         let astray = |port: &LinkPort| {
@@ -63,7 +69,7 @@ impl Runtime {
         }
     }
 
-    /// The runtime ends: what is left are links.
+    /// The runtime ends: only links are left.
     pub(crate) fn retire(&mut self, map: Map) {
         self.placed(map);
         let Some(first) = self.map.runtimes.first().cloned() else {
@@ -103,7 +109,7 @@ impl Runtime {
         }
     }
 
-    /// Everything of a tenant's.
+    /// Takes out everything that a tenant has.
     #[allow(clippy::result_large_err, reason = "it is answered at once")]
     fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, String)> {
         let began_ns = now_ns();
@@ -135,7 +141,7 @@ impl Runtime {
             Some((id, port, is_stranger))
         });
         let links = links.collect();
-        // Nobody waits for blocks of sessions that have ended.
+        // Blocks of sessions that have ended are no longer needed.
         self.sending
             .retain(|_, source| self.sessions.get(source.session.0).is_some());
         let of_its = |source: &Source| wanted.sessions.contains(&source.session);
@@ -183,9 +189,9 @@ impl Runtime {
     }
 }
 
-/// Coming.
+/// Arrival.
 impl Runtime {
-    /// A tenant has come. If there is no room for it, it goes back.
+    /// A tenant arrives. If there is no room for it, it goes back.
     pub(crate) fn absorb(&mut self, moving: Box<Moving>) {
         let from = self.map.runtimes.get(moving.from).cloned();
         match (self.refusal_of(&moving), from) {
@@ -199,7 +205,7 @@ impl Runtime {
                     self.take_in(*moving);
                 }
             }
-            // There is room, or it has been here before.
+            // There is room, or the tenant comes back.
             _ => self.take_in(*moving),
         }
     }
@@ -263,7 +269,8 @@ impl Runtime {
         let rename = |message: &mut Message| rename(message, &names.sessions);
         let evaluations = policies.evaluations();
         evaluations.for_each(|evaluation| rename(&mut evaluation.message));
-        // What each runtime has of its own is in force here, too, unless the tenant comes back.
+        // The attachments that each runtime has are in force here, too, unless the tenant comes
+        // back.
         let same = match refused {
             Some(_) => HashMap::new(),
             None => order.same,
@@ -278,7 +285,7 @@ impl Runtime {
         names.chains = chains;
         self.engine
             .absorb(engine, &names, |message| rename_all(message, &names));
-        // What its versions have seen of changes is in their past from here on, too.
+        // The policy changes that its versions have seen are in their history from here on, too.
         self.engine.set_era(history::era());
         let mut keys = HashMap::new();
         for (key, mut binding) in bindings {
@@ -340,7 +347,7 @@ impl Runtime {
         }
     }
 
-    /// What a service is called here. One that was here before has kept its place.
+    /// The id of a service here. A service that was here before has kept its id.
     fn service_of(&mut self, service: Service) -> ServiceId {
         let (name, methods) = (&service.schema.name, service.schema.methods.len());
         let is_same = |known: &Service| {
@@ -356,7 +363,7 @@ impl Runtime {
         id
     }
 
-    /// Puts a session in its place here.
+    /// Adds a session here.
     fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
         let id = SessionId(self.sessions.next_key()?);
         port.id = id;
@@ -366,14 +373,14 @@ impl Runtime {
             .doorbell
             .watch(&self.epoll, Self::session_token(id))
         {
-            // It is heard whenever this runtime is awake.
+            // Its submissions are seen whenever this runtime is awake.
             tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
         }
         self.sessions.insert(port);
         Some(id)
     }
 
-    /// What a link knows of its runtime is of this one from now on.
+    /// Updates a link's state for this runtime.
     fn settle_link(
         &mut self,
         link: LinkId,
@@ -388,11 +395,11 @@ impl Runtime {
         let Some(port) = self.links.get_mut(link.0) else {
             return;
         };
-        // It may have left the other runtime before a change that this one has made.
+        // It may have left the other runtime before a change that this runtime has already made.
         port.set_window(&self.options.tuning.link);
         let state = &mut port.state;
         state.flow = flow;
-        // Whatever was told of it before, nobody says again.
+        // An earlier event of the link won't be repeated.
         state.readable = true;
         state.inbound = std::mem::take(&mut state.inbound)
             .into_iter()
@@ -417,7 +424,7 @@ impl Runtime {
         }
     }
 
-    /// Comparisons that were under way are the other runtime's: the peer is asked for those bindings once more.
+    /// Pending comparisons belong to the other runtime: the peer is asked again for those bindings.
     fn compare_again(&mut self, keys: Vec<u32>) {
         for key in keys {
             let Some(binding) = self.bindings.get_mut(key) else {
@@ -437,7 +444,7 @@ fn rename_all(message: &mut Message, names: &Renamed) {
     rename(message, &names.sessions);
 }
 
-/// A message's memory is a session's, which has another name now.
+/// Updates the session of a message's memory to its new name.
 fn rename(message: &mut Message, names: &HashMap<SessionId, SessionId>) {
     let session = match &mut message.body {
         Body::Gathered { source, .. } => &mut source.session,

@@ -1,20 +1,21 @@
-//! How many peers a runtime may have: shares of the descriptors and of the table of links.
+//! Limits on the peers of a runtime: shares of the descriptors and of the table of links.
 
 use crate::limits::{
     ACCEPTED_PER_PEER, ACCEPTED_PER_TENANT, ACCEPTED_UNSEEN, DIALLED_PER_TENANT, LEAST_PEERS,
     MAX_ACCEPTED_PER_PAIR, MAX_LINKS, MAX_STRANGERS, SHARE_OF_OTHERS, SHARE_OF_PEERS,
 };
 
-/// How many peers a runtime may have. Each takes a descriptor.
+/// The number of peers that a runtime may have. Each takes a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerRoom {
-    /// Links that have proven themselves, or that it has dialled.
+    /// Links that have authenticated, or that the runtime has dialled.
     pub(crate) links: usize,
     pub(crate) strangers: usize,
 }
 
 impl PeerRoom {
-    /// That of each of so many runtimes, in a process that may have so many descriptors; `None`: any number.
+    /// The room of each of `runtimes` runtimes in a process with this many descriptors; `None`: no
+    /// limit.
     pub fn of_each(runtimes: usize, descriptors: Option<u64>) -> PeerRoom {
         let all = descriptors.and_then(|most| usize::try_from(most).ok());
         let its = all.map_or(usize::MAX, |all| all / SHARE_OF_PEERS / runtimes.max(1));
@@ -24,32 +25,33 @@ impl PeerRoom {
         }
     }
 
-    /// Descriptors that peers of so many runtimes take.
+    /// The descriptors that peers of all runtimes may take.
     pub fn descriptors(self, runtimes: usize) -> usize {
         runtimes * (self.links + self.strangers) + ACCEPTED_UNSEEN
     }
 
-    /// Links of one kind, dialled or opened by peers: the rest is kept for the other kind.
+    /// The limit of links of one kind, dialled or opened by peers; the rest is reserved for the
+    /// other kind.
     pub(crate) fn of_one_kind(self) -> usize {
         self.links - self.links / SHARE_OF_OTHERS
     }
 
-    /// Links that one tenant's applications may have had dialled.
+    /// The limit of links that one tenant's applications may have had dialled.
     pub(crate) fn dialled_per_tenant(self) -> usize {
         (self.links / DIALLED_PER_TENANT).max(1)
     }
 
-    /// Links that one peer may have opened.
+    /// The limit of links that one peer may have opened.
     pub(crate) fn accepted_per_peer(self) -> usize {
         self.links / ACCEPTED_PER_PEER
     }
 
-    /// Links that peers may have opened for one tenant.
+    /// The limit of links that peers may have opened for one tenant.
     pub(crate) fn accepted_per_tenant(self) -> usize {
         (self.links / ACCEPTED_PER_TENANT).max(1)
     }
 
-    /// Links that one peer may have opened for one tenant.
+    /// The limit of links that one peer may have opened for one tenant.
     pub(crate) fn accepted_per_pair(self) -> usize {
         self.accepted_per_tenant().min(MAX_ACCEPTED_PER_PAIR)
     }

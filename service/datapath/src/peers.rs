@@ -1,42 +1,42 @@
-//! What was wrong with peers last: for who asks how they are, and nothing else depends on it.
+//! The last error of each peer, for reports only.
 //!
-//! Links come and go; what a person asks about is the peer at an address. So the last error of each dialled address is kept beside its links,
-//! for a bounded number of addresses, the one longest ago first to go.
+//! Links come and go, but an operator asks about a peer. So the last error of each dialled peer
+//! outlives its links. The number of peers is bounded; the oldest error is dropped first.
 //!
-//! Absent: names and states, which the links themselves know.
+//! Absent: names and states. The links themselves have them.
 
 use std::sync::Arc;
 
 use crate::limits::MAX_PEER_ERRORS;
 use crate::target::Target;
 
-/// What a dialled address has ended with.
+/// The last error of a dialled peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lost {
     tenant: Arc<str>,
     peer: Target,
-    /// When it couldn't be reached first, since it was reached last; `None` while it is reached.
+    /// When it became unreachable; `None` while it is reached.
     pub(crate) since_ns: Option<u64>,
-    /// The last error, also of one that is reached again.
+    /// The last error, even if the peer is reached again.
     pub(crate) why: String,
     noted_ns: u64,
 }
 
-/// The peers that one runtime has dialled, as far as they have ended.
+/// The peers that one runtime has dialled and lost.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     lost: Vec<Lost>,
 }
 
 impl Peers {
-    /// It is reached again.
+    /// The peer is reached again.
     pub(crate) fn ready(&mut self, tenant: &str, peer: &Target) {
         if let Some(lost) = self.find(tenant, peer) {
             lost.since_ns = None;
         }
     }
 
-    /// Its link has ended, or came to nothing.
+    /// The peer's link has ended, or dialling has failed.
     pub(crate) fn ended(&mut self, tenant: &Arc<str>, peer: &Target, why: &str, now_ns: u64) {
         if let Some(lost) = self.find(tenant, peer) {
             lost.since_ns.get_or_insert(now_ns);
@@ -56,7 +56,7 @@ impl Peers {
         });
     }
 
-    /// What a dialled address has ended with last.
+    /// The last error of a dialled peer.
     pub(crate) fn last_error(&self, tenant: &str, peer: &Target) -> Option<&Lost> {
         let is_it = |lost: &&Lost| &*lost.tenant == tenant && lost.peer == *peer;
         self.lost.iter().find(is_it)

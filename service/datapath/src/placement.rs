@@ -1,8 +1,9 @@
-//! Where tenants live: each on one runtime, so no call crosses threads.
+//! The runtime of each tenant. A tenant is on one runtime only, so no call crosses threads.
 //!
-//! By default they are spread by their names; an operator can say otherwise. The control plane has the placement, and each runtime what it
-//! has been told of it. Those may differ for a moment, while a tenant moves: whoever gets something of a tenant's that lives
-//! elsewhere sends it there, and the runtime that a tenant has left knows where it went before anybody else does.
+//! By default a hash of the name decides; an operator can override it. The control plane has the
+//! placement, and each runtime has the last version that it was told. The versions may differ
+//! briefly while a tenant moves: a runtime that receives something of a tenant on another runtime
+//! forwards it, and the runtime that a tenant has left is the first to know where it went.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,17 +11,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tollgate_engine::EngineId;
 
-/// Which tenant lives where.
+/// The placement of tenants on runtimes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// How many runtimes there are.
+    /// The number of runtimes.
     pub runtimes: usize,
-    /// Tenants that don't live where their name says.
+    /// Tenants with an override of their hash placement.
     pub assigned: HashMap<Arc<str>, usize>,
 }
 
 impl Placement {
-    /// By names only.
+    /// Hash placement only.
     pub fn spread(runtimes: usize) -> Self {
         Self {
             runtimes: runtimes.max(1),
@@ -28,21 +29,21 @@ impl Placement {
         }
     }
 
-    /// Where a tenant lives.
+    /// The runtime of a tenant.
     pub fn home(&self, tenant: &str) -> usize {
         let assigned = self.assigned.get(tenant).copied();
-        // What was assigned to a runtime that there isn't goes by its name.
+        // If the assigned runtime does not exist, the hash placement applies.
         let assigned = assigned.filter(|runtime| *runtime < self.runtimes);
         assigned.unwrap_or_else(|| spread(tenant, self.runtimes))
     }
 
-    /// Says where a tenant lives from now on.
+    /// Overrides the placement of a tenant.
     pub fn assign(&mut self, tenant: &Arc<str>, runtime: usize) {
         self.assigned.insert(Arc::clone(tenant), runtime);
     }
 }
 
-/// The runtime that a name stands for: stable (FNV-1a).
+/// The hash placement of a name: stable (FNV-1a).
 fn spread(tenant: &str, runtimes: usize) -> usize {
     let hash = tenant
         .bytes()
@@ -52,15 +53,16 @@ fn spread(tenant: &str, runtimes: usize) -> usize {
     (hash % runtimes.max(1) as u64) as usize
 }
 
-/// Births that engines of this process have had, or of those that it has taken over from.
+/// The number of engine ids that this process has used, including those of processes that it has
+/// taken over from.
 static BIRTHS: AtomicU32 = AtomicU32::new(0);
 
-/// One that no engine has had. `None`: there are no more.
+/// An unused engine id. `None`: all are used up.
 pub fn next_birth() -> Option<EngineId> {
     EngineId::new(BIRTHS.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Another process' engine has had this one.
+/// Marks an id as used by another process's engine.
 pub(crate) fn note_birth(birth: EngineId) {
     BIRTHS.fetch_max(birth.number() + 1, Ordering::Relaxed);
 }

@@ -1,4 +1,4 @@
-//! The two kinds of ports of a runtime: an application's session, and a link to a peer.
+//! The two kinds of ports of a runtime: sessions of applications, and links to peers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -33,24 +33,26 @@ use tollgate_policy_chain::message::Message;
 /// A method handle of an application.
 pub(crate) struct Handle {
     pub(crate) method: Arc<Method>,
-    /// Whether the application calls it, or serves it.
+    /// Whether the application calls the method; otherwise it serves it.
     pub(crate) calls: bool,
 }
 
-/// Whose session it is, and what its library understands.
+/// The owner of a session, and the features of its library.
 pub(crate) struct Who {
     pub(crate) tenant: Arc<str>,
     pub(crate) app: String,
     pub(crate) pid: i32,
-    /// It can be given metadata. A library that can't gets the message alone: its application couldn't read more.
+    /// It takes metadata. A library without that gets the message alone: its application couldn't
+    /// read the metadata.
     pub(crate) takes_metadata: bool,
-    /// It says how long calls waited, and can be told when to try again.
+    /// It reports how long calls waited, and accepts a time for the next try.
     pub(crate) tells_waits: bool,
-    /// It knows of further requests, of responses and of trailers.
+    /// It knows further requests, responses and trailers.
     pub(crate) knows_streams: bool,
-    /// Its receive heap can be followed by another, so another process can go on with the session.
+    /// Its receive heap can be followed by another one, so another process can continue the
+    /// session.
     pub(crate) follows_heaps: bool,
-    /// Under which it serves.
+    /// Label under which it serves.
     pub(crate) label: Option<Arc<str>>,
 }
 
@@ -58,26 +60,27 @@ pub(crate) struct Who {
 pub(crate) struct SessionPort {
     pub(crate) id: SessionId,
     pub(crate) who: Who,
-    /// Its tenant's.
+    /// The flow of its tenant.
     pub(crate) flow: FlowId,
     pub(crate) end: DaemonEnd,
     pub(crate) heaps: HeapSizes,
     /// By handle; parallel to the engine's routes.
     pub(crate) handles: Vec<Handle>,
-    /// What those are of, in order: schemas, and whether the application calls them.
+    /// The schemas of the handles, in order, and whether the application calls them.
     pub(crate) bound: Vec<(Arc<ServiceSchema>, bool)>,
-    /// What waits for room in the receive heap, in order, and the bytes of its messages.
+    /// Items that wait for room in the receive heap, in order, and the bytes of their messages.
     pub(crate) held: VecDeque<Held>,
     pub(crate) held_bytes: u64,
     /// Completions that found the ring full, in order.
     pub(crate) backlog: VecDeque<Entry>,
-    /// Blocks of the send heap to give back, less than one descriptor's worth.
+    /// Blocks of the send heap to return; fewer than fit into one descriptor.
     reclaims: Vec<u64>,
-    /// Since when those are held back; 0: they aren't.
+    /// Since when `reclaims` are held back; 0: they aren't.
     held_since_ns: u64,
-    /// Something was pushed since the last look at the sleeping flag.
+    /// An entry was pushed since the last check of the sleeping flag.
     pushed: bool,
-    /// When a call was last delivered that says so, and how many have been that don't.
+    /// When a call with a request for its waiting time was last delivered, and the number of calls
+    /// since then.
     asked_ns: u64,
     unasked: u32,
 }
@@ -105,8 +108,8 @@ impl SessionPort {
         }
     }
 
-    /// When a call is delivered, if its answer is to say how long it waited; 0 if not. Few enough are asked that their clocks
-    /// cost nothing.
+    /// The time of delivery for a call, if the answer must report the call's waiting time;
+    /// otherwise 0. Few answers must, so the library's clock reads cost almost nothing.
     pub(crate) fn asks_wait_ns(&mut self, now_ns: u64) -> u64 {
         if !self.who.tells_waits {
             return 0;
@@ -121,12 +124,13 @@ impl SessionPort {
         now_ns
     }
 
-    /// Whether the application is so far behind with its completions that its submissions must wait.
+    /// Whether the application is so far behind with its completions that its submissions must
+    /// wait.
     pub(crate) fn is_choked(&self) -> bool {
         self.backlog.len() >= COMPLETION_BACKLOG
     }
 
-    /// Gives a block of the send heap back, in a batch.
+    /// Returns a block of the send heap, in a batch.
     pub(crate) fn reclaim(&mut self, offset: u64) {
         self.reclaims.push(offset);
         if self.reclaims.len() == MAX_OFFSETS {
@@ -142,7 +146,7 @@ impl SessionPort {
         }
     }
 
-    /// Tells the application something; in the backlog, if its ring is full.
+    /// Sends a completion to the application; it goes to the backlog if the ring is full.
     pub(crate) fn push(&mut self, completion: &Completion) {
         let entry = completion.encode();
         self.pushed = true;
@@ -151,7 +155,8 @@ impl SessionPort {
         }
     }
 
-    /// Tells the application how its call ended without a reply. Text and trailers are left out when the heap has no room for them.
+    /// Tells the application that its call ended without a reply. Text and trailers are omitted if
+    /// the heap has no room for them.
     pub(crate) fn push_status(&mut self, call: u64, status: &Status) {
         let text = &status.message[..status
             .message
@@ -191,7 +196,8 @@ impl SessionPort {
         });
     }
 
-    /// Hands what was placed over, if it was, as this. `delivered_ns` is 0 if its answer needn't say how long it waited.
+    /// Commits a placed block and sends its completion. `delivered_ns` is 0 if the answer needn't
+    /// report its waiting time.
     pub(crate) fn push_placed(&mut self, placed: Placed, what: &Delivery, delivered_ns: u64) {
         let mut image = placed.image;
         if let Some(block) = placed.block {
@@ -228,8 +234,8 @@ impl SessionPort {
         });
     }
 
-    /// Whether blocks to give back wait until the application is told something else: if it sleeps, nobody wakes it for them alone for
-    /// [`RECLAIMS_HELD_NS`], or until the runtime sleeps, too.
+    /// Whether blocks to return wait for another completion. A sleeping application isn't woken for
+    /// them alone until [`RECLAIMS_HELD_NS`] have passed, or until the runtime sleeps, too.
     fn holds_back(&mut self, now_ns: u64) -> bool {
         if self.reclaims.is_empty() || self.pushed || !self.end.completions.is_asleep() {
             return false;
@@ -240,8 +246,8 @@ impl SessionPort {
         now_ns.saturating_sub(self.held_since_ns) < RECLAIMS_HELD_NS
     }
 
-    /// Once per turn, `now_ns`, and before the runtime sleeps: gives reclaims and backlog to the ring, and wakes the application if it
-    /// sleeps. Whether it did.
+    /// Called once per turn with `now_ns`, and before the runtime sleeps: moves reclaims and the
+    /// backlog to the ring, and wakes the application if it sleeps. Whether it woke it.
     pub(crate) fn flush(&mut self, now_ns: Option<u64>) -> Result<bool, Misbehaved> {
         if !now_ns.is_some_and(|now_ns| self.holds_back(now_ns)) {
             self.push_reclaims();
@@ -264,28 +270,29 @@ impl SessionPort {
         Ok(wakes)
     }
 
-    /// Whether there are blocks to give back.
+    /// Whether there are blocks to return.
     pub(crate) fn has_reclaims(&self) -> bool {
         !self.reclaims.is_empty()
     }
 
-    /// Whether something waits for a place in the ring, which the application makes without ringing.
+    /// Whether completions wait for a place in the ring. The application frees places without
+    /// ringing.
     pub(crate) fn has_backlog(&self) -> bool {
         !self.backlog.is_empty()
     }
 }
 
-/// A block that is filled and valid, and what is to be said of it. Where it lies is known once it is committed.
+/// A filled and valid block, and its description. Its place is known once it is committed.
 #[derive(Default)]
 pub(crate) struct Placed {
     /// `None`: there is nothing to place.
     pub(crate) block: Option<Block>,
     pub(crate) image: Image,
-    /// Only metadata, if anything.
+    /// Only metadata, or nothing.
     pub(crate) bare: bool,
 }
 
-/// What a delivered block is. Its names are in the states that daemons hand over.
+/// The kind of a delivered block. Hand-over states contain these names.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Delivery {
@@ -309,16 +316,16 @@ pub(crate) enum Delivery {
     },
 }
 
-/// What waits for room in a session's receive heap, or behind what does.
+/// An item that waits for room in a session's receive heap, or behind another item.
 pub(crate) enum Held {
     Message {
         method: Arc<Method>,
         message: Box<Message>,
         what: Delivery,
     },
-    /// How a call of the application's ended.
+    /// The status of a call of the application.
     Status { call: u64, status: Status },
-    /// No further requests of an incoming call follow.
+    /// An incoming call has no further requests.
     End { call: CallKey },
 }
 
@@ -328,7 +335,7 @@ pub(crate) struct LargeBody {
     pub(crate) landing: Landing,
 }
 
-/// What a large body belongs to.
+/// The message that a large body belongs to.
 pub(crate) enum LargeKind {
     Call(CallHead),
     Request(FurtherRequest),
@@ -345,12 +352,12 @@ pub(crate) struct FurtherRequest {
     pub(crate) charge: u32,
 }
 
-/// What a peer answered to a call of ours.
+/// A peer's answer to a call of this end.
 #[derive(Clone, Copy)]
 pub(crate) struct Answer {
     pub(crate) key: CallKey,
     pub(crate) protobuf: bool,
-    /// Of a response; `None`: it is the reply.
+    /// The charge of a response; `None`: it is the reply.
     pub(crate) charge: Option<u32>,
 }
 
@@ -359,35 +366,36 @@ pub(crate) struct RemoteBinding {
     pub(crate) session: SessionId,
     pub(crate) first_handle: u32,
     pub(crate) schema: Arc<ServiceSchema>,
-    /// Who asked for it and has no answer yet.
+    /// Takes the outcome, if it is still pending.
     pub(crate) asked: Option<Asker>,
     /// The peer accepted it with another schema, which is being compared.
     pub(crate) comparing: Option<Comparing>,
     pub(crate) tenant: Arc<str>,
     pub(crate) peer: Target,
-    /// Refused after it had been bound (its server restarts, say): when to ask again.
+    /// The peer refused it after it had been accepted, for example during a restart of its server:
+    /// the time of the next try.
     pub(crate) retry_at_ns: Option<u64>,
-    /// The last pause before that, since it stood.
+    /// The last pause before a retry, since it was last accepted.
     pub(crate) retry_pause: Option<Duration>,
 }
 
 impl RemoteBinding {
-    /// Whether the peer has accepted it, and hasn't refused it since.
+    /// Whether the peer has accepted it and hasn't refused it since.
     pub(crate) fn stands(&self) -> bool {
         self.asked.is_none() && self.comparing.is_none() && self.retry_at_ns.is_none()
     }
 }
 
-/// A binding that stands once the schemas have been compared.
+/// A binding that takes effect once the schemas have been compared.
 pub(crate) struct Comparing {
-    /// Tells this comparison from earlier ones of the same binding.
+    /// Distinguishes this comparison from earlier ones of the same binding.
     pub(crate) ticket: u64,
     pub(crate) link: LinkId,
     pub(crate) bind: u32,
 }
 
-/// A link to a peer daemon. It carries the calls of one tenant, so that no tenant can use up another's credit or stand in
-/// its way.
+/// A link to a peer daemon. It carries the calls of one tenant, so no tenant can use up another's
+/// credit or block its calls.
 pub struct LinkPort {
     pub(crate) io: Carrier,
     pub(crate) state: LinkState,
@@ -395,54 +403,58 @@ pub struct LinkPort {
 
 /// A bind id of this end.
 pub(crate) struct Outbound {
-    /// The runtime's binding; one that is gone leaves the id to another, once the peer owes no answer about it.
+    /// The runtime's binding. If it has gone, the id is reused once the peer owes no answer for it.
     pub(crate) binding: u32,
     /// BINDs that the peer hasn't answered.
     pub(crate) unanswered: u32,
 }
 
-/// What the runtime knows of a link beyond its protocol.
+/// The runtime's state of a link, in addition to the protocol's.
 pub(crate) struct LinkState {
     pub(crate) address: String,
-    /// Whom this end dialled; `None`: the peer did.
+    /// The peer that this end dialled; `None`: the peer dialled.
     pub(crate) dialled: Option<Target>,
-    /// At which of its addresses.
+    /// The dialled address of the peer.
     pub(crate) at: Option<SocketAddr>,
-    /// The peer has proved who it is, or needn't.
+    /// The peer has authenticated, or needn't.
     pub(crate) proven: bool,
-    /// Which one it is, once it has.
+    /// The identity of the peer, once it has authenticated.
     pub(crate) peer: Option<Box<[u8]>>,
-    /// Why it wasn't by RDMA, if this end dialled.
+    /// Why the link doesn't use RDMA, if this end dialled.
     pub(crate) not_rdma: Option<Arc<str>>,
-    /// Dialled by RDMA and not ready yet: when TCP has its turn.
+    /// Dialled by RDMA and not ready yet: when TCP is tried.
     pub(crate) rdma_until_ns: Option<u64>,
     /// Dialled by TCP: when RDMA is tried again.
     pub(crate) rdma_again_ns: Option<u64>,
-    /// When it became ready; `None`: it isn't, or was already when this process took it over.
+    /// When it became ready; `None`: it isn't ready, or it was ready before this process took it
+    /// over.
     pub(crate) ready_since_ns: Option<u64>,
-    /// Another link has its bindings; what goes by it still, ends by it.
+    /// Another link has its bindings; remaining calls end on this link.
     pub(crate) replaced: bool,
-    /// Known from the first BIND, or from the start when dialled.
+    /// Known from the first BIND, or from the start if this end dialled.
     pub(crate) tenant: Option<Arc<str>>,
-    /// Its tenant's, once a service of that tenant's was found here; that of strangers before.
+    /// Its tenant's flow, once the tenant was found to have a service here; before that, the
+    /// strangers' flow.
     pub(crate) flow: FlowId,
-    /// What the peer's binds mean.
+    /// The service of each of the peer's bind ids.
     pub(crate) inbound: HashMap<u32, ServiceId, foldhash::fast::RandomState>,
-    /// Our binds, by bind id.
+    /// Bindings of this end, by bind id.
     pub(crate) outbound: Vec<Outbound>,
     pub(crate) large: Option<LargeBody>,
     /// The socket may have more to read.
     pub(crate) readable: bool,
-    /// The peer sends no more, which is found by reading to the end: no further event says so.
+    /// The peer sends no more. Only reading to the end reveals that: no further event reports it.
     pub(crate) ends: bool,
     /// The peer returned credit in this turn.
     pub(crate) credited: bool,
-    /// So much waits to leave that what can wait does, and the peer has taken none of it since then.
+    /// Since when so much is queued that everything that can wait does, and the peer has taken
+    /// nothing.
     pub(crate) behind_since_ns: Option<u64>,
-    /// Answers that wait for room, and at how many those are looked for that nobody waits for any more.
+    /// Answers that wait for room, and their number at the next sweep, which drops answers that
+    /// are no longer needed.
     pub(crate) kept: VecDeque<Kept>,
     pub(crate) sweep_at: usize,
-    /// The first BIND, when it names a tenant of another runtime.
+    /// The first BIND, if it names a tenant of another runtime.
     pub(crate) moving: Option<PendingBind>,
 }
 
@@ -484,7 +496,7 @@ impl LinkPort {
 
 /// An answer that waits until its link has room.
 pub(crate) enum Kept {
-    /// Its application has it still.
+    /// Its application still has it.
     PutOff {
         session: SessionId,
         call: CallKey,
@@ -501,7 +513,7 @@ pub(crate) enum Kept {
         request_bytes: u64,
         status: Status,
     },
-    /// What a stream's reader has consumed.
+    /// Credit that a stream's reader has returned.
     Credit {
         call: u64,
         of: Direction,

@@ -1,4 +1,4 @@
-//! What is told of calls when they end and while they are under way: durations, spans, lines.
+//! Records of calls, made when calls end and while they are in flight: durations, spans, log lines.
 
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ use tollgate_policy_chain::evaluation::Notes;
 use tollgate_policy_chain::ids::NamedPolicy;
 use tollgate_policy_chain::message::Message;
 
-/// A trace begins, or goes on.
+/// Starts or continues traces.
 impl Runtime {
-    /// An application posts a call, with metadata or without any. `None`: nobody wants to know.
+    /// An application posts a call, with or without metadata. `None`: traces are off.
     #[inline]
     pub(crate) fn trace_posting(
         &mut self,
@@ -45,7 +45,7 @@ impl Runtime {
         Some(SampleDecision { sampling, is_hit })
     }
 
-    /// That call has been accepted.
+    /// The posted call has been accepted.
     #[inline]
     pub(crate) fn trace_posted(
         &mut self,
@@ -107,7 +107,7 @@ impl Runtime {
                     span: next,
                     sampled: true,
                 };
-                // Without room for it, the trace ends here.
+                // If there is no room for it, the trace ends here.
                 if let Ok(mut with) = MetadataBuf::from_bytes(metadata.clone())
                     && with.push(TRACEPARENT, &context.to_bytes()).is_ok()
                 {
@@ -135,7 +135,7 @@ impl Runtime {
         self.traces.marshals(!metadata.is_empty() && is_told);
     }
 
-    /// A peer's call has come.
+    /// A peer's call has arrived.
     #[inline]
     pub(crate) fn trace_arrived(&mut self, origin: Origin, message: &mut Message) {
         if !message.metadata.is_empty() && self.options.tuning.telemetry.traces {
@@ -177,12 +177,12 @@ impl Runtime {
         }
     }
 
-    /// Entries of calls that have no answer, because their callers have gone, make room.
+    /// Makes room by removing entries of calls that get no answer because their callers have gone.
     fn has_room_to_trace(&mut self) -> bool {
         if self.traces.live.len() < MAX_TRACED {
             return true;
         }
-        // Looking costs more than most calls: a table that stays full isn't looked through for each.
+        // A sweep costs more than most calls: a table that stays full isn't swept for each call.
         if self.now_ns.saturating_sub(self.traces.swept_ns) >= TRACES_SWEPT_EVERY_NS {
             self.traces.swept_ns = self.now_ns;
             let (sessions, links) = (&self.sessions, &self.links);
@@ -197,9 +197,9 @@ impl Runtime {
     }
 }
 
-/// On the way.
+/// Events of calls in flight.
 impl Runtime {
-    /// Whose a call is, if any are traced.
+    /// The origin of a call, if any calls are traced.
     #[inline]
     fn traced_origin(&self, call: CallKey) -> Option<Origin> {
         match self.traces.live.is_empty() {
@@ -208,7 +208,7 @@ impl Runtime {
         }
     }
 
-    /// Something has happened to a call.
+    /// Notes an event of a call.
     #[inline]
     pub(crate) fn trace_event(
         &mut self,
@@ -231,13 +231,13 @@ impl Runtime {
         self.trace_event(call, event::SENT, || vec![(BYTES, i64::from(bytes).into())]);
     }
 
-    /// A call waits.
+    /// A call waits; `what_for` names the queue.
     #[inline]
     pub(crate) fn trace_queued(&mut self, call: CallKey, what_for: &'static str) {
         self.trace_event(call, event::QUEUED, || vec![(QUEUE, what_for.into())]);
     }
 
-    /// A message of a call has been marshalled: a request or a reply, with its size.
+    /// A message of a call has been marshalled; `what` is its kind (request or reply) and its size.
     #[inline]
     pub(crate) fn trace_marshalled(
         &mut self,
@@ -250,14 +250,14 @@ impl Runtime {
         }
     }
 
-    /// Where what policies say of a call is noted: nowhere unless it is sampled.
+    /// The place for policies' notes about a call; `None` unless the call is sampled.
     #[inline]
     pub(crate) fn notes_of(&self, call: CallKey) -> Option<Box<Notes>> {
         let origin = self.traced_origin(call)?;
         self.traces.is_sampled(origin).then(Box::default)
     }
 
-    /// What policies have said of a call since this was asked last.
+    /// Notes the verdicts of policies about a call since the last time.
     #[cold]
     pub(crate) fn trace_verdicts(&mut self, call: CallKey, stage: Stage, notes: &mut Notes) {
         let origin = self.engine.origin_of(call);
@@ -282,7 +282,7 @@ impl Runtime {
         }
     }
 
-    /// A policy has denied a call, whose status follows.
+    /// A policy has denied a call. Its status follows.
     #[cold]
     pub(crate) fn trace_denied(&mut self, call: CallKey, by: NamedPolicy) {
         let watch = &self.options.tuning.telemetry;
@@ -294,16 +294,16 @@ impl Runtime {
         }
     }
 
-    /// All statuses are out.
+    /// All statuses have been sent.
     #[inline]
     pub(crate) fn trace_settled(&mut self) {
         self.traces.denied.clear();
     }
 }
 
-/// A call ends.
+/// The end of a call.
 impl Runtime {
-    /// A call has its answer: `None` is a reply.
+    /// A call has its answer: `None` means a reply.
     #[inline]
     pub(crate) fn call_ended(&mut self, origin: Origin, ended: &Ended, status: Option<&Status>) {
         let status = status.filter(|status| status.code != Code::OK);
@@ -392,7 +392,7 @@ impl Runtime {
                     ended_ns,
                     outcome: outcome(side),
                     attributes: attributes_of(side, traced.peer.as_deref(), by.as_ref()),
-                    // Of a call within the host, they are the caller's side's.
+                    // For a call within the host, the events belong to the caller's side.
                     events: std::mem::take(&mut traced.events),
                     dropped_events: std::mem::take(&mut traced.dropped_events),
                 };
@@ -430,7 +430,8 @@ impl Runtime {
         }
     }
 
-    /// Whose a call is, what it was for, and from which sides it was seen since when.
+    /// The owner and the method of a call, and the sides that saw it with the times when each
+    /// began.
     fn whose(&self, origin: Origin, ended: &Ended) -> Option<Whose> {
         let since = |then_ns| match then_ns {
             0 => self.now_ns,
@@ -471,8 +472,9 @@ impl Runtime {
 }
 
 impl Runtime {
-    /// A call has ended with this status; the spans are those of its client's and its server's side, if it has any.
-    // One place in the code, so that what it takes can be counted (conformance/tests/telemetry_cost.rs).
+    /// A call has ended with this status; the spans are those of its client's and its server's
+    /// side, if any.
+    // A function of its own, so that its cost can be counted (conformance/tests/telemetry_cost.rs).
     #[inline(never)]
     pub(crate) fn measure(
         &mut self,

@@ -1,21 +1,21 @@
-//! How the datapath answers the control plane and tells it of events, without knowing what carries
-//! either: neither ever waits.
+//! The datapath's answers to the control plane and its events. The datapath doesn't know the
+//! channel that carries them, and neither ever waits.
 
 use std::fmt;
 
-/// Takes the answer to a command. One that is dropped unsent says that the runtime has ended.
+/// Takes the answer to a command. If it is dropped unsent, the runtime has ended.
 pub struct Reply<T>(Box<dyn FnOnce(T) -> Result<(), T> + Send>);
 
 impl<T> Reply<T> {
-    /// `send` must not wait, and gives the answer back if nobody waits for it any more.
+    /// `send` must not wait. It gives the answer back if the receiver has gone.
     pub fn new(send: impl FnOnce(T) -> Result<(), T> + Send + 'static) -> Self {
         Self(Box::new(send))
     }
 
-    /// Answers.
+    /// Sends the answer.
     ///
     /// # Errors
-    /// Nobody waits for the answer any more: here it is.
+    /// The receiver has gone: the answer is given back.
     pub(crate) fn send(self, answer: T) -> Result<(), T> {
         (self.0)(answer)
     }
@@ -31,12 +31,12 @@ impl<T> fmt::Debug for Reply<T> {
 pub struct Events<E>(Box<dyn Fn(E) + Send>);
 
 impl<E> Events<E> {
-    /// `tell` must not wait. What nobody hears any more is lost.
+    /// `tell` must not wait. If the receiver has gone, events are lost.
     pub fn new(tell: impl Fn(E) + Send + 'static) -> Self {
         Self(Box::new(tell))
     }
 
-    /// Tells of an event.
+    /// Sends an event.
     pub(crate) fn tell(&self, event: E) {
         (self.0)(event);
     }

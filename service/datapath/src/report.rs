@@ -1,4 +1,4 @@
-//! What a runtime says about itself: its part of `status --json` and of the metrics.
+//! A runtime's report about itself: its part of `status --json` and of the metrics.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
 /// A runtime's part of `status --json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// How each runtime works.
+    /// One report per runtime.
     pub runtimes: Vec<RuntimeReport>,
     /// Sessions of applications.
     pub sessions: Vec<SessionReport>,
     /// Links to peers.
     pub links: Vec<LinkReport>,
-    /// Peers, as the tenants have them.
+    /// Peers, per tenant.
     pub peers: Vec<PeerReport>,
     /// Services of this host.
     pub services: Vec<ServiceReport>,
     /// Policies, by version.
     pub policies: Vec<PolicyReport>,
-    /// What the tenants' policies have used.
+    /// The resources that the tenants' policies have used.
     pub accounts: Vec<AccountReport>,
-    /// What the tenants' calls have used.
+    /// The time that the tenants' calls have used.
     pub shares: Vec<ShareReport>,
     /// Calls, counted.
     pub calls: CallCounters,
@@ -35,19 +35,19 @@ pub struct Report {
     pub bytes: ByteCounters,
     /// Calls in flight.
     pub live_calls: usize,
-    /// Sentences for the operator.
+    /// Problems, as sentences for the operator.
     #[serde(skip)]
     pub problems: Vec<String>,
-    /// Of metrics, and of these only.
+    /// Durations, for metrics only.
     #[serde(skip)]
     pub measured: Vec<Measured>,
-    /// What each runtime has spent its time on.
+    /// How each runtime has spent its time.
     #[serde(skip)]
     pub times: Vec<(usize, RuntimeTimes)>,
-    /// What each link has moved.
+    /// The traffic of each link.
     #[serde(skip)]
     pub link_bytes: Vec<LinkBytes>,
-    /// Calls with a context that weren't traced, and records that were dropped, for want of room.
+    /// Calls with a context that weren't traced because the table was full.
     #[serde(skip)]
     pub untraced: u64,
     /// Records that were dropped because the queue was full.
@@ -85,25 +85,25 @@ impl Report {
     }
 }
 
-/// What a runtime's thread does.
+/// The activity of a runtime's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// There was something to do.
+    /// It has work.
     Busy,
-    /// It looks for something to do.
+    /// It polls for work.
     Spinning,
-    /// It waits to be woken.
+    /// It waits for a wake-up.
     Sleeping,
 }
 
-/// For how long a runtime's thread has done what, by the wall's clock.
+/// The wall-clock time of a runtime's thread per activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeTimes {
     /// Working, in ns.
     pub busy_ns: u64,
-    /// Looking for work, in ns.
+    /// Polling for work, in ns.
     pub spinning_ns: u64,
-    /// Waiting to be woken, in ns.
+    /// Waiting for a wake-up, in ns.
     pub sleeping_ns: u64,
 }
 
@@ -118,7 +118,7 @@ impl RuntimeTimes {
     }
 }
 
-/// Bytes of messages that a link has moved since it was opened.
+/// Bytes of messages that a link has carried since it was opened.
 #[derive(Clone, Debug)]
 pub struct LinkBytes {
     /// The peer's address.
@@ -129,38 +129,39 @@ pub struct LinkBytes {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// Segments that were sent again, if somebody counts them.
+    /// Retransmitted segments, if they are counted.
     pub retransmits: Option<u32>,
 }
 
-/// How a runtime works at the moment.
+/// The state of a runtime.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuntimeReport {
     pub(crate) runtime: usize,
-    /// Where it is pinned; `None`: nowhere, or the kernel refused.
+    /// The core that it is pinned to; `None`: not pinned, or the kernel refused.
     pub(crate) core: Option<usize>,
     pub(crate) waiting: Waiting,
     pub(crate) spin_us: u64,
     pub(crate) scheduling: Scheduling,
-    /// 0: calls wait in front of a server however long.
+    /// 0: calls may wait in front of a server without limit.
     pub(crate) wait_target_us: u64,
     pub(crate) cpu_share_percent: u8,
-    /// Times that it slept.
+    /// The number of times that it slept.
     pub(crate) sleeps: u64,
-    /// What its links over RDMA share, if there are devices.
+    /// The shared resources of its links over RDMA, if there are devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) rdma: Option<PolledReport>,
 }
 
-/// What a runtime's links over RDMA have together, and what that has cost beside what they report each.
+/// The resources that a runtime's links over RDMA share, and their cost beyond that of single
+/// links.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct PolledReport {
     pub(crate) links: usize,
-    /// Of receives and memory, each for so many links as a pool has room for.
+    /// Pools of receives and memory. Each serves a fixed number of links.
     pub(crate) pools: usize,
-    /// Messages that devices were given room for.
+    /// Receives posted to the devices.
     pub(crate) receives: u64,
-    /// Copied because their links weren't read at once.
+    /// Bytes that were copied because their links weren't read at once.
     pub(crate) bytes_spilled: u64,
     pub(crate) system_calls: u64,
 }
@@ -178,29 +179,30 @@ pub struct CallCounters {
     pub(crate) completed: u64,
     /// Answered with a status, to applications of this host.
     pub(crate) failed: u64,
-    /// Messages rewritten between two schemas: made protobuf of, made from protobuf, or both.
+    /// Messages converted between two schemas: encoded as protobuf, decoded from it, or both.
     pub(crate) converted: u64,
-    /// Times that a runtime slept.
+    /// The number of times that a runtime slept.
     pub(crate) sleeps: u64,
 }
 
-/// Bytes of messages since the daemon started: each copy that this daemon makes is in one of the first six, and each byte that
-/// only the kernel moves, between a socket and shared memory, in one of the last two. Rewriting between schemas isn't copying.
+/// Bytes of messages since the daemon started. Each copy by this daemon is in one of the first six
+/// counters. Bytes that only the kernel moves, between a socket and shared memory, are in one of
+/// the last two. Conversion between schemas doesn't count as copying.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct ByteCounters {
-    /// Inline parts, always; extents, if a policy reads them or the message is to be rewritten.
+    /// Inline parts, always; extents, if a policy reads them or the message is converted.
     pub(crate) send_heap_to_private: u64,
     /// Extents for an application of this host.
     pub(crate) send_heap_to_receive_heap: u64,
-    /// Extents too small to be sent from where they lie.
+    /// Extents too small to be sent in place.
     pub(crate) send_heap_to_link: u64,
     pub(crate) private_to_link: u64,
     pub(crate) private_to_receive_heap: u64,
-    /// Out of a link's receive buffer, to where the message lands.
+    /// From a link's receive buffer to the place of the message.
     pub(crate) link_to_message: u64,
-    /// Extents sent from where they lie.
+    /// Extents sent in place.
     pub(crate) sent_in_place: u64,
-    /// Large bodies received in the place where they stay.
+    /// Large bodies received directly into their final place.
     pub(crate) received_in_place: u64,
 }
 
@@ -216,7 +218,7 @@ impl ByteCounters {
         self.received_in_place += more.received_in_place;
     }
 
-    /// What a link has moved.
+    /// Adds the traffic of a link.
     pub(crate) fn add_link(&mut self, moved: &Moved) {
         self.private_to_link += moved.private_copied;
         self.send_heap_to_link += moved.shared_copied;
@@ -235,7 +237,8 @@ pub struct SessionReport {
     pub(crate) app: String,
     pub(crate) pid: i32,
     pub(crate) outstanding: u32,
-    /// Calls that it serves at the moment, how many of those there may be, and how many it wasn't given for having as many.
+    /// Calls that it serves at the moment, the limit of those, and the number of calls that it
+    /// wasn't given because of that limit.
     pub(crate) serving: u32,
     pub(crate) serving_limit: u32,
     pub(crate) serving_refused: u64,
@@ -243,7 +246,7 @@ pub struct SessionReport {
     pub send_heap_bytes: u64,
     /// Size of the receive heap.
     pub receive_heap_bytes: u64,
-    /// Bytes of it in use.
+    /// Used bytes of the receive heap.
     pub receive_heap_used: u64,
     pub(crate) methods: usize,
 }
@@ -256,14 +259,15 @@ pub struct LinkReport {
     pub address: String,
     /// The tenant's name.
     pub tenant: Option<String>,
-    /// Whether this end dialled: its applications call, those of the peer serve.
+    /// Whether this end dialled: then applications of this end call, and those of the peer serve.
     pub(crate) dialled: bool,
     /// `ready` or `opening`.
     pub state: &'static str,
-    /// What both ends speak, and the features that both have; nothing before the handshake.
+    /// The protocol's version and the common features; empty before the handshake.
     pub(crate) version: Option<u16>,
     pub(crate) features: Vec<&'static str>,
-    /// Services that applications of this end are bound to through it, as the peer has accepted.
+    /// Services that applications of this end are bound to through this link, with the peer's
+    /// acceptance.
     pub(crate) bound: BTreeSet<String>,
     /// Calls that the peer has not answered.
     pub unanswered: u64,
@@ -271,17 +275,17 @@ pub struct LinkReport {
     pub credit_calls: u32,
     /// Bytes that may be sent now.
     pub credit_bytes: u64,
-    /// What the peer may have unanswered here.
+    /// The peer's window: its limits of unanswered calls and bytes.
     pub(crate) window_calls: u32,
     pub(crate) window_bytes: u64,
     #[serde(flatten)]
     pub(crate) carriage: Carriage,
 }
 
-/// A peer as one tenant's calls have it: by a link, or by none although applications are bound through it.
+/// A peer of one tenant: with a link, or without one although applications are bound to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct PeerReport {
-    /// Its name, once it has said it.
+    /// Its name, once it has sent it.
     pub name: Option<String>,
     /// The peer's address.
     pub address: String,
@@ -291,9 +295,9 @@ pub struct PeerReport {
     pub tenant: Option<String>,
     /// `ready`, `opening` or `lost`.
     pub state: &'static str,
-    /// When that began, by CLOCK_MONOTONIC; unknown if that was before this process.
+    /// When that state began, by CLOCK_MONOTONIC; `None` if it began before this process.
     pub since_ns: Option<u64>,
-    /// What the last link to there ended with.
+    /// The last error of a link to it.
     pub last_error: Option<String>,
 }
 
@@ -305,23 +309,24 @@ pub struct ServiceReport {
     pub(crate) servers: usize,
     pub(crate) schema: String,
     pub(crate) methods: usize,
-    /// Methods with machine code: those that were called.
+    /// Methods with machine code, which are those that were called.
     pub(crate) compiled: usize,
-    /// Methods with machine code for protobuf: those whose messages have crossed between two schemas.
+    /// Methods with machine code for protobuf: those with messages that were converted between two
+    /// schemas.
     pub(crate) compiled_wire: usize,
 }
 
-/// What a tenant's calls have had of its runtime.
+/// The runtime's time that one tenant's calls have used.
 #[derive(Clone, Debug, Serialize)]
 pub struct ShareReport {
     /// The tenant's name.
     pub tenant: String,
-    /// Time for taking, judging and sending them, the kernel's part included.
+    /// Time for receiving, evaluating and sending them, including the kernel's part, in ns.
     pub busy_ns: u64,
 }
 
 impl Report {
-    /// A tenant that has moved has had something of several runtimes.
+    /// Adds up the shares of a tenant that has moved between runtimes.
     pub fn merge_shares(&mut self) {
         self.shares.sort_unstable_by(|a, b| a.tenant.cmp(&b.tenant));
         self.shares.dedup_by(|more, its| {
@@ -332,22 +337,22 @@ impl Report {
     }
 }
 
-/// How a link is carried, for operators.
+/// The transport of a link, for operators.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "transport", rename_all = "kebab-case")]
 pub(crate) enum Carriage {
     Tcp {
-        /// Why not by RDMA, if this end dialled.
+        /// Why not RDMA, if this end dialled.
         #[serde(skip_serializing_if = "Option::is_none")]
         not_rdma: Option<String>,
     },
     #[cfg(feature = "rdma")]
     Rdma {
-        /// Once it is known.
+        /// `None` until it is known.
         device: Option<String>,
-        /// Whether the peer writes into a ring of this end's.
+        /// Whether the peer writes into a ring of this end.
         one_sided: bool,
-        /// Why messages are copied that could be sent from where they lie, if some are.
+        /// Why some messages are copied instead of sent in place.
         copies_because: Option<String>,
         work_requests: u64,
         doorbells: u64,

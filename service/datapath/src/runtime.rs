@@ -1,15 +1,17 @@
 //! One runtime: the loop that moves calls between rings, links, chains and the engine.
 //!
 //! ```text
-//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls → flush (links, rings, wakes)
-//!          the engine's outputs are acted on after each input, so no queue builds up inside
-//!   no work:  look again, yielding the core, for the spin budget; then publish "I sleep" on every ring, look once
-//!             more, and wait in epoll until a doorbell, a socket, a command or a deadline
+//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls
+//!            → flush (links, rings, wakes)
+//!          the engine's outputs are carried out after each input, so no queue builds up inside
+//!   idle:  polls and yields the core for the spin budget; then publishes "I sleep" on every ring,
+//!          polls once more, and waits in epoll for a doorbell, a socket, a command or a deadline
 //! ```
 //!
-//! Invariants: one thread; no lock; nothing here blocks except that wait; one turn takes a bounded number of submissions per
-//! session and frames per link, so nobody waits for somebody else's burst; and whose tenant has had more of this thread than another that
-//! wants some sits the turn out ([`Scheduler`]).
+//! Invariants: one thread; no lock; only that wait and a hand-over block. One turn takes a bounded
+//! number of submissions per session and of frames per link, so no burst delays other ports for
+//! long. A tenant that has had more of this thread than another tenant with work is throttled for
+//! the turn ([`Scheduler`]).
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
@@ -56,33 +58,34 @@ use tollgate_policy_chain::message::{Body, Message, Pool, Source};
 use tollgate_policy_chain::plan::{PolicyChange, Scope};
 use tollgate_policy_chain::policies::Policies;
 
-/// How one runtime is set up.
+/// The setup of one runtime.
 pub struct Options {
     /// The runtime's index.
     pub index: usize,
-    /// Of its engine: no other of this process has it.
+    /// The id of its engine, unique in this process.
     pub birth: EngineId,
     /// Its settings.
     pub tuning: Tuning,
-    /// How much fuel a policy burns in a microsecond.
+    /// The fuel that a policy burns per microsecond.
     pub rate: Rate,
     /// The devices.
     pub rdma: Rdma,
-    /// What single calls leave, for whoever is told of them.
+    /// Takes the records of single calls.
     pub records: SyncSender<Record>,
 }
 
-/// What epoll reports by: the kind above, the key below.
+/// Tokens of epoll: the kind above, the key below.
 const WAKE_COMMAND: u64 = 0;
 const WAKE_SESSION: u64 = 1 << 32;
 const WAKE_LINK: u64 = 2 << 32;
 const WAKE_PROCESS: u64 = 3 << 32;
 const WAKE_POLLER: u64 = 4 << 32;
 
-/// Wake-ups taken from epoll at once; more are reported the next time.
+/// Wake-ups taken from epoll at once; further ones are reported the next time.
 const EPOLL_BATCH: usize = 64;
 
-/// Tokens of blocks that links send from are told apart in the whole process: they move with their links.
+/// Tokens of blocks that links send from are unique in the whole process, because they move with
+/// their links.
 fn first_token(birth: EngineId) -> u64 {
     u64::from(birth.number()) << 48
 }
@@ -93,30 +96,30 @@ pub struct Runtime {
     pub(crate) epoll: Arc<OwnedFd>,
     commands: mpsc::Receiver<Command>,
     pub(crate) events: Events<Event>,
-    /// Where tenants live, as far as this one knows.
+    /// The placement of tenants, as far as this runtime knows.
     pub(crate) map: Map,
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Slots<Box<SessionPort>>,
     pub(crate) links: Slots<Box<LinkPort>>,
-    /// Those of them over RDMA.
+    /// The links over RDMA.
     pub(crate) polled: Polled,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
     /// Peers that are being dialled, or will be again.
     pub(crate) dials: Vec<Dial>,
-    /// For reports.
+    /// Last errors of peers, for reports.
     pub(crate) peers: Peers,
     pub(crate) strangers: Strangers,
     /// The last link that found no room.
     pub(crate) full: Option<Full>,
-    /// Peers that are dialled by TCP for a while.
+    /// Peers that are dialled by TCP for a while, because RDMA has failed.
     pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
     pub(crate) shares: Scheduler,
-    /// Bytes of messages that the port has brought whose turn it is.
+    /// Bytes of messages that the port has received in its current turn.
     pub(crate) turn_bytes: usize,
     /// Reused by `judge` and `turn_parked`.
     pub(crate) evaluations: Vec<Evaluation>,
@@ -124,25 +127,26 @@ pub struct Runtime {
     /// Blocks that links are still sending from, by the token given to the link.
     pub(crate) sending: HashMap<u64, Source>,
     pub(crate) next_token: u64,
-    /// Numbers comparisons of schemas.
+    /// The number of the last comparison of schemas.
     pub(crate) next_ticket: u64,
     pub(crate) now_ns: u64,
     pub(crate) counters: CallCounters,
-    /// What links have moved is added when they end.
+    /// Traffic of links is added when they end.
     pub(crate) bytes: ByteCounters,
-    /// Credit for the first requests of streams, to be returned to the peer whose link has its turn.
+    /// Credit for the first requests of streams. It is returned to the peer of the link that has
+    /// its turn.
     pub(crate) openings_bytes: u64,
     pub(crate) durations: Durations,
     pub(crate) traces: Traces,
     times: RuntimeTimes,
     patience: Patience,
-    /// The cores that the thread had before it was given one, and the one that it has been given.
+    /// The cores that the thread had before it was pinned, and the core that it is pinned to.
     everywhere: Option<CpuSet>,
     pinned: Option<usize>,
     stopping: bool,
 }
 
-/// Starts a runtime's thread. Where tenants live it is told by [`Command::Place`].
+/// Starts a runtime's thread. [`Command::Place`] tells it the placement of tenants.
 pub fn spawn(
     options: Options,
     events: Events<Event>,
@@ -156,7 +160,7 @@ pub fn spawn(
 }
 
 impl Runtime {
-    /// One that nobody runs yet.
+    /// A runtime without a thread.
     pub fn new(options: Options, events: Events<Event>) -> std::io::Result<(Runtime, Handle)> {
         let traces = Traces::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
@@ -227,13 +231,13 @@ impl Runtime {
         Ok((runtime, handle))
     }
 
-    /// The only one of a daemon that is a test's to run; what it tells the control plane is lost.
+    /// The only runtime of a daemon, run by a test; its events are lost.
     #[cfg(test)]
     pub(crate) fn idle() -> (Runtime, Handle) {
         Runtime::idle_at(0)
     }
 
-    /// One of several that a test runs.
+    /// One of several runtimes that a test runs.
     #[cfg(test)]
     pub(crate) fn idle_at(index: usize) -> (Runtime, Handle) {
         use tollgate_telemetry::sampling::Sampler;
@@ -298,7 +302,7 @@ impl Runtime {
         self.shut_down();
     }
 
-    /// Has this thread run on its core only; or, if it has none any more, wherever it could before.
+    /// Pins this thread to its core; without a core, restores the cores that it had before.
     fn pin(&mut self) {
         let core = self.options.tuning.core;
         if core == self.pinned {
@@ -323,7 +327,7 @@ impl Runtime {
         }
     }
 
-    /// Goes on with other settings.
+    /// Switches to other settings.
     fn tune(&mut self, tuning: Tuning) {
         self.shares.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
@@ -331,7 +335,7 @@ impl Runtime {
             .set_cpu_share(tuning.cpu_share_percent, self.now_ns);
         let before = &self.options.tuning;
         if (before.waiting, before.spin_us) != (tuning.waiting, tuning.spin_us) {
-            // What it has learned was about the other budget.
+            // It was learned with the other budget.
             self.patience = tuning.patience();
         }
         self.options.tuning = tuning;
@@ -345,7 +349,7 @@ impl Runtime {
         }
     }
 
-    /// What comes next, for all that is known.
+    /// The kind of the next input, as far as it is known.
     fn awaits(&self) -> For {
         match self.engine.live_calls() {
             0 => For::Anything,
@@ -353,14 +357,14 @@ impl Runtime {
         }
     }
 
-    /// Whether another flow has something to do, or something that leaves when this round ends. Costs a load per session, and asks
-    /// the kernel who has sent something.
+    /// Whether another flow has input, or output that leaves when this round ends. Costs one load
+    /// per session, and one system call for the links.
     pub(crate) fn others_wait(&mut self, flow: FlowId) -> bool {
         if self.shares.others_worked(flow) {
             return true;
         }
         let posted = self.sessions.iter_mut().any(|(_, port)| {
-            // Who misbehaves has a turn coming that says so.
+            // A session that misbehaves counts: it ends in its turn.
             port.flow != flow && !matches!(port.end.submissions.is_empty(), Ok(true))
         });
         posted || {
@@ -371,7 +375,7 @@ impl Runtime {
         }
     }
 
-    /// Does what there is to do, a bounded amount of it. Whether there was anything.
+    /// Does a bounded amount of the pending work. Whether there was any.
     pub fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         self.ask_poller();
@@ -402,7 +406,8 @@ impl Runtime {
         worked | self.flush()
     }
 
-    /// Finds the links over RDMA that have something to say. All links have to be in their places: one that isn't wouldn't be told.
+    /// Finds the links over RDMA that have data. All links must be in their places: a link that
+    /// isn't would be missed.
     fn ask_poller(&mut self) {
         #[cfg(feature = "rdma")]
         self.polled
@@ -448,7 +453,7 @@ impl Runtime {
                 }
                 let opened = self.open_session(*end, who);
                 if let Err(Ok(session)) = reply.send(opened) {
-                    // Who asked has given up: nobody else would close it.
+                    // The requester has given up, so nothing else would close the session.
                     self.close_session(session);
                 }
             }
@@ -463,11 +468,11 @@ impl Runtime {
                 if stands.send(()).is_err() || all_stand.recv().is_err() {
                     return;
                 }
-                // Links that others had found to be of a tenant of this one's: none follows.
+                // Takes links that other runtimes have sent to this one: none follows.
                 self.take_commands();
                 let handover_state = self.hand_over(with_links, until);
                 let is_whole = handover_state.is_ok();
-                // Nothing happens here until the other process has taken over, or won't.
+                // Nothing happens here until the other process has taken over, or has failed to.
                 if reply.send(handover_state).is_ok() && is_whole && verdict.recv().is_ok() {
                     self.leave();
                     self.stopping = true;
@@ -483,7 +488,8 @@ impl Runtime {
                     Ok((resumed, beginning)) => (Ok(resumed), Some(beginning)),
                     Err(why) => (Err(why), None),
                 };
-                // Whose they were may go on with them: nothing is touched before that is known.
+                // The old process may still continue with its objects: nothing is touched before
+                // that is known.
                 let is_heard = reply.send(answer).is_ok();
                 match beginning.filter(|_| is_heard && begins.recv().is_ok()) {
                     Some(beginning) => self.begin(beginning),
@@ -601,7 +607,7 @@ impl Runtime {
             return;
         }
         if let Err(error) = channel.watch(&self.epoll, Self::process_token(id)) {
-            // Nobody would be woken by its answers.
+            // Its answers would wake no thread.
             channel.end(format!("it can't be watched: {error}"));
         }
         self.policies.processes().open(id, tenant, *channel);
@@ -615,14 +621,14 @@ impl Runtime {
                 service.map(|service| &service.tenant)
             }
         };
-        // A scope that is gone has no chains to change.
+        // A scope that has gone has no chains to change.
         let tenant_of = |scope: &Scope| tenant_of(scope).map_or_else(|| "".into(), Arc::clone);
         let applied = self.policies.apply(change, &mut self.engine, tenant_of);
         self.pass_on_events();
         applied
     }
 
-    /// Tells the control plane what has happened to policies.
+    /// Passes events of policies on to the control plane.
     #[inline]
     pub(crate) fn pass_on_events(&mut self) {
         for event in self.policies.take_events() {
@@ -630,7 +636,7 @@ impl Runtime {
         }
     }
 
-    /// Deadlines, links' timers and redials. Whether something was due.
+    /// Handles deadlines, links' timers and redials. Whether anything was due.
     fn pass_time(&mut self) -> bool {
         let mut worked = false;
         if self
@@ -819,7 +825,7 @@ impl Runtime {
         self.trace_settled();
     }
 
-    /// Gives a message's buffer, block or both back.
+    /// Frees a message's buffer, its block, or both.
     pub(crate) fn discard(&mut self, message: Message) {
         self.pool.give(message.metadata);
         match message.body {
@@ -836,14 +842,14 @@ impl Runtime {
         }
     }
 
-    /// Nobody reads this block of a send heap any more.
+    /// Returns a block of a send heap that is no longer read.
     pub(crate) fn reclaim(&mut self, source: Source) {
         if let Some(port) = self.sessions.get_mut(source.session.0) {
             port.reclaim(source.offset);
         }
     }
 
-    /// Sends and hands over what has gathered. Whether more has, meanwhile.
+    /// Sends and delivers everything that was queued. Whether more was queued meanwhile.
     fn flush(&mut self) -> bool {
         self.policies.processes().flush();
         self.shares.begin_turns();
@@ -874,7 +880,8 @@ impl Runtime {
         more
     }
 
-    /// Publishes on every ring that this runtime sleeps; then sleeps, unless something came meanwhile.
+    /// Publishes on every ring that this runtime sleeps, and then sleeps, unless input has arrived
+    /// meanwhile.
     pub(crate) fn sleep(&mut self) {
         let mut may_sleep = true;
         for (_, port) in self.sessions.iter_mut() {
@@ -896,7 +903,8 @@ impl Runtime {
         self.policies.processes().cancel_sleep();
     }
 
-    /// Has epoll tell what links bring that were looked at so far. Whether none has brought anything.
+    /// Makes epoll report the input of links that were polled so far. Whether there is no input
+    /// yet.
     fn prepare_links_to_wait(&mut self) -> bool {
         let mut quiet = true;
         let mut lost = Vec::new();
@@ -913,7 +921,7 @@ impl Runtime {
         quiet & self.polled.prepare_to_wait()
     }
 
-    /// How long nothing needs to be done if nobody calls.
+    /// How long nothing needs to be done if no input arrives.
     fn next_timeout(&self) -> Option<Duration> {
         let links = self.links.iter().flat_map(|(_, port)| {
             let again = port.state.rdma_again_ns.into_iter();
@@ -934,7 +942,7 @@ impl Runtime {
             .chain(rebinds)
             .chain(self.policies.next_due_ns())
             .min();
-        // An application that is behind makes room in its ring without ringing.
+        // An application that is behind frees places in its ring without ringing.
         let backlog = self
             .sessions
             .iter()
@@ -944,13 +952,13 @@ impl Runtime {
         Some(Duration::from_nanos(next_ns.saturating_sub(now_ns())))
     }
 
-    /// Takes wake-ups; `None` waits for ever.
+    /// Takes wake-ups; `None` waits without limit.
     pub(crate) fn poll_wakes(&mut self, timeout: Option<Duration>) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut space = [MaybeUninit::<epoll::Event>::uninit(); EPOLL_BATCH];
         let woken = match epoll::wait(&*self.epoll, &mut space, timeout.as_ref()) {
             Ok((events, _)) => events,
-            // A signal: the next turn looks anyway.
+            // A signal: the next turn checks everything anyway.
             Err(_) => return,
         };
         for event in woken.iter() {
@@ -982,14 +990,15 @@ impl Runtime {
         WAKE_PROCESS | u64::from(process.0)
     }
 
-    /// Where a tenant lives, if that isn't here.
+    /// The runtime of a tenant, if that isn't this one.
     pub(crate) fn elsewhere(&self, tenant: &str) -> Option<Handle> {
         let home = self.map.placement.home(tenant);
         let sibling = self.map.runtimes.get(home);
         sibling.filter(|_| home != self.options.index).cloned()
     }
 
-    /// The service that a client of `tenant` with this schema reaches on this host, or why there is none.
+    /// The service that a client of `tenant` with this schema reaches on this host, or the reason
+    /// why there is none.
     pub(crate) fn find_service(
         &self,
         tenant: &str,
@@ -1004,7 +1013,7 @@ impl Runtime {
             let served = self.engine.servers_of(ServiceId(id)) > 0;
             match (served, service.schema.hash == *hash) {
                 (true, true) => return Ok(ServiceId(id)),
-                // Of several, the one that was served last.
+                // Of several services, the one that was served last.
                 (true, false) => known = Some(Some(id)),
                 (false, _) => known = known.or(Some(None)),
             }
@@ -1022,7 +1031,7 @@ impl Runtime {
         })
     }
 
-    /// What calls have taken, too.
+    /// The report, with the data that only metrics show.
     fn measured_report(&self) -> Report {
         let links = self.links.iter();
         let links = links.map(|(_, port)| {
@@ -1097,7 +1106,7 @@ impl Runtime {
         }
     }
 
-    /// Ends every session and says goodbye to every peer.
+    /// Ends every session, and sends a GOAWAY to every peer.
     fn shut_down(&mut self) {
         for slot in 0..self.sessions.slots() {
             if let Some(key) = self.sessions.key_at(slot) {
@@ -1116,10 +1125,10 @@ impl Runtime {
     }
 }
 
-/// Why a bind finds no service.
+/// Why a BIND finds no service.
 pub(crate) enum Refusal {
-    /// Somebody serves it under another schema.
+    /// It is served with another schema.
     Differs(ServiceId),
-    /// Nobody does.
+    /// No application serves it.
     Absent(Status),
 }

@@ -1,9 +1,12 @@
-//! Whose ports have a turn, and what the turns have cost: every tenant gets an equal share of its runtime's time.
+//! Decides which ports have a turn, and measures the cost of turns: every tenant gets an equal
+//! share of its runtime's time.
 //!
-//! The rules are [`tollgate_engine::fair`]'s; here is the clock. It is read twice per round, and after each turn that had something to do.
-//! Looking at idle ports is nobody's: after [`IDLE_PER_LOOK`] of them the clock is read, too.
+//! [`tollgate_engine::fair`] has the rules; this module has the clock. It reads the clock twice per
+//! round, and after each turn that had work. Time spent on idle ports is charged to no tenant:
+//! after [`IDLE_PER_LOOK`] idle ports the clock is read, too.
 //!
-//! Absent on purpose: what policies cost whose calls are parked. They have a slice of their own per turn, and their tenant's account.
+//! Absent on purpose: the cost of policies for parked calls. Those have a time slice of their own
+//! per turn, and are charged to their tenant's account.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,7 +18,8 @@ use crate::limits::{BYTES_PER_LOOK, BYTES_PER_SHARED_TURN, SHARED_FOR};
 use crate::report::ShareReport;
 use crate::tuning::Scheduling;
 
-/// Idle ports whose being looked at may be taken for the cost of the next turn: some 50 ns.
+/// Idle ports that are checked between two clock reads: about 50 ns, which may be charged to the
+/// next turn.
 const IDLE_PER_LOOK: u32 = 8;
 
 /// One flow per tenant of this runtime, and a stopwatch.
@@ -23,12 +27,13 @@ pub(crate) struct Scheduler {
     scheduling: Scheduling,
     schedule: Schedule,
     by_tenant: HashMap<Arc<str>, FlowId>,
-    /// Peers that haven't named a tenant who is served here: one flow for all of them, so that there are no more flows than tenants.
+    /// Peers that haven't named a tenant with a service here. All share one flow, so there are no
+    /// more flows than tenants.
     strangers: FlowId,
-    /// When the last turn ended that was charged.
+    /// When the last charged turn ended.
     lap_ns: u64,
     idle: u32,
-    /// Until then turns of large calls are short, if others wait.
+    /// Until this time, turns of large calls are short if other tenants wait.
     pub(crate) shared_until_ns: u64,
 }
 
@@ -47,14 +52,14 @@ impl Scheduler {
         }
     }
 
-    /// Goes on by other rules. What was had by the old ones is no debt.
+    /// Switches to other rules. Time used under the old rules is no debt.
     pub(crate) fn set_scheduling(&mut self, scheduling: Scheduling) {
         if std::mem::replace(&mut self.scheduling, scheduling) != scheduling {
             self.schedule.level();
         }
     }
 
-    /// A tenant's flow. It outlives the tenant's ports, so that nobody gets a new one by connecting again.
+    /// A tenant's flow. It outlives the tenant's ports, so a new connection doesn't get a new flow.
     pub(crate) fn of(&mut self, tenant: &Arc<str>) -> FlowId {
         if let Some(&known) = self.by_tenant.get(tenant) {
             return known;
@@ -64,7 +69,7 @@ impl Scheduler {
         flow
     }
 
-    /// A tenant's flow, if it has had one.
+    /// A tenant's flow, if it has one.
     pub(crate) fn known(&self, tenant: &str) -> Option<FlowId> {
         self.by_tenant.get(tenant).copied()
     }
@@ -82,19 +87,21 @@ impl Scheduler {
         }
     }
 
-    /// What has been done until now is nobody's.
+    /// Time until now is charged to no tenant.
     pub(crate) fn begin_turns(&mut self) {
         self.lap_ns = now_ns();
         self.idle = 0;
     }
 
-    /// Whether a port of this flow has no turn in this round, because others are behind. Then there is to be another round.
+    /// Whether a port of this flow has no turn in this round, because other flows are behind. Then
+    /// another round must follow.
     #[inline]
     pub(crate) fn is_throttled(&mut self, flow: FlowId) -> bool {
         self.scheduling == Scheduling::Fair && self.schedule.sits_out(flow)
     }
 
-    /// Bytes that a link may bring in one turn: as many as it likes, unless somebody else may wait for the next one.
+    /// The limit of bytes from a link in one turn: none, unless another tenant may wait for its
+    /// turn.
     #[inline]
     pub(crate) fn bytes_per_turn(&self) -> usize {
         match self.is_shared() {
@@ -103,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    /// Bytes that a session may bring before somebody looks whether others wait for the end of its turn.
+    /// The limit of bytes from a session before the runtime checks whether other tenants wait.
     #[inline]
     pub(crate) fn bytes_per_look(&self) -> usize {
         match self.is_shared() {
@@ -112,17 +119,17 @@ impl Scheduler {
         }
     }
 
-    /// Whether two tenants had something to do in one round, a short while ago.
+    /// Whether two tenants had work in one round recently ([`SHARED_FOR`]).
     fn is_shared(&self) -> bool {
         self.scheduling == Scheduling::Fair && self.lap_ns < self.shared_until_ns
     }
 
-    /// Whether another flow had something to do in this round: what is to leave for it leaves when the round ends.
+    /// Whether another flow had work in this round: its outgoing data leaves when the round ends.
     pub(crate) fn others_worked(&self, flow: FlowId) -> bool {
         self.schedule.others_worked(flow)
     }
 
-    /// A port's turn is over. Whether it had something to do.
+    /// Ends a port's turn; returns `worked`, which says whether the port had work.
     #[inline]
     pub(crate) fn end_turn(&mut self, flow: FlowId, worked: bool) -> bool {
         if worked {
@@ -154,7 +161,7 @@ impl Scheduler {
 mod tests {
     use super::*;
 
-    /// A round in which these have something to do.
+    /// A round in which these flows have work.
     fn round(shares: &mut Scheduler, busy: &[FlowId]) {
         shares.begin_round();
         for &flow in busy {
@@ -190,7 +197,7 @@ mod tests {
         shares.set_scheduling(Scheduling::Fair);
         shares.begin_round();
         assert!(!shares.is_throttled(a) && !shares.is_throttled(b));
-        // As if its turn had begun so long ago; the machine may keep the other from ending its own.
+        // Simulates a turn of 10 s, because the test machine may delay the other flow's turn.
         shares.lap_ns -= 10_000_000_000;
         shares.end_turn(a, true);
         shares.end_turn(b, true);

@@ -1,18 +1,19 @@
-//! To a peer: what is queued on its link, and what is kept back until the link has room.
+//! To a peer: messages are queued on its link, or kept back until the link has room.
 //!
 //! ```text
 //!               the link        is behind (1 MiB waits)        is full (4 MiB)
-//!   call        queued          stays in the engine            its caller is told
+//!   call        queued          stays in the engine            fails
 //!   reply       queued          stays with its application     is kept here
 //!   status      queued          queued                         is kept here
 //!   request,
-//!   response    queued          stays in the engine            (never comes to that)
+//!   response    queued          stays in the engine            (can't happen)
 //!   credit      queued          queued                         is kept here
 //! ```
 //!
-//! A peer that reads slowly thus holds up who calls it and its own answers, and nobody else: the server that answers it goes on with
-//! others' calls. What its answers hold is the server's own heap; what is kept here is one entry per call that the peer has
-//! unanswered, so its window bounds it. One that takes nothing for [`TAKES_NOTHING_FOR`] loses its link.
+//! So a slow peer delays only its callers and its own answers. The server that answers it continues
+//! with other calls. The answers to that peer occupy the server's own heap. Kept answers take one
+//! entry per call that the peer has unanswered, so its window bounds them. A peer that reads
+//! nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
 use tollgate_engine::{CallKey, Encoding, LinkId, Status};
 use tollgate_shm_abi::metadata::Metadata;
@@ -28,11 +29,11 @@ use crate::runtime::Runtime;
 use crate::wire::on_wire;
 use tollgate_policy_chain::message::{Body, Message};
 
-/// What a flush of a link has done.
+/// The result of a flush of a link.
 pub(crate) struct Flushed {
     /// There was something to send.
     pub(crate) sent: bool,
-    /// What was kept back has been queued: flush again soon.
+    /// Kept answers have been queued: flush again soon.
     pub(crate) more: bool,
 }
 
@@ -67,19 +68,20 @@ impl Runtime {
         }
     }
 
-    /// Whether a link's peer takes metadata; a link that is gone refuses what is sent by itself.
+    /// Whether a link's peer takes metadata. A missing link counts as one that does; sending on it
+    /// fails anyway.
     pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
         port.is_none_or(|port| port.io.link().carries_metadata())
     }
 
-    /// As [`carries_metadata`](Self::carries_metadata), of further requests and responses.
+    /// As [`carries_metadata`](Self::carries_metadata), for further requests and responses.
     pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
         port.is_none_or(|port| port.io.link().carries_streams())
     }
 
-    /// What remains until a deadline, for a peer, whose clock is another one; 0 if there is none.
+    /// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
     pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
         if deadline_ns == 0 {
             return 0;
@@ -109,7 +111,8 @@ impl Runtime {
             return self.keep(link, reply);
         }
         if !message.metadata.is_empty() && !self.carries_metadata(link) {
-            // The handler has run. Its caller couldn't read the metadata, and an error would hide what was done.
+            // The handler has run. Its caller couldn't read the metadata, and an error would hide
+            // the handler's work.
             self.pool.give(std::mem::take(&mut message.metadata));
         }
         match self.send_image(link, message, |link, image, token| {
@@ -137,7 +140,7 @@ impl Runtime {
         let trailers = Metadata::of_checked(&status.trailers);
         let link_of_port = port.io.link_mut();
         let queued = match status.code {
-            // It had no responses: such a peer gets none.
+            // The call had no responses: a peer without streams gets none.
             Code::OK if !link_of_port.carries_streams() => {
                 let text = "the server ended the call without a reply";
                 link_of_port.send_status(call, Code::INTERNAL, 0, text, trailers)
@@ -178,7 +181,7 @@ impl Runtime {
         }
     }
 
-    /// Queues an image on a link; its memory is given back now or once it has left.
+    /// Queues an image on a link. Its memory is freed now, or once it has been sent.
     pub(crate) fn send_image(
         &mut self,
         link: LinkId,
@@ -215,7 +218,7 @@ impl Runtime {
         }
     }
 
-    /// Sends what is queued on a link.
+    /// Sends the data queued on a link.
     pub(crate) fn flush_link(&mut self, link: LinkId) -> Flushed {
         let mut flushed = Flushed {
             sent: false,
@@ -247,14 +250,14 @@ impl Runtime {
     }
 }
 
-/// Links that have more to send than their peers take.
+/// Links with more data than their peers take.
 impl Runtime {
     fn is_full(&self, link: LinkId) -> bool {
         let port = self.links.get(link.0);
         port.is_some_and(|port| port.io.link().is_full())
     }
 
-    /// After something was queued: whether what can wait has to, from now on.
+    /// Called after data was queued: notes if everything that can wait has to wait from now on.
     pub(crate) fn note_behind(&mut self, link: LinkId) {
         if let Some(port) = self.links.get_mut(link.0)
             && port.state.behind_since_ns.is_none()
@@ -285,7 +288,7 @@ impl Runtime {
         self.links.put_back(link.0, port);
     }
 
-    /// Whether somebody waits for a kept answer: a call may end while its server has the answer, which then serves nobody.
+    /// Whether a kept answer is still needed: a call may end while its server has the answer.
     fn is_wanted(&self, kept: &Kept) -> bool {
         match *kept {
             Kept::PutOff { session, call, .. } => {
@@ -312,7 +315,7 @@ impl Runtime {
             .for_each(|kept| self.drop_answer(kept));
     }
 
-    /// A link that was behind has room: what was kept back for it follows, until it is behind again.
+    /// A link that was behind has room: sends what was kept back for it, until it is behind again.
     fn catch_up(&mut self, link: LinkId) {
         if let Some(port) = self.links.get_mut(link.0) {
             port.state.behind_since_ns = None;
@@ -329,7 +332,7 @@ impl Runtime {
         }
     }
 
-    /// Sends the calls that the engine holds back and the link affords now.
+    /// Sends the waiting calls of the engine that the link has credit and room for.
     pub(crate) fn send_waiting(&mut self, link: LinkId) {
         while self.engine.send_waiting(link) {
             self.act();
@@ -337,7 +340,7 @@ impl Runtime {
         self.act();
     }
 
-    /// Answers a turn's worth of what was kept, unless the link is behind. Whether there was any.
+    /// Sends one turn's worth of kept answers, unless the link is behind. Whether there were any.
     fn take_up(&mut self, link: LinkId) -> bool {
         self.turn_bytes = 0;
         for taken in 0..SUBMISSIONS_PER_TURN {
@@ -376,7 +379,7 @@ impl Runtime {
     }
 }
 
-/// What a caller is told when its message can't be queued on a link.
+/// The caller's status code if its message can't be queued on a link.
 pub(crate) fn send_code(error: &SendError) -> Code {
     match error {
         SendError::Full { .. } | SendError::NoCredit { .. } => Code::RESOURCE_EXHAUSTED,
@@ -385,14 +388,14 @@ pub(crate) fn send_code(error: &SendError) -> Code {
 }
 
 impl LinkPort {
-    /// When the link ends, unless its peer takes something or, dialled by RDMA, is ready.
+    /// When the link ends, unless its peer takes data or, if dialled by RDMA, becomes ready.
     pub(crate) fn ends_at(&self) -> Option<u64> {
         let behind = self.state.behind_since_ns;
         let behind = behind.map(|since_ns| since_ns + TAKES_NOTHING_FOR.as_nanos() as u64);
         behind.into_iter().chain(self.state.rdma_until_ns).min()
     }
 
-    /// Why it ends now, if it does.
+    /// Why the link ends now, if it does.
     pub(crate) fn overdue(&self, now_ns: u64) -> Option<String> {
         self.ends_at().filter(|at_ns| *at_ns <= now_ns)?;
         Some(match self.state.rdma_until_ns {

@@ -1,8 +1,9 @@
-//! Applications: what they post is copied out, checked and given to the engine; what they get is placed in their heap.
+//! Applications: their submissions are copied out, checked and given to the engine.
 //!
-//! Distrust (P1): a descriptor is copied out of the ring once and checked; a block is copied to private memory once and
-//! validated there; an extent becomes a range of the heap that is only ever copied or sent. Whatever a correct library can't
-//! have done ends the session ([`Runtime::expel`]), and nothing else.
+//! Distrust (P1): a descriptor is copied out of the ring once and checked. A block is copied to
+//! private memory once and validated there. An extent becomes a range of the heap that is only ever
+//! copied or sent. Input that a correct library can't produce ends the session
+//! ([`Runtime::expel`]), and nothing else.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use tollgate_jit::on_demand::{Method, Streams};
 use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
-/// What a correct client library can't have done: why the session ends.
+/// An action that is impossible for a correct client library: the reason why the session ends.
 pub(crate) struct Broken(pub(crate) String);
 
 impl<E: std::fmt::Display> From<E> for Broken {
@@ -44,7 +45,7 @@ impl<E: std::fmt::Display> From<E> for Broken {
     }
 }
 
-/// Opening, binding and ending sessions.
+/// Opens, binds and ends sessions.
 impl Runtime {
     pub(crate) fn open_session(
         &mut self,
@@ -73,7 +74,8 @@ impl Runtime {
         Ok(session)
     }
 
-    /// Frees everything that a session held. Its calls end; those that it served end with UNAVAILABLE.
+    /// Frees everything that a session held. Its calls end; calls that it served end with
+    /// UNAVAILABLE.
     pub(crate) fn close_session(&mut self, session: SessionId) {
         let Some(mut port) = self.sessions.remove(session.0) else {
             return;
@@ -104,7 +106,7 @@ impl Runtime {
         });
     }
 
-    /// Methods that the sessions of a tenant have bound or serve.
+    /// The number of methods that the sessions of a tenant have bound or serve.
     fn methods_of(&self, tenant: &str) -> usize {
         let sessions = self.sessions.iter();
         let its = sessions.filter(|(_, port)| *port.who.tenant == *tenant);
@@ -181,7 +183,7 @@ impl Runtime {
         Ok(first)
     }
 
-    /// The routes of a client's methods, all to be made by `target`.
+    /// The routes of a client's methods, made by `target`.
     ///
     /// # Errors
     /// There is no room for their chains.
@@ -294,7 +296,7 @@ impl Runtime {
     }
 }
 
-/// The status for what can't be called because two schemas differ.
+/// The status for calls that are impossible because two schemas differ.
 pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
     let text = format!(
         "the schema of {} differs between the calling application and {who}: {reason}",
@@ -303,7 +305,7 @@ pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> S
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
-/// The status for a method that the server's schema doesn't have: gRPC's for a method that a server doesn't know.
+/// The status for a method that the server's schema lacks: gRPC's status for an unknown method.
 pub(crate) fn lacks_method(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
     let text = format!("{who} serves another version of {}: {reason}", ours.name);
     Status::new(Code::UNIMPLEMENTED, text)
@@ -311,7 +313,8 @@ pub(crate) fn lacks_method(ours: &ServiceSchema, who: &str, reason: &str) -> Sta
 
 /// From the application.
 impl Runtime {
-    /// Takes a bounded number of submissions, fewer if they are large and others wait. Whether there was any.
+    /// Takes a bounded number of submissions; fewer if they are large and other tenants wait.
+    /// Whether there were any.
     pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
         let mut taken = 0;
         self.turn_bytes = 0;
@@ -343,7 +346,7 @@ impl Runtime {
                 return true;
             }
         }
-        // Once for all of them: calls for the same chain are judged together.
+        // Once for all submissions: calls for the same chain are evaluated together.
         self.act();
         taken > 0
     }
@@ -424,8 +427,9 @@ impl Runtime {
         Some(&port.who.tenant)
     }
 
-    /// Why no further call of a tenant is tracked, if none is. `from` is the link whose turn it is, which isn't in its place. Until the
-    /// engine has as many calls as one tenant may have, that is no work.
+    /// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
+    /// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
+    /// costs nothing.
     pub(crate) fn beyond_its_share(
         &self,
         tenant: Option<&str>,
@@ -452,8 +456,8 @@ impl Runtime {
         })
     }
 
-    /// An application answers a call that had waited so long until its handler began; 0: it doesn't say. What it claims concerns
-    /// calls to itself only.
+    /// An application answers a call that waited this long until its handler began; 0: unknown. The
+    /// value affects only calls to the application itself.
     fn began(&mut self, session: SessionId, waited_ns: u64) {
         if waited_ns > 0 {
             self.engine.waited(self.now_ns, session, waited_ns);
@@ -558,7 +562,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// An answer that was put off: the link that it goes to has room now.
+    /// The link of a deferred answer has room now.
     pub(crate) fn answer_after_wait(&mut self, session: SessionId, call: CallKey, block: BlockRef) {
         let Some(served) = self.engine.expected_after_wait(session, call) else {
             return self.reclaim_block(session, block);
@@ -570,7 +574,8 @@ impl Runtime {
         }
     }
 
-    /// As [`gather`](Self::gather), what answers a call; of what isn't an answer nothing is held.
+    /// As [`gather`](Self::gather), for an answer to a call. If there is an error, the block is
+    /// returned.
     fn gather_reply(
         &mut self,
         session: SessionId,
@@ -580,7 +585,7 @@ impl Runtime {
     ) -> Result<Result<Box<Message>, Status>, Broken> {
         self.traces.marshals_more();
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
-            // Not its caller's, if the schemas differ only elsewhere.
+            // If the schemas differ only elsewhere, this isn't the caller's `Method`.
             method.called();
             runtime.gather(session, &method.reply, block, Code::INTERNAL)
         });
@@ -621,7 +626,7 @@ impl Runtime {
             if !trailers.is_empty() {
                 match Metadata::check_trailers(&trailers) {
                     Ok(_) => status.trailers = trailers,
-                    // The status itself says more than what is wrong beside it.
+                    // The status itself is more important than the error in its trailers.
                     Err(MetadataError::Reserved { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -631,8 +636,8 @@ impl Runtime {
         Ok(())
     }
 
-    /// Copies a posted block to private memory, and validates the copy. The inner error is the caller's to answer; `misuse` is
-    /// its code if the application used what isn't its to use.
+    /// Copies a posted block to private memory, and validates the copy. The inner error is a status
+    /// for the caller; `misuse` is its code if the application used a reserved metadata key.
     pub(crate) fn gather(
         &mut self,
         session: SessionId,
@@ -704,7 +709,8 @@ impl Runtime {
         }))
     }
 
-    /// Copies the metadata behind a posted block to private memory, and checks the copy; errors as of [`gather`](Self::gather).
+    /// Copies the metadata behind a posted block to private memory, and checks the copy. Errors are
+    /// as those of [`gather`](Self::gather).
     pub(crate) fn gather_metadata(
         &mut self,
         session: SessionId,
@@ -758,10 +764,10 @@ fn too_large(bytes: u64) -> Status {
     Status::new(Code::RESOURCE_EXHAUSTED, text)
 }
 
-/// Methods by who knows them.
+/// Finds methods by their handles.
 impl Runtime {
-    /// Does something with a method handle, if it is there. Meanwhile the session is without its handles: to count a reference
-    /// to the method takes longer than to put them back.
+    /// Calls `work` with a method handle, if it exists. Meanwhile the session has no handles:
+    /// counting a reference to the method would take longer than putting the handles back.
     pub(crate) fn with_handle<R>(
         &mut self,
         session: SessionId,
@@ -778,7 +784,8 @@ impl Runtime {
         done
     }
 
-    /// As [`with_handle`](Self::with_handle), with a method that is served here: services stay, so it is there.
+    /// As [`with_handle`](Self::with_handle), with a method that is served here. Services stay, so
+    /// it exists.
     pub(crate) fn with_served<R>(
         &mut self,
         service: ServiceId,
@@ -804,7 +811,7 @@ impl Runtime {
 }
 
 impl SessionPort {
-    /// Handles for the methods of a schema, behind those that there are.
+    /// Adds handles for the methods of a schema, behind the existing ones.
     pub(crate) fn add_handles(&mut self, schema: &Arc<ServiceSchema>, calls: bool) {
         let methods = schema.methods.iter().map(Arc::clone);
         let handles = methods.map(|method| Handle { method, calls });

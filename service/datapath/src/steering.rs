@@ -1,13 +1,15 @@
-//! What policies decide about a request's way, between daemons: two reserved keys of its metadata.
+//! Decisions of policies about a request's way, passed between daemons in two reserved metadata
+//! keys.
 //!
 //! ```text
-//!   caller's daemon   chain decides ─▶ engine, and `tollgate-priority: 7`, `tollgate-route: blue` beside the request
-//!   server's daemon   taken out on arrival ─▶ engine; no policy and no application sees them
+//!   caller's daemon   chain decides ─▶ engine, and `tollgate-priority: 7`, `tollgate-route: blue`
+//!                                      in the request's metadata
+//!   server's daemon   removes them on arrival ─▶ engine; no policy and no application sees them
 //! ```
 //!
-//! Invariant: reserved keys never reach an application. Only daemons write them: an application's own are refused where they
-//! are posted. A peer that doesn't know metadata isn't told, and treats the call as any other; so does one that is told
-//! nonsense.
+//! Invariant: reserved keys never reach an application. Only daemons write them: a request of an
+//! application that has them is rejected when it is posted. A peer without metadata support isn't
+//! told and treats the call like any other. Invalid values are ignored.
 
 use std::sync::Arc;
 
@@ -24,7 +26,7 @@ use tollgate_policy_chain::message::Message;
 /// The priority, one digit.
 const PRIORITY: &str = "tollgate-priority";
 
-/// The label of the servers that it goes to.
+/// The label of the servers that the request goes to.
 const ROUTE: &str = "tollgate-route";
 
 /// Whether text can be a label: of servers, or of a route to them.
@@ -33,7 +35,7 @@ pub fn is_label(text: &str) -> bool {
     (1..=MAX_LABEL_BYTES).contains(&text.len()) && text.bytes().all(allowed)
 }
 
-/// Takes what a daemon wrote out of a message's metadata.
+/// Removes a daemon's keys from a message's metadata and returns their values.
 pub(crate) fn take(metadata: &mut Vec<u8>) -> Steering {
     let came = Metadata::of_checked(metadata);
     if !came.iter().any(|(key, _)| is_reserved(key)) {
@@ -58,7 +60,7 @@ pub(crate) fn take(metadata: &mut Vec<u8>) -> Steering {
     steering
 }
 
-/// Metadata with what a peer's daemon is to be told.
+/// Metadata with the keys for a peer's daemon.
 fn told(metadata: &[u8], steering: &Steering) -> Result<Vec<u8>, MetadataError> {
     let mut told = Metadata::of_checked(metadata).to_buf();
     if steering.priority > 0 {
@@ -71,8 +73,8 @@ fn told(metadata: &[u8], steering: &Steering) -> Result<Vec<u8>, MetadataError> 
 }
 
 impl Runtime {
-    /// Carries out what a chain decided about a request's way. An error is the caller's: its metadata leaves no room to tell the
-    /// peer.
+    /// Carries out a chain's decision about a request's way. An error is a status for the caller:
+    /// its metadata leaves no room for the keys.
     pub(crate) fn steer(
         &mut self,
         call: CallKey,

@@ -1,9 +1,12 @@
-//! Connections of peers that haven't proven yet who they are: they have room of their own, and never that of links which have.
+//! Strangers: connections of peers that haven't authenticated yet. They have room of their own,
+//! separate from that of authenticated links.
 //!
-//! Whoever reaches the port can open them. So each has until the handshake's deadline, all together are at most [`MAX_STRANGERS`], those from one
-//! address at most half of that, and one more takes the place of the oldest: a daemon proves itself within a round trip or two, and
-//! who stays silent is the first to go. Where the process may have few descriptors, there is room for fewer ([`PeerRoom`]), and it is reserved: strangers
-//! take no descriptor of applications' or the operator's.
+//! Any host that reaches the port can open them. So the handshake's deadline limits each of them.
+//! All together are at most [`MAX_STRANGERS`], those from one address at most half of that, and a
+//! further one replaces the oldest. A daemon authenticates within one or two round trips, so a
+//! silent stranger is dropped first. If the process may have few descriptors, there is room for
+//! fewer strangers ([`PeerRoom`]). That room is reserved: strangers take no descriptor of
+//! applications or of the operator.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -13,20 +16,20 @@ use tollgate_engine::LinkId;
 use crate::limits::STRANGERS_PER_ADDRESS;
 use crate::peer_room::PeerRoom;
 
-/// Those of one runtime.
+/// The strangers of one runtime.
 #[derive(Default)]
 pub(crate) struct Strangers {
-    /// The oldest first. Some may have proven themselves, or be gone.
+    /// Oldest first. Some may have authenticated, or have gone.
     pub(crate) waiting: VecDeque<(LinkId, IpAddr)>,
 }
 
 impl Strangers {
-    /// One more, which was accepted just now.
+    /// Adds a connection that was accepted just now.
     pub(crate) fn note(&mut self, link: LinkId, address: SocketAddr) {
         self.waiting.push_back((link, address.ip().to_canonical()));
     }
 
-    /// Which one has to go before one from this address may come.
+    /// The stranger that must go before one from this address may come.
     pub(crate) fn to_go(&self, address: IpAddr, room: PeerRoom) -> Option<LinkId> {
         let mut from_there = self.waiting.iter().filter(|(_, ip)| *ip == address);
         if from_there.clone().count() >= room.strangers / STRANGERS_PER_ADDRESS {

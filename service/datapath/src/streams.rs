@@ -1,13 +1,15 @@
 //! Streams: further requests, responses and credit, between applications, peers and the engine.
 //!
 //! ```text
-//!   application ── REQUEST, RESPONSE ──▶ gather ──▶ ┌────────┐ ──▶ place ── REQUEST, RESPONSE ──▶ application
-//!                                                   │ engine │
-//!   peer ──── REQUEST, RESPONSE ── accept, decode ▶ └────────┘ ──▶ frame ──▶ peer
+//!   app ── REQUEST, RESPONSE ──▶ gather ──▶        ┌────────┐ ─▶ place ── REQUEST, RESPONSE ─▶ app
+//!                                                  │ engine │
+//!   peer ── REQUEST, RESPONSE ── accept, decode ─▶ └────────┘ ─▶ frame ─▶ peer
 //! ```
 //!
-//! The same distrust as for what opens and ends a call: a block is copied out once and checked, a peer's image is checked before anybody
-//! sees it. What a correct library can't have sent, such as more than its reader has room for, ends the session; of a peer, the call.
+//! The same distrust applies as to the messages that open and end a call: a block is copied out
+//! once and checked, and a peer's image is checked before any reader sees it. Input that a correct
+//! library can't send, for example more than its reader has room for, ends the session; from a
+//! peer, it ends the call.
 
 use std::sync::Arc;
 
@@ -34,7 +36,7 @@ impl Runtime {
         port.is_some_and(|port| port.who.knows_streams)
     }
 
-    /// As [`gather`](Self::gather), of what may bring no message.
+    /// As [`gather`](Self::gather), for a part of a stream that may have no message.
     pub(crate) fn gather_part(
         &mut self,
         session: SessionId,
@@ -136,7 +138,7 @@ impl Runtime {
 
 /// To either side.
 impl Runtime {
-    /// Tells who sends messages of a stream what of them has been consumed.
+    /// Tells the sender of a stream how much has been consumed.
     pub(crate) fn tell_credit(&mut self, to: Origin, of: Direction, credit: Credit) {
         match to {
             Origin::Link { link, call } => self.send_credit(link, call, of, credit),
@@ -152,7 +154,8 @@ impl Runtime {
     }
 }
 
-/// The status of a call whose answer has a form that its caller doesn't understand. Its handler has run.
+/// The status of a call with an answer in a form that its caller doesn't support. Its handler has
+/// run.
 pub(crate) fn without_responses(whose: &str) -> Status {
     let text = format!(
         "the call was answered with responses or trailers, and the calling {whose} is of a version without them"
@@ -162,7 +165,7 @@ pub(crate) fn without_responses(whose: &str) -> Status {
 
 /// From a peer.
 impl Runtime {
-    /// A call that is opened without a message.
+    /// A call that begins without a message.
     pub(crate) fn bare_request(
         &mut self,
         link: LinkId,
@@ -290,7 +293,7 @@ impl Runtime {
         self.take_request(link, request, Some(accepted));
     }
 
-    /// The method that a further request is for; `None`: its call ended meanwhile.
+    /// The method of a further request; `None`: its call ended meanwhile.
     fn requested(&self, link: LinkId, request: FurtherRequest) -> Option<Arc<Method>> {
         let call = request.call;
         let expected = self.engine.expected_request(Origin::Link { link, call })?;
@@ -299,7 +302,8 @@ impl Runtime {
         methods.get(usize::from(method)).map(Arc::clone)
     }
 
-    /// A further request has the service's layout, or can't have it; `None`: it was the end of the requests.
+    /// A further request in the service's layout, or the reason why it can't have it; `None`: the
+    /// requests have ended.
     fn take_request(
         &mut self,
         link: LinkId,

@@ -1,13 +1,15 @@
-//! Peers as applications name them, and how their addresses are dialled.
+//! Peers as applications name them, and the order in which their addresses are dialled.
 //!
 //! ```text
-//!   look up ── addresses ──▶ a round: one after the other, the next upon a failure or after ATTEMPT_DELAY ── one is ready ──▶ done
-//!      ▲                        └─ all have failed: whoever waits is told why
+//!   look up ── addresses ──▶ a round: one after the other, the next one after a failure
+//!      ▲                      │       or after ATTEMPT_DELAY ── one is ready ──▶ done
+//!      │                      └─ all have failed: waiting applications get the reasons
 //!      └── a pause that doubles, while applications are bound to the peer
 //! ```
 //!
-//! That is Happy Eyeballs (RFC 8305): a name with an address that nobody answers at is reached by another one, and families take turns. A name is
-//! looked up again for each round, so a server that has moved is found.
+//! This is Happy Eyeballs (RFC 8305): if one address of a name doesn't answer, another one is used,
+//! and address families alternate. A name is looked up again for each round, so a server that has
+//! moved is found.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,16 +18,17 @@ use std::time::Duration;
 
 use crate::limits::{MAX_ADDRESSES, REDIAL_PAUSE};
 
-/// A peer as an application names it: `host:port` in its canonical spelling. Two names are two peers, wherever they lead.
+/// A peer as an application names it: `host:port` in canonical spelling. Two names are two peers,
+/// even if they have the same address.
 #[derive(Clone, Debug)]
 pub struct Target {
     name: Arc<str>,
-    /// The first address at which it was found: what an older process of this daemon knows a peer by.
+    /// The first address that was found. Older versions of the daemon identify a peer by it.
     found: SocketAddr,
 }
 
 impl Target {
-    /// A peer by its name, and the address at which it was found first.
+    /// A peer with this name, and the address that was found first.
     pub fn new(name: &str, found: SocketAddr) -> Target {
         Target {
             name: name.into(),
@@ -42,7 +45,7 @@ impl Target {
         self.found
     }
 
-    /// Its address, if that is its name: then there is nothing to look up.
+    /// Its address, if that is its name; then there is nothing to look up.
     pub(crate) fn address(&self) -> Option<SocketAddr> {
         self.name.parse().ok()
     }
@@ -68,12 +71,12 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// A peer with the addresses of its name.
+/// A peer, and the addresses of its name.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The peer.
     pub peer: Target,
-    /// The addresses, the preferred first.
+    /// The addresses, in order of preference.
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -86,18 +89,19 @@ impl From<SocketAddr> for Found {
     }
 }
 
-/// What a [`Dial`] waits for.
+/// The event that a [`Dial`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// The end of a pause.
     Pausing,
-    /// The control plane, which looks the name up.
+    /// The control plane's look-up of the name.
     LookingUp,
-    /// A link that becomes ready, or the time for the next address.
+    /// A link becomes ready, or it is time for the next address.
     Trying,
 }
 
-/// How a peer is dialled that a tenant's applications are bound to. There is one until a link to the peer is ready.
+/// The dialling of a peer that a tenant's applications are bound to. It exists until a link to the
+/// peer is ready.
 #[derive(Debug)]
 pub(crate) struct Dial {
     pub(crate) tenant: Arc<str>,
@@ -105,15 +109,15 @@ pub(crate) struct Dial {
     pub(crate) stage: Stage,
     /// When the stage ends.
     pub(crate) at_ns: u64,
-    /// Addresses that weren't tried in this round.
+    /// Addresses not yet tried in this round.
     rest: VecDeque<SocketAddr>,
-    /// Why those failed that were.
+    /// The reasons of the failures in this round.
     failed: Vec<String>,
     pause: Option<Duration>,
 }
 
 impl Dial {
-    /// One whose first round is due.
+    /// A dial with its first round due.
     pub(crate) fn new(tenant: &Arc<str>, peer: &Target, now_ns: u64) -> Dial {
         Dial {
             tenant: Arc::clone(tenant),
@@ -130,14 +134,15 @@ impl Dial {
         *self.tenant == *tenant && self.peer == *peer
     }
 
-    /// Another round.
+    /// Begins another round.
     pub(crate) fn begin(&mut self, addresses: Vec<SocketAddr>) {
         self.stage = Stage::Trying;
         self.rest = addresses.into();
         self.failed.clear();
     }
 
-    /// The next address of this round; and when the one after it has its turn, if this one hasn't failed by then.
+    /// The next address of this round. If it hasn't failed by `after_ns`, the address after it is
+    /// tried.
     pub(crate) fn next(&mut self, after_ns: u64) -> Option<SocketAddr> {
         let next = self.rest.pop_front();
         self.at_ns = match self.rest.is_empty() {
@@ -147,7 +152,7 @@ impl Dial {
         next
     }
 
-    /// An address failed, or there are none.
+    /// An address failed, or the name has none.
     pub(crate) fn failed(&mut self, why: &str) {
         self.failed.push(why.to_owned());
     }
@@ -157,7 +162,7 @@ impl Dial {
         std::mem::take(&mut self.failed).join("; ")
     }
 
-    /// The next round comes after a pause.
+    /// Waits for a pause before the next round.
     pub(crate) fn pause(&mut self, now_ns: u64) {
         let pause = longer(self.pause);
         self.pause = Some(pause);
@@ -166,14 +171,15 @@ impl Dial {
     }
 }
 
-/// The pause after this one, between the two of [`REDIAL_PAUSE`].
+/// The pause after this one, within the limits of [`REDIAL_PAUSE`].
 pub(crate) fn longer(pause: Option<Duration>) -> Duration {
     let (first, longest) = REDIAL_PAUSE;
     pause.map_or(first, |pause| (pause * 2).min(longest))
 }
 
-/// The addresses of a name in the order in which they are tried: as the system prefers them, but families in turns (RFC 8305, section 4), each
-/// once, and at most [`MAX_ADDRESSES`].
+/// The addresses of a name in the order in which they are tried: as the system prefers them, but
+/// with alternating families (RFC 8305, section 4), without duplicates, and at most
+/// [`MAX_ADDRESSES`].
 pub fn in_turns(addresses: impl IntoIterator<Item = SocketAddr>) -> Vec<SocketAddr> {
     let mut found: Vec<SocketAddr> = Vec::new();
     for address in addresses {

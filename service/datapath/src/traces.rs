@@ -1,23 +1,28 @@
-//! Calls that are traced, from where they came to what they leave; and lines about those that fail.
+//! Traced calls, from their arrival to their records, and log lines about failed calls.
 //!
 //! ```text
-//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the metadata: the next one's parent
-//!   a peer's call ────────── its traceparent ────────────▶ server span ◀─┘
-//!        └─ to an application: the server's span in the metadata; spans of its own are children of that
+//!   an application's call ── its traceparent, or chance ──▶ client span ──┐ traceparent in the
+//!                                                                         │ metadata: next parent
+//!   a peer's call ────────── its traceparent ────────────▶ server span ◀──┘
+//!        └─ to an application: the server's span in the metadata, as parent of its own spans
 //! ```
 //!
-//! A trace begins where an application calls; a daemon that is called begins none. The context is written before any chain is asked, so what policies
-//! are shown is what is sent (P2). A call with a context is in a table until it ends, as long as there is room; all others cost a random
-//! number, if anybody is to be told at all. What happens to a call that is sampled is noted with a time of its own, and so is its end; it begins
-//! with the turn in which it came.
+//! A trace begins where an application calls; the daemon of the server begins none. The context is
+//! written before any chain is evaluated, so policies see the bytes that are sent (P2). A call with
+//! a context has an entry in a table until it ends, if there is room. Any other call costs one
+//! random number if traces are enabled. Events of a sampled call and its end have exact times. Its
+//! start is the time of the turn in which it arrived.
 //!
-//! Invariants: what a record needs is taken when its call ends, on the runtime; the queue to the control plane is bounded and nobody waits for it.
+//! Invariants: the runtime collects a record's data when the call ends. The queue to the control
+//! plane is bounded, and no runtime waits for it.
 //!
-//! The newest spans are kept here, too, for who asks for a trace; who watches calls end is told of those that have no span.
+//! The newest spans are kept here, too, for operators that ask for a trace. Watchers of calls are
+//! also told of calls without a span.
 //!
-//! A call that moves to another runtime or process takes with it what is known of it.
+//! A call that moves to another runtime or process takes its trace along.
 //!
-//! Absent on purpose: spans of calls whose caller has gone: their entries are swept when the table is full.
+//! Absent on purpose: spans of calls after their caller has gone. Their entries are swept when the
+//! table is full.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -37,9 +42,9 @@ use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId,
 
 use tollgate_policy_chain::ids::NamedPolicy;
 
-/// A call with a context, while it lives.
+/// A call with a context, while it is in flight.
 pub(crate) struct Traced {
-    /// It is recorded however it ends.
+    /// It is recorded whatever its status.
     pub(crate) is_sampled: bool,
     pub(crate) trace: TraceId,
     pub(crate) parent: Option<SpanId>,
@@ -53,7 +58,7 @@ pub(crate) struct Traced {
 }
 
 impl Traced {
-    /// Nothing is known yet but its trace.
+    /// A call with nothing known but its trace.
     pub(crate) fn of(trace: TraceId) -> Traced {
         Traced {
             is_sampled: false,
@@ -69,10 +74,10 @@ impl Traced {
     }
 }
 
-/// All that a runtime knows of single calls.
+/// A runtime's data about single calls.
 pub(crate) struct Traces {
     pub(crate) live: HashMap<Origin, Box<Traced>, foldhash::fast::RandomState>,
-    /// Of calls whose statuses are on their way out.
+    /// Policies that have denied calls, until the calls' statuses have been sent.
     pub(crate) denied: Vec<(Origin, NamedPolicy)>,
     pub(crate) lines: HashMap<FlowId, Rate, foldhash::fast::RandomState>,
     pub(crate) tapped: Rate,
@@ -80,13 +85,13 @@ pub(crate) struct Traces {
     kept: VecDeque<Arc<Span>>,
     pub(crate) rng: Dice,
     records: SyncSender<Record>,
-    /// Since when a message is being marshalled; 0: of no call that may be traced.
+    /// When marshalling of the current message began; 0: its call can't be traced.
     marshals_since_ns: u64,
-    /// When the table was full and those were last looked for that have ended without an answer.
+    /// When a full table was last swept of calls that have ended without an answer.
     pub(crate) swept_ns: u64,
-    /// Calls with a context that there was no room for.
+    /// Calls with a context that the table had no room for.
     pub(crate) untraced: u64,
-    /// Records that there was no room for.
+    /// Records that the queue had no room for.
     pub(crate) dropped: u64,
 }
 
@@ -116,7 +121,7 @@ impl Traces {
         self.keep_at_most(most);
     }
 
-    /// Keeps so many of the newest spans.
+    /// Keeps at most this many of the newest spans.
     pub(crate) fn keep_at_most(&mut self, most: usize) {
         let too_many = self.kept.len().saturating_sub(most);
         self.kept.drain(..too_many);
@@ -127,17 +132,17 @@ impl Traces {
         self.kept.iter().map(Arc::clone).collect()
     }
 
-    /// All that are traced, for another process.
+    /// All traced calls, for another process.
     pub(crate) fn live(&self) -> impl Iterator<Item = (&Origin, &Traced)> {
         self.live.iter().map(|(origin, traced)| (origin, &**traced))
     }
 
-    /// Those of some calls, for another runtime.
+    /// Removes the traced calls of some origins, for another runtime.
     pub(crate) fn part(&mut self, is_its: impl Fn(&Origin) -> bool) -> Vec<(Origin, Box<Traced>)> {
         self.live.extract_if(|origin, _| is_its(origin)).collect()
     }
 
-    /// Goes on with some, as far as there is room.
+    /// Adds traced calls, as far as there is room.
     pub(crate) fn absorb(&mut self, traced: impl Iterator<Item = (Origin, Box<Traced>)>) {
         for (origin, traced) in traced {
             match self.live.len() < MAX_TRACED {
@@ -147,13 +152,14 @@ impl Traces {
         }
     }
 
-    /// A message is about to be copied and checked: the clock is looked at only if its call may be traced, which isn't known yet.
+    /// A message is about to be copied and checked. The clock is read only if its call may be
+    /// traced; that isn't known yet.
     #[inline]
     pub(crate) fn marshals(&mut self, may_be_traced: bool) {
         self.marshals_since_ns = if may_be_traced { now_ns() } else { 0 };
     }
 
-    /// As [`marshals`](Self::marshals), of a call that is there: its reply, or what is converted.
+    /// As [`marshals`](Self::marshals), for a later message of a call: its reply, or a conversion.
     #[inline]
     pub(crate) fn marshals_more(&mut self) {
         self.marshals(!self.live.is_empty());
@@ -165,7 +171,7 @@ impl Traces {
         traced.is_some_and(|traced| traced.is_sampled)
     }
 
-    /// Something has happened to a call; what, is asked only if the call is sampled.
+    /// Notes an event of a call; `what` is called only if the call is sampled.
     pub(crate) fn note(&mut self, origin: Origin, what: impl FnOnce() -> Event) {
         let Some(traced) = self.live.get_mut(&origin).filter(|t| t.is_sampled) else {
             return;
@@ -213,7 +219,7 @@ pub(crate) fn stage_name(stage: Stage) -> &'static str {
     }
 }
 
-/// Under which key a policy is named, so that the provider's are told apart.
+/// The attribute key of a policy's name; the provider's policies have a key of their own.
 pub(crate) fn policy_key(is_provider: bool) -> &'static str {
     match is_provider {
         true => PROVIDERS_POLICY,
@@ -221,7 +227,7 @@ pub(crate) fn policy_key(is_provider: bool) -> &'static str {
     }
 }
 
-/// What metadata says of where a call comes from, and what others have added to that.
+/// The trace context in metadata, and the state that other systems have added to it.
 pub(crate) fn context_of(metadata: &[u8]) -> Option<(Context, Box<str>)> {
     let metadata = Metadata::of_checked(metadata);
     let context = Context::parse(metadata.get(TRACEPARENT)?)?;
@@ -233,7 +239,7 @@ pub(crate) fn context_of(metadata: &[u8]) -> Option<(Context, Box<str>)> {
     Some((context, state))
 }
 
-/// Puts another parent into the metadata's context, in place.
+/// Replaces the parent in the metadata's context, in place.
 pub(crate) fn set_parent(metadata: &mut [u8], parent: SpanId) {
     let at = Metadata::of_checked(metadata).get(TRACEPARENT);
     let Some((at, len)) = at.map(|text| (text.as_ptr().addr(), text.len())) else {
@@ -265,11 +271,11 @@ pub(crate) fn attributes_of(
     attributes
 }
 
-/// What is known of a call before its message has been looked at.
+/// The data about a call before its message has been read.
 #[derive(Clone, Copy)]
 pub(crate) struct SampleDecision {
     pub(crate) sampling: Sampling,
-    /// It is traced unless it has a parent, which decides.
+    /// The call is traced unless it has a parent; then the parent decides.
     pub(crate) is_hit: bool,
 }
 

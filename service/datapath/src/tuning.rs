@@ -1,4 +1,4 @@
-//! How a runtime works: what can change between two calls.
+//! The settings of a runtime that can change between two calls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub enum Waiting {
 }
 
 impl Waiting {
-    /// How long it looks for work before it sleeps.
+    /// How long the runtime polls for work before it sleeps.
     pub fn budget(self, spin_us: u64) -> Duration {
         match self {
             Waiting::Adaptive => Duration::from_micros(spin_us),
@@ -45,50 +45,50 @@ pub enum Scheduling {
     RoundRobin,
 }
 
-/// What of that can change between two calls.
+/// The settings that can change between two calls.
 #[derive(Clone)]
 pub struct Tuning {
-    /// Where its thread runs; `None`: wherever the kernel puts it.
+    /// The core that its thread runs on; `None`: the kernel decides.
     pub core: Option<usize>,
-    /// How the runtime waits.
+    /// How the runtime waits for work.
     pub waiting: Waiting,
-    /// How long it looks for work before it sleeps, in us.
+    /// How long it polls for work before it sleeps, in us.
     pub spin_us: u64,
-    /// How its time is divided.
+    /// How its time is divided among tenants.
     pub scheduling: Scheduling,
-    /// How long calls may wait in front of a server.
+    /// How long calls may wait in front of a server; `None`: without limit.
     pub wait_target: Option<Duration>,
-    /// What links are made with. Of those that are there, the window changes.
+    /// The configuration of new links. Existing links get the new window.
     pub link: LinkConfig,
-    /// How many peers it may have. Of those that are there, none goes.
+    /// The limits on peers. Existing links are not ended.
     pub room: PeerRoom,
-    /// What the policies of one tenant may use, in percent of a core.
+    /// The limit of one tenant's policies, in percent of a core.
     pub cpu_share_percent: u8,
     /// What is recorded of calls.
     pub telemetry: Watch,
 }
 
-/// What is to be known of calls.
+/// The data that is recorded of calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// How long they take.
+    /// Durations.
     pub durations: bool,
-    /// Whether spans are made of calls, and of which: somebody gets them, or they are kept.
+    /// Whether spans are made. They are exported or kept.
     pub traces: bool,
     /// Which calls are traced.
     pub sampler: Sampler,
-    /// Whether somebody gets them.
+    /// Whether spans are exported.
     pub told: bool,
-    /// How many of the newest are kept.
+    /// How many of the newest spans are kept.
     pub kept_spans: usize,
-    /// Which calls are watched as they end.
+    /// The calls that are watched as they end.
     pub taps: Arc<[Tap]>,
-    /// Whether those that fail leave a line.
+    /// Whether failed calls leave a log line.
     pub lines: bool,
 }
 
 impl Watch {
-    /// Whether anybody watches calls as they end.
+    /// Whether any calls are watched as they end.
     #[inline]
     pub(crate) fn is_tapped(&self) -> bool {
         !self.taps.is_empty()
@@ -105,7 +105,7 @@ impl Tuning {
     }
 }
 
-/// Which calls somebody watches as they end; what is empty holds for all.
+/// The calls that are watched as they end. Empty fields match all calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tap {
     /// The tenant; empty: all.
@@ -119,7 +119,7 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Whether a call is one of them.
+    /// Whether this call is one of them.
     pub fn takes(&self, tenant: &str, method: &str, code: &str, is_denied: bool) -> bool {
         (self.tenant.is_empty() || self.tenant == tenant)
             && match self.method.ends_with('/') {

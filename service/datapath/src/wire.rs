@@ -1,4 +1,4 @@
-//! Messages as links send them.
+//! Messages in the form in which links send them.
 
 use tollgate_marshal::MAX_EXTENTS;
 use tollgate_policy_chain::message::{Body, Message};
@@ -6,13 +6,14 @@ use tollgate_shm_abi::io::Part;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::{Image, metadata_room};
 
-/// What a message takes of a link's credit.
+/// The credit that a message uses on a link.
 pub(crate) fn credit_bytes(message: &Message) -> u64 {
     u64::from(message.message_len()) + metadata_room(message.metadata.len()) as u64
 }
 
-/// Sends the message as a link does; `None` if it lies in a receive heap, from where nothing leaves.
-/// The table of parts is made for those that have them: it takes longer than a small message does.
+/// Calls `send` with the message's parts. `None` if the message is in a receive heap: nothing is
+/// sent from there. The table of parts is made only for messages with parts: it takes longer than a
+/// small message.
 #[inline]
 pub(crate) fn on_wire<R>(message: &Message, send: impl FnOnce(&Image<'_>) -> R) -> Option<R> {
     let mut parts;
@@ -52,7 +53,7 @@ mod tests {
     use tollgate_policy_chain::message::{Pool, Source};
     use tollgate_shm_abi::session::{AppEnd, SessionFds, SessionShape, create};
 
-    /// A message whose extents lie in a send heap, as an application posts it.
+    /// A message with extents in a send heap, as an application posts it.
     fn gathered() -> Message {
         let shape = SessionShape::default();
         let (daemon, fds) = create(&shape).unwrap();

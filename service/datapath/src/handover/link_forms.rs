@@ -1,4 +1,4 @@
-//! Links as they are handed over.
+//! The format of links in a hand-over.
 
 use std::net::SocketAddr;
 
@@ -14,11 +14,11 @@ pub(super) struct LinkForm {
     pub(super) link: FrozenLink,
     pub(super) address: String,
     pub(super) dialled: Option<SocketAddr>,
-    /// What applications call that peer, if that isn't its address.
+    /// The applications' name for that peer, if it isn't the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     pub(super) tenant: Option<String>,
-    /// What the peer's binds mean.
+    /// The service of each of the peer's bind ids.
     pub(super) inbound: Vec<(u32, ServiceId)>,
     /// By bind id.
     pub(super) outbound: Vec<OutboundForm>,
@@ -28,18 +28,18 @@ pub(super) struct LinkForm {
     pub(super) kept: Vec<KeptForm>,
     /// The peer sends no more.
     pub(super) ends: bool,
-    /// So much waits to leave that what can wait does.
+    /// So much is queued that everything that can wait does.
     pub(super) behind: bool,
 }
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct OutboundForm {
-    /// The place of its binding among those that are handed over; none: it is gone.
+    /// The place of its binding among the handed-over bindings; none: it has gone.
     pub(super) binding: Option<usize>,
     pub(super) unanswered: u32,
 }
 
-/// A large body, as far as it has come: so many bytes, and its metadata behind.
+/// A large body so far: `filled` bytes, followed by its metadata.
 #[derive(Serialize, Deserialize)]
 pub(super) struct LargeForm {
     pub(super) at: usize,
@@ -83,7 +83,7 @@ struct CallHeadForm {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum KeptForm {
-    /// Its application has it still: where it lies in the send heap.
+    /// The application still has it; this is its place in the send heap.
     PutOff {
         session: SessionId,
         call: CallKey,

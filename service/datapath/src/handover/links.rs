@@ -1,9 +1,11 @@
-//! Links, as a runtime leaves them and another one goes on with them: the same connections, at the very byte where they stand.
+//! Links in a hand-over: the new runtime continues the same connections at the exact byte where the
+//! old one stopped.
 //!
-//! What the protocol knows is [`FrozenLink`]'s to say; here is what the runtime has around it. A large body that was on its way into a
-//! receive heap goes on in private memory: the next process has another heap. A link that can't go on in the next process ends with
-//! the old one, as all did once: its calls end with UNAVAILABLE, and who has dialled it dials again. Links over RDMA are such: a queue pair
-//! can't change its process.
+//! [`FrozenLink`] has the state of the protocol; this module has the runtime's state. A large body
+//! that was being received into a receive heap continues in private memory, because the next
+//! process has another heap. A link that the next process can't continue ends with the old process:
+//! its calls end with UNAVAILABLE, and the daemon that dialled it dials again. That applies to
+//! links over RDMA: a queue pair can't change its process.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -25,19 +27,19 @@ use crate::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind, LinkPort,
 use crate::runtime::Runtime;
 use tollgate_policy_chain::message::Source;
 
-/// What a runtime leaves of its links.
+/// The state of a runtime's links.
 #[derive(Default)]
 pub(super) struct LinksLeft {
     pub(super) forms: Vec<LinkForm>,
     pub(super) sockets: Vec<(LinkId, OwnedFd)>,
-    /// The keys that the next links get, the very next one last.
+    /// The keys of the next links; the very next one is last.
     pub(super) free: Vec<u32>,
-    /// Blocks of send heaps that nobody reads any more, once all this is taken.
+    /// Blocks of send heaps that are free once this state is taken over.
     pub(super) sources: Vec<Source>,
 }
 
 impl Runtime {
-    /// Nothing is taken from the links, but they rest from here on.
+    /// Removes nothing from the links, but they stand still from here on.
     pub(super) fn leave_links(&self, bytes: &mut Bytes) -> Result<LinksLeft, String> {
         let places = self.bindings.iter().zip(0..);
         let places: HashMap<u32, usize> = places.map(|((key, _), place)| (key, place)).collect();
@@ -46,7 +48,7 @@ impl Runtime {
             ..LinksLeft::default()
         };
         for (key, port) in self.links.iter() {
-            // One that was replaced has no bindings to go on with.
+            // A replaced link has no bindings to continue.
             let goes_on = !port.state.replaced;
             let frozen = goes_on.then(|| port.io.freeze(&mut bytes.0)).flatten();
             let Some((link, socket)) = frozen else {
@@ -94,7 +96,8 @@ impl Runtime {
         Ok(left)
     }
 
-    /// Goes on with links, but for those that can't be: they are gone. `bindings` are those that were handed over, by their places.
+    /// Continues links. Links that can't continue are gone. `bindings` are the handed-over
+    /// bindings, by place.
     pub(super) fn resume_links(
         &mut self,
         forms: Vec<LinkForm>,
@@ -240,7 +243,7 @@ impl Runtime {
         Ok(LargeBody { what, landing })
     }
 
-    /// None: whoever has it isn't there any more.
+    /// None: the session that has it has gone.
     fn kept_again(&mut self, kept: KeptForm, bytes: &[u8]) -> Result<Option<Kept>, String> {
         Ok(Some(match kept {
             KeptForm::PutOff {
@@ -308,7 +311,7 @@ impl Runtime {
     }
 }
 
-/// The key after this one, as if what had it had been closed.
+/// The key after this one, as after a close of its slot.
 pub(super) fn next_key(key: u32) -> u32 {
     key.wrapping_add(1 << 16)
 }

@@ -1,4 +1,4 @@
-//! Messages and statuses as they are handed over.
+//! The format of messages and statuses in a hand-over.
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::{Status, Unportable};
@@ -36,10 +36,10 @@ impl From<StatusForm> for Status {
     }
 }
 
-/// A message: its image, and its metadata behind.
+/// A message: its image, followed by its metadata.
 #[derive(Serialize, Deserialize)]
 pub(super) struct MessageForm {
-    /// Where its bytes begin, among those of all messages.
+    /// Where its bytes begin in the buffer of all messages.
     pub(super) at: usize,
     pub(super) image: usize,
     pub(super) metadata: usize,
@@ -56,7 +56,7 @@ pub(super) enum BodyForm {
     Encoded { start: usize },
 }
 
-/// The bytes of messages, gathered.
+/// The bytes of all messages.
 #[derive(Default)]
 pub(super) struct Bytes(pub(super) Vec<u8>);
 
@@ -81,7 +81,7 @@ impl Bytes {
                     extents: extents.clone(),
                 }
             }
-            // As a chain that reads it would have it.
+            // As a chain reads it.
             Body::Gathered { inline, spans, .. } => {
                 self.0.resize(at + message.total_len as usize, 0);
                 let extents = copy_image(inline, spans, &mut self.0[at..]);

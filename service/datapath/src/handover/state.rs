@@ -1,6 +1,8 @@
-//! The form of what a runtime leaves, and how sessions and messages become it.
+//! The format of a runtime's state in a hand-over, and the conversion of sessions and messages to
+//! it.
 //!
-//! It is JSON with names, read as [`Frozen`] says: what isn't known is skipped. Messages are ranges of bytes that lie beside it.
+//! The format is JSON with names, read as [`Frozen`] says: unknown names are skipped. Messages are
+//! ranges of a separate byte buffer.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,35 +23,35 @@ pub(super) struct State {
     pub(super) engine: Frozen<MessageForm>,
     pub(super) services: Vec<ServiceForm>,
     pub(super) sessions: Vec<SessionForm>,
-    /// The keys that the next sessions get, the very next one last.
+    /// The keys of the next sessions; the very next one is last.
     pub(super) free: Vec<u32>,
     pub(super) bindings: Vec<BindingForm>,
     /// In the order of their queues.
     pub(super) parked: Vec<ParkedForm>,
-    /// Blocks of send heaps, as (session, offset), that links had: to be given back.
+    /// Blocks of send heaps, as (session, offset), that links had borrowed: they must be returned.
     pub(super) lent: Vec<(SessionId, u64)>,
     #[serde(default)]
     pub(super) policies: Vec<PolicyForm>,
     /// Calls with a trace.
     #[serde(default)]
     pub(super) traced: Vec<TracedForm>,
-    /// None: they end with the process.
+    /// Empty: links end with the process.
     #[serde(default)]
     pub(super) links: Vec<LinkForm>,
-    /// The keys that the next links get, the very next one last.
+    /// The keys of the next links; the very next one is last.
     #[serde(default)]
     pub(super) free_links: Vec<u32>,
 }
 
-/// What a policy's version has saved.
+/// The saved state of a policy's version.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PolicyForm {
-    /// Its attachment, as it was called in the old process.
+    /// Its attachment's id in the old process.
     pub(super) id: u32,
     pub(super) version: u32,
-    /// Of its state, as its manifest numbers them.
+    /// The number of the state's format, from the policy's manifest.
     pub(super) format: u32,
-    /// Where its state begins among the bytes, and its length.
+    /// Start and length of the state in the byte buffer.
     pub(super) at: usize,
     pub(super) len: usize,
 }
@@ -92,7 +94,7 @@ pub(super) struct StandingForm {
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HeldForm {
-    /// The handle has the method that it is of.
+    /// The handle determines the method.
     Message {
         handle: u32,
         message: MessageForm,
@@ -114,13 +116,14 @@ pub(super) struct BindingForm {
     pub(super) schema: [u8; 32],
     pub(super) tenant: String,
     pub(super) peer: SocketAddr,
-    /// What its application calls the peer, if that isn't its address.
+    /// The application's name for the peer, if it isn't the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
-    /// Whether its peer is to be asked again: it has accepted it, perhaps, but what that means isn't known yet.
+    /// Whether the peer must be asked again: its answer hasn't arrived, or the schemas haven't been
+    /// compared yet.
     #[serde(default)]
     pub(super) unsettled: bool,
-    /// The peer has refused it for now: when to ask again.
+    /// The peer has refused it for now: the time of the next try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) retry_at_ns: Option<u64>,
 }
@@ -130,10 +133,10 @@ pub(super) struct ParkedForm {
     pub(super) call: CallKey,
     pub(super) tenant: String,
     pub(super) stage: Stage,
-    /// As it was called in the old process; none: it is gone.
+    /// Its id in the old process; none: it has gone.
     pub(super) chain: Option<ChainId>,
     pub(super) step: usize,
-    /// A policy delays it until then.
+    /// The end of a delay by a policy.
     pub(super) until_ns: Option<u64>,
     pub(super) waits_since_ns: u64,
     pub(super) priority: Option<u8>,
@@ -142,7 +145,7 @@ pub(super) struct ParkedForm {
 }
 
 impl SessionPort {
-    /// Whether another process can go on with it.
+    /// Whether another process can continue the session.
     pub(super) fn can_go(&mut self) -> bool {
         let next = self.end.receive_heap.len_bytes();
         self.who.follows_heaps && receive_heap_may_follow(self.heaps.receive, next)
@@ -236,7 +239,7 @@ pub(super) fn session_form(port: &mut SessionPort, bytes: &mut Bytes) -> Session
     }
 }
 
-/// The block of a send heap that a message is in.
+/// The send heap's block that contains a message.
 pub(super) fn source_of(message: &Message) -> Option<Source> {
     match &message.body {
         Body::Gathered { source, .. } => Some(*source),

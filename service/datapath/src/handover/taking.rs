@@ -1,4 +1,4 @@
-//! A runtime that goes on with what another one has left.
+//! A runtime that continues from another one's state.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -29,16 +29,16 @@ use tollgate_policy_chain::parked::Position;
 use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
 use tollgate_policy_chain::slot::SavedState;
 
-/// What links that can't be gone on with, and their calls, end with.
+/// The status text for links that can't continue, and for their calls.
 const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
 
 /// Taking over.
 impl Runtime {
-    /// Goes on with what another process leaves, in a runtime that has nothing yet but its policies. What an application would see of it
-    /// waits for [`begin`](Self::begin).
+    /// Continues from another process's state, in a new runtime that has nothing but its policies.
+    /// Effects that an application would see wait for [`begin`](Self::begin).
     ///
     /// # Errors
-    /// Says what can't be gone on with; the runtime is of no use then.
+    /// The reason why the state can't be continued; the runtime is unusable then.
     pub(crate) fn take_over(
         &mut self,
         handover_state: HandoverState,
@@ -93,7 +93,7 @@ impl Runtime {
         });
         self.engine = engine.map_err(|error| error.to_string())?;
         if birth.is_none() {
-            // A daemon of before engines had births gave all of them the first one's.
+            // A daemon that predates engine ids gave all engines the first one's.
             self.engine.set_birth(self.options.birth);
         }
         let target = self.options.tuning.wait_target;
@@ -316,7 +316,7 @@ impl Runtime {
         Ok(bound)
     }
 
-    /// The old process is gone: from here on applications see what this one does.
+    /// The old process has gone: from here on applications see this runtime's effects.
     pub(crate) fn begin(&mut self, beginning: Beginning) {
         self.now_ns = tollgate_shm_abi::wait::now_ns();
         for source in beginning.reclaims {
@@ -334,7 +334,7 @@ impl Runtime {
             if let Some(port) = self.links.get_mut(link.0) {
                 port.set_window(&self.options.tuning.link);
             }
-            // What lay in shared memory has been copied, and counts.
+            // Data from shared memory has been copied, and counts as queued.
             self.note_behind(link);
         }
         for BoundAgain { key, unsettled } in beginning.bindings {
@@ -351,7 +351,7 @@ impl Runtime {
         self.act();
     }
 
-    /// The link of this binding has ended with the old process, and is dialled at once.
+    /// This binding's link has ended with the old process. It is dialled at once.
     fn bind_when_dialled(&mut self, key: u32, tenant: &Arc<str>, peer: &Target) {
         let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
         self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
@@ -362,7 +362,7 @@ impl Runtime {
     }
 }
 
-/// How the chains of before are called now.
+/// Maps the old ids of chains to the new ones.
 fn renamed(
     before: &[MethodChains],
     now: &[MethodChains],

@@ -1,7 +1,7 @@
-//! Calls that are traced, on their way to another process.
+//! Traced calls in a hand-over.
 //!
-//! What this process has no word for is left out, of an event or the event itself, and so are more events than it keeps: the other one may be of
-//! another version. A span says how many it lacks.
+//! The other process may be of another version. So unknown attributes of an event, unknown events,
+//! and events beyond the limit of this process are dropped. A span says how many events it lacks.
 
 use serde::{Deserialize, Serialize};
 use tollgate_engine::{LinkId, Origin, SessionId};
@@ -46,7 +46,7 @@ enum AttributeForm {
     Number(i64),
 }
 
-/// Of all that are traced.
+/// All traced calls.
 pub(super) fn traced_forms(traces: &Traces) -> Vec<TracedForm> {
     let forms = traces
         .live()
@@ -74,7 +74,7 @@ impl TracedForm {
         }
     }
 
-    /// `None` if its trace is none.
+    /// `None` if its trace id is invalid.
     pub(super) fn into_traced(self) -> Option<(Origin, Box<Traced>)> {
         let origin = match self.origin {
             OriginForm::Session { session, call } => Origin::Session { session, call },

@@ -1,4 +1,4 @@
-//! How peers are dialled that have several addresses, that move, and that refuse; at times that the test says.
+//! How peers are dialled that have several addresses, move, or refuse, at times that the test sets.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
@@ -19,11 +19,12 @@ use crate::target::{Found, Stage, Target};
 
 type Answer = mpsc::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
 
-/// A runtime with a session of each of these tenants. Its time stands still unless a test moves it.
+/// A runtime with a session of each of these tenants. Its time stands still unless a test advances
+/// it.
 fn with_sessions(tenants: &[&str]) -> (Runtime, Vec<SessionId>) {
     let (mut runtime, handle) = Runtime::idle();
     for tenant in tenants {
-        // Its application's end isn't needed: nothing is called.
+        // The application's end isn't needed: no calls are made.
         let _ends = open_with(&mut runtime, &handle, tenant, 0);
     }
     let sessions = runtime.sessions.iter().map(|(_, port)| port.id).collect();
@@ -62,7 +63,7 @@ fn closed() -> SocketAddr {
     listener().1
 }
 
-/// Takes a link; what it hears of binds it answers so.
+/// A peer's end of a link. It counts BINDs, and accepts or refuses them.
 struct Peer {
     link: TcpLink,
     binds: usize,
@@ -162,7 +163,7 @@ fn who_waits_is_told_why_each_address_failed() {
     assert!(runtime.dials.is_empty(), "nobody is bound to it");
 }
 
-/// As if the peer had accepted everything once.
+/// Simulates a peer that accepted everything once.
 fn all_are_bound(runtime: &mut Runtime) {
     let bindings = runtime.bindings.iter_mut();
     bindings.for_each(|(_, binding)| binding.asked = None);
@@ -191,7 +192,7 @@ fn a_name_is_looked_up_again_before_it_is_dialled_again() {
     runtime.found("t".into(), peer.clone(), Err("it is nowhere".to_owned()));
     assert_eq!(runtime.dials[0].stage, Stage::Pausing);
     due(&mut runtime);
-    // An answer that never comes is asked for again.
+    // A look-up without an answer is repeated.
     let asked_at_ns = runtime.now_ns;
     assert_eq!(
         runtime.dials[0].at_ns,
@@ -211,7 +212,8 @@ fn a_name_is_looked_up_again_before_it_is_dialled_again() {
     assert!(runtime.dials.is_empty(), "nobody has asked");
 }
 
-/// The server's application comes back later than its daemon: its peers ask for it soon, then less and less often.
+/// The server's application returns later than its daemon: its peers repeat the BIND soon, then
+/// less and less often.
 #[test]
 fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_double() {
     let (mut runtime, sessions) = with_sessions(&["t"]);
@@ -222,7 +224,7 @@ fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_doubl
         peer.turn();
         answer.try_recv().is_ok()
     });
-    // It is asked once more, as after the link was lost.
+    // The BIND is repeated, as after a loss of the link.
     let key = runtime.bindings.iter().next().unwrap().0;
     let link = runtime.link_to("t", &address.into()).unwrap();
     peer.refuses = true;

@@ -1,4 +1,4 @@
-//! A runtime leaves what it has, another one goes on with it; and what nobody can have left is refused.
+//! A runtime hands its state over and another one continues; invalid states are rejected.
 
 use std::collections::HashMap;
 use std::sync::{Arc, mpsc};
@@ -21,7 +21,7 @@ use crate::ports::Held;
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
 
-/// A runtime with a session whose one method nobody serves, and its application.
+/// A runtime with a session, and its application. The session's only method has no server.
 pub(super) struct Old {
     pub(super) runtime: Runtime,
     pub(super) handle: Handle,
@@ -30,7 +30,7 @@ pub(super) struct Old {
     image: Vec<u8>,
 }
 
-/// When a hand-over has to be done.
+/// The deadline of a hand-over.
 pub(super) fn in_time() -> Instant {
     Instant::now() + HAND_OVER_TIMEOUT
 }
@@ -97,7 +97,7 @@ impl Old {
     }
 }
 
-/// The calls that were answered with a status, and the blocks that came back.
+/// The calls that were answered with a status, and the number of returned blocks.
 pub(super) fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
     let heaps = tollgate_shm_abi::descriptor::HeapSizes {
         send: MIN_HEAP_BYTES,
@@ -136,7 +136,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     let key = old.runtime.sessions.iter().next().unwrap().0;
     let port = old.runtime.sessions.get_mut(key).unwrap();
     port.held.push_back(waits);
-    // One is in the ring when the runtime stops, and one comes while it stands still.
+    // One call is in the ring when the runtime stops, and one arrives while it stands still.
     old.call(2);
     let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
     old.call(3);
@@ -155,13 +155,13 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     heap.follow(resumed.heap, resumed.heap_bytes).unwrap();
     let port = new.sessions.get_mut(key).unwrap();
     assert_eq!((port.held.len(), &*port.who.tenant), (1, "t"));
-    // What comes would wait behind it for room.
+    // Later completions would wait behind it for room.
     port.held.clear();
     new.begin(beginning);
     new.turn();
     let (calls, blocks) = heard(&mut old.app, 2 * MIN_HEAP_BYTES);
     assert_eq!((calls, blocks), (vec![2, 3], 2));
-    // A session that comes gets a key of its own.
+    // A new session gets another key.
     assert_ne!(new.sessions.next_key(), Some(key));
 }
 
@@ -271,7 +271,7 @@ fn what_no_runtime_can_have_left_is_refused() {
             panic!("{sentence}: taken over");
         };
         assert!(why.contains(sentence), "{sentence}: {why}");
-        // The old one goes on.
+        // The old runtime continues.
         old.call(9);
         old.runtime.turn();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Links that another runtime goes on with, and such as it can't.
+//! Links that another runtime can continue, and links that it can't.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,16 +19,16 @@ pub(super) fn trusting(name: &str) -> LinkConfig {
     }
 }
 
-/// A peer that says exactly as much as it is told to.
+/// A peer that sends exactly as many bytes as a test says.
 struct Peer {
     link: Link,
     stream: TcpStream,
-    /// What it says, as far as it hasn't.
+    /// Bytes not yet sent.
     says: Vec<u8>,
 }
 
 impl Peer {
-    /// One that a runtime has accepted; nothing is exchanged yet.
+    /// A peer that a runtime has accepted; nothing has been exchanged yet.
     fn of(runtime: &mut Runtime) -> Peer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -49,7 +49,7 @@ impl Peer {
         }
     }
 
-    /// Says up to so many bytes.
+    /// Sends at most this many bytes.
     fn say(&mut self, at_most: usize) {
         self.link.transmit(&mut self.says, usize::MAX);
         let n = at_most.min(self.says.len());
@@ -57,7 +57,7 @@ impl Peer {
         self.says.drain(..n);
     }
 
-    /// What the runtime says in its next turns, until it says something.
+    /// The runtime's output of its next turns, up to the first output.
     fn hear(&mut self, runtime: &mut Runtime) -> String {
         let mut bytes = [0; 4096];
         for _ in 0..1_000 {
@@ -82,7 +82,7 @@ impl Peer {
         peer
     }
 
-    /// Asks for a service that nobody serves.
+    /// Sends a BIND for a service without a server.
     fn bind(&mut self, bind: u32) {
         let asked = self.link.send_bind(bind, "acme", "p.Nobody", &[1; 32]);
         asked.unwrap();
@@ -109,7 +109,7 @@ fn changed(handover_state: HandoverState, change: impl FnOnce(&mut Value)) -> Ha
 
 const NOBODY: &str = "no application of tenant acme serves p.Nobody on this host";
 
-/// Cut in the middle of a frame, and in the middle of the handshake.
+/// The cut is in the middle of a frame, or in the middle of the handshake.
 #[test]
 fn the_rest_of_a_frame_reaches_the_next_runtime() {
     for in_handshake in [false, true] {
@@ -127,7 +127,7 @@ fn the_rest_of_a_frame_reaches_the_next_runtime() {
             old.turn();
         }
         let handover_state = old.hand_over(true, in_time()).unwrap();
-        // What comes while nobody reads isn't lost.
+        // Input that arrives while no runtime reads isn't lost.
         peer.say(usize::MAX);
         let (mut new, _new_handle) = Runtime::idle();
         let (_, beginning) = new.take_over(handover_state, nothing()).unwrap();

@@ -1,5 +1,6 @@
-//! A runtime's rings and links without policies (`turns.rs`), also in another process
-//! (`handover.rs`). Tests of policies are those of `tollgate-policy-chain`.
+//! Tests of runtimes without policies: turns (`turns.rs`), dialling (`dials.rs`), moves
+//! (`moving.rs`), hand-over (`handover.rs`) and links in a hand-over (`links.rs`).
+//! `tollgate-policy-chain` has the tests of policies.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +27,7 @@ fn layout_of(fields: &str) -> (Arc<Layouts>, MessageId) {
     (layouts, id)
 }
 
-/// What a command is answered through, and where its answer is then.
+/// A [`Reply`], and the receiver of its answer.
 fn reply<T: Send + 'static>() -> (Reply<T>, mpsc::Receiver<T>) {
     let (sender, answer) = mpsc::channel();
     let send = move |told| sender.send(told).map_err(|unsent| unsent.0);

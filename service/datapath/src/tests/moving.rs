@@ -1,4 +1,5 @@
-//! A tenant goes to another runtime of its process; what comes late for it is sent on, and without room it stays.
+//! A tenant moves to another runtime of its process; late input is forwarded; without room it
+//! stays.
 
 use std::collections::HashMap;
 use std::sync::mpsc;
@@ -14,7 +15,8 @@ use crate::migration::{Move, Moved};
 use crate::placement::Placement;
 use crate::runtime::Runtime;
 
-/// Two runtimes, the first one with tenant `t` and its application, whose calls nobody serves.
+/// Two runtimes. The first one has tenant `t` and its application, with calls that no application
+/// serves.
 struct Two {
     old: Old,
     new: Runtime,
@@ -40,7 +42,7 @@ impl Two {
         }
     }
 
-    /// Has the tenant go; what came of it is known once both have had their turns.
+    /// Orders the tenant's move. The result is known once both runtimes have had their turns.
     fn go(&mut self, to: usize) -> mpsc::Receiver<Result<Moved, String>> {
         let (reply, moved) = super::reply();
         let order = Box::new(Move {
@@ -65,7 +67,7 @@ impl Two {
         }
     }
 
-    /// How many sessions each of them has.
+    /// The number of sessions of each runtime.
     fn sessions(&self) -> [usize; 2] {
         [self.old.runtime.sessions.len(), self.new.sessions.len()]
     }
@@ -81,7 +83,8 @@ fn a_tenant_goes_to_and_fro_and_is_served_where_it_is() {
     let mut call = 0;
     for round in 0..6 {
         let to = 1 - round % 2;
-        // One is in the ring when it goes, and one comes while it is nowhere.
+        // One call is in the ring when the tenant moves, and one arrives while it is on neither
+        // runtime.
         two.old.call(call);
         let moved = two.go(to);
         let from = match to {
@@ -121,7 +124,7 @@ fn whoever_sleeps_is_woken_where_its_application_lives() {
     assert!(port.end.submissions.announce_sleep());
     two.old.call(1);
     two.old.app.doorbell.ring();
-    // It returns at once, and the other would sleep for long.
+    // This returns at once; the other runtime would sleep for long.
     two.new.poll_wakes(None);
     assert!(!two.new.turn() || two.heard() == [1]);
 }
@@ -129,7 +132,7 @@ fn whoever_sleeps_is_woken_where_its_application_lives() {
 #[test]
 fn a_tenant_that_there_is_no_room_for_stays() {
     let mut two = Two::new();
-    // Chains of the tenant that the other runtime has left are as many as it may have.
+    // The new runtime already has as many chains of this tenant as it may have.
     let steps = || MethodSteps {
         request: vec![Step::new(1, None, None)],
         reply: Vec::new(),

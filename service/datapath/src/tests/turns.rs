@@ -1,4 +1,5 @@
-//! Turns of a runtime, one at a time and at times that the test says: who is served in one, and when what is lost is dialled again.
+//! Turns of a runtime, run one by one at times that the test sets: which ports are served in a
+//! turn, and when lost links are dialled again.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +36,7 @@ const HEAPS: HeapSizes = HeapSizes {
     receive: 1 << 20,
 };
 
-/// Asks for a session, and has the runtime carry that out.
+/// Opens a session in a turn of the runtime.
 fn open(
     runtime: &mut Runtime,
     handle: &Handle,
@@ -50,7 +51,7 @@ fn open(
     opened
 }
 
-/// A session whose library understands these features.
+/// A session with these features of its library.
 pub(super) fn open_with(
     runtime: &mut Runtime,
     handle: &Handle,
@@ -92,7 +93,7 @@ fn a_session_that_nobody_waits_for_any_more_is_closed() {
     assert_eq!(runtime.sessions.len(), 1);
 }
 
-/// Calls that were answered since the last time.
+/// Calls answered since the last time.
 fn answered(app: &mut AppEnd) -> usize {
     let mut statuses = 0;
     while let Some(entry) = app.completions.pop().unwrap() {
@@ -102,7 +103,7 @@ fn answered(app: &mut AppEnd) -> usize {
     statuses
 }
 
-/// Posts a call. Nobody has bound anything: it is answered with that, in its turn.
+/// Posts a call. Nothing is bound, so it is answered with that error in its turn.
 fn call(app: &mut AppEnd, call: u64) {
     let block = BlockRef {
         offset: 8 * call,
@@ -172,7 +173,7 @@ fn an_application_that_sleeps_is_not_woken_for_its_blocks_alone() {
     app.completions.cancel_sleep();
     assert_eq!(reclaimed(&mut app), Some(vec![16, 24]));
 
-    // With something else it goes at once.
+    // With another completion it is returned at once.
     assert!(app.completions.announce_sleep());
     give_back(&mut runtime, 32);
     assert!(!woken(&app));
@@ -182,7 +183,7 @@ fn an_application_that_sleeps_is_not_woken_for_its_blocks_alone() {
     app.completions.cancel_sleep();
     assert_eq!(answered(&mut app), 1);
 
-    // And nobody sleeps on it.
+    // The runtime returns it before it sleeps.
     assert!(app.completions.announce_sleep());
     give_back(&mut runtime, 40);
     assert!(!woken(&app));
@@ -215,9 +216,11 @@ fn an_application_that_sleeps_is_woken_for_what_found_its_ring_full() {
 #[test]
 fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     const SESSIONS: usize = 8;
-    /// Many times what the kernel takes from whom it interrupts, which is charged to them.
+    /// Calls that take many times as long as the kernel's interrupts, which are charged to the
+    /// interrupted tenant.
     const ENOUGH: usize = 1_000_000;
-    /// So many that it doesn't matter whom a machine was charged to that stood still for a second.
+    /// So many that a stall of the machine for a second doesn't matter, whichever tenant it is
+    /// charged to.
     const MORE_THAN_A_STALL: usize = 20 * ENOUGH;
     let (mut runtime, handle) = Runtime::idle();
     let mut session = |tenant: &str| {
@@ -226,7 +229,7 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     };
     let mut many: Vec<_> = (0..SESSIONS).map(|_| session("many")).collect();
     let mut one = session("one");
-    // Tops a ring up to a turn's worth. Returns what was answered.
+    // Fills a ring up to a turn's worth. Returns the number of answered calls.
     let keep_busy = |(app, posted): &mut (AppEnd, usize)| {
         let done = answered(app);
         *posted -= done;
@@ -243,7 +246,7 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
         let busy = one.busy_ns as f64 / many.busy_ns as f64;
         (by_one as f64 / by_many as f64, busy)
     };
-    // Had every session as much, both would be an eighth.
+    // If every session had an equal share, both would be an eighth.
     let are_fair =
         |(calls, busy): &(f64, f64)| (0.5..=2.0).contains(calls) && (0.8..=1.25).contains(busy);
     for end in [ENOUGH, MORE_THAN_A_STALL] {
@@ -260,7 +263,7 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     assert!(are_fair(&ratios), "{ratios:?}");
 }
 
-/// A method of messages of one string, and a message of it as an image of some 15 KiB.
+/// A method with messages of one string, and such a message as an image of about 15 KiB.
 pub(super) fn large_method() -> (Arc<Method>, Vec<u8>) {
     let (layouts, root) = layout_of("string text = 1;");
     let codec = || Codec::new(&layouts, root);
@@ -302,7 +305,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
     let (_, port) = runtime.sessions.iter().next().unwrap();
     let bound = runtime.add_handles(port.id, &schema, true, vec![nowhere]);
     assert_eq!(bound.unwrap(), 0);
-    // Calls are answered one after the other: all may lie in the same block.
+    // Calls are answered one after the other, so all may use the same block.
     let mut block = large.send_heap.alloc(image.len()).unwrap();
     block.copy_from_slice(&image);
     let block = BlockRef {
@@ -354,7 +357,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
     until(|| runtime.others_wait(flow));
 }
 
-/// A listener, the runtime's link to be accepted, and its peer.
+/// Connects a peer to the runtime, and returns the peer's end of the link.
 fn link(runtime: &mut Runtime) -> TcpLink {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -378,7 +381,7 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Calls that wait for peers which take none, of sessions that have as many as one may have.
+/// Calls that wait for peers that take none. Each session has as many as one session may have.
 #[test]
 fn a_tenants_calls_leave_room_for_others() {
     const EACH: usize = MAX_OUTSTANDING_PER_SESSION as usize;
@@ -438,7 +441,7 @@ fn a_tenants_calls_leave_room_for_others() {
     assert_eq!(code("acme"), Code::UNIMPLEMENTED, "it hasn't bound it");
 }
 
-/// Binds that were refused since the last time.
+/// BINDs refused since the last time.
 fn refused(peer: &mut TcpLink) -> usize {
     let mut refusals = 0;
     peer.read().unwrap();
@@ -453,7 +456,7 @@ fn a_link_that_floods_has_its_share_of_a_turn() {
     const FLOOD: usize = 3 * FRAMES_PER_TURN;
     let (mut runtime, _handle) = Runtime::idle();
     let (mut busy, mut other) = (link(&mut runtime), link(&mut runtime));
-    // Nobody serves anything: each bind is answered with that, in its turn.
+    // No service exists: each BIND is answered with that error in its turn.
     let bind = |peer: &mut TcpLink, bind: usize| {
         peer.link
             .send_bind(bind as u32, "t", "S", &[0; 32])
@@ -477,7 +480,7 @@ fn a_link_that_floods_has_its_share_of_a_turn() {
     assert!(turns >= 3);
 }
 
-/// As many names as a peer makes up don't become as many shares.
+/// Names that a peer makes up don't become shares.
 #[test]
 fn a_peer_that_makes_tenants_up_stays_a_stranger() {
     let (mut runtime, _handle) = Runtime::idle();
@@ -494,14 +497,14 @@ fn a_peer_that_makes_tenants_up_stays_a_stranger() {
     assert!(runtime.shares.report().is_empty());
 }
 
-/// One event tells of both, and none follows: the end is found by reading on.
+/// One event reports both, and no further event follows: only reading on reveals the end.
 #[test]
 fn what_comes_together_with_the_end_does_not_hide_it() {
     let (mut runtime, _handle) = Runtime::idle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     runtime.accept(listener.accept().unwrap().0);
-    // The beginning of a handshake that never goes on.
+    // The beginning of a handshake that never continues.
     peer.write_all(&[0]).unwrap();
     peer.shutdown(std::net::Shutdown::Write).unwrap();
     until(|| {
@@ -533,7 +536,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     let (asked, _answer) = super::reply();
     runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer.into(), asked);
     let bindings = runtime.bindings.iter_mut();
-    // As if the peer had accepted it once.
+    // Simulates a peer that accepted the binding once.
     bindings.for_each(|(_, binding)| binding.asked = None);
     let mut pauses = Vec::new();
     for _ in 0..9 {
@@ -557,7 +560,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     let doubled = (0..9).map(|k| (first * (1 << k)).min(longest));
     assert_eq!(pauses, doubled.collect::<Vec<_>>());
     assert_eq!(pauses[8], longest);
-    // A link that comes about ends the row.
+    // A link that becomes ready ends the series.
     let stream = listener.accept().unwrap().0;
     let mut link = TcpLink::accept(stream, &trusting("peer"), now_ns()).unwrap();
     until(|| {
