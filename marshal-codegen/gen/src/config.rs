@@ -1,4 +1,4 @@
-//! Options for a `build.rs`: which files, in which language, and where the stubs go.
+//! Options for a `build.rs`: the files, the language, and the directory of the stubs.
 
 use std::path::{Path, PathBuf};
 

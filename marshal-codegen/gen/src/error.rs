@@ -1,4 +1,4 @@
-//! Why no code was generated.
+//! Reasons why no code was generated.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! From a schema to the files of one language.
+//! Turns a schema into the files of one language.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The languages that stubs are written in, and their names on a command line.
+//! The stubs' languages, and their names on a command line.
 
 use std::fmt;
 use std::str::FromStr;

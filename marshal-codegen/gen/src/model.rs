@@ -1,7 +1,8 @@
-//! What a schema declares, in the terms that every language's stubs need: one model, three writers.
+//! A schema's declarations, in the terms that every language's stubs need: one model, three
+//! writers.
 //!
-//! Names are still protobuf's; each language makes its own of them. Numbers (sizes, offsets, bits) are the layout's,
-//! copied once, here.
+//! Names are still protobuf's; each language derives its own. Numbers (sizes, offsets, bits) are
+//! copied from the layout once, here.
 
 use std::collections::{BTreeMap, BTreeSet};
 

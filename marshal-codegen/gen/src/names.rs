@@ -1,5 +1,5 @@
-//! What the languages' names have in common: words, enum values without their enum's name, how siblings share names, and
-//! that no two packages are called the same.
+//! Naming rules common to all languages: words, enum values without their enum's name, siblings
+//! with equal names, and unique package names.
 
 use std::collections::{BTreeMap, BTreeSet};
 

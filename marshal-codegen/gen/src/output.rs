@@ -1,4 +1,4 @@
-//! Generated files and the directory where they are kept.
+//! Generated files and their directory.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;

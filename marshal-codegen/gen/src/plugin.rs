@@ -1,14 +1,16 @@
 //! protoc's plugin protocol: a `CodeGeneratorRequest` in, a `CodeGeneratorResponse` out.
 //!
-//! `protoc-gen-tollgate` is this and standard input and output. Parameters, separated by commas:
+//! `protoc-gen-tollgate` connects this module to standard input and output. Parameters, separated
+//! by commas:
 //!
 //! | parameter | meaning |
 //! |---|---|
 //! | `lang=rust`, `lang=c`, `lang=python` | the language; there is no default |
 //! | `imports=true` | also the packages of files that are only imported |
 //!
-//! Only packages with a file to generate are generated, as protoc's plugins do; such a package is generated whole, from all of
-//! its files that the request has. So packages belong into one invocation each; that is buf's default.
+//! Like protoc's own plugins, this one only generates packages that have a file to generate. It
+//! generates such a package whole, from all of its files in the request. So pass all files of a
+//! package in one invocation; that is buf's default.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Little-endian loads and stores that answer `None` past the end, and the UTF-8 test.
+//! Little-endian loads and stores that return `None` past the end, and the UTF-8 test.
 
 /// Loads a `u32`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {

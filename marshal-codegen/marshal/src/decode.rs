@@ -1,17 +1,18 @@
-//! From protobuf bytes to a block, by interpretation.
+//! Decodes protobuf bytes into a block, by interpretation.
 //!
-//! Records come in any order, arrays in pieces, messages in parts that are to be merged; a block has one order. So each
-//! struct is read in two passes: the first notes where the records of each field are (as **runs** of neighbours), the
-//! second writes the fields by number. A message that comes in parts is simply a list of **pieces**.
+//! Records come in any order, arrays in pieces, messages in parts that must be merged; a block has
+//! one order. So each struct is read in two passes: the first finds the records of each field (as
+//! **runs** of neighbours), the second writes the fields by number. A message in several parts is a
+//! list of **pieces**.
 //!
 //! ```text
 //! records      1 1 3 3 2 1        runs of field 1: [1 1] [1], of 3: [3 3], of 2: [2]
 //! block        fixed part | 1 1 1 | 2 | 3 3 | unknown
 //! ```
 //!
-//! What a later record replaces is not looked at. The cost is linear in the bytes, times the depth for groups, whose end
-//! must be looked for. Memory besides the block is bounded by `MAX_RUNS`; encoders write fields in order, so they need a
-//! handful.
+//! A record that a later one replaces is not read. The cost is linear in the bytes, times the depth
+//! for groups, because the end of a group must be searched for. `MAX_RUNS` bounds the memory beyond
+//! the block; encoders write fields in order, so a few runs suffice.
 
 use crate::bytes::is_utf8;
 use crate::guard::Guard;

@@ -1,11 +1,13 @@
-//! From an image to protobuf bytes, by interpretation.
+//! Encodes an image as protobuf bytes, by interpretation.
 //!
-//! The output is written from its end to its front: a message's length is known once it has been written, so one pass
-//! suffices and nothing is measured first. Fields come out by number, arrays and maps in the block's order, unknown fields
-//! last. Entries of maps always have their key and their value.
+//! The output is written from its end to its front. A message's length is known once it has been
+//! written, so one pass suffices without measuring first. Fields come out by number, arrays and
+//! maps in the block's order, unknown fields last. Entries of maps always have their key and their
+//! value.
 //!
-//! The image has been validated, and is checked again as far as memory safety and termination ask for it: every part lies
-//! inside the image, messages nest at most `MAX_DEPTH` deep, and the output ends at `MAX_MESSAGE`, whatever overlaps.
+//! The image has been validated. It is checked again as far as memory safety and termination
+//! require: every part lies inside the image, messages nest at most `MAX_DEPTH` deep, and the
+//! output ends at `MAX_MESSAGE`, whatever overlaps.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::guard::Guard;

@@ -1,4 +1,4 @@
-//! What happens at a value that is an extent; the same code serves the interpreter and machine code.
+//! The handling of values that are extents; the interpreter and machine code share this code.
 
 use crate::bytes::{is_utf8, put};
 use crate::{FaultCode, MAX_EXTENTS, MAX_MESSAGE};

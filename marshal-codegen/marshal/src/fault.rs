@@ -1,4 +1,4 @@
-//! What is wrong with a message: one code for both executors, and the field at which it was found.
+//! Faults in messages: one set of codes for both executors, and the field of the fault.
 
 use tollgate_schema::{Layouts, MessageId};
 

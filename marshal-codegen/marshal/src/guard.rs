@@ -1,4 +1,4 @@
-//! Guards: how a struct says whether a field is set.
+//! Guards: how a struct tells whether a field is set.
 
 use tollgate_schema::{Cardinality, FieldLayout, MessageLayout};
 

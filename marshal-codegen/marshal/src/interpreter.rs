@@ -1,6 +1,6 @@
 //! The reference executor: portable, without unsafe, a loop over the steps.
 //!
-//! It serves a message type until machine code for it is ready, and where there is none.
+//! It serves a message type until its machine code is ready, and on platforms without machine code.
 
 use crate::bytes::{is_utf8, put, u32_at, u64_at};
 pub use crate::decode::decode;

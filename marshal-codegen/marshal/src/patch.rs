@@ -5,17 +5,19 @@
 //!                                                   +-- otherwise: rebuild, part by part in canonical order
 //! ```
 //!
-//! Each change is made to the fixed parts of a copy, in the order of the list: a scalar in its place, the presence bit or
-//! case that goes with it, and zeros over the member that a oneof held before. A new string only marks its slot. If
-//! that moved anything, a walk over the marked copy appends every part that is still there, in canonical order, and writes
-//! offsets anew; it looks at slots and references alone, since what isn't set has none.
+//! Changes apply to the fixed parts of a copy, in the order of the list. Each writes a scalar in
+//! its place, sets its presence bit or case, and zeroes the oneof's former member. A new string
+//! only marks its slot. If any part moved, a walk over the marked copy appends all remaining parts
+//! in canonical order and rewrites the offsets. The walk only looks at slots and references, since
+//! unset fields have none.
 //!
-//! The result names its extents by index, as they travel, so that `accept` takes it; a new value is never an extent: the
-//! message is private and copied anyway. Untouched extents stay what they are. What isn't changed is moved, never
-//! interpreted: unknown fields, arrays, maps and sub-messages keep their bytes.
+//! The result names its extents by index, as on the wire, so that `accept` takes it. A new value is
+//! never an extent: the message is private and copied anyway. Untouched extents stay as they are.
+//! Unchanged parts are moved, never interpreted: unknown fields, arrays, maps and sub-messages keep
+//! their bytes.
 //!
-//! The image must be valid; a spoiled one yields an error or an odd image, never a panic, and never one above
-//! `MAX_MESSAGE`.
+//! The image must be valid; a corrupt one yields an error or a meaningless image, never a panic,
+//! and never one above `MAX_MESSAGE`.
 
 use tollgate_schema::layout::align_up;
 use tollgate_schema::{

@@ -1,15 +1,16 @@
 //! The steps that validate one message type.
 //!
-//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, required fields, bools, then the
-//! parts by field number, unknown fields last. Fields that any bytes satisfy (numbers, open enums) have no step, so a struct of scalars costs nothing, and
-//! an array of them costs no loop.
+//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, required
+//! fields, bools, then the parts by field number, unknown fields last. Fields that accept any bytes
+//! (numbers, open enums) have no step, so a struct of scalars costs nothing, and an array of them
+//! costs no loop.
 //!
 //! ```text
 //! walk(struct at, cursor) -> cursor
 //!   for step in steps: check, and move the cursor past the part
 //! ```
 //!
-//! `gather` and `accept` run the same steps. They differ in one thing: what happens when a value is an extent.
+//! `gather` and `accept` run the same steps. They differ only in their handling of extents.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! Which fields of a message a policy sees, and the format in which it sees them.
+//! The fields of a message that a policy sees, and the format of its view.
 //!
 //! # The view
 //!
-//! Little endian; what a policy gets instead of the message:
+//! A policy gets a view instead of the message. A view is little endian:
 //!
 //! ```text
 //!  0  u32  total length of the view in bytes
@@ -15,16 +15,19 @@
 //!     then the bytes of strings and bytes fields, in order, without padding
 //! ```
 //!
-//! A field is present if every message on its path is, and it has no presence of its own or is set. An absent field's
-//! entry is all zero. An undeclared field isn't hidden: its bytes are never copied.
+//! A field is present if every message on its path is present, and the field is set or has no
+//! explicit presence. An absent field's entry is all zero. Undeclared fields need no hiding: their
+//! bytes are never copied.
 //!
-//! A field that the policy declares but wasn't granted has an entry, so that the others keep their places, and that entry
-//! is all zero whatever the message holds: nothing on its path is read. The policy can't tell it from an absent one.
+//! A field that the policy declares but that wasn't granted has an entry, so that other fields keep
+//! their places. That entry is all zero whatever the message holds: nothing on its path is read.
+//! The policy can't tell it from an absent field.
 //!
-//! Behind the fields' entries there may be spare ones, which count as fields and are all zero: whoever shows a policy more than
-//! the message holds fills them in.
+//! Spare entries may follow the fields' entries. They count as fields and are all zero. A caller
+//! that shows a policy more than the message holds fills them in.
 //!
-//! Absent: repeated fields, maps, and whole messages; a path that names one is refused when the policy is attached.
+//! Absent: repeated fields, maps, and whole messages. Attaching a policy fails if one of its paths
+//! names such a field.
 
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 

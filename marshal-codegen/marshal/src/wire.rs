@@ -1,10 +1,10 @@
-//! Protobuf records: how the fields of a message look on the wire.
+//! Protobuf records: the wire format of a message's fields.
 //!
-//! A record is a tag (field number and wire type) and a payload. `wire/unknown.rs` decides which of them a message type
-//! takes for a field of its own.
+//! A record is a tag (field number and wire type) and a payload. `wire/unknown.rs` decides which
+//! records belong to a message type's own fields.
 //!
-//! Source: the protobuf encoding guide (wire types, packed fields, last one wins, groups), and for closed enums the
-//! behaviour that its page on enums calls conforming.
+//! Source: the protobuf encoding guide (wire types, packed fields, last one wins, groups). Closed
+//! enums follow the behaviour that protobuf's page on enums calls conforming.
 
 mod unknown;
 

@@ -1,4 +1,5 @@
-//! Patched images against messages that an independent library has changed, and what a patch refuses.
+//! Compares patched images with messages changed by an independent library, and tests refused
+//! patches.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -1,4 +1,5 @@
-//! `encode` and `decode` against an independent protobuf library, on random, reordered, merged and spoiled messages.
+//! `encode` and `decode` against an independent protobuf library: random, reordered, merged and
+//! corrupted messages.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

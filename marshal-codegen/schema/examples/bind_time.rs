@@ -1,8 +1,9 @@
-//! How long it takes from a descriptor set to the layouts of a service: `cargo run --release --example bind_time`.
+//! Measures the time from a descriptor set to the layouts of a service: `cargo run --release
+//! --example bind_time`.
 //!
-//! Prints the median and the 99th percentile for the hotel schema and for a generated one of the size of a cloud
-//! provider's: 520 messages of 6 fields in 20 files, nested, referring to each other. Layout programs and machine code are
-//! made elsewhere and not in these figures.
+//! Prints the median and the 99th percentile for the hotel schema and for a generated one of the
+//! size of a cloud provider's: 520 messages of 6 fields in 20 files, nested, referring to each
+//! other. The figures exclude layout programs and machine code, which are made elsewhere.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

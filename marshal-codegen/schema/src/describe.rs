@@ -1,4 +1,5 @@
-//! A schema as canonical text, so that two peers can tell whether theirs are equal, and what differs.
+//! A schema as canonical text: two peers compare texts to see whether their schemas are equal, and
+//! where they differ.
 //!
 //! One line per method, field and enum value, sorted, for the closure of one service only:
 //!
@@ -13,10 +14,10 @@
 //! pkg.Old.kind = 3 optional closed enum pkg.Kind
 //! ```
 //!
-//! Equal text implies equal layouts and equal method numbers: everything that [`crate::layout`] looks at is in it, the
-//! index of a oneof included, and so is the index of a method, by which calls name it. Whether a repeated field is packed
-//! isn't: it decides an encoding that every reader takes in both forms. What the lines of two unequal texts allow is told
-//! in [`crate::evolution`].
+//! Equal text implies equal layouts and equal method numbers: the text holds all inputs of
+//! [`crate::layout`], including the index of a oneof. It also holds the index of a method, which
+//! identifies the method in calls. It doesn't say whether a repeated field is packed: every reader
+//! accepts both encodings. [`crate::evolution`] defines which calls two unequal texts allow.
 
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -1,12 +1,14 @@
-//! A serialized `FileDescriptorSet`, read as far as a layout needs it.
+//! A serialized `FileDescriptorSet`, parsed only as far as a layout needs it.
 //!
-//! Everything borrows from the bytes; names are checked to be UTF-8 and nothing else. The bytes come from a client, so
-//! each item is counted as it is read and reading stops at the first one too many: four megabytes of empty fields would
-//! be hundreds of megabytes of structs, which is why prost's own types, that read first and let count later, aren't used.
-//! The only recursion is over nested messages, to [`MAX_NESTING`].
+//! All items borrow from the bytes; names are checked to be UTF-8 and nothing else. The bytes come
+//! from a client, so the reader counts each item and stops at the first one beyond a bound. Four
+//! megabytes of empty fields would become hundreds of megabytes of structs. prost's own types read
+//! first and leave the counting for later, so this file doesn't use them. The only recursion is
+//! over nested messages, to [`MAX_NESTING`].
 //!
-//! As in protobuf, the last of repeated singular values wins, repeated options are merged, and unknown fields are
-//! skipped, groups among them. Absent: what no layout depends on (defaults, JSON names, comments, other options).
+//! As in protobuf, the last of repeated singular values wins, repeated options are merged, and
+//! unknown fields are skipped, groups among them. Absent: all items that no layout depends on
+//! (defaults, JSON names, comments, other options).
 
 use crate::SchemaError;
 use crate::error::shown;

@@ -1,8 +1,9 @@
-//! Blocks written and read by reflection: for tools that have no generated code, and for tests.
+//! Writes and reads blocks by reflection: for tools without generated code, and for tests.
 //!
-//! Slower than the programs and independent of them: it shares [`crate::layout`]'s numbers with them, nothing else.
-//! What is written is canonical and has no extents. Reading follows offsets in any order, checks every bound, and reads
-//! at most as many bytes as the block has, so that overlapping parts can't blow up a small block into a large message.
+//! This module is slower than the programs and independent of them: it shares only the numbers of
+//! [`crate::layout`] with them. Written blocks are canonical and have no extents. The reader
+//! follows offsets in any order and checks every bound. It reads at most as many bytes as the block
+//! has, so overlapping parts can't expand a small block into a large message.
 //!
 //! Unknown fields are neither written nor read: JSON has no place for them.
 

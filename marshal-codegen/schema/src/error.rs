@@ -1,6 +1,6 @@
-//! What can be wrong with a schema or with a message handed to the dynamic helpers.
+//! Errors in a schema, or in a message passed to the dynamic helpers.
 //!
-//! The culprit is always whoever supplied the bytes or the text; nothing here is the daemon's fault.
+//! The supplier of the bytes or the text is always at fault, never the daemon.
 
 use crate::limits::{
     MAX_DESCRIPTION, MAX_DESCRIPTOR_SET, MAX_ENUM_VALUES, MAX_FIELDS, MAX_METHODS, MAX_NAME,

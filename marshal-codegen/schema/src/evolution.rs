@@ -1,13 +1,15 @@
-//! What two peers with unequal schemas can still say to each other, method by method.
+//! Decides which methods two peers with unequal schemas can still call.
 //!
-//! Works on the canonical descriptions ([`crate::describe`]), which are what peers exchange. A method is called natively,
-//! block to block, if everything that its messages reach reads the same on both sides; else by protobuf's encoding, if
-//! protobuf's own rules for updating a message type allow it; else not at all, and the sentence says why.
+//! The input is the canonical descriptions ([`crate::describe`]) that peers exchange. A method is
+//! called natively, block to block, if all types reachable from its messages read the same on both
+//! sides. Otherwise it is called through protobuf's encoding, if protobuf's own rules for updating
+//! a message type allow it. Otherwise it is refused, and the sentence says why.
 //!
 //! # Protobuf's rules
 //!
-//! Fields are the same if they have the same number; names of fields, messages and enums may change. A field that one side
-//! doesn't know is an unknown field there. The types of a field may differ within a group:
+//! Fields are the same if they have the same number; names of fields, messages and enums may
+//! change. A field that one side doesn't know is an unknown field there. The types of a field may
+//! differ within a group:
 //!
 //! | interchangeable | |
 //! |---|---|
@@ -18,18 +20,19 @@
 //! | string bytes | as long as the bytes are UTF-8 |
 //! | message bytes | as long as the bytes are such a message |
 //!
-//! Of these, string, bytes and messages may also be repeated on one side only (the last value counts, or all are merged);
-//! a map is the repeated message that its entries are. Presence, packing and an enum's values never matter.
+//! Of these, string, bytes and messages may also be repeated on one side only (the last value
+//! counts, or all are merged); a map counts as the repeated message of its entries. Presence,
+//! packing and an enum's values never matter.
 //!
-//! Refused, beyond other pairs of types: one name with two numbers, which is a field that was renumbered; what the reader
-//! requires and the writer may leave out; members of the reader's oneof that the writer may set together. The last two
-//! depend on who writes: the caller its requests, the server its replies.
+//! Also refused: one name with two numbers (a renumbered field); a field that the reader requires
+//! and the writer may omit; members of the reader's oneof that the writer may set together. The
+//! last two depend on the writer: the caller writes requests, the server writes replies.
 //!
 //! # Hostile texts
 //!
-//! A peer's text may be anything. It is read once, line by line; a line that can't be read refuses every method. Messages
-//! are compared in pairs, each pair once, so recursive types end; how many fields are looked at in all is bounded by
-//! [`MAX_COMPARISONS`].
+//! A peer's text may be anything. It is read once, line by line; an unreadable line refuses every
+//! method. Messages are compared in pairs, each pair once, so comparing recursive types ends.
+//! [`MAX_COMPARISONS`] bounds the total number of fields compared.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

@@ -1,12 +1,13 @@
-//! Where every field of a message lies, and the order in which the parts of a block follow each other.
+//! The place of every field of a message, and the order of a block's parts.
 //!
-//! A message is one contiguous **block**. Its root struct sits at offset 0; everything of variable size is a **part**
-//! that the struct refers to by its offset from the block's start. All integers are little endian.
+//! A message is one contiguous **block**. Its root struct sits at offset 0; every value of variable
+//! size is a **part**, and the struct refers to it by its offset from the block's start. All
+//! integers are little endian.
 //!
 //! # The fixed part of a struct
 //!
-//! Size a multiple of 8 and at least 8 (an empty message, too: an array can't claim more elements than it has bytes),
-//! aligned to 8:
+//! Its size is a multiple of 8 bytes and at least 8 bytes, for an empty message too: an array can't
+//! claim more elements than it has bytes. Its alignment is 8 bytes:
 //!
 //! ```text
 //! presence   u32 words; bit b of the bitmap belongs to the b-th field with explicit presence, by number:
@@ -23,20 +24,22 @@
 //! padding    written zero, never read
 //! ```
 //!
-//! What is empty or absent has `off` and `len` zero. That includes oneof members other than the one that is set, and
-//! fields whose presence bit is clear.
+//! Empty and absent values have `off` and `len` zero. That includes unset oneof members and fields
+//! whose presence bit is clear.
 //!
 //! # Unknown fields
 //!
-//! Every struct but a map's entry has a slot for protobuf records that the schema doesn't know, so that a message which
-//! is decoded and encoded again loses nothing. They are whole records, one after the other, none of which the message
-//! type would take for a field of its own: a policy that has read a field has read all of it.
+//! Every struct except a map's entry has a slot for protobuf records that the schema doesn't know,
+//! so that a message loses nothing when it is decoded and encoded again. They are whole records,
+//! one after the other. None of them is a record that the message type would read as one of its
+//! fields: a policy that has read a field has read all of it.
 //!
 //! # Canonical order of the parts
 //!
-//! A reader owns a cursor that starts at the end of the root struct, and every part must begin exactly at
-//! `align_up(cursor, alignment of the part)`. So parts can't overlap, form cycles, or let few bytes pose as many; and
-//! one walk both validates a block and finds its length. Per struct, in field-number order:
+//! A reader owns a cursor that starts at the end of the root struct, and every part must begin
+//! exactly at `align_up(cursor, alignment of the part)`. So parts can't overlap or form cycles, and
+//! few bytes can't pose as many. One walk both validates a block and finds its length. Per struct,
+//! in field-number order:
 //!
 //! | field | part | alignment |
 //! |---|---|---|
@@ -47,24 +50,25 @@
 //! | repeated string, bytes | the array of slots, then each element's bytes in order | 4 |
 //! | unknown fields, after all others | the records | 1 |
 //!
-//! A map is an array of entry structs `{1 key, 2 value}`, which tell no presence, whatever the syntax: an entry has both,
-//! and what an encoding left out is zero or empty. The inline length of a block is the cursor after the last
-//! part, exactly.
+//! A map is an array of entry structs `{1 key, 2 value}`. Entries tell no presence, whatever the
+//! syntax: an entry has both fields, and a field that the encoding omitted is zero or empty. The
+//! inline length of a block is exactly the cursor after the last part.
 //!
 //! # Extents
 //!
-//! A slot of a string or bytes value (an element of a repeated one, too) may say `off = 0x8000_0000 | i`: the value is
-//! the block's extent `i`, counted from 0 in canonical order, and takes no room inline. The image that a receiver holds,
-//! and that the wire carries, is
+//! A slot of a string or bytes value (an element of a repeated one, too) may say `off = 0x8000_0000
+//! | i`: the value is the block's extent `i`, counted from 0 in canonical order, and takes no room
+//! inline. The receiver holds, and the wire carries, this image:
 //!
 //! ```text
 //! [inline][pad to 8][extent 0][pad to 8][extent 1] ... [extent n-1]
 //! ```
 //!
-//! where the slots, once accepted, carry each extent's offset in the image. There is no padding after the last extent,
-//! nor after `inline` when there are none.
+//! After acceptance, the slots carry each extent's offset in the image. There is no padding after
+//! the last extent, nor after `inline` if there are no extents.
 //!
-//! Absent on purpose: names, numbers or types inside a block. Both sides hold the same layout, or they don't talk.
+//! Absent on purpose: names, numbers or types inside a block. Two sides with different layouts
+//! don't exchange blocks.
 
 use std::collections::HashMap;
 use std::sync::Arc;

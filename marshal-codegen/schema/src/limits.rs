@@ -1,8 +1,9 @@
-//! Every bound that a schema or a message meets, in one place.
+//! All bounds on schemas and messages.
 //!
-//! The schema's bounds keep what a client can make the daemon build proportional to what it sent: reading a descriptor
-//! set stops at the first item too many, before anything is computed from it. The message's bounds keep one call's
-//! memory known: a block never exceeds [`MAX_MESSAGE`], whatever its offsets claim.
+//! The schema's bounds keep the daemon's work proportional to the client's bytes: reading a
+//! descriptor set stops at the first item beyond a bound, before anything is computed from it. The
+//! message's bounds limit one call's memory: a block never exceeds [`MAX_MESSAGE`], whatever its
+//! offsets claim.
 
 /// Largest serialized `FileDescriptorSet` that is parsed, in bytes.
 pub const MAX_DESCRIPTOR_SET: usize = 4 << 20;

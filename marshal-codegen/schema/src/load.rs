@@ -1,13 +1,17 @@
-//! Schemas from the file system: `.proto` files, directories of them, serialized descriptor sets, or any mixture.
+//! Loads schemas from the file system: `.proto` files, directories of them, serialized descriptor
+//! sets, or any mixture.
 //!
-//! For tools: the daemon reads no files, it is handed one descriptor set. Here such a set is made. It is complete and
-//! small, whatever it came from: imports are in it, protobuf's own among them, and comments aren't.
+//! For tools: the daemon reads no files, it receives one descriptor set. This module makes such a
+//! set. The set is complete and small, whatever its sources: it holds all imports, including
+//! protobuf's own, and no comments.
 //!
-//! A `.proto` file may import what a set has. A file that is both compiled and in a set must be the same in both; only
-//! protobuf's own files (`google/protobuf/...`) may come in several versions, of which the first is taken.
+//! A `.proto` file may import files of a set. A file that is both compiled and in a set must be the
+//! same in both. Only protobuf's own files (`google/protobuf/...`) may come in several versions;
+//! the first version is taken.
 //!
-//! The compiler that is built in knows less than protoc, so sources are rewritten before it sees them ([`source`]), and files of editions
-//! go through it as files of proto2. What such a file is in truth is put into its descriptor afterwards.
+//! The built-in compiler knows less than protoc, so [`source`] rewrites the sources first, and
+//! files of editions pass through it as proto2. Afterwards, this module writes the true edition
+//! into the descriptor.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};

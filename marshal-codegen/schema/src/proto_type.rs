@@ -1,4 +1,4 @@
-//! Protobuf's own types of fields, and their keywords.
+//! Protobuf's built-in field types and their keywords.
 
 /// The declared type of a field.
 #[allow(missing_docs, reason = "the variants are protobuf's own type names")]

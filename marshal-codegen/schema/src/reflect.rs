@@ -1,13 +1,16 @@
-//! Descriptors for reflection: JSON, the stub writers, tests. The daemon never comes here.
+//! Descriptors for reflection: for JSON, the stub writers and tests. The daemon doesn't use this
+//! module.
 //!
-//! The library resolves the set once more. It knows proto2 and proto3 only, so a file of an edition is shown to it as
-//! proto2, which has closed enums, defaults and any mixture of types; its extensions go. What differs then is presence and
-//! encoding, and nobody takes these from the descriptors: messages are read and written by field number and by the layout,
-//! through [`crate::dynamic`]. Names, JSON names and types are the file's own. So is a file of proto3 whose fields' names the library
-//! finds too much alike (`id` and `_id`), as protoc did before its version 22.
+//! The library resolves the set once more. It knows proto2 and proto3 only, so it sees a file of an
+//! edition as proto2: proto2 has closed enums, defaults and any mixture of types. Extensions are
+//! removed. Presence and encoding then differ, but nothing takes these from the descriptors:
+//! messages are read and written by field number and by the layout, through [`crate::dynamic`].
+//! Names, JSON names and types stay the file's own. A proto3 file becomes proto2, too, if the
+//! library considers its fields' names too similar (`id` and `_id`), as protoc did before version
+//! 22.
 //!
-//! It is made for sets that a compiler wrote and panics on some others that pass [`crate::resolve`], such as those with
-//! spoiled options. A panic in here is an answer about the set.
+//! The library expects sets that a compiler wrote. It panics on some others that pass
+//! [`crate::resolve`], such as sets with corrupt options. A panic here says that the set is bad.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,16 +1,22 @@
-//! From a descriptor set to a model in which everything that is referred to exists.
+//! Resolves a descriptor set into a model without dangling references.
 //!
-//! Three passes, each linear: files and their imports; names (every declaration gets its full name, its index and the
-//! features that it inherits); then fields and methods, whose types are looked up. What isn't refused here can be laid
-//! out: references are indices, numbers are legal and distinct, oneofs have members, map entries are entries.
+//! Resolution takes three linear passes:
 //!
-//! The differences between proto2, proto3 and editions end here. A syntax is a set of features, a declaration inherits
-//! those of what it is declared in and may set its own, and the model only says what follows from them: how a field tells
-//! its presence, whether an enum is closed, whether a repeated field is packed, whether a message is delimited.
+//! 1. files and their imports;
+//! 2. names: every declaration gets its full name, its index and its inherited features;
+//! 3. fields and methods, whose types are looked up.
 //!
-//! Deliberately absent: relative type names (no compiler writes them), visibility by imports (it decides which source
-//! compiles, not what it means), extensions (they are unknown fields to a block; only their names are checked), and
-//! defaults.
+//! Every model that passes can be laid out: references are indices, numbers are legal and distinct,
+//! oneofs have members, map entries are entries.
+//!
+//! The differences between proto2, proto3 and editions end here. A syntax is a set of features. A
+//! declaration inherits the features of its surrounding declaration and may set its own. The model
+//! only holds the consequences: how a field tells its presence, whether an enum is closed, whether
+//! a repeated field is packed, whether a message is delimited.
+//!
+//! Deliberately absent: relative type names (no compiler writes them), visibility by imports (it
+//! decides which source compiles, not its meaning), extensions (a block treats them as unknown
+//! fields; only their names are checked), and defaults.
 
 use std::collections::{HashMap, HashSet};
 

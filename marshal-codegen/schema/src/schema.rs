@@ -1,4 +1,4 @@
-//! From a descriptor set to the layouts of a service.
+//! Turns a descriptor set into the layouts of a service.
 
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What somebody meant who mistyped a name.
+//! Suggests the intended name for a mistyped one.
 
 /// The likeliest of `names`, if one is near: at most a third of the letters differ.
 pub fn meant<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {

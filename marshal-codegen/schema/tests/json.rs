@@ -1,4 +1,4 @@
-//! The JSON mapping where it's easily got wrong; the whole of it is what protobuf's conformance suite tests.
+//! The error-prone parts of the JSON mapping. Protobuf's conformance suite tests all of it.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -8,10 +8,11 @@
 //! services
 //! ```
 //!
-//! A package with services has a second header, which includes this one and the C library's, with what calls and serves.
+//! A package with services has a second header with functions to call and serve them. It includes
+//! this header and the C library's.
 //!
-//! Types come before the inclusion of other packages, because packages may use each other in a circle: types need no
-//! more than the names of foreign ones, functions need them whole.
+//! Types come before the inclusion of other packages, because packages may use each other in a
+//! circle: types only need the names of foreign types, functions need their definitions.
 
 mod message;
 mod names;

@@ -1,11 +1,13 @@
-//! C names: everything is prefixed by its package and by the messages around it.
+//! C names: each is prefixed by its package and by the surrounding messages.
 //!
-//! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `x_is_set_`). A field whose name ends in
-//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one. Names that C
+//! Names that end in an underscore belong to the generator (`presence_`, `unknown_`, `x_is_set_`).
+//! A field gets one more underscore if its name ends in one, or if C or C++ doesn't accept it as a
+//! member. So it can't collide with the generator's names, which end in exactly one. Names that C
 //! reserves by their beginning (`_Bool`, `__int128`) begin with an `x` instead.
 //!
-//! C has one name space. What an item defines, its own name and all that begin with it, is free together or not at all: where one of
-//! them is taken, the item is called with an underscore at its end. Top-level items come before nested ones.
+//! C has one name space. An item defines its own name and all names that begin with it, and it
+//! needs all of them free: if one is taken, the item gets an underscore at its end. Top-level items
+//! precede nested ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Calls: typed functions over the C library, in a header of their own, so that programs that only marshal don't need the library.
+//! Calls: typed functions over the C library. They have their own header, so programs that only
+//! marshal don't need the library.
 //!
 //! ```text
 //!   unary        S_M_call, S_M_start                S_M(call, request, user)  ──▶ S_M_reply

@@ -1,4 +1,5 @@
-//! Services: indexes and names of methods, and what an application hands to its daemon.
+//! Services: indexes and names of methods, and the declaration that an application hands to its
+//! daemon.
 
 use crate::c::names::{Names, free};
 use crate::model::{Method, Service};

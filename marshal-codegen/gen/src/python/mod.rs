@@ -1,4 +1,4 @@
-//! Stubs for Python: one module per package, and the module that all import.
+//! Stubs for Python: one module per package, and the module that all of them import.
 //!
 //! ```text
 //! imports     tollgate_block, other packages' modules
@@ -7,7 +7,8 @@
 //! services    what the daemon is told of them; stubs to call them with, classes to serve them with
 //! ```
 //!
-//! The tables come after all classes and name types in lambdas, because types and packages may use each other in a circle.
+//! The tables come after all classes and refer to types in lambdas, because types and packages may
+//! use each other in a circle.
 
 mod names;
 mod service;

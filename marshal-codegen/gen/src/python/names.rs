@@ -1,6 +1,7 @@
 //! Python names: modules, classes, attributes.
 //!
-//! A package `a.b` is the module `a_b_tollgate`; types that are declared inside a message are attributes of its class.
+//! A package `a.b` is the module `a_b_tollgate`; types declared inside a message are attributes of
+//! its class.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,8 +1,9 @@
-//! Services: what the daemon is told of them, stubs to call them with, and classes to serve them with.
+//! Services: their declarations for the daemon, stubs that call them, and classes that serve them.
 //!
-//! Names are those that users of gRPC know: `<Service>Stub(channel)`, `<Service>Servicer`, `add_<Service>Servicer_to_server`. Each is there for
-//! threads, and with `Async` in its name for asyncio. The package tollgate is named in annotations only: a module with services can be
-//! imported without it.
+//! Names are those of gRPC: `<Service>Stub(channel)`, `<Service>Servicer`,
+//! `add_<Service>Servicer_to_server`. Each exists for threads, and with `Async` in its name for
+//! asyncio. Only annotations name the package tollgate: a module with services can be imported
+//! without it.
 
 use super::Module;
 use super::names::Attributes;

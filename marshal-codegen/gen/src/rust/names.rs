@@ -1,14 +1,16 @@
-//! Rust names for protobuf's, and paths from one generated module to another's types.
+//! Rust names for protobuf names, and paths from one generated module to the types of another.
 //!
 //! ```text
 //! package a.b { message Outer { message Inner {} } }      a/b: Outer, outer::Inner
 //! ```
 //!
-//! A package is a module path that the user writes down; messages nested in a message live in a module that is named
-//! after it. Paths between types climb with `super`, so that the user may put the whole tree anywhere.
+//! A package is a module path that the user writes down; messages nested in a message live in a
+//! module named after it. Paths between types climb with `super`, so the user may put the whole
+//! tree anywhere.
 //!
-//! All names of a schema are given at once, scope by scope: in a module, those of packages below it come first, then what is declared
-//! in it, then oneofs, views, modules of nested types, modules of services. Who comes late gets an underscore (see [`Scope`]).
+//! All names of a schema are assigned at once, scope by scope. Order of precedence in a module:
+//! packages below it, its own declarations, oneofs, views, modules of nested types, modules of
+//! services. Later names that collide get an underscore (see [`Scope`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 

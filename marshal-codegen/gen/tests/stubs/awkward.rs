@@ -1,4 +1,5 @@
-//! Names that a language keeps for itself, packages in a circle, and well-known types: their stubs compile, too.
+//! Names that a language reserves, packages in a circle, and well-known types: their stubs compile,
+//! too.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,9 @@
-//! C: every message of the zoo is written by the stubs as reviewed, and read back; under the sanitizers.
+//! C: under the sanitizers, the stubs write each message of the zoo with its reviewed bytes, and
+//! read it back.
 //!
-//! The program that does so is made here, from the zoo: each message as an initializer, and for each type a function that
-//! prints all that the readers say. What it should print is made from the schema crate's reflection.
+//! This test makes the C program from the zoo: each message as an initializer, and for each type a
+//! function that prints all values from the readers. The expected output comes from the schema
+//! crate's reflection.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

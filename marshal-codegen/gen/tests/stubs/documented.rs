@@ -1,4 +1,4 @@
-//! The examples of STUBS.md are programs.
+//! The examples in STUBS.md compile and run.
 
 use tollgate_gen::Language;
 

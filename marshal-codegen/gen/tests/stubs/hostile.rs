@@ -1,7 +1,9 @@
-//! Names that are hard on some language, in every place that has a name: the stubs compile, or are imported, in all three.
+//! Difficult names for each language, in every place that has a name: the stubs of all three
+//! compile, or are imported.
 //!
-//! One test puts each word in each position. The other draws schemas from the words and from what the generators make of names, so that
-//! items meet; it is seeded, and does what a second core does in half a minute. `TOLLGATE_HOSTILE_CASES` draws more.
+//! One test puts each word in each position. The other draws random schemas from these words and
+//! from the generators' names, so that items collide. It is seeded and does the work that a second
+//! core does in half a minute. `TOLLGATE_HOSTILE_CASES` draws more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

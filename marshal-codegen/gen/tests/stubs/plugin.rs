@@ -1,4 +1,4 @@
-//! The protoc plugin: requests made by hand, and protoc itself where there is one.
+//! The protoc plugin: hand-made requests, and protoc itself if it is installed.
 
 use std::io::Write;
 use std::path::Path;

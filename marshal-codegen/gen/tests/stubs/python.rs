@@ -1,4 +1,5 @@
-//! Python: the stubs are imported, and each message of the zoo is written as reviewed and read back.
+//! Python: the stubs are imported, write each message of the zoo with its reviewed bytes, and read
+//! it back.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

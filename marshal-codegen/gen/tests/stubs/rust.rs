@@ -1,4 +1,5 @@
-//! Rust: the reviewed stubs write each message of the zoo as reviewed, and read it back.
+//! Rust: the reviewed stubs write each message of the zoo with its reviewed bytes, and read it
+//! back.
 
 use tollgate::codec::{Message, Place, encode_inline};
 use tollgate_schema::MessageId;

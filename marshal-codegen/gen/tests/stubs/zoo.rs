@@ -1,10 +1,12 @@
 //! The zoo: messages of every shape, and the golden bytes of each.
 //!
-//! `golden/zoo/NAME.txt` is a block as people review it; `golden/zoo.json` holds the same bytes with the message in
-//! protobuf's JSON, for the tests of the C and Python stubs. After a deliberate change run
-//! `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test stubs`, and review the difference.
+//! `golden/zoo/NAME.txt` is a block in reviewable form. `golden/zoo.json` holds the same bytes with
+//! the message in protobuf's JSON, for the tests of the C and Python stubs. After a deliberate
+//! change run `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test stubs`, and review the
+//! difference.
 //!
-//! The bytes come from the schema crate's reflection, and the interpreter that the daemon trusts must accept them.
+//! The bytes come from the schema crate's reflection, and the daemon's interpreter must accept
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

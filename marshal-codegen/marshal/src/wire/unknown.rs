@@ -1,8 +1,9 @@
-//! Known and unknown records: which of them a message type takes for a field of its own.
+//! Decides whether a record is known: whether it belongs to one of a message type's own fields.
 //!
-//! [`StructProgram::classify`] alone decides that: `decode` asks it what to read, and [`check_unknown`] asks it whether
-//! the records that an image keeps as unknown really are. So nothing that a policy would have read as a field can pose as
-//! an unknown one and become a field again at the receiver.
+//! [`StructProgram::classify`] alone decides: `decode` calls it to find the records to read, and
+//! [`check_unknown`] calls it to verify that the unknown records of an image really are unknown. So
+//! a record that a policy would have read as a field can't pose as an unknown one and become a
+//! field again at the receiver.
 
 use tollgate_schema::MessageId;
 

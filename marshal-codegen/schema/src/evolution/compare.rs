@@ -1,4 +1,4 @@
-//! One message as its writer and its reader declare it.
+//! Compares one message as its writer and its reader declare it.
 
 use std::collections::HashMap;
 

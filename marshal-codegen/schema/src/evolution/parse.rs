@@ -1,4 +1,4 @@
-//! A description's lines as methods, messages and fields.
+//! Parses a description's lines into methods, messages and fields.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! Base64, as protobuf's JSON mapping has it for `bytes`.
+//! Base64 for `bytes` fields, as protobuf's JSON mapping defines it.
 
 /// Text in either alphabet, with padding or without; `None` if it's anything else.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {

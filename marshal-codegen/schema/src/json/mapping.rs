@@ -1,4 +1,5 @@
-//! The mapping's rules for types and fields: well-known types, what an `Any` holds, which fields are set.
+//! The mapping's rules for types and fields: well-known types, the content of an `Any`, the fields
+//! that are set.
 
 use std::borrow::Cow;
 

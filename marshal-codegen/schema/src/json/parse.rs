@@ -1,4 +1,4 @@
-//! From a tree of JSON to a message, as the message's type says.
+//! Reads a message from a JSON tree, guided by the message's type.
 
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,

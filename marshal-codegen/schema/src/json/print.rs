@@ -1,4 +1,4 @@
-//! From a message to a line of JSON.
+//! Prints a message as one line of JSON.
 
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, ReflectMessage, SerializeOptions, Value,

@@ -1,4 +1,4 @@
-//! JSON text as a tree that loses nothing: members stay in order, and names may occur twice.
+//! JSON text as a lossless tree: members keep their order, and a name may occur twice.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;

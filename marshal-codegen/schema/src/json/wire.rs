@@ -1,6 +1,7 @@
-//! The wire bytes of a message that an `Any` holds. `prost-reflect` writes the same, but for -0.0, which it leaves out.
+//! The wire bytes of a message inside an `Any`. `prost-reflect` writes the same bytes, except that
+//! it omits -0.0.
 //!
-//! A message made from JSON has no unknown fields and no extensions, so there are none here.
+//! A message made from JSON has no unknown fields and no extensions, so this file writes none.
 
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, Value};

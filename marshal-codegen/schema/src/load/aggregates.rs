@@ -1,9 +1,12 @@
-//! Values of options that protoc takes and the compiler that is built in doesn't: names of extensions in aggregates, as in
-//! `[(paint) = { [colour]: "red" }]`, lists without a colon, groups by the names of their fields, and numbers that have names.
+//! Rewrites option values that protoc accepts and the built-in compiler doesn't: names of
+//! extensions in aggregates, as in `[(paint) = { [colour]: "red" }]`, lists without a colon, groups
+//! by the names of their fields, and numbers that have names.
 //!
-//! protoc looks such a name up as any other, from the message outwards that the aggregate is of; the compiler that is built in wants it
-//! whole. Here a name that is not whole becomes the extension in the file or below its imports that ends with it. Of several, the one
-//! that shares most with the file's package is taken; if that is the wrong one, the compiler says that it doesn't extend the message.
+//! protoc looks up such a name like any other, outwards from the message of the aggregate. The
+//! built-in compiler requires the full name. This file replaces a partial name with an extension
+//! that ends with it, in the file or its imports. Among several candidates it takes the one that
+//! shares most with the file's package. If that choice is wrong, the compiler reports that the
+//! extension doesn't extend the message.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,5 +1,8 @@
-//! Protobuf's own files, which are built in. The compiler's `descriptor.proto` predates protobuf 35: `features.utf8_validation = NONE` has
-//! another number there, and features of edition 2024 are missing. What is written in `features.proto` takes its place.
+//! Protobuf's own files, built in.
+//!
+//! The compiler's `descriptor.proto` predates protobuf 35: it has another number for
+//! `features.utf8_validation = NONE`, and it lacks the features of edition 2024. `features.proto`
+//! replaces these parts.
 
 use prost_reflect::prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
 use protox::file::{File, FileResolver, GoogleFileResolver};

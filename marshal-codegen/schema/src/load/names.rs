@@ -1,4 +1,4 @@
-//! Names that protoc makes of others: those that JSON has for fields, and those of the oneofs of proto3's optional fields.
+//! Names that protoc derives: JSON names of fields, and the oneofs of proto3's optional fields.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,7 +1,8 @@
-//! `.proto` sources as protoc takes them, made into what the parser takes.
+//! Rewrites `.proto` sources that protoc accepts into sources that the parser accepts.
 //!
-//! The parser that is built in knows proto2 and proto3 and is a little strict. What it doesn't know is written here in its words, token
-//! by token, and every line stays where it is, so that its errors name the right place:
+//! The built-in parser knows proto2 and proto3 and is a little strict. This file expresses
+//! everything else in the parser's syntax, token by token. Every line stays where it is, so that
+//! the parser's errors name the right place:
 //!
 //! | protoc takes | the parser gets |
 //! |---|---|
@@ -13,7 +14,8 @@
 //! | of edition 2024: `export`, `local`, `import option` | nothing, nothing, `import` |
 //! | features of languages: `features.(pb.cpp).string_type` | nothing: blocks don't depend on them |
 //!
-//! Everything else is the parser's to understand and to refuse: what is no `.proto` file at all goes through as it is.
+//! The parser accepts or refuses everything else. Text that is no `.proto` file passes through
+//! unchanged.
 
 use std::ops::Range;
 

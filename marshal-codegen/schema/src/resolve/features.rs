@@ -1,4 +1,5 @@
-//! What a declaration inherits: the syntax's features, then those of each declaration around it, then its own.
+//! Features of a declaration, lowest precedence first: the syntax, each surrounding declaration,
+//! the declaration itself.
 
 use crate::SchemaError;
 use crate::descriptor::{Features, File};

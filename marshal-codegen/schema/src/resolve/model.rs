@@ -1,4 +1,4 @@
-//! The model: what a descriptor set declares, with every reference looked up.
+//! The model: all declarations of a descriptor set, with every reference resolved.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a full name stands for: a symbol, with the index of what it names.
+//! Symbols: the kind and the index of the declaration that a full name stands for.
 
 /// Index into [`super::Model::messages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,4 +1,4 @@
-//! Edition 2023, from a descriptor set that is written here: the compiler that is built in knows no editions.
+//! Edition 2023, from a descriptor set written here: the built-in compiler knows no editions.
 
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::{Cardinality, DynamicError, ProtoType, Schema};

@@ -1,4 +1,4 @@
-//! Every rule of evolution, in both directions, and texts that no description is.
+//! Every rule of evolution, in both directions, and texts that aren't descriptions.
 
 use super::{compile, schema};
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! Descriptor sets that no compiler writes: each is refused in one sentence that names the culprit, or has no effect.
+//! Descriptor sets that no compiler writes: each has no effect, or is refused in one sentence that
+//! names the culprit.
 
 use proptest::prelude::*;
 use tollgate_schema::limits::*;

@@ -1,4 +1,4 @@
-//! What the resolver and the layouts say of proto2 and proto3, against what the reflection library says of the same set.
+//! Compares the resolver and the layouts with the reflection library, for proto2 and proto3.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Sources that protoc takes and that are more than the parser knows: they mean what they mean to protoc.
+//! Sources that protoc accepts and the parser alone doesn't: they mean the same here as in protoc.
 
 use super::*;
 

@@ -1,4 +1,5 @@
-//! Descriptor sets byte by byte, for what prost's types can't say: editions, depths and contradictions.
+//! Descriptor sets byte by byte, for cases that prost's types can't express: editions, depths and
+//! contradictions.
 
 /// A varint.
 pub(crate) fn varint(mut value: u64) -> Vec<u8> {
