@@ -15,6 +15,7 @@
 //! `mod a { mod b {} }`).
 //!
 //! `tollgate gen` and the protoc plugin `protoc-gen-tollgate` (see [`plugin`]) use the same code.
+//!
 #![doc = include_str!("../STUBS.md")]
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Exporters: what one endpoint gets, over OTLP by gRPC or HTTP.
+//! Exporters: each sends one endpoint's data by OTLP over gRPC or HTTP.
 //!
 //! ```text
 //!  push ─▶ spans, lines: queues of MAX_QUEUED ──┐
@@ -6,14 +6,16 @@
 //!                                                   fails: again after a pause that grows, MAX_TRIES times
 //! ```
 //!
-//! An endpoint that says when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC) gets nothing before: neither the same request nor another one,
-//! for [`MAX_RETRY_AFTER`] at most.
+//! An endpoint may say when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC). Until
+//! then, and for [`MAX_RETRY_AFTER`] at most, it gets neither the same request nor another one.
 //!
-//! Nobody who pushes waits, memory is bounded, and everything that goes in is counted once: exported, rejected, or dropped and why. Metrics are
-//! cumulative, so a snapshot that couldn't be sent is dropped for the next one. That an endpoint takes nothing is said in the log, and why; what it says
-//! itself isn't, since it knows the secrets in its headers.
+//! Pushing never waits, memory is bounded, and every item is counted once: exported, rejected, or
+//! dropped and why. Metrics are cumulative, so the next snapshot replaces one that couldn't be
+//! sent. The log says that an endpoint takes nothing, and why. It doesn't quote the endpoint's own
+//! words, since the endpoint knows the secrets in its headers.
 //!
-//! Absent on purpose: files for what can't be sent (a local collector has them), and certificates of our own (headers say who exports).
+//! Absent on purpose: files for unsent data (a local collector has them), and client certificates
+//! (headers identify the exporter).
 
 use std::collections::VecDeque;
 use std::error::Error;

@@ -1,4 +1,5 @@
-//! What both exposition formats share: families' names, bounds of classic buckets, and the scrape's clock.
+//! Shared by both exposition formats: names of families, bounds of classic buckets, and the
+//! scrape's clock.
 
 use crate::metrics::{Family, Kind};
 

@@ -1,4 +1,4 @@
-//! Headers that an endpoint demands beside what is exported: who exports, mostly, so their values are secrets.
+//! Extra headers that an endpoint demands. Most identify the exporter, so their values are secrets.
 //!
 //! ```text
 //! # a line is a header, as HTTP writes them
@@ -6,9 +6,11 @@
 //! x-scope-orgid: acme
 //! ```
 //!
-//! Invariant: no value is shown, neither by `Debug` nor in an error; an error names the line, and the header once it is known to be one.
+//! Invariant: no value is shown, neither by `Debug` nor in an error; an error names the line, and
+//! the header's name once the line has parsed as a header.
 //!
-//! Absent on purpose: values in the configuration itself, which more people read than a secret's file, and which errors about it quote.
+//! Absent on purpose: values in the configuration itself. More people read it than a secret's file,
+//! and errors about it quote it.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 

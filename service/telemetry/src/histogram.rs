@@ -1,14 +1,16 @@
-//! How long calls took: an exponential histogram of OpenTelemetry's, of scale 3.
+//! Durations of calls: an exponential histogram as OpenTelemetry defines it, of scale 3.
 //!
 //! ```text
 //!  bucket i   holds durations in (2^(i/8), 2^((i+1)/8)] seconds, i from -240 to 95
 //!  zero       what took no time that the clock could tell: it began and ended in one turn of its runtime
 //! ```
 //!
-//! The scale is fixed, so a bucket is found by a double's exponent, a look into a table and a comparison, nothing is ever rescaled, and any two
-//! histograms can be added. Bounds are powers of two every eighth bucket, which is what [`up_to`](Histogram::up_to) needs.
+//! The scale is fixed. So a double's exponent, a table lookup and a comparison find a bucket;
+//! nothing is ever rescaled; and any two histograms can be added. Every eighth bound is a power of
+//! two, as [`up_to`](Histogram::up_to) requires.
 //!
-//! Absent on purpose: allocation after the first, and floating-point sums, which depend on their order.
+//! Absent on purpose: allocation after the first, and floating-point sums, which depend on their
+//! order.
 
 use crate::limits::{BUCKETS_PER_OCTAVE, OCTAVES};
 use crate::w3c::{SpanId, TraceId};

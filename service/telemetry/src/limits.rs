@@ -1,4 +1,5 @@
-//! Every bound of telemetry, with what it protects. Whatever doesn't fit is counted, and the counts are metrics themselves.
+//! All bounds of telemetry and their purposes. Overflow is counted, and the counts are metrics
+//! themselves.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Metrics as a daemon has them at one moment: families of points, each of a tenant's or of nobody's.
+//! A daemon's metrics at one moment: families of points, each of one tenant or of none.
 //!
-//! Names and units are OpenTelemetry's; [`prometheus`](crate::prometheus) and [`otlp`](crate::otlp) write them. A point's tenant is beside its
-//! labels, because it decides who may see it.
+//! Names and units are OpenTelemetry's; [`prometheus`](crate::prometheus) and [`otlp`](crate::otlp)
+//! write them. A point's tenant is separate from its labels, because it decides who may see the
+//! point.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Spans, lines and metrics as OTLP's messages.
+//! Spans, lines and metrics as OTLP messages.
 //!
-//! Everything comes from one resource, the daemon; whose call it was is an attribute. Names follow OpenTelemetry's conventions for RPC
-//! (`rpc.system.name`, `rpc.method`, `rpc.response.status_code`, `error.type`), and those of our own begin with `tollgate.`. Times are made those of the
-//! epoch here.
+//! Everything comes from one resource, the daemon; the tenant is an attribute. Names follow
+//! OpenTelemetry's conventions for RPC (`rpc.system.name`, `rpc.method`,
+//! `rpc.response.status_code`, `error.type`); Tollgate's own names begin with `tollgate.`.
+//! Monotonic times become times since the epoch here.
 
 use std::sync::Arc;
 

@@ -1,9 +1,10 @@
-//! Places for connections of whoever reaches a port: bounded, and those that say nothing keep nobody out.
+//! A bounded number of places for incoming connections. Silent connections lock nobody out.
 //!
-//! When all are taken and one more comes, the oldest connection that hasn't shown yet that it deserves its place gives way. One that has keeps it for
-//! as long as the listener says; if all have, the next one waits.
+//! If all places are taken and one more connection comes, the oldest unproven connection gives way.
+//! A proven connection keeps its place for as long as the listener says; if all are proven, the
+//! next connection waits.
 //!
-//! Within one thread.
+//! Single-threaded.
 
 use std::cell::RefCell;
 use std::future::Future;

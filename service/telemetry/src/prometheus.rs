@@ -1,12 +1,13 @@
-//! What a scraper reads: text in Prometheus' format, or in OpenMetrics, which has exemplars; or protobuf, which has native histograms.
+//! The text formats for scrapers: Prometheus' own, and OpenMetrics, which has exemplars. Protobuf,
+//! which has native histograms, has its own file.
 //!
 //! ```text
 //!  rpc.server.call.duration, s     ─▶  rpc_server_call_duration_seconds{rpc_method="...",le="0.0009765625"}
 //!  tollgate.policy.calls, {call}   ─▶  tollgate_policy_calls_total
 //! ```
 //!
-//! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds, where those of its exponential buckets are,
-//! too, so the counts are exact.
+//! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds. They
+//! coincide with bounds of the exponential buckets, so the counts are exact.
 
 use std::fmt::Write;
 

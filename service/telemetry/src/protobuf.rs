@@ -1,12 +1,14 @@
-//! Metrics in Prometheus' protobuf format, which has native histograms: all buckets of a duration's, 9 % apart, rather than one per power of two.
+//! Metrics in Prometheus' protobuf format. It has native histograms: all buckets of a duration, 9 %
+//! apart, instead of one per power of two.
 //!
 //! ```text
 //!  our bucket i   (2^(i/8), 2^((i+1)/8)]   is Prometheus' bucket i+1 of schema 3, which is named after its upper bound
 //!  our zero       exactly 0                is its zero bucket, of a width that no duration is in
 //! ```
 //!
-//! The classic buckets are there beside it, for scrapers that keep both. Absent on purpose: the descriptor's other fields (summaries, float counts,
-//! creation times), and spans that leave gaps out: a gap costs a byte per bucket.
+//! The classic buckets come too, for scrapers that keep both. Absent on purpose: the descriptor's
+//! other fields (summaries, float counts, creation times), and spans that skip gaps: a gap costs
+//! one byte per bucket.
 
 use prost::Message;
 

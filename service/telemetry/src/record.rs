@@ -1,6 +1,7 @@
-//! What one call leaves: spans and a line. Compact, with times by the monotonic clock; the exporter makes OpenTelemetry's of it.
+//! The records of one call: spans and a log line. They are compact, with times by the monotonic
+//! clock; the exporter converts them to OpenTelemetry's format.
 //!
-//! Everything of it names its tenant, which decides where it goes.
+//! Each record names its tenant, and the tenant decides where the record goes.
 
 use std::borrow::Cow;
 use std::sync::Arc;

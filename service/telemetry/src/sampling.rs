@@ -1,4 +1,4 @@
-//! Which calls are traced, decided when they come and once more when they fail.
+//! Decides which calls are traced: once when they come, and again when they fail.
 //!
 //! ```text
 //!  the caller's own span      sampled        ─▶ traced, as its child
@@ -7,8 +7,8 @@
 //!                             the others     ─▶ not; but if the call fails, by `errors`, in a trace of its own
 //! ```
 //!
-//! Chance is an argument, so is what a tenant has of its own. Absent on purpose: a rate per second, which would need a clock, and decisions by what
-//! a message says.
+//! The random number is an argument, and so are a tenant's own settings. Absent on purpose: a rate
+//! per second, which would need a clock, and decisions by a message's content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,10 @@
 //! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, its `HEAD`, and nothing else.
 //!
-//! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request, [`SCRAPE_HEAD_TIMEOUT`] for its head and
-//! [`SCRAPE_TIMEOUT`] for all of it. Silent connections keep no scraper out: [`Places`]. What is shown is
-//! what whoever started it gives; absent on purpose: authentication and TLS, so it listens where the operator says, which should be loopback.
+//! Scrapers are strangers: at most [`MAX_SCRAPES`] connections at once, each with one request,
+//! [`SCRAPE_HEAD_TIMEOUT`] for its head and [`SCRAPE_TIMEOUT`] for all of it. Silent connections
+//! lock no scraper out: [`Places`]. The starter of the endpoint supplies its content. Absent on
+//! purpose: authentication and TLS, so it listens where the operator says, which should be
+//! loopback.
 
 use std::convert::Infallible;
 use std::future::Future;

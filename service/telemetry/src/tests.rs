@@ -1,4 +1,5 @@
-//! Exporters and scrapes against real servers: a gRPC collector made of OpenTelemetry's own services, and HTTP by hand; slow, gone, refusing.
+//! Exporters and scrapes against real servers: a gRPC collector made of OpenTelemetry's own
+//! services, and hand-written HTTP; slow, gone and refusing ones.
 #![allow(clippy::unwrap_used)]
 
 mod secured;

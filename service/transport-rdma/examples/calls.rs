@@ -1,4 +1,5 @@
-//! Calls over links, swept: message sizes, calls at once, connections, paths, and the ways of waiting that RR-Compound's Figure 7 compares.
+//! Calls over links, swept: message sizes, calls at once, connections, paths, and the waiting
+//! methods of RR-Compound's Figure 7.
 //!
 //! ```text
 //!   calls [--smoke] [--bytes 64,4096] [--depth 1] [--connections 1,4] [--path two-sided,one-sided,tcp]
@@ -14,12 +15,15 @@
 //! | `bpev` | BPEV | a thread that never sleeps polls for all, and wakes a worker by an eventfd |
 //! | `poller` | | one thread has a [`Poller`]: it polls it for 50 us after work, then sleeps; nobody wakes it but the device |
 //!
-//! Without `--serve` and `--call` both ends are here, as in the VM, which has its addresses. Otherwise they are two hosts', run with the same options.
-//! The caller sends on each connection `--depth` calls, each with so many bytes, answered with as many, and waits `--every-us` before the next; one thread has
-//! all its connections. What is said of the server's processor is what its threads use of one, while they answer.
+//! Without `--serve` and `--call`, one process runs both ends; the default addresses are the VM's.
+//! With them, run the example on two hosts with the same options. On each connection the caller
+//! sends `--depth` calls. Requests and replies have `--bytes` bytes. It waits `--every-us` before
+//! the next call. One thread has all its connections. The reported processor use is the share of
+//! one processor that the server's threads use while they answer.
 //!
-//! Absent: calls of several payloads, which the scheduler fuses (`ratios` has them), the daemon and its applications (see `benches`), and one-sided links of pollers, whose
-//! rings make no completion.
+//! Absent: calls of several payloads, which the scheduler fuses (`ratios` has them); the daemon and
+//! its applications (see `benches`); and one-sided links of pollers, since rings make no
+//! completion.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]

@@ -1,9 +1,11 @@
-//! What RDMA's paths take against TCP, side by side in one VM, and what fusing saves: `ratios [--smoke] [--between CALLER,CALLED]`, run there by
-//! `.ci/rdma --ratios`. By default the two addresses are the VM's.
+//! Compares RDMA's paths with TCP in one VM, and measures the savings from fusing: `ratios
+//! [--smoke] [--between CALLER,CALLED]`, run there by `.ci/rdma --ratios`. The default addresses
+//! are the VM's.
 //!
-//! One thread drives both ends, so a round trip is what both ends' work and the emulated network take. soft-RoCE does in the kernel
-//! what a device does by itself, on an emulated processor: the ratios say what the software here costs on each path, and nothing about how
-//! fast RDMA is. The counts are those of any device.
+//! One thread drives both ends, so a round trip is the time of both ends' work plus the emulated
+//! network. soft-RoCE does a device's work in the kernel, on an emulated processor: the ratios show
+//! the software's cost on each path, and nothing about RDMA's speed. The counts hold for any
+//! device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]

@@ -1,4 +1,4 @@
-//! What a link has cost, counted where verbs are called.
+//! Costs of a link, counted at the verbs calls.
 
 /// Numbers since a link was opened. The difference of two readings is what happened between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Why there is no RDMA, or no more of it; each a sentence that an operator can act on.
+//! Reasons why RDMA is missing or has ended; each is a sentence that an operator can act on.
 
 use std::net::SocketAddr;
 

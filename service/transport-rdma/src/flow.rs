@@ -1,12 +1,15 @@
-//! Who may send how many messages: credits, so that a message always meets a posted receive.
+//! Flow control by credits: a message always meets a posted receive.
 //!
-//! Each end tells how many receives it has posted; that many credits its peer holds at first. A message takes one; whoever has read it posts
-//! its receive anew and *owes* the credit, which travels in the next message's immediate data, or in a CREDIT once a quarter is owed.
+//! Each end announces the number of its posted receives; its peer starts with that many credits. A
+//! message takes one credit. After reading it, the receiver reposts its receive and *owes* the
+//! credit. The credit travels in the next message's immediate data, or in a CREDIT once a quarter
+//! is owed.
 //!
-//! Invariant: the receives posted are at least the credits that the peer holds and those under way to it; of a link that shares receives, the
-//! messages that may be unread are, and a device that has no receive at the moment tells the peer's to send again. No deadlock: the last
-//! credit is for a CREDIT. An end with one credit has sent all others, so its peer, once it has read them, owes more
-//! than a quarter, and has at least the one credit that a CREDIT takes.
+//! Invariant: the posted receives are at least the credits that the peer holds plus those in flight
+//! to it. For a link that shares receives, the bound applies to its unread messages instead; if the
+//! device has no free receive at the moment, it tells the peer's device to retry. No deadlock: the
+//! last credit is for a CREDIT. An end with one credit has sent all others, so its peer, once it
+//! has read them, owes more than a quarter, and has at least the one credit that a CREDIT takes.
 
 use crate::wire::WireError;
 

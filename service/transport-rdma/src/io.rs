@@ -1,4 +1,5 @@
-//! A link and its connection: messages in (`receive.rs`), messages out (`send.rs`), and what carries them (`connect.rs`).
+//! A link and its connection: incoming messages (`receive.rs`), outgoing messages (`send.rs`), and
+//! the connection (`connect.rs`).
 //!
 //! ```text
 //!   Resolving ─▶ Routing ─▶ Connecting ─┐
@@ -6,12 +7,14 @@
 //!   (a listener's request)  Accepting ──┘
 //! ```
 //!
-//! The calling order is that of [`LinkIo`]. One turn takes all completions that there are; what has come and wasn't read stays in its
-//! posted receives, which are as many as the peer has credits, so a peer that isn't read stops by itself.
+//! The calling order is that of [`LinkIo`]. One turn takes all pending completions. Unread messages
+//! stay in their receives. The peer has one credit per receive, so backpressure stops a peer whose
+//! messages aren't read.
 //!
-//! Large bodies: [`RdmaLink::land`] gives the link a block of the receive heap for the pending body, [`RdmaLink::read_landing`] gives it back
-//! full. What the peer offers as a body of its own then lands there without a copy; with [`read_some_body`](LinkIo::read_some_body), which only
-//! has a slice, all of it comes in the stream, and is copied once.
+//! Large bodies: [`RdmaLink::land`] gives the link a block of the receive heap for the pending
+//! body; [`RdmaLink::read_landing`] returns it full. A body that the peer offers then lands there
+//! without a copy. [`read_some_body`](LinkIo::read_some_body) only has a slice, so the body comes
+//! in the stream and is copied once.
 
 mod connect;
 mod poller;

@@ -1,6 +1,7 @@
-//! Every bound of an RDMA link, in one place, and what they sum to.
+//! All bounds of an RDMA link, and their sums.
 //!
-//! Beside what its [`Link`](tollgate_transport::Link) owns, a link holds, registered and therefore pinned:
+//! In addition to the memory of its [`Link`](tollgate_transport::Link), an RDMA link holds this
+//! registered, hence pinned, memory:
 //!
 //! | what | bytes |
 //! |---|---|
@@ -9,9 +10,10 @@
 //! | what frames are marshalled into | [`MARSHAL_BYTES`] = 256 KiB |
 //! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
 //!
-//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.7 GiB, or 2.7 GiB with rings of
-//! the usual size. A poller's links share what its pools have on each device; one is pinned when the first of them comes, or no other has room, and all but the
-//! last of a device are unpinned when they are empty:
+//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000
+//! links are 1.7 GiB, or 2.7 GiB with rings of the usual size. A poller's links share its pools on
+//! each device. A pool is pinned for the first link, or when no other pool has room. Empty pools
+//! are unpinned, except the last one of a device:
 //!
 //! | what | bytes |
 //! |---|---|
@@ -19,9 +21,10 @@
 //! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
 //! | what frames are marshalled into | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
 //!
-//! So 1,000 of them are 250 MiB in full pools, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
-//! = 960 KiB of ordinary memory beside that, while it isn't. [`pinned_bytes`] is the sum. Heaps are pinned once per device, as large as
-//! they are, at most [`REGISTERED_HEAPS`] of them.
+//! So 1,000 such links are 250 MiB in full pools, and rings as above. While a poller's link isn't
+//! read, it also holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`] = 960 KiB of
+//! ordinary memory. [`pinned_bytes`] is the sum. Heaps are pinned once per device, in full size, at
+//! most [`REGISTERED_HEAPS`] of them.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! The links of one poller to which something has come, until it has told of them; and whether it sleeps.
+//! The ready links of one poller that it hasn't reported yet, and whether the poller sleeps.
 //!
-//! Whoever finds something for a link names it here: as a rule its poller, polling; or another poller that has links in the same pool, and then
-//! this one may sleep, and is woken.
+//! As a rule, the poller itself names a link here when it finds something for it. Another poller
+//! with links in the same pool may do so, too; if this poller sleeps, that wakes it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};

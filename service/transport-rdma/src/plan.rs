@@ -1,14 +1,18 @@
-//! The scheduler: which bytes of what waits go into which work request, and which of them are copied first.
+//! The scheduler: it assigns waiting bytes to work requests, and decides which of them are copied
+//! first.
 //!
-//! A device fetches each element of a scatter-gather list on its own, and small elements between large ones cost it most (the mRPC paper,
-//! section 5, after Kong et al.). So neighbours that are small are *fused*: copied one behind the other into one registered place, which is
-//! then one element, of at most 16 KB as in the paper. Since calls of all applications to one peer share its link, that joins the
-//! end of one call and the beginning of the next, whoever made them: BytePS's 8-byte key, tensor, 4-byte length become length and key, tensor, length
-//! and key. Large elements are *gathered*: their bytes leave from where they lie.
+//! A device fetches each element of a scatter-gather list on its own, and small elements between
+//! large ones cost it most (the mRPC paper, section 5, after Kong et al.). So small neighbours are
+//! *fused*: copied one after another into one registered place. The place is then one element of at
+//! most 16 KB, as in the paper. Calls of all applications to one peer share its link, so fusing
+//! joins the end of one call with the beginning of the next, whichever applications made them:
+//! BytePS's 8-byte key, tensor, 4-byte length become length and key, tensor, length and key. Large
+//! elements are *gathered*: their bytes leave from their own memory.
 //!
-//! What lies in memory that isn't registered must be fused, however large. What was marshalled into registered memory is an element already, of all frames that lie
-//! there one behind the other, and is copied once more only beside what is fused. A device that takes few elements gets the last of them fused, too, as
-//! far as there is room.
+//! Bytes in unregistered memory must be fused, whatever their size. Frames marshalled one after
+//! another into registered memory form one element already. They are copied once more only next to
+//! fused bytes. If a device takes few elements, the last ones are fused, too, as far as there is
+//! room.
 //!
 //! Pure: elements in, steps out. It knows no verbs.
 

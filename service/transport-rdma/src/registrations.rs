@@ -1,10 +1,12 @@
-//! Which memory is registered: each heap once per device, for as long as anything else points into it.
+//! The memory that is registered: each heap once per device, until nothing else refers to it.
 //!
-//! Registering pins pages and tells the device about each, which takes longer than most calls; so a heap is registered at the first
-//! message that leaves from it, whole, and found by its address from then on. What a failure cost isn't tried again for the same heap.
+//! Registering pins pages and announces each to the device, which takes longer than most calls. So
+//! the first message that leaves from a heap registers all of it, and later messages find it by its
+//! address. A failed registration isn't retried for the same heap.
 //!
-//! Invariant: an entry holds its memory mapped, so no other heap can have its address while it is there. Deliberately absent: registering
-//! ranges, and unregistering what was not used for long: heaps are as many as sessions.
+//! Invariant: an entry keeps its memory mapped, so no other heap can have its address while the
+//! entry exists. Deliberately absent: registering ranges, and unregistering heaps that weren't used
+//! for long: there is one heap per session.
 
 use std::collections::HashMap;
 use std::sync::Arc;

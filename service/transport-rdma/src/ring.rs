@@ -1,7 +1,7 @@
-//! One-sided rings: a link's stream, written by its sender straight into the receiver's memory.
+//! One-sided rings: a link's sender writes its stream directly into the receiver's memory.
 //!
-//! Each end gives the other one *window*, and nothing else: a memory window of type 2, whose key works for that one queue pair only
-//! (InfiniBand specification 1.4, section 10.6.7.2.3). It has
+//! Each end gives the other one *window*, and nothing else: a memory window of type 2. Its key
+//! works for that one queue pair only (InfiniBand specification 1.4, section 10.6.7.2.3). It holds
 //!
 //! ```text
 //!   0                          16                         4096                        4096 + bytes
@@ -10,13 +10,15 @@
 //!   └──────────────────────────┴──────────────────────────┴───────────────────────────┘
 //! ```
 //!
-//! all written by the peer: how many bytes it has written into this ring so far, how many it has read of the one that it gave. Both only grow. A
-//! reliable connection places writes in order, so what `written` counts is there. A word and its complement make a torn one recognisable: it is
-//! read again later.
+//! The peer writes all of it: the number of bytes that it has written into this ring so far, and
+//! the number that it has read from its own ring. Both numbers only grow. A reliable connection
+//! places writes in order, so all bytes that `written` counts have arrived. A word with its
+//! complement makes a torn read recognisable: the receiver reads it again later.
 //!
-//! The receiver says how much it has read once that is a quarter of the ring (RR-Compound, section IV-D, batches its head updates, too). Nobody
-//! watches memory while asleep: who goes to sleep says so in a SLEEP, with what it has seen, and who has said more by then, or says it later, wakes it
-//! (see [`wire`](crate::wire)).
+//! The receiver reports its progress once it has read a quarter of the ring (RR-Compound, section
+//! IV-D, batches its head updates, too). A sleeping end watches no memory. Before it sleeps, it
+//! sends a SLEEP with the numbers that it has seen. The other end wakes it once its numbers are
+//! ahead of those (see [`wire`](crate::wire)).
 //!
 //! Pure: words in, places out. It touches no memory.
 

@@ -1,5 +1,6 @@
-//! What needs no device, and, with the feature `verbs`, links between two of them: those run in the VM of `conformance/rdma-vm`, by `.ci/rdma`,
-//! and fail elsewhere, because they mean nothing without.
+//! Tests without a device and, with the feature `verbs`, tests of links between two devices. The
+//! latter run in the VM of `conformance/rdma-vm`, by `.ci/rdma`. Elsewhere they fail, because they
+//! mean nothing without devices.
 
 #![allow(clippy::unwrap_used)]
 

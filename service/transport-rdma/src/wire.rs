@@ -1,8 +1,9 @@
-//! What travels beside the link's frames: one page.
+//! The wire format around the link's frames, on one page.
 //!
-//! A link over RDMA has two queue pairs of a reliable connection. The first carries *messages*, sends with immediate data, of at most
-//! [`MESSAGE_BYTES`] each; the frames of [`tollgate_transport::frame`] are a byte stream in
-//! those of kind STREAM. The second carries large bodies, in sends without immediate data, each into a receive that was posted for it.
+//! A link over RDMA has two queue pairs of a reliable connection. The first carries *messages*,
+//! sends with immediate data, of at most [`MESSAGE_BYTES`] each; the frames of
+//! [`tollgate_transport::frame`] are a byte stream in those of kind STREAM. The second carries
+//! large bodies in sends without immediate data, each into a receive posted for it.
 //!
 //! ```text
 //! immediate data (32 bits, the network's order)     31      28 27      16 15               0
@@ -19,20 +20,23 @@
 //! | 6 | RING | address u64, key u32, bytes u32 | write the stream there, see [`ring`](crate::ring) |
 //! | 7 | SLEEP | written u64, read u64 | this end has seen so much, and watches no memory until something comes |
 //!
-//! Every message takes one of the receives that its sender was told of, a *credit*; its receiver gives credits back when it has
-//! posted receives anew. The last credit is kept for a CREDIT, so that giving back is always possible. An offer is about a range within
-//! the body of one frame; until it is answered no STREAM follows, and no other offer. A granted body comes in
-//! messages of the smaller of both ends' *body message* bytes, but for the last. The two queue pairs aren't ordered: a receiver reads no
-//! STREAM that came after an offer before the body is complete.
+//! Every message uses one of the receives announced to its sender, a *credit*. The receiver returns
+//! credits when it has reposted receives. The last credit is reserved for a CREDIT, so returning
+//! credits is always possible. An offer covers a range within the body of one frame; until it is
+//! answered, no STREAM and no other offer follows. A granted body comes in messages of the smaller
+//! of both ends' *body message* bytes; only the last may be shorter. The two queue pairs aren't
+//! ordered: a receiver reads no STREAM that came after an offer before the body is complete.
 //!
-//! A link is one-sided if both ends say in their private data that they give a ring. Then no STREAM is sent. An end writes nothing before
-//! the peer's RING has come, and publishes what it has written before it offers anything. Who has said SLEEP is woken, by a CREDIT or by immediate
-//! data that say the same with a write, once more is written or read than it has seen.
+//! A link is one-sided if both ends say in their private data that they give a ring. Then no STREAM
+//! is sent. An end writes nothing before the peer's RING has come, and publishes all written bytes
+//! before it offers anything. After a SLEEP, an end is woken once more is written or read than it
+//! has seen: by a CREDIT, or by a write with equivalent immediate data.
 //!
-//! Otherwise no end gives the other a key to its memory: nothing is registered for access from outside, and a peer can fill receives that were
-//! posted for it, and nothing else. The key to a ring works for the link's own queue pair and reaches nothing beside it.
+//! Otherwise no end gives the other a key to its memory: nothing is registered for remote access,
+//! and a peer can only fill receives posted for it. The key to a ring works only for the link's own
+//! queue pair and reaches only the ring.
 //!
-//! Connection requests and their acceptance have private data (little-endian):
+//! Connection requests and their acceptance carry private data (little-endian):
 //!
 //! ```text
 //! 0 magic "TGRD" | 4 version u16 | 6 receives u16 | 8 message bytes u32 | 12 second queue pair u32 | 16 body message bytes u32 | 20 ring bytes u32, or 0

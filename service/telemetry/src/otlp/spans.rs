@@ -1,7 +1,8 @@
-//! Spans as OTLP's bytes, written at once.
+//! Writes spans directly as OTLP bytes.
 //!
-//! There are many of them, and as the messages that OpenTelemetry's project generates each key and each value is a string of its own: making those
-//! took most of the control plane's time. A test compares both.
+//! Spans are many. In the messages that OpenTelemetry's project generates, each key and each value
+//! is a string of its own. Making those took most of the control plane's time. A test compares
+//! both.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;

@@ -1,4 +1,4 @@
-//! Exporters to collectors with TLS which want to know who exports, over both protocols.
+//! Exporters to collectors that use TLS and identify the exporter, over both protocols.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! Connections: how they begin, what the connection manager says of them, and how they end.
+//! Connections: their beginning, the connection manager's events, and their end.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,4 +1,5 @@
-//! A poller: one place to ask, and one descriptor to wait for, for many links; what they share is in `verbs/pool.rs`.
+//! A poller: one poll and one descriptor for many links. `verbs/pool.rs` holds their shared
+//! resources.
 //!
 //! ```text
 //!   loop {
@@ -7,14 +8,18 @@
 //!   }
 //! ```
 //!
-//! Whoever waits for more than links uses [`poll`](Poller::poll), [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
+//! A thread that waits for more than links uses [`poll`](Poller::poll),
+//! [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
 //!
-//! A link that isn't ready needn't be turned, but for its own sake: when it is new to the poller, to send what was just given to it, to read what was left,
-//! and for its clock. Its own [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor.
-//! One-sided links have to [say that they sleep](crate::RdmaLink::announce_sleep) before the poller does. What is written into their rings is no completion, so a
-//! poller doesn't see it: while they are polled, turn them all.
+//! A link that isn't ready needs a turn only in these cases: it is new to the poller, it has new
+//! data to send, it has data left to read, or its clock is due. Its own
+//! [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as for any link, by the
+//! poller's descriptor. One-sided links have to [announce their
+//! sleep](crate::RdmaLink::announce_sleep) before the poller sleeps. A write into a ring makes no
+//! completion, so a poller doesn't see it: while polling, turn all one-sided links.
 //!
-//! One thread has a poller and its links. Others know it by its [`Door`]: they make links of it, and give it theirs.
+//! One thread has a poller and its links. Other threads use its [`Door`]: through it they make
+//! links of the poller, and give it theirs.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! Messages in: what the device has done, what the peer has said, and where a large body goes.
+//! Incoming messages: the device's completions, the peer's messages, and the destination of large
+//! bodies.
 
 use tollgate_shm_abi::heap::Block;
 use tollgate_transport::LinkError;

@@ -1,4 +1,4 @@
-//! Messages out: what waits in the link, as work requests.
+//! Outgoing messages: turns the link's pending bytes into work requests.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What epolls wait for, and how their events are told apart.
+//! The descriptors that epolls wait for, and how their events are told apart.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

@@ -1,5 +1,6 @@
-//! The scheduler on the pattern that the mRPC paper's section 7.5 emulates: BytePS sends each tensor of a model behind an 8-byte key and before a
-//! 4-byte length. Counted are work requests, elements of their lists, elements that are small, and bytes copied, for the trainable tensors of the
+//! The scheduler on the pattern emulated in the mRPC paper's section 7.5: BytePS sends each tensor
+//! of a model after an 8-byte key and before a 4-byte length. The test counts work requests,
+//! elements of their lists, small elements, and bytes copied, for the trainable tensors of the
 //! paper's three models, in their order.
 
 use super::golden;

@@ -1,4 +1,4 @@
-//! Credits: no message without a receive, and no standstill.
+//! Credits: no message without a receive, and no deadlock.
 
 use proptest::prelude::*;
 

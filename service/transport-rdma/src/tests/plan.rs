@@ -1,4 +1,5 @@
-//! The scheduler, as a function: which bytes are copied, which are gathered, in how many work requests.
+//! The scheduler, as a function: which bytes are copied, which are gathered, in how many work
+//! requests.
 
 use proptest::prelude::*;
 

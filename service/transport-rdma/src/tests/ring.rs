@@ -1,4 +1,4 @@
-//! The rings' two ends, against an ordinary queue of bytes, and against a peer that lies.
+//! Both ends of the rings, against an ordinary queue of bytes, and against a peer that lies.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! A completion queue and the channel that says that something has come into it.
+//! A completion queue and the channel that announces its completions.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};

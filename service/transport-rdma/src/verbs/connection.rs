@@ -1,4 +1,5 @@
-//! Connections as rdma_cm makes them: an id with an event channel of its own, and its queues once its device is known.
+//! Connections of rdma_cm: an id with its own event channel, and its queues once its device is
+//! known.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;

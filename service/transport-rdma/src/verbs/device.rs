@@ -1,4 +1,4 @@
-//! This host's devices, and the heaps that are registered with them.
+//! This host's devices, and the heaps registered with them.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;

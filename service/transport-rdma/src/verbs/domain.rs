@@ -1,4 +1,4 @@
-//! A device's protection domain, and why calls fail.
+//! A device's protection domain, and reasons why calls fail.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

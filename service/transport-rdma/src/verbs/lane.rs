@@ -1,12 +1,13 @@
-//! What a link sends from that isn't a heap: a range of registered memory, its own or a pool's.
+//! A link's send memory outside heaps: a range of registered memory, the link's own or a pool's.
 //!
 //! ```text
 //!   place of message 0 | place of message 1 | ...      | ring that frames are marshalled into
 //!   MESSAGE_BYTES      | of as many as may be under way |
 //! ```
 //!
-//! A frame is marshalled into the ring, and sent from there. Places are for what lies nowhere that a device reads: what ends say beside the frames,
-//! heaps that can't be registered, frames that found no room in the ring. What is small in a heap and has neighbours there goes to a place, too.
+//! A frame is marshalled into the ring and sent from there. Places hold bytes that no device can
+//! read where they are: control messages outside frames, heaps that can't be registered, frames
+//! that found no room in the ring. Small elements of a heap with neighbours go to a place, too.
 
 use std::ptr::NonNull;
 use std::sync::Arc;

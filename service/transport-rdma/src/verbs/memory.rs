@@ -1,4 +1,4 @@
-//! Registered memory: a heap, or buffers of a link's own.
+//! Registered memory: a heap, or a link's own buffers.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr;

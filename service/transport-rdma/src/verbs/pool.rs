@@ -1,4 +1,5 @@
-//! What the links of one poller share on one device: a completion queue, a queue of receives (SRQ), and memory that was registered once.
+//! Resources that the links of one poller share on one device: a completion queue, a queue of
+//! receives (SRQ), and memory that is registered once.
 //!
 //! ```text
 //!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: what its link sends from
@@ -6,22 +7,28 @@
 //!   receive   Free ─▶ Device ─▶ of a link ─▶ Free          by the number of the queue pair that its completion names
 //! ```
 //!
-//! A shared receive is anybody's, so what one peer does to it could be felt by all. Three bounds keep that from happening:
+//! A shared receive may serve any link, so one peer's misuse could affect all links. Three bounds
+//! prevent that:
 //!
-//! - A link holds at most [`SHARED_RECEIVES`], what it has added. What comes to it beyond that, because nobody reads it, is *spilled*: copied into
-//!   ordinary memory, and its receive is free at once.
-//! - A link has at most [`RECEIVES`] messages that weren't read, as many as its peer has credits. One more is the peer's fault: the queue pair
-//!   ends then and there, whoever polls, and the message is dropped.
-//! - When a link ends, what it held is free.
+//! - A link holds at most [`SHARED_RECEIVES`], the number that it has added. If nobody reads the
+//!   link, further messages are *spilled*: copied into ordinary memory, and their receives are free
+//!   at once.
+//! - A link has at most [`RECEIVES`] unread messages, as many as its peer has credits. One more is
+//!   the peer's fault: the queue pair ends at once, whichever poller polls, and the message is
+//!   dropped.
+//! - When a link ends, the receives that it held are free.
 //!
-//! A pool is its poller's, who has further ones when it is full. A link that moves to another poller stays where it is: then both poll
-//! the pool, each for all of its links, and name those of the other to the other ([`Named`]).
+//! A pool belongs to one poller, which makes further pools when it is full. A link that moves to
+//! another poller keeps its place in the pool. Then both pollers poll the pool, each for all links,
+//! and each names the other's ready links to it ([`Named`]).
 //!
-//! So the receives run out only between two polls, when more messages come than there are receives. The device tells their senders to send again,
-//! after [`SHARED_RETRY_TIMER`], until there are; nobody's link ends by it.
+//! So the receives run out only if more messages than receives come between two polls. The device
+//! then tells the senders to retry after [`SHARED_RETRY_TIMER`] until receives are free; no link
+//! ends because of it.
 //!
-//! Absent: waiting for the device's word that it has given back all receives of a queue pair that ends. What is polled before and after
-//! its end is all that comes back; a device that keeps a receive takes it from all links of the poller, for as long as there are any.
+//! Absent: waiting for the device's confirmation that it has returned all receives of an ending
+//! queue pair. Only receives that are polled before and after the end come back. If a device keeps
+//! one, all links of the poller lose it for the pool's lifetime.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;

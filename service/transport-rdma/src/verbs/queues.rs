@@ -1,5 +1,5 @@
-//! A connection's two queue pairs, their one completion queue, and the buffers that are sent from and received into: its own, or those of its
-//! poller's pool.
+//! A connection's two queue pairs, their one completion queue, and the send and receive buffers:
+//! the connection's own, or those of its poller's pool.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

@@ -1,4 +1,4 @@
-//! The memory that a peer may write: one window per one-sided link, see [`ring`](crate::ring).
+//! Memory that a peer may write: one window per one-sided link, see [`ring`](crate::ring).
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is written is what the generated messages would be.
+//! The written bytes equal those of the generated messages.
 #![allow(clippy::unwrap_used)]
 
 use opentelemetry_proto::tonic::trace::v1::{Span as OtlpSpan, Status, span};

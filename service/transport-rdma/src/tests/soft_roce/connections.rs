@@ -1,4 +1,4 @@
-//! How connections begin and end, and what is said of it.
+//! How connections begin and end, and the messages about it.
 
 use std::process::Command;
 

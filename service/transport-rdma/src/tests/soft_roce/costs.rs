@@ -1,4 +1,4 @@
-//! What a call costs, counted at the verbs.
+//! The cost of a call, counted at the verbs.
 
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until};

@@ -1,4 +1,5 @@
-//! A peer that holds a valid connection, and says whatever it likes: its link ends, with a sentence that names it, and nothing else.
+//! A peer with a valid connection that sends anything it likes: only its link ends, with a sentence
+//! that names it.
 
 use tollgate_transport::testing::suite::{Node, joined, turn_until_error};
 use tollgate_transport::testing::{call_with, noise, span};

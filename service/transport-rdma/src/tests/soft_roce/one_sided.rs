@@ -1,4 +1,5 @@
-//! Links whose stream is written into rings: the same suite, what they cost, and a peer that misuses what it was given.
+//! Links whose stream is written into rings: the same suite, their costs, and a peer that misuses
+//! its key.
 
 use tollgate_transport::Blame;
 use tollgate_transport::testing::suite::{Node, joined, turn_until, turn_until_error};
