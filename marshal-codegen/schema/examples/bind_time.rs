@@ -21,7 +21,7 @@ use tollgate_schema::prost_reflect::prost_types::{
 
 const ROUNDS: usize = 200;
 const FILES: usize = 20;
-/// Top-level messages per file; each declares one more inside.
+/// Top-level messages per file; each declares one nested message.
 const MESSAGES: usize = 13;
 const FIELDS: usize = 5;
 
@@ -59,7 +59,8 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Each message refers to one of its file and one of the file before; the last file's service reaches all of them.
+/// Each message refers to one of its file and one of the previous file; the last file's service
+/// reaches all of them.
 fn large() -> Vec<u8> {
     let file = |f: usize| FileDescriptorProto {
         name: Some(format!("cloud/f{f}.proto")),

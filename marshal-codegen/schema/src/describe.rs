@@ -29,7 +29,7 @@ use crate::limits::MAX_DESCRIPTION;
 use crate::proto_type::ProtoType;
 use crate::resolve::{EnumIndex, Field, Label, Message, MessageIndex, Model, Service, Value};
 
-/// Separates what a line is about from what it says.
+/// Separates a line's subject from its content.
 pub(crate) const SEPARATOR: &str = " = ";
 
 /// The description of a service whose closure is `layouts`.
@@ -63,7 +63,7 @@ struct Writer<'m> {
     lines: Vec<String>,
     /// The length of all lines with their ends.
     bytes: usize,
-    /// Those whose values have been told.
+    /// The enums whose values have been written.
     enums: HashSet<EnumIndex>,
 }
 
@@ -174,7 +174,8 @@ impl Writer<'_> {
     }
 }
 
-/// A message's name; one that is a scalar's name, too, begins with a dot, so that the two stay apart.
+/// A message's name; a name that is also a scalar's begins with a dot, so that the two stay
+/// distinct.
 fn type_name(full_name: &str) -> String {
     match ProtoType::of_scalar(full_name) {
         Some(_) => format!(".{full_name}"),
@@ -186,7 +187,7 @@ pub(crate) fn hash(description: &str) -> [u8; 32] {
     Sha256::digest(description.as_bytes()).into()
 }
 
-/// One sentence naming the first item in which two descriptions differ; `None` if they are equal.
+/// One sentence that names the first difference between two descriptions; `None` if they are equal.
 ///
 /// `ours` is the side that reports, `theirs` the peer's; the peer's text may be anything.
 pub fn difference(ours: &str, theirs: &str) -> Option<String> {

@@ -20,7 +20,7 @@ use crate::limits::{
 /// One `.proto` file.
 #[derive(Debug, Default)]
 pub(crate) struct File<'a> {
-    /// The bytes that it was read from.
+    /// The file's serialized bytes.
     pub(crate) bytes: &'a [u8],
     pub(crate) name: &'a str,
     pub(crate) package: &'a str,
@@ -43,7 +43,7 @@ pub(crate) struct Message<'a> {
     pub(crate) enums: Vec<Enum<'a>>,
     pub(crate) extensions: Vec<Field<'a>>,
     pub(crate) oneofs: Vec<Oneof<'a>>,
-    /// Numbers set apart for extensions: start, and end exclusive.
+    /// Numbers reserved for extensions: start, and end exclusive.
     pub(crate) extension_ranges: Vec<(i32, i32)>,
     /// Start, and end exclusive.
     pub(crate) reserved_ranges: Vec<(i32, i32)>,
@@ -56,9 +56,9 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Field<'a> {
     pub(crate) name: &'a str,
     pub(crate) number: i32,
-    /// 0 if it isn't said.
+    /// 0 if absent.
     pub(crate) label: i32,
-    /// 0 if it isn't said.
+    /// 0 if absent.
     pub(crate) proto_type: i32,
     pub(crate) type_name: &'a str,
     pub(crate) oneof: Option<i32>,
@@ -98,7 +98,7 @@ pub(crate) struct Method<'a> {
     pub(crate) server_streaming: bool,
 }
 
-/// What one declaration says about itself in an edition; the numbers are protobuf's.
+/// The features that one declaration of an edition sets; the numbers are protobuf's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) field_presence: Option<i32>,
@@ -367,7 +367,8 @@ impl<'a> Method<'a> {
 }
 
 impl Features {
-    /// Reads the `FeatureSet` that is field `at` of an options message, over what was read before.
+    /// Reads the `FeatureSet` in field `at` of an options message, and overrides the features read
+    /// before.
     fn read(&mut self, options: &[u8], at: u32) -> Result<(), SchemaError> {
         each(options, |number, value| {
             if number != at {
@@ -416,7 +417,7 @@ fn range(bytes: &[u8], counts: &mut Counts) -> Result<(i32, i32), SchemaError> {
     Ok(found)
 }
 
-/// What a set has too many of.
+/// The kinds of items that are counted.
 #[derive(Clone, Copy)]
 enum Item {
     File,
@@ -431,7 +432,7 @@ enum Item {
     Range,
 }
 
-/// How many of each item were read.
+/// The number of items read, per kind.
 #[derive(Default)]
 struct Counts([usize; 10]);
 
@@ -462,7 +463,7 @@ impl Counts {
 enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Of a kind that no field of a descriptor has.
+    /// A kind that no field of a descriptor has.
     Other,
 }
 
@@ -575,7 +576,7 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// A custom option may be a group; it is nobody's business here.
+    /// Skips a group: a custom option may be one, and no layout depends on it.
     fn skip_group(&mut self, number: u32) -> Result<(), SchemaError> {
         const MOST: usize = 100;
         let mut open = vec![number];

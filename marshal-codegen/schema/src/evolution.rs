@@ -47,7 +47,7 @@ mod parse;
 use compare::{Direction, compare};
 use parse::{Description, Method};
 
-/// How one of the caller's methods can be called at the server.
+/// How the server can be called with one of the caller's methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MethodMatch {
     /// Block to block: both sides have the same layouts.
@@ -55,7 +55,7 @@ pub enum MethodMatch {
         /// The method's index at the server.
         index: u16,
     },
-    /// In protobuf's encoding.
+    /// Through protobuf's encoding.
     Protobuf {
         /// The method's index at the server.
         index: u16,
@@ -72,10 +72,11 @@ pub enum MethodMatch {
     },
 }
 
-/// How each of the caller's methods can be called at a server with another schema.
+/// Tells how each of the caller's methods can be called at a server with another schema.
 ///
-/// One entry per method of `caller`, by its index. Both texts are canonical descriptions, and either may be a peer's, so
-/// anything: if the caller's can't be read, there are as many refusals as it seems to have methods.
+/// Returns one entry per method of `caller`, by its index. Both texts are canonical descriptions.
+/// Either may be a peer's, so it may be anything: if the caller's text can't be read, there are as
+/// many refusals as it seems to have methods.
 pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
     let unreadable = |whose: &str, reason: String| MethodMatch::Refused {
         reason: format!("the {whose}'s schema can't be read: {reason}"),
@@ -90,7 +91,7 @@ pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
     }
 }
 
-/// How many methods a text that can't be read seems to have.
+/// The apparent number of methods in an unreadable text.
 fn count_methods(text: &str) -> usize {
     let bytes = &text.as_bytes()[..text.len().min(MAX_DESCRIPTION)];
     let is_method = |line: &&[u8]| {
@@ -119,11 +120,11 @@ struct Matcher<'d, 'a> {
     server: &'d Description<'a>,
     pairs: Vec<Pair>,
     index: HashMap<Pair, usize>,
-    /// Parallel to `pairs`: those that contain it.
+    /// Parallel to `pairs`: the pairs that contain this one.
     users: Vec<Vec<usize>>,
-    /// Parallel to `pairs`: why it can't be carried, if it can't.
+    /// Parallel to `pairs`: the reason why the pair can't be carried, if there is one.
     refusals: Vec<Option<String>>,
-    /// Fields that may still be looked at.
+    /// Remaining number of fields to compare.
     left: usize,
 }
 
@@ -212,7 +213,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
         }
     }
 
-    /// Compares each pair, and those that it leads to.
+    /// Compares each pair, and those reachable from it.
     fn explore(&mut self) {
         let mut next = 0;
         while let Some(&pair) = self.pairs.get(next) {
@@ -242,7 +243,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
         }
     }
 
-    /// For each pair, the nearest refused one that it leads to.
+    /// For each pair, the nearest refused pair reachable from it.
     fn culprits(&self) -> Vec<Option<usize>> {
         let mut culprits = vec![None; self.pairs.len()];
         let mut queue: Vec<usize> = Vec::new();

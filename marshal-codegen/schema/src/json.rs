@@ -42,7 +42,7 @@ pub fn from_json(
     parse_json(descriptor, json, UnknownFields::Refused)
 }
 
-/// As [`from_json`], with a choice about unknown fields.
+/// Like [`from_json`], with a choice about unknown fields.
 pub fn parse_json(
     descriptor: &MessageDescriptor,
     json: &str,
@@ -58,7 +58,7 @@ pub fn parse_json(
     })
 }
 
-/// Prints protobuf's JSON mapping in one line, with fields that have their default value left out.
+/// Prints protobuf's JSON mapping in one line, without fields that have their default value.
 pub fn to_json(message: &DynamicMessage) -> Result<String, DynamicError> {
     let mut out = String::new();
     match print::write_message(message, &mut out) {

@@ -99,7 +99,7 @@ pub struct MessageLayout {
     pub size: u32,
     /// Number of `u32` words of the presence bitmap, at offset 0.
     pub presence_words: u32,
-    /// The real oneofs in declaration order (those that proto3 makes up for `optional` are not among them).
+    /// The real oneofs in declaration order, without proto3's synthetic ones for `optional`.
     pub oneofs: Vec<OneofLayout>,
     /// In ascending order of their numbers.
     pub fields: Vec<FieldLayout>,
@@ -125,9 +125,9 @@ pub struct FieldLayout {
     pub number: u32,
     /// Offset of the value, reference or slot in the fixed part.
     pub offset: u32,
-    /// What one value (one element of a repeated field) is.
+    /// The kind of one value (one element of a repeated field).
     pub kind: Kind,
-    /// How many there are, and how presence is told.
+    /// The number of values, and how presence is told.
     pub cardinality: Cardinality,
     /// The type as the schema declares it; it decides the protobuf encoding, not the layout.
     pub proto_type: ProtoType,
@@ -135,8 +135,8 @@ pub struct FieldLayout {
     pub packed: bool,
     /// It must be set (proto2, and `LEGACY_REQUIRED` of editions).
     pub required: bool,
-    /// The declared values, ascending, if the field's enum is closed: others are unknown fields when decoded. A block may
-    /// hold any `i32` all the same.
+    /// The declared values, ascending, if the field's enum is closed: other values become unknown
+    /// fields when decoded. A block may still hold any `i32`.
     pub closed: Option<Arc<[i32]>>,
 }
 
@@ -167,12 +167,12 @@ pub enum Kind {
     Message(MessageId),
 }
 
-/// How many values a field has and how it says whether it is set.
+/// The number of a field's values, and how the field tells whether it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cardinality {
     /// One value with implicit presence; a message is absent when its reference is 0.
     Singular,
-    /// One value; set if the bit of the presence bitmap is. Never a message.
+    /// One value; set if its bit in the presence bitmap is. Never a message.
     Optional {
         /// Index of the bit: word `bit / 32`, mask `1 << (bit % 32)`.
         bit: u32,
@@ -189,7 +189,8 @@ pub enum Cardinality {
 }
 
 impl Layouts {
-    /// The layout of `id`. Ids come from the same `Layouts`; with another's id this panics or answers another type.
+    /// The layout of `id`. Ids must come from the same `Layouts`; an id of other layouts panics or
+    /// returns another type.
     pub fn get(&self, id: MessageId) -> &MessageLayout {
         &self.messages[id.0 as usize]
     }
@@ -200,8 +201,8 @@ impl Layouts {
         Some(MessageId(at as u32))
     }
 
-    /// Lays out the closure of `roots`, breadth first, and answers the roots' ids; they come first, in order, duplicates
-    /// merged.
+    /// Lays out the closure of `roots`, breadth first, and returns the roots' ids. The roots come
+    /// first, in order, duplicates merged.
     pub(crate) fn closure(model: &Model, roots: &[MessageIndex]) -> (Layouts, Vec<MessageId>) {
         let mut ids = Ids::default();
         let roots = roots.iter().map(|root| ids.of(*root)).collect();
@@ -283,7 +284,7 @@ impl MessageLayout {
 }
 
 impl FieldLayout {
-    /// Bytes and alignment of what the fixed part holds for this field.
+    /// Size in bytes and alignment of this field in the fixed part.
     pub fn fixed_size_and_align(&self) -> (u32, u32) {
         match self.cardinality {
             Cardinality::Repeated | Cardinality::Map => (8, 4),
@@ -313,7 +314,7 @@ pub const fn align_up(at: usize, align: usize) -> usize {
     (at + align - 1) & !(align - 1)
 }
 
-/// Message types in the order in which they were met.
+/// Message types in the order of discovery.
 #[derive(Default)]
 struct Ids {
     by_index: HashMap<MessageIndex, MessageId>,
@@ -331,7 +332,8 @@ impl Ids {
     }
 }
 
-/// Gives each field its offset, from `start` on; answers the size of the fixed part and where unknown fields go.
+/// Assigns each field its offset, from `start` on; returns the size of the fixed part and the
+/// offset of unknown fields.
 fn place(fields: &mut [FieldLayout], start: u32, keeps_unknown: bool) -> (u32, Option<u32>) {
     const SLOT: (u32, u32) = (8, 4);
     let mut items: Vec<_> = fields

@@ -40,18 +40,19 @@ mod built_in;
 mod names;
 mod source;
 
-/// Where protobuf keeps its own files.
+/// The prefix of protobuf's own files.
 const WELL_KNOWN: &str = "google/protobuf/";
 
-/// What a serialized descriptor set is called.
+/// File name extensions of serialized descriptor sets.
 const SET_EXTENSIONS: [&str; 6] = ["binpb", "pb", "desc", "protoset", "fds", "bin"];
 
 impl Schema {
-    /// Loads `.proto` files, directories (all `.proto` files below, by name) and serialized descriptor sets (by their
-    /// extension, or by what is in them).
+    /// Loads `.proto` files, directories (all `.proto` files below, by name) and serialized
+    /// descriptor sets (recognized by their extension or content).
     ///
-    /// Imports are looked up in `includes`; if there are none, in the directories of the `.proto` files. A directory that
-    /// is loaded is an include, too, unless it lies below one. Protobuf's own files are built in.
+    /// Imports are looked up in `includes`; if there are none, in the directories of the `.proto`
+    /// files. A loaded directory is an include, too, unless it lies below another include.
+    /// Protobuf's own files are built in.
     pub fn load(
         paths: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
@@ -77,7 +78,7 @@ impl Schema {
     }
 }
 
-/// What the paths turned out to be.
+/// The paths, sorted by kind.
 #[derive(Default)]
 struct Sources {
     protos: Vec<PathBuf>,
@@ -126,7 +127,7 @@ impl Sources {
         Ok(())
     }
 
-    /// The directories in which imports are looked up.
+    /// The directories to search for imports.
     fn includes(&self, given: Vec<PathBuf>) -> Vec<PathBuf> {
         let known: Vec<PathBuf> = given.iter().map(|i| canonical(i)).collect();
         let is_below = |directory: &Path| known.iter().any(|i| canonical(directory).starts_with(i));
@@ -149,7 +150,8 @@ impl Sources {
     }
 }
 
-/// Collects the `.proto` files below a directory. Links to directories aren't followed: they may lead in circles.
+/// Collects the `.proto` files below a directory. Links to directories aren't followed: they may
+/// form circles.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), SchemaError> {
     let failed = |e: std::io::Error| invalid(directory, format!("it can't be read: {e}"));
     if depth > MAX_DIRECTORY_DEPTH {
@@ -172,23 +174,24 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), 
     Ok(())
 }
 
-/// What the compiler made of the `.proto` files.
+/// The compiler's output for the `.proto` files.
 struct Compiled {
     /// The serialized set with all imports.
     set: Vec<u8>,
-    /// The names of files that are in it because others import them.
+    /// Names of files in the set that are only there as imports.
     imports: HashSet<String>,
 }
 
-/// What the compiler isn't told of files, by name.
+/// Facts about files that the compiler doesn't see, by file name.
 #[derive(Default)]
 struct Truth {
-    /// What files say in truth that the compiler saw as proto2: the serialized fields `syntax` and `edition`.
+    /// The true syntax of files that the compiler saw as proto2: the serialized fields `syntax` and
+    /// `edition`.
     syntax: HashMap<String, Vec<u8>>,
-    /// The names that JSON has for fields, where the compiler was told others.
+    /// The JSON names of fields for which the compiler got others.
     json: HashMap<String, Vec<JsonName>>,
     has_editions: bool,
-    /// Of sources that were rewritten.
+    /// The places in rewritten sources.
     places: HashMap<String, Places>,
 }
 
@@ -207,8 +210,9 @@ fn compile(
     unreachable!("it knows the features the second time")
 }
 
-/// `None` if there is a source of an edition, and the compiler doesn't know the features yet. Only then it is told: other sources may declare
-/// what meets the package of that file, such as a message `google`.
+/// Returns `None` if a source is of an edition and the compiler doesn't know the features yet. The
+/// compiler only learns them then: other sources may have declarations that collide with that
+/// file's package, such as a message `google`.
 fn compile_with(
     files: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
@@ -262,7 +266,7 @@ fn compile_with(
 /// Sources of one directory.
 struct Include {
     directory: PathBuf,
-    /// All directories, for extensions that other files declare.
+    /// All directories, to find extensions that other files declare.
     includes: Vec<PathBuf>,
     truths: Truths,
 }
@@ -308,7 +312,8 @@ impl FileResolver for Include {
     }
 }
 
-/// Why a source is refused before the compiler sees it. The compiler's own errors tell their places in `Debug` only, so this one does, too.
+/// The reason why a source is refused before the compiler sees it. The compiler's own errors only
+/// show their places in `Debug`, so this one does, too.
 struct Refusal(String);
 
 impl fmt::Debug for Refusal {
@@ -325,7 +330,7 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Parses a source; answers the number of its edition, too.
+/// Parses a source; also returns the number of its edition.
 fn open(
     name: &str,
     path: &Path,
@@ -348,7 +353,8 @@ fn open(
     }
 }
 
-/// A file that an earlier include has by the same name would be compiled instead.
+/// Refuses a file that an earlier include shadows: the compiler would take the other file of that
+/// name.
 fn check_shadow(file: &Path, includes: &[impl AsRef<Path>]) -> Result<(), SchemaError> {
     let name = includes.iter().find_map(|include| {
         IncludeFileResolver::new(include.as_ref().to_owned()).resolve_path(file)
@@ -364,7 +370,7 @@ fn check_shadow(file: &Path, includes: &[impl AsRef<Path>]) -> Result<(), Schema
     }
 }
 
-/// The serialized fields of a file that tell its syntax.
+/// The serialized fields of a file that declare its syntax.
 fn truth(syntax: &str, edition: i32) -> Vec<u8> {
     let known = FileDescriptorProto {
         syntax: Some(syntax.to_owned()),
@@ -378,7 +384,7 @@ fn truth(syntax: &str, edition: i32) -> Vec<u8> {
     truth
 }
 
-/// A set whose files of editions look like proto2.
+/// A set in which files of editions look like proto2.
 fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {
@@ -394,7 +400,8 @@ fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
     Ok(out)
 }
 
-/// The set with what its files say in truth: of a field that is there twice, the last counts.
+/// The set with the files' true declarations appended: if a field occurs twice, the last one
+/// counts.
 fn restored(set: &[u8], truths: &Truth) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {
@@ -419,7 +426,7 @@ fn without_unused_descriptor(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
     Ok(out)
 }
 
-/// An error of the compiler's, with its place in the source.
+/// An error of the compiler, with its place in the source.
 fn told(error: &protox::Error, truths: &Truth) -> String {
     let mut text = format!("{error:?}");
     text += &meant_feature(&text);
@@ -440,7 +447,7 @@ fn told(error: &protox::Error, truths: &Truth) -> String {
     text
 }
 
-/// What a mistyped feature or a value of one was meant to be, as a part of a sentence.
+/// The likely intended feature or value for a mistyped one, as part of a sentence.
 fn meant_feature(error: &str) -> String {
     let Some((_, quoted)) = error.split_once("'features.") else {
         return String::new();
@@ -456,7 +463,7 @@ fn meant_feature(error: &str) -> String {
     did_you_mean(found.trim_end_matches('\''), values)
 }
 
-/// One set of all files, completed by those of protobuf's own that are imported and missing.
+/// Merges all files into one set, and adds imported files of protobuf's own that are missing.
 fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> {
     let mut merged = Vec::new();
     let mut names: HashSet<String> = HashSet::new();
@@ -492,7 +499,8 @@ fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> 
     Ok(merged)
 }
 
-/// The same set without the source information of its files, which is most of what a build tool writes.
+/// The same set without the source information of its files, which is most of a build tool's
+/// output.
 fn without_comments(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {

@@ -49,7 +49,7 @@ impl ProtoType {
         }
     }
 
-    /// The scalar type that this keyword means.
+    /// The scalar type with this keyword.
     pub(crate) fn of_scalar(keyword: &str) -> Option<ProtoType> {
         const SCALARS: [ProtoType; 15] = [
             ProtoType::Double,

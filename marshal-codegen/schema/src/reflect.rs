@@ -25,7 +25,7 @@ use crate::SchemaError;
 use crate::error::one_line;
 use crate::resolve::Model;
 
-/// Resolves a set that the model came from.
+/// Resolves the set that the model came from.
 pub(crate) fn pool(bytes: &[u8], model: &Model) -> Result<DescriptorPool, SchemaError> {
     let failed = |reason: &str| SchemaError::NotReflected {
         reason: one_line(reason),
@@ -60,21 +60,22 @@ fn lower_file(file: &mut FileDescriptorProto) {
     file.message_type.iter_mut().for_each(lower_message);
 }
 
-/// As deep as messages nest, which the resolver has bounded.
+/// The recursion is as deep as messages nest, and the resolver has bounded that.
 fn lower_message(message: &mut DescriptorProto) {
     message.extension.clear();
     message.nested_type.iter_mut().for_each(lower_message);
 }
 
-/// The name that JSON has for a field, where the library was told another.
+/// A field's JSON name for which the library got another one.
 pub(crate) struct JsonName {
-    /// The indexes of the messages around it, outermost first, and its own.
+    /// The indexes of the surrounding messages, outermost first, and the field's own.
     pub(crate) path: Vec<usize>,
     pub(crate) name: String,
 }
 
-/// Has the library take names of fields that protoc takes. It answers whether that changed anything, and which names. JSON knows a field by
-/// two names: if the short ones of two fields are one, as those of `foo_bar` and `fooBar` in proto2, the second keeps its own only.
+/// Replaces JSON names that protoc accepts and the library doesn't. Returns whether any changed,
+/// and the original names. JSON knows a field by two names. If two fields have the same short name,
+/// as `foo_bar` and `fooBar` in proto2, the second only keeps its own.
 pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName>) {
     let (mut is_alike, mut changed) = (false, Vec::new());
     let messages = file.message_type.iter_mut().enumerate();
@@ -108,13 +109,13 @@ pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName
     (!changed.is_empty(), changed)
 }
 
-/// What JSON calls a field.
+/// The JSON name of a field.
 pub(crate) fn short_name(field: &FieldDescriptorProto) -> String {
     let name = field.json_name.clone();
     name.unwrap_or_else(|| json_name(field.name()))
 }
 
-/// protobuf's: a capital for each letter behind an underscore.
+/// Converts a name as protobuf does: each letter after an underscore becomes a capital.
 pub(crate) fn json_name(name: &str) -> String {
     let mut parts = name.split('_');
     let mut out = parts.next().unwrap_or_default().to_owned();

@@ -111,7 +111,7 @@ impl Model {
     }
 }
 
-/// The files, those that are there twice once: sets that were concatenated share their imports.
+/// The distinct files: concatenated sets share their imports, and each such file is kept once.
 fn distinct<'f, 'a>(
     files: &'f [descriptor::File<'a>],
 ) -> Result<Vec<&'f descriptor::File<'a>>, SchemaError> {
@@ -132,7 +132,7 @@ fn distinct<'f, 'a>(
     Ok(distinct)
 }
 
-/// Every import is there, and none leads back to its file.
+/// Checks that every import exists and that imports form no circle.
 fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
     let by_name: HashMap<&str, usize> = files.iter().map(|f| f.name).zip(0..).collect();
     let mut imports: Vec<Vec<usize>> = Vec::with_capacity(files.len());
@@ -178,7 +178,7 @@ fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
     })
 }
 
-/// The pass that gives everything its name.
+/// The pass that names all declarations.
 #[derive(Default)]
 struct Resolver<'f, 'a> {
     model: Model,
@@ -188,10 +188,10 @@ struct Resolver<'f, 'a> {
     services: Vec<&'f descriptor::Service<'a>>,
 }
 
-/// Where a declaration stands.
+/// The scope of a declaration.
 #[derive(Clone, Copy)]
 struct Scope<'s> {
-    /// Full name of the package or message; empty for none.
+    /// Full name of the package or message; empty outside of packages.
     name: &'s str,
     features: Inherited,
     is_message: bool,
@@ -224,7 +224,7 @@ impl<'f, 'a> Resolver<'f, 'a> {
         Ok(())
     }
 
-    /// The recursion is as deep as messages nest, which reading has bounded.
+    /// The recursion is as deep as messages nest, and reading has bounded that.
     fn declare_message(
         &mut self,
         message: &'f descriptor::Message<'a>,

@@ -7,7 +7,7 @@ use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, MessageDescriptor, ReflectMessage, Value,
 };
 
-/// What is wrong, in a few words that name the field.
+/// The problem, in a few words that name the field.
 pub(super) type Reason = String;
 
 /// How a well-known type differs from other messages.
@@ -54,12 +54,12 @@ pub(super) fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, 
     of_message.collect()
 }
 
-/// Whether a field without presence that has this value is taken for one that isn't set.
+/// Whether this value of a field without presence counts as unset.
 pub(crate) fn is_unset(field: &FieldDescriptor, value: &Value) -> bool {
     value.is_default_for_field(field) && !is_negative_zero(value)
 }
 
-/// Equal to a default, and another value.
+/// Whether the value is -0.0, which equals the default and is a different value.
 fn is_negative_zero(value: &Value) -> bool {
     match value {
         Value::F32(value) => value.to_bits() == (-0.0_f32).to_bits(),

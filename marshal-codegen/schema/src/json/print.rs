@@ -29,7 +29,7 @@ pub(super) fn write_message(message: &DynamicMessage, out: &mut String) -> Resul
     }
 }
 
-/// The members of an object: fields that are set, by number, each but the first behind a comma.
+/// Writes an object's members: the set fields, by number, each but the first after a comma.
 fn write_fields(message: &DynamicMessage, first: &str, out: &mut String) -> Result<(), Reason> {
     let mut separator = first;
     for (field, value) in fields(message) {
@@ -58,7 +58,7 @@ fn write_field(field: &FieldDescriptor, value: &Value, out: &mut String) -> Resu
     }
 }
 
-/// A map in the order of its keys, so that equal maps are printed alike.
+/// Writes a map in the order of its keys, so that equal maps are printed alike.
 fn write_map(entry: &Kind, map: &HashMap<MapKey, Value>, out: &mut String) -> Result<(), Reason> {
     let Kind::Message(entry) = entry else {
         return Err("a map without entries".to_owned());
@@ -188,7 +188,7 @@ fn float_name(value: f64) -> Option<&'static str> {
     }
 }
 
-/// The shortest text that is read as this number.
+/// Writes the shortest text that parses to this number.
 fn write_number(value: &impl serde::Serialize, out: &mut String) -> Result<(), Reason> {
     out.push_str(&serde_json::to_string(value).map_err(|e| e.to_string())?);
     Ok(())

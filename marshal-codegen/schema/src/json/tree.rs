@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::mapping::Reason;
 
-/// JSON text as it stands.
+/// JSON text as a tree.
 pub(super) enum Json {
     Null,
     Bool(bool),
@@ -17,7 +17,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// For `prost-reflect`, which reads the well-known types.
+    /// Converts for `prost-reflect`, which reads the well-known types.
     pub(super) fn into_value(self) -> Result<serde_json::Value, Reason> {
         Ok(match self {
             Json::Null => serde_json::Value::Null,

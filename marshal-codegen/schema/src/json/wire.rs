@@ -62,7 +62,7 @@ fn encode_one(field: &FieldDescriptor, kind: &Kind, value: &Value, out: &mut Vec
     }
 }
 
-/// A scalar without its key.
+/// Encodes a scalar without its key.
 fn encode_value(kind: &Kind, value: &Value, out: &mut Vec<u8>) {
     match (kind, value) {
         (Kind::Sfixed32, Value::I32(value)) => out.extend(value.to_le_bytes()),

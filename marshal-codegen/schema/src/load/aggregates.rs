@@ -16,7 +16,7 @@ use prost_reflect::prost_types::{
     UninterpretedOption,
 };
 
-/// Changes values of options; answers whether there was one to change. `find` gives an imported source.
+/// Rewrites values of options; returns whether any changed. `find` returns an imported source.
 pub(super) fn resolve(
     file: &mut FileDescriptorProto,
     find: impl Fn(&str) -> Option<FileDescriptorProto>,
@@ -47,7 +47,8 @@ pub(super) fn resolve(
     is_changed
 }
 
-/// `inf` and `nan` are numbers as well as names; what the option's type takes of the two is the compiler's to know.
+/// `inf` and `nan` are both numbers and names; the compiler knows which of the two the option's
+/// type accepts.
 fn name_number(option: &mut UninterpretedOption) -> bool {
     let number = match option.identifier_value.as_deref() {
         Some("inf") => f64::INFINITY,
@@ -58,20 +59,21 @@ fn name_number(option: &mut UninterpretedOption) -> bool {
     true
 }
 
-/// What files declare that aggregates name.
+/// Declarations that aggregates can name.
 #[derive(Default)]
 struct Known {
     /// The full names of extensions.
     extensions: Vec<String>,
-    /// The fields that are groups, and the names of their messages.
+    /// Fields that are groups, and the names of their messages.
     groups: HashMap<String, String>,
     /// The names of all other fields.
     fields: HashSet<String>,
 }
 
-/// The text as the compiler takes it. The parser has put spaces between all of its tokens.
+/// Returns the text in the compiler's syntax. The parser has put spaces between all of its tokens.
 ///
-/// `[ a . c ]` is the name of an extension, unless it is a list, which has a colon before it, or messages or nothing in it.
+/// `[ a . c ]` is the name of an extension. It is a list instead if a colon precedes it, or if it
+/// holds messages or nothing.
 fn whole(text: &str, package: &str, known: &Known) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -98,7 +100,7 @@ fn whole(text: &str, package: &str, known: &Known) -> String {
     out + &groups(rest, known)
 }
 
-/// The compiler knows a group by its message's name, protoc also by the field's.
+/// Renames groups: the compiler knows a group by its message's name, protoc also by the field's.
 fn groups(text: &str, known: &Known) -> String {
     if known.groups.is_empty() {
         return text.to_owned();
@@ -125,7 +127,7 @@ fn groups(text: &str, known: &Known) -> String {
     out
 }
 
-/// Where a character is that no string has.
+/// The offset of a character outside of strings.
 fn outside_strings(text: &str, wanted: char) -> Option<usize> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, c) in text.char_indices() {
@@ -141,7 +143,7 @@ fn outside_strings(text: &str, wanted: char) -> Option<usize> {
     None
 }
 
-/// Where the string ends that the text begins with.
+/// The end of the string at the text's beginning.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -170,7 +172,7 @@ fn find<'e>(name: &str, package: &str, extensions: &'e [String]) -> Option<&'e s
 }
 
 impl Known {
-    /// Adds what a file declares.
+    /// Adds a file's declarations.
     fn collect(&mut self, file: &FileDescriptorProto) {
         self.declare(file.package(), &file.extension);
         let mut waiting: Vec<(String, &DescriptorProto)> = Vec::new();
@@ -212,7 +214,7 @@ fn join(scope: &str, name: &str) -> String {
         .join(".")
 }
 
-/// Every option of a file that the parser has left for the compiler.
+/// Visits every option of a file that the parser has left for the compiler.
 fn each_option(file: &mut FileDescriptorProto, see: &mut dyn FnMut(&mut UninterpretedOption)) {
     macro_rules! see {
         ($($declared:expr),*) => {$(

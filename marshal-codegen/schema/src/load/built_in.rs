@@ -33,7 +33,7 @@ impl FileResolver for BuiltIn {
     }
 }
 
-/// The features and the names of their values.
+/// Returns the features and the names of their values.
 pub(super) fn features() -> Vec<(String, Vec<String>)> {
     let parsed = File::from_source(DESCRIPTOR, include_str!("features.proto"));
     let parsed = parsed.expect("it is built in");
@@ -68,7 +68,7 @@ fn merge(file: &mut FileDescriptorProto, newer: FileDescriptorProto) {
     }
 }
 
-/// Adds what a message lacks.
+/// Adds the missing parts of a message.
 fn extend(message: &mut DescriptorProto, newer: DescriptorProto) {
     message.nested_type.extend(newer.nested_type);
     message.field.extend(newer.field);

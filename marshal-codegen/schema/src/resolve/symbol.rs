@@ -8,7 +8,7 @@ pub(crate) struct MessageIndex(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EnumIndex(pub(crate) u32);
 
-/// What a full name stands for.
+/// The kind of declaration that a full name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symbol {
     Package,

@@ -8,7 +8,7 @@ use tollgate_schema::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS, MAX
 const NATIVE: &str = "native";
 const PROTOBUF: &str = "protobuf";
 
-/// A service that sends an `M` one way each: `Send` as a request, `Get` as a reply.
+/// A service that sends an `M` in each direction: `Send` as a request, `Get` as a reply.
 fn describe(syntax: &str, declarations: &str) -> String {
     let text = format!(
         "syntax = '{syntax}'; package p; {declarations} message None {{}} \
@@ -25,7 +25,7 @@ fn verdict(found: &MethodMatch) -> String {
     }
 }
 
-/// Declarations of the caller and the server, and what is expected of a request and of a reply.
+/// Declarations of the caller and the server, and the expected verdicts for a request and a reply.
 #[track_caller]
 fn check_syntax(syntax: &str, caller: &str, server: &str, request: &str, reply: &str) {
     let matches = match_methods(&describe(syntax, caller), &describe(syntax, server));
@@ -33,7 +33,8 @@ fn check_syntax(syntax: &str, caller: &str, server: &str, request: &str, reply: 
     assert_eq!(found, [request, reply], "{caller} => {server}");
 }
 
-/// The same verdict for both, and with the sides exchanged if it isn't a sentence.
+/// Expects the same verdict for requests and replies, and with the sides exchanged unless the
+/// verdict is a sentence.
 #[track_caller]
 fn check(caller: &str, server: &str, expected: &str) {
     let message = |fields: &str| {
@@ -567,7 +568,7 @@ fn hostile_texts_cost_a_bounded_time() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A spoiled text never panics, and answers for every method of a good caller.
+    /// A corrupted text never panics, and yields an answer for every method of a valid caller.
     #[test]
     fn a_spoiled_description_is_matched_or_refused(
         at: prop::sample::Index, byte in prop::sample::select(b" .=/<>(),\n01azM".to_vec()), cut: prop::sample::Index, cuts: bool,

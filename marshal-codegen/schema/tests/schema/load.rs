@@ -12,7 +12,7 @@ use super::{editions, protos, schema};
 
 const NONE: [&str; 0] = [];
 
-/// A directory that is removed with its content.
+/// A directory that is removed, with its content, when this is dropped.
 struct Dir(PathBuf);
 
 impl Dir {

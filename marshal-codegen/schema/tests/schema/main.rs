@@ -224,7 +224,7 @@ fn what_can_not_be_carried_is_refused_in_one_sentence() {
     );
 }
 
-/// A set of one proto3 file with these messages and a service with so many methods.
+/// A set of one proto3 file with these messages and a service with this number of methods.
 fn descriptor_set(messages: Vec<DescriptorProto>, methods: usize) -> Vec<u8> {
     let method = |i| MethodDescriptorProto {
         name: Some(format!("Do{i}")),

@@ -39,7 +39,7 @@ fn layouts_agree_with_the_reflection_library() {
     assert!(checked > 100, "{checked}");
 }
 
-/// Compares the closure of one message; answers how many messages that were.
+/// Compares the closure of one message; returns its number of messages.
 fn agrees(schema: &Schema, name: &str) -> usize {
     let layouts = schema.layouts(&[name]).unwrap();
     for layout in &layouts.messages {

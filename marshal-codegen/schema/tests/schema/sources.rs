@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Compiles files, of which the first is named and the others are imported.
+/// Compiles files: the first one is named, the others are imported.
 fn compile_all(files: &[(&str, &[u8])]) -> Result<Schema, SchemaError> {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
