@@ -5,20 +5,20 @@ use std::str::FromStr;
 
 use crate::error::GenError;
 
-/// A language that stubs are written in.
+/// A target language for stubs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Language {
     /// `<package>.rs`, for `include!`, on top of the `tollgate` crate.
     #[default]
     Rust,
-    /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which they include.
+    /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which the former include.
     C,
-    /// `<package>_tollgate.py` for Python 3.9, and `tollgate_block.py`, which they import.
+    /// `<package>_tollgate.py` for Python 3.9, and `tollgate_block.py`, which the former import.
     Python,
 }
 
 impl Language {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Language; 3] = [Language::Rust, Language::C, Language::Python];
 
     /// The name on a command line.

@@ -37,7 +37,8 @@ pub use error::GenError;
 pub use language::Language;
 pub use output::{Files, stale, write};
 
-/// The modules, outermost first, in which the Rust file of a package is to be included: those that paths in it climb through.
+/// The modules, outermost first, that must surround the Rust file of a package: its paths climb
+/// through them.
 pub fn rust_modules(package: &str) -> Vec<String> {
     rust::modules(package)
 }

@@ -100,7 +100,7 @@ impl Writer<'_> {
 
     fn message(&mut self, message: &Message) -> Result<(), SchemaError> {
         for field in &message.fields {
-            // Entries of maps are described by the map's own line.
+            // The map's own line describes its entries.
             if !message.is_map_entry {
                 let (name, number) = (&field.name, field.number);
                 let what = self.field(message, field);

@@ -191,7 +191,7 @@ impl<'a> Message<'a> {
     fn outermost(bytes: &'a [u8], counts: &mut Counts) -> Result<Message<'a>, SchemaError> {
         let read = Message::read(bytes, counts, 1);
         if let Err(SchemaError::NestedTooDeep { .. }) = read {
-            // Its name is only known when it has been read; now it is all that is read.
+            // The message's name is only known after reading it; this pass reads nothing else.
             let mut message = String::new();
             each(bytes, |number, value| {
                 if number == 1 {
@@ -481,7 +481,7 @@ impl<'a> Value<'a> {
 
     fn int32(self) -> Result<i32, SchemaError> {
         match self {
-            // Protobuf, too, keeps the low 32 bits.
+            // Like protobuf, keep the low 32 bits.
             Value::Varint(value) => Ok(value as i32),
             _ => Err(invalid("a field has another wire type than a descriptor's")),
         }

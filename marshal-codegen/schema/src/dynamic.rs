@@ -247,7 +247,7 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
         for (i, (key, value)) in entries.iter().enumerate() {
             let at = start + i * size;
             for (field, value) in layout.fields.iter().zip([key, *value]) {
-                // Those of proto2 say that they are set; both always are.
+                // Entries of proto2 maps have presence bits; both are always set.
                 if let Cardinality::Optional { bit } = field.cardinality {
                     self.set_bit(at, bit);
                 }
@@ -416,7 +416,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => self.value(offset, layout, field.kind, &described, depth)?,
             };
-            // prost-reflect tells a default that was set from one that wasn't; protobuf doesn't.
+            // prost-reflect distinguishes a set default from an unset one; protobuf doesn't.
             let is_implicit = field.cardinality == Cardinality::Singular
                 && !matches!(field.kind, Kind::Message(_));
             if is_implicit && is_unset(&described, &value) {

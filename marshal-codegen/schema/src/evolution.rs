@@ -149,7 +149,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
                 .all(|m| !changed[*m as usize]);
             same && method.signature == theirs.signature
         };
-        // The pairs of all methods that need them, so that what they share is compared once.
+        // The pairs of all methods that need them, so that shared pairs are compared once.
         let mut roots = Vec::with_capacity(self.caller.methods.len());
         for method in &self.caller.methods {
             let theirs = self.server.method(method.name);

@@ -233,7 +233,7 @@ impl MessageLayout {
     fn compute(model: &Model, message: &resolve::Message, ids: &mut Ids) -> MessageLayout {
         let mut fields = Vec::with_capacity(message.fields.len());
         let mut bits = 0;
-        // They are ordered by number; so are the bits.
+        // Fields are ordered by number, and so are the bits.
         for field in &message.fields {
             let kind = kind_of(field.value, ids);
             let is_message = matches!(kind, Kind::Message(_));

@@ -121,7 +121,7 @@ impl Sources {
             Err(error) if SET_EXTENSIONS.contains(&extension) => {
                 return Err(invalid(path, error));
             }
-            // Not a set by its name nor by its content: the compiler may say what it is.
+            // Neither name nor content make it a set: the compiler decides what it is.
             Ok(_) | Err(_) => self.protos.push(path.to_owned()),
         }
         Ok(())
@@ -241,8 +241,8 @@ fn compile_with(
     }
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
-    // What options are made of is looked up in it, also for files that don't import it. If an include has one that doesn't compile, that
-    // is for files to tell that import it.
+    // The compiler looks up options in it, even for files that don't import it. If an include has
+    // one that doesn't compile, the files that import it report that.
     if knows_features {
         let _ = compiler.open_file(DESCRIPTOR);
     }
@@ -285,7 +285,7 @@ impl FileResolver for Include {
             let truth = truth("editions", number);
             truths.syntax.insert(name.to_owned(), truth);
         }
-        // The compiler tells the places of imports only of files that stay as they are in here.
+        // The compiler only shows the places of imports for files that stay unchanged here.
         let mut descriptor = file.file_descriptor_proto().clone();
         if let Some(refusal) = names::check(&descriptor) {
             return Err(protox::Error::new(Refusal(refusal)));
@@ -336,7 +336,7 @@ fn open(
     path: &Path,
     truths: Option<&Truths>,
 ) -> Result<(File, Option<i32>), protox::Error> {
-    // Why it can't be read is the library's to say.
+    // The library reports why it can't be read.
     let Ok(bytes) = fs::read(path) else {
         return File::open(name, path).map(|file| (file, None));
     };

@@ -87,7 +87,7 @@ pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName
         is_alike |= shown.fold(false, |met, name| {
             met | !plain.insert(name.replace('_', "").to_ascii_lowercase())
         });
-        // A field that JSON knows by its own name has no other.
+        // A field with an explicit JSON name has no other.
         let mut fields: Vec<_> = message.field.iter_mut().enumerate().collect();
         fields.sort_by_key(|(_, f)| short_name(f) != f.name());
         let mut json = HashSet::new();

@@ -54,7 +54,8 @@ impl Model {
             pending,
             services,
         } = resolver;
-        // Fields only look at names and enums, so each message can be taken out, filled and put back.
+        // Fields only refer to names and enums, so each message can be taken out, filled and put
+        // back.
         for (at, declared) in pending.iter().enumerate() {
             let (fields, oneofs) = field::resolve(&model, at, declared)?;
             model.messages[at].fields = fields;
@@ -150,7 +151,7 @@ fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
         }
         imports.push(own);
     }
-    // Files whose imports are all done are done; what is left over leads into a circle.
+    // A file is done once its imports are done; each remaining file leads into a circle.
     let mut open: Vec<usize> = imports.iter().map(Vec::len).collect();
     let mut done: Vec<usize> = (0..files.len()).filter(|&i| open[i] == 0).collect();
     let mut next = 0;
@@ -361,7 +362,7 @@ fn check_enum(
         Some(_) => {}
     }
     let ranges = declared.reserved_ranges.iter();
-    // An enum's ranges include their ends.
+    // An enum's reserved ranges include their ends.
     let ranges = names::Ranges::new(ranges.map(|(a, b)| (i64::from(*a), i64::from(*b) + 1)));
     let reserved: HashSet<&str> = declared.reserved_names.iter().copied().collect();
     for (value, number) in &declared.values {

@@ -2,7 +2,7 @@
 
 /// The most similar of `names`, if at most a third of the letters differ.
 pub fn meant<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    // Who types more than any name has mistypes something else, and comparing takes time.
+    // Words longer than any name aren't typing errors, and comparing them takes time.
     const MOST: usize = 256;
     if wrong.len() > MOST {
         return None;

@@ -6,7 +6,7 @@ use crate::c::{build_and_run, run};
 use crate::python::{directory, python};
 use crate::zoo::compile;
 
-/// The one example in this language.
+/// The only example in this language.
 fn example(language: &str) -> &'static str {
     let text = include_str!("../../STUBS.md");
     let begin = format!("```{language}\n");

@@ -18,7 +18,7 @@ fn the_zoo_is_written_and_read() {
     run(python().arg(tests).arg(&dir).arg(golden().join("zoo.json")));
 }
 
-/// Python that leaves nothing behind and takes warnings for errors.
+/// Python that leaves no files behind and treats warnings as errors.
 pub(crate) fn python() -> Command {
     let mut command = Command::new("python3");
     command.args(["-B", "-W", "error"]);

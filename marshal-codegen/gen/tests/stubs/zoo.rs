@@ -32,14 +32,14 @@ pub(crate) struct Animal {
     pub(crate) unknown: &'static [u8],
 }
 
-/// An animal and its bytes.
+/// An entry of the zoo and its bytes.
 pub(crate) struct Specimen {
     pub(crate) animal: &'static Animal,
     pub(crate) value: DynamicMessage,
     pub(crate) layouts: Arc<Layouts>,
-    /// What a sender writes.
+    /// The block that a sender writes.
     pub(crate) parts: Parts,
-    /// What a receiver reads.
+    /// The image that a receiver reads.
     pub(crate) image: Vec<u8>,
 }
 
@@ -291,7 +291,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Compares with the file as it was reviewed, or replaces it.
+/// Compares with the reviewed file, or replaces it.
 pub(crate) fn check_golden(file: &Path, text: &str) {
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -320,7 +320,7 @@ fn blocks_are_as_reviewed() {
     let records: Vec<_> = SPECIMENS.iter().map(Specimen::record).collect();
     let text = serde_json::to_string_pretty(&records).unwrap() + "\n";
     check_golden(&golden().join("zoo.json"), &text);
-    // No block of a message that has left.
+    // No blocks of removed messages remain.
     let files = std::fs::read_dir(golden().join("zoo")).unwrap();
     let on_disk: BTreeSet<_> = files
         .map(|f| f.unwrap().file_name().into_string().unwrap())

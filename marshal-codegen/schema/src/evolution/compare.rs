@@ -213,7 +213,7 @@ impl Roles<'_, '_> {
 
     /// Checks that members of the reader's oneofs also exclude each other at the writer.
     fn check_oneofs(&self) -> Result<(), String> {
-        // The first member of each of the reader's oneofs that the writer has, too.
+        // For each of the reader's oneofs: the first member that the writer has, too.
         let mut firsts: HashMap<u32, (&Field<'_>, Label)> = HashMap::new();
         for field in &self.reader.fields {
             let Label::Oneof(index) = field.label else {

@@ -46,7 +46,8 @@ pub(super) fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, 
     let all = message.descriptor();
     let of_message = all.fields().filter_map(|field| {
         let value = message.get_field(&field);
-        // Only without presence: a field with presence that is not set has its default, which may be -0.0 as well.
+        // Only without presence: an unset field with presence has its default, which may be -0.0 as
+        // well.
         let may_hide = !field.supports_presence() && is_negative_zero(&value);
         let is_set = message.has_field(&field) || may_hide;
         is_set.then_some((field, value))

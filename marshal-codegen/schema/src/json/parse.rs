@@ -247,8 +247,8 @@ fn map_key(kind: &Kind, text: &str) -> Result<MapKey, Reason> {
 
 /// Reads a whole number, also a quoted one or one with a point or an exponent.
 fn integer<T: TryFrom<i128>>(json: &Json) -> Result<T, Reason> {
-    // What is out of range is read as the nearest double, which may be the range's least integer: so that one is only
-    // accepted when it's written as an integer.
+    // An out-of-range number parses as the nearest double, which may be the range's least integer.
+    // So that integer is only accepted if it's written as an integer.
     const OUT_OF_RANGE: f64 = i64::MIN as f64;
     let failed = || unexpected("an integer in its type's range", json);
     let number = number(json).ok_or_else(failed)?;

@@ -97,7 +97,8 @@ fn write_value(kind: &Kind, value: &Value, out: &mut String) -> Result<(), Reaso
         (_, Value::Bool(value)) => out.push_str(&value.to_string()),
         (_, Value::I32(value)) => out.push_str(&value.to_string()),
         (_, Value::U32(value)) => out.push_str(&value.to_string()),
-        // A double doesn't hold all of them, and to many programs all numbers of JSON are doubles.
+        // A double can't hold all 64-bit integers, and many programs read every JSON number as a
+        // double.
         (_, Value::I64(value)) => write_text(&value.to_string(), out),
         (_, Value::U64(value)) => write_text(&value.to_string(), out),
         (_, Value::F32(value)) => match float_name(f64::from(*value)) {

@@ -87,7 +87,7 @@ fn encode_value(kind: &Kind, value: &Value, out: &mut Vec<u8>) {
         (_, Value::U32(value)) => encode_varint(u64::from(*value), out),
         (_, Value::U64(value)) => encode_varint(*value, out),
         (_, Value::Bool(value)) => encode_varint(u64::from(*value), out),
-        // They have a length, and are written with it.
+        // These have a length, and are written with it.
         (
             _,
             Value::String(_) | Value::Bytes(_) | Value::Message(_) | Value::List(_) | Value::Map(_),

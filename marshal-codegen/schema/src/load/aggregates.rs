@@ -134,7 +134,7 @@ fn outside_strings(text: &str, wanted: char) -> Option<usize> {
         match c {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = in_string,
-            // The parser has written all strings in these quotes.
+            // The parser has written all strings with these quotes.
             '"' => in_string = !in_string,
             _ if c == wanted && !in_string => return Some(at),
             _ => {}

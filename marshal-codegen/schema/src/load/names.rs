@@ -44,7 +44,7 @@ fn clash(message: &DescriptorProto, is_strict: bool) -> Option<(i32, String)> {
     if message.options.as_ref().is_some_and(is_legacy) {
         return None;
     }
-    // First the names that fields have by themselves, then those that they say.
+    // First the fields' default names, then the names that they set.
     for by_default in [true, false] {
         let mut met: HashMap<String, &FieldDescriptorProto> = HashMap::new();
         for (index, field) in message.field.iter().enumerate() {

@@ -99,7 +99,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
     if reader.edits.is_empty() && body.len() == bytes.len() {
         return Ok(None);
     }
-    // Names and punctuation are the parser's to check, in its own words.
+    // The parser checks names and punctuation, and reports errors in its own words.
     let text = String::from_utf8_lossy(&reader.edited()).into_owned();
     let places = Places {
         source: lines(body),
@@ -154,7 +154,7 @@ impl Reader<'_> {
     fn edited(&mut self) -> Vec<u8> {
         self.edits.sort_by_key(|(at, _)| (at.start, at.end));
         let mut end = 0;
-        // What is left out already can't be replaced, too.
+        // Removed text can't be replaced as well.
         self.edits.retain(|(at, _)| {
             let is_free = at.start >= end;
             end = if is_free { at.end } else { end };
@@ -278,7 +278,7 @@ impl Reader<'_> {
         let opens = self.is(end - 1, b'{');
         let in_edition = self.edition.is_some();
         let is_message = block == Block::Message;
-        // A name may be called like a keyword, as in `message message`.
+        // A name may equal a keyword, as in `message message`.
         match self.text(at) {
             "edition" if block == Block::File && self.is(at + 1, b'=') => self.edition(at, end)?,
             "import" if block == Block::File => self.import(at, end)?,
@@ -310,7 +310,7 @@ impl Reader<'_> {
             self.option_lists(at, end)?;
         }
         self.numbers(at, end);
-        // What is left is a group.
+        // The remaining case is a group.
         Ok((end, opens.then_some(Block::Message)))
     }
 
@@ -327,7 +327,7 @@ impl Reader<'_> {
                     is_value = depth > 0 || self.text(start) == "option";
                 }
                 Some(Kind::Mark(b'{' | b';')) if depth == 0 => return at + 1,
-                // It is no statement, and the parser will say so.
+                // It is no statement, and the parser reports that.
                 Some(Kind::Mark(b'}')) => return at.max(start + 1),
                 _ => {}
             }
@@ -471,7 +471,7 @@ impl Reader<'_> {
                 self.replace(next..last, "");
                 next = last;
             } else if self.is(next, b'[') || self.is(next, b'{') || self.is(next, b'<') {
-                // What somebody else has added to features.
+                // A third party's extension of features.
                 while next < end && !self.is(next, b']') && !self.is(next, b'}') {
                     next += 1;
                 }
@@ -732,7 +732,7 @@ mod tests {
             let found = rewritten.places.in_source(line, column);
             assert_eq!(found, place(source, word), "{word}");
         }
-        // What is added stands where it is added.
+        // Inserted text has the place where it is inserted.
         let (line, column) = place(&rewritten.text, "optional A");
         assert_eq!(
             rewritten.places.in_source(line, column),
@@ -785,7 +785,7 @@ mod tests {
                 assert_eq!(lines(&rewritten.text), lines(&source), "{source:?}");
             }
         }
-        // However deep.
+        // At any depth.
         read("message M {".repeat(100_000).as_bytes()).unwrap();
     }
 }

@@ -110,7 +110,7 @@ impl Context<'_, '_, '_> {
             return Ok(Value::Scalar(scalar));
         }
         let wanted = match self.field.proto_type {
-            // A parser may leave the type open where the name tells it.
+            // A parser may omit the type if the field names one.
             0 => "a message or enum",
             GROUP | MESSAGE => "a message",
             ENUM => "an enum",
@@ -207,7 +207,7 @@ impl Context<'_, '_, '_> {
             }
             return Ok(Label::Oneof(index));
         }
-        // An entry has both of its fields; which were written decides nothing.
+        // An entry always has both of its fields, whether the encoding has them or not.
         if self.declared.message.map_entry {
             return Ok(Label::Implicit);
         }

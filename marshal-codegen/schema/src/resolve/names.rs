@@ -114,7 +114,8 @@ impl Ranges {
     pub(super) fn new(ranges: impl Iterator<Item = (i64, i64)>) -> Ranges {
         let mut ranges: Vec<_> = ranges.collect();
         ranges.sort_unstable();
-        // Each end becomes the furthest so far: then the last range that starts below a number decides.
+        // Each end becomes the furthest end so far. Then the last range that starts below a number
+        // decides.
         let mut furthest = i64::MIN;
         for (_, end) in &mut ranges {
             furthest = furthest.max(*end);

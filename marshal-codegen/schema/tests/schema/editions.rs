@@ -191,7 +191,7 @@ fn features_decide_presence_types_and_encodings() {
         .collect();
     assert_eq!(groups, [8, 10, 13], "a map is never delimited");
     assert_eq!(field("by_name").cardinality, Cardinality::Map);
-    // What the message says about its fields holds for them, unless they say otherwise.
+    // The message's settings apply to its fields, unless a field overrides them.
     let item = service
         .layouts
         .get(service.layouts.find("editions.Item").unwrap());
