@@ -16,8 +16,8 @@ use crate::wire::{Shape, WireField, WireType, WireValue};
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 use tollgate_schema::MessageId;
 
-/// Writes the protobuf encoding of `image` into `out`, a scratch buffer whose content is lost; it is `out[start..]` for the
-/// `start` that is answered.
+/// Writes the protobuf encoding of `image` into `out`, a scratch buffer whose content is lost.
+/// Returns `start`; the encoding is `out[start..]`.
 ///
 /// `image` has passed `accept`, or `gather` if it has no extents.
 pub fn encode(program: &Program, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
@@ -148,7 +148,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// The message at `at` as a record of `field`.
+    /// Writes the message at `at` as a record of `field`.
     fn message(
         &mut self,
         of: &StructProgram,
@@ -185,7 +185,7 @@ impl Encoder<'_> {
         self.len_and_tag(field, before)
     }
 
-    /// Ends a `Len` record whose payload has been written since `before`.
+    /// Ends a `Len` record: its payload has been written since `before`.
     fn len_and_tag(&mut self, field: &WireField, before: usize) -> Result<(), FaultCode> {
         let len = self.back.written() - before;
         self.back.varint(len as u64)?;
@@ -230,7 +230,7 @@ impl Encoder<'_> {
         value.ok_or(FaultCode::Truncated)
     }
 
-    /// Where the bytes of the slot at `slot` lie.
+    /// The range of the bytes that the slot at `slot` refers to.
     fn slot_bytes(&self, slot: usize) -> Result<std::ops::Range<usize>, FaultCode> {
         let (off, len) = (self.u32(slot)?, self.u32(slot + 4)?);
         if len == 0 {
@@ -250,7 +250,7 @@ impl Encoder<'_> {
 }
 
 fn fault(message: MessageId, field: Option<u16>, code: FaultCode) -> Fault {
-    // How long a message becomes is no one field's doing.
+    // No single field causes a message's length.
     let field = field.filter(|_| code != FaultCode::TooLarge);
     Fault {
         code,

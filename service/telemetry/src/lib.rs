@@ -35,7 +35,7 @@ mod protobuf;
 pub mod record;
 pub mod sampling;
 pub mod scrape;
-/// What a call's metadata says of its trace.
+/// Trace context in a call's metadata.
 pub use tollgate_shm_abi::w3c;
 
 #[cfg(test)]

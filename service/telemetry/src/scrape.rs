@@ -23,7 +23,8 @@ use crate::limits::{MAX_SCRAPES, SCRAPE_HEAD_TIMEOUT, SCRAPE_KEPT, SCRAPE_TIMEOU
 use crate::places::Places;
 use crate::prometheus::Format;
 
-/// Answers scrapes with what `show` writes, for ever; `None` from it: not now. Within a tokio `LocalSet`.
+/// Answers scrapes with the output of `show`, forever; `None` from it: not now. Runs within a tokio
+/// `LocalSet`.
 pub async fn serve<S, F>(listener: TcpListener, show: S)
 where
     S: Fn(Format) -> F + 'static,
@@ -32,7 +33,7 @@ where
     let (show, places) = (Rc::new(show), Places::new(MAX_SCRAPES, SCRAPE_KEPT));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, say: those that are being answered give theirs back.
+            // For example, out of descriptors: current scrapes free theirs.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
@@ -65,7 +66,7 @@ where
     if request.uri().path() != "/metrics" {
         return Ok(said(StatusCode::NOT_FOUND, "there is /metrics"));
     }
-    // HEAD is GET without the body (RFC 9110), which hyper leaves away.
+    // HEAD is GET without the body (RFC 9110); hyper omits the body.
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refused = said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics");
         let allowed = HeaderValue::from_static("GET, HEAD");
