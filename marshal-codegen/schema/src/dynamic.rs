@@ -44,8 +44,8 @@ pub struct Parts {
 /// Writes `message` as a canonical block in which the string and bytes values that `apart` picks
 /// are extents.
 ///
-/// An empty value is never an extent. This function neither limits the number of extents nor demands
-/// required fields: the block's reader checks both.
+/// An empty value is never an extent. This function neither limits the number of extents nor
+/// demands required fields: the block's reader checks both.
 pub fn write_parts(
     layouts: &Layouts,
     id: MessageId,

@@ -23,7 +23,7 @@ use tollgate_transport_rdma::{Counts, Rdma, RdmaLink, RdmaListener, RdmaOptions,
 #[allow(dead_code, reason = "tests use all of them")]
 mod models;
 
-/// Who calls, and who is called.
+/// The addresses of the caller and the server.
 fn ends() -> [IpAddr; 2] {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--between");
     let between = arguments.nth(1);
@@ -79,7 +79,8 @@ fn ready<T: LinkIo>(a: T, b: T) -> (Node<T>, Node<T>) {
     (a, b)
 }
 
-/// Turns both until this is so; between two turns, the one that something comes to sleeps until it has, if they sleep.
+/// Turns both until this is true. Between two turns, a sleeping end waits until something comes to
+/// it.
 fn drive<T: LinkIo>(
     a: &mut Node<T>,
     b: &mut Node<T>,
@@ -103,7 +104,7 @@ fn drive<T: LinkIo>(
     }
 }
 
-/// Calls of 64 bytes, so many at a time, each answered.
+/// Calls of 64 bytes, this many at a time, each answered.
 fn small<T: LinkIo>(
     (a, b): &mut (Node<T>, Node<T>),
     count: u64,
@@ -129,7 +130,7 @@ fn small<T: LinkIo>(
     start.elapsed()
 }
 
-/// Calls with an extent of so many bytes, one at a time, received into private memory.
+/// Calls with an extent of this many bytes, one at a time, received into private memory.
 fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64) -> Duration {
     let shared = span(&noise(1, bytes));
     let mut start = Instant::now();
@@ -151,7 +152,8 @@ fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64)
     start.elapsed()
 }
 
-/// A call for each of these tensors, one at a time, between an 8-byte key and a 4-byte length: all of an application's heap, as BytePS has them.
+/// A call for each of these tensors, one at a time, between an 8-byte key and a 4-byte length: all
+/// in an application's heap, as in BytePS.
 fn tensors<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), tensors: &[usize]) -> Duration {
     let largest = *tensors.iter().max().unwrap();
     let bytes = noise(1, largest);
@@ -167,7 +169,7 @@ fn tensors<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), tensors: &[usize]) -> Dur
     let whole = |span| Part::Shared { span, at: 0 };
     let mut start = Instant::now();
     for (n, tensor) in (0..).zip(std::iter::once(first).chain(rest)) {
-        // The first one has the heap registered, and isn't timed.
+        // The first one registers the heap, and isn't timed.
         if n == 1 {
             start = Instant::now();
         }
@@ -255,7 +257,7 @@ fn main() {
             counted(&what, pair.0.io.counts() - before, count);
         }
     }
-    // The tensors of up to 64 KiB: what is longer travels by itself, whatever is fused.
+    // The tensors of up to 64 KiB: longer ones travel separately, with or without fusing.
     let mut model = models::mobilenet().tensors();
     model.retain(|bytes| *bytes < limits::BODY_MIN);
     model.truncate(if smoke { 4 } else { usize::MAX });

@@ -16,18 +16,18 @@ use crate::wire::WireError;
 /// The credits of one link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// The peer's receives.
+    /// Number of the peer's receives.
     receives: u16,
     held: u16,
     owed: u16,
-    /// This end's receives.
+    /// Number of this end's receives.
     own: u16,
     /// Receives that the peer knows to be free.
     granted: u16,
 }
 
 impl Flow {
-    /// A link whose ends have so many receives, none of them used.
+    /// A link whose ends have this many receives, all of them free.
     pub fn new(own: u16, receives: u16) -> Flow {
         Flow {
             receives,
@@ -38,20 +38,20 @@ impl Flow {
         }
     }
 
-    /// Whether a message may be sent that isn't a CREDIT.
+    /// Whether a message other than a CREDIT may be sent.
     pub fn may_send(&self) -> bool {
         self.held >= 2
     }
 
-    /// Whether so much is owed that a CREDIT should be sent, and can be.
+    /// Whether enough is owed for a CREDIT, and one can be sent.
     pub fn must_return(&self) -> bool {
         self.owed >= self.own / 4 && self.held >= 1
     }
 
-    /// Takes a credit for a message; what it gives back.
+    /// Takes a credit for a message; returns the credits that the message returns.
     ///
     /// # Panics
-    /// If there is none: the caller has asked.
+    /// If there is no credit: the caller must check before.
     pub fn send(&mut self) -> u16 {
         self.held = self
             .held
@@ -61,10 +61,10 @@ impl Flow {
         std::mem::take(&mut self.owed)
     }
 
-    /// A message came, which gives back this many.
+    /// Handles a message that returns this many credits.
     ///
     /// # Errors
-    /// The peer had no credit for it, or gives back what it hasn't got.
+    /// If the peer had no credit for it, or returns credits that it doesn't have.
     pub fn receive(&mut self, returned: u16) -> Result<(), WireError> {
         self.granted = self.granted.checked_sub(1).ok_or(WireError::Overrun)?;
         let held = self.held.saturating_add(returned);
@@ -79,7 +79,7 @@ impl Flow {
         Ok(())
     }
 
-    /// The receive of a message that was read is posted anew.
+    /// Marks the receive of a read message as reposted.
     pub fn reposted(&mut self) {
         self.owed += 1;
     }

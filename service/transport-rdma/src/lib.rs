@@ -56,20 +56,20 @@ pub use link_id::LinkId;
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 
-/// Whether this host can do RDMA, and with which devices: their names.
+/// Returns the names of this host's usable RDMA devices.
 ///
 /// # Errors
-/// Why not: it wasn't built, there is no library, or no device.
+/// The reason why there are none: not built, no library, or no device.
 #[cfg(feature = "verbs")]
 pub fn probe() -> Result<Vec<String>, RdmaError> {
     let rdma = Rdma::open()?;
     Ok(rdma.devices().map(|device| device.name).collect())
 }
 
-/// Whether this host can do RDMA, and with which devices: their names.
+/// Returns the names of this host's usable RDMA devices.
 ///
 /// # Errors
-/// It wasn't built.
+/// Always: RDMA wasn't built.
 #[cfg(not(feature = "verbs"))]
 pub fn probe() -> Result<Vec<String>, RdmaError> {
     Err(RdmaError::NotBuilt)

@@ -13,7 +13,8 @@ mod ring;
 mod soft_roce;
 mod wire;
 
-/// Compares with a reviewed file of `tests/golden`, which is reviewed like code. `TOLLGATE_BLESS=1 cargo test` rewrites it; read the difference.
+/// Compares with a golden file in `tests/golden`. `TOLLGATE_BLESS=1 cargo test` rewrites it; review
+/// the difference like code.
 fn golden(name: &str, actual: &str) {
     let path = format!("{}/src/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TOLLGATE_BLESS").is_some() {

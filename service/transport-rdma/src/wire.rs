@@ -49,32 +49,32 @@ use crate::limits::{
 /// First bytes of the private data.
 pub const MAGIC: [u8; 4] = *b"TGRD";
 
-/// The version that this code speaks, and the only one.
+/// The only version that this code supports.
 pub const VERSION: u16 = 1;
 
-/// Bytes of private data.
+/// Length of the private data in bytes.
 pub const GREETING_BYTES: usize = 24;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The next bytes of the stream.
     Stream,
     /// Credits only.
     Credit,
-    /// What comes next would rather be a body.
+    /// The next bytes should become a body.
     Offer,
     /// The body may be sent.
     Grant,
     /// The offered bytes belong in the stream.
     Decline,
-    /// Where the stream is written.
+    /// The ring for the stream.
     Ring,
     /// The sender watches no memory.
     Sleep,
 }
 
-/// The peer said something that no Tollgate daemon says.
+/// The peer sent a message that no Tollgate daemon sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum WireError {
@@ -128,14 +128,14 @@ pub enum WireError {
 /// Immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Credits that it gives back.
+    /// Credits that it returns.
     pub returned: u16,
 }
 
 impl Immediate {
-    /// As it travels, in this host's order.
+    /// The wire value, in this host's byte order.
     pub fn encode(self) -> u32 {
         let kind = match self.kind {
             Kind::Stream => 1,
@@ -149,10 +149,10 @@ impl Immediate {
         kind << 28 | u32::from(self.returned)
     }
 
-    /// What a peer's means.
+    /// Decodes a peer's immediate data.
     ///
     /// # Errors
-    /// It means nothing.
+    /// If it is invalid.
     pub fn decode(immediate: u32) -> Result<Immediate, WireError> {
         let kind = match immediate >> 28 {
             1 => Kind::Stream,
@@ -174,10 +174,10 @@ impl Immediate {
     }
 }
 
-/// Whether a message of this kind may have so many bytes.
+/// Checks that a message of this kind may have this many bytes.
 ///
 /// # Errors
-/// It may not.
+/// If it may not.
 pub fn check_length(kind: Kind, len: usize) -> Result<(), WireError> {
     let fits = match kind {
         Kind::Stream => (1..=MESSAGE_BYTES).contains(&len),
@@ -191,21 +191,21 @@ pub fn check_length(kind: Kind, len: usize) -> Result<(), WireError> {
     }
 }
 
-/// What an end says of itself before the connection stands.
+/// An end's properties, sent before the connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Receives that it has posted.
+    /// Number of posted receives.
     pub receives: u16,
     /// The number of its second queue pair.
     pub body_queue: u32,
-    /// The largest message of a body, bytes.
+    /// The largest message of a body, in bytes.
     pub body_message: u32,
     /// Bytes of the ring that it will give; 0 if none.
     pub ring_bytes: u32,
 }
 
 impl Greeting {
-    /// Private data.
+    /// Encodes the private data.
     pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut data = [0; GREETING_BYTES];
         data[..4].copy_from_slice(&MAGIC);
@@ -218,10 +218,10 @@ impl Greeting {
         data
     }
 
-    /// What a peer's private data says; bytes behind it are the connection manager's padding.
+    /// Decodes a peer's private data; bytes after it are the connection manager's padding.
     ///
     /// # Errors
-    /// It isn't of a Tollgate daemon, or of one that this one can't talk to.
+    /// If it isn't from a Tollgate daemon, or from an incompatible one.
     pub fn decode(data: &[u8]) -> Result<Greeting, WireError> {
         let Some(data) = data
             .first_chunk::<GREETING_BYTES>()

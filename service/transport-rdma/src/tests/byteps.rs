@@ -18,7 +18,7 @@ fn the_models_have_their_published_parameters() {
     assert_eq!(inception_v3().parameters(), 23_817_352);
 }
 
-/// What a model costs.
+/// The cost of a model.
 #[derive(Default)]
 struct Cost {
     work_requests: usize,
@@ -27,7 +27,7 @@ struct Cost {
     copied: usize,
 }
 
-/// Every call by itself: key, tensor and length as three elements of one list.
+/// Every call separately: key, tensor and length as three elements of one list.
 fn unfused(tensors: &[usize]) -> Cost {
     let small = |tensor: &&usize| **tensor <= limits::SMALL_ELEMENT;
     Cost {
@@ -38,7 +38,7 @@ fn unfused(tensors: &[usize]) -> Cost {
     }
 }
 
-/// All of them wait at once, for a device whose messages may be as long as a model.
+/// All calls wait at once, for a device whose messages may be as long as a model.
 fn fused(tensors: &[usize]) -> Cost {
     let elements: Vec<_> = tensors
         .iter()

@@ -64,37 +64,37 @@ unsafe impl Send for Pool {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pool {}
 
-/// Who may touch a receive.
+/// The owner of a receive, who alone may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Free,
     Device,
-    /// The link of this queue pair.
+    /// The link with this queue pair.
     Link(u32),
 }
 
 pub(super) struct State {
     pub(super) receives: Vec<Holder>,
-    /// Those that are free: to be posted.
+    /// Free receives, to be posted.
     free: Vec<u16>,
-    /// Lanes that no link has.
+    /// Free lanes.
     lanes: Vec<u16>,
-    /// By the number of their first queue pair.
+    /// By the number of the link's first queue pair.
     pub(super) links: HashMap<u32, Inbox>,
-    /// The first queue pair's number of a second one's.
+    /// Maps the number of a second queue pair to that of the first.
     pub(super) bodies: HashMap<u32, u32>,
     counts: Counts,
 }
 
-/// What has come to a link, and wasn't taken by it.
+/// Messages of a link that it hasn't taken yet.
 pub(super) struct Inbox {
     pub(super) link: LinkId,
-    /// Where that is named when something comes.
+    /// The poller's list to name the link in.
     pub(super) named: Arc<Named>,
     pub(super) stream: NonNull<sys::ibv_qp>,
     pub(super) body: u32,
     pub(super) came: VecDeque<Came>,
-    /// Messages that weren't read, and those of them that lie in receives.
+    /// Unread messages, and the number of them in receives.
     pub(super) unread: u16,
     pub(super) holds: usize,
     pub(super) overrun: bool,
@@ -103,19 +103,19 @@ pub(super) struct Inbox {
 // SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys it.
 unsafe impl Send for Inbox {}
 
-/// What has come to a link.
+/// A link's completion.
 pub(super) enum Came {
     Completion(sys::ibv_wc),
     /// A message that was copied out of its receive.
     Spilled(sys::ibv_wc, Box<[u8]>),
-    /// A message beyond what the peer had credits for: its queue pair was ended.
+    /// A message beyond the peer's credits: its queue pair was ended.
     Overrun,
 }
 
 impl Pool {
     pub(super) fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
         let count = shared_receives(links);
-        // Of each link, all sends of both queue pairs and all receives of the second.
+        // For each link, all sends of both queue pairs and all receives of the second.
         let entries = count + usize::from(links) * (POOLED_SENDS + 2 * BODY_MESSAGES);
         device.can_complete(entries)?;
         let memory = Memory::of_pages(&device.domain, pool_bytes(links))?;
@@ -156,11 +156,11 @@ impl Pool {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // What panics in between are asserts, of this crate's own numbers.
+        // Only asserts about this crate's own numbers can panic while the lock is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane that no link has, and where it begins in the memory.
+    /// Takes a free lane; returns its number and its offset in the memory.
     pub(super) fn take_lane(&self) -> Option<(u16, usize)> {
         let mut state = self.state();
         let lane = state.lanes.pop()?;
@@ -168,22 +168,22 @@ impl Pool {
         Some((lane, before + usize::from(lane) * POOLED_LANE_BYTES))
     }
 
-    /// The lane is nobody's any more.
+    /// Frees the lane.
     pub(super) fn take_back(&self, lane: u16) {
         self.state().lanes.push(lane);
     }
 
-    /// For queue pairs that receive by it.
+    /// The queue of receives for new queue pairs.
     pub(super) fn receives(&self) -> *mut sys::ibv_srq {
         self.receives.as_ptr()
     }
 
-    /// Takes what is complete, for all links: as much as one turn takes. How many.
+    /// Takes pending completions for all links, as many as one turn takes; returns their number.
     pub(crate) fn poll(&self) -> Result<usize, RdmaError> {
         self.poll_into(&mut self.state())
     }
 
-    /// Makes the descriptor say what comes from now on. `false` if something has come already.
+    /// Makes the descriptor report the next completion. `false` if one has come already.
     pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
         let mut state = self.state();
         state.counts.system_calls += 1 + self.completions.take_notifications()?;
@@ -191,12 +191,12 @@ impl Pool {
         Ok(self.poll_into(&mut state)? == 0)
     }
 
-    /// Readable once something has come since [`Pool::arm`].
+    /// Readable once a completion has come since [`Pool::arm`].
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.completions.descriptor()
     }
 
-    /// What is nobody's own: receives that were posted, system calls, bytes that were spilled.
+    /// Costs of no single link: posted receives, system calls, spilled bytes.
     pub(crate) fn counts(&self) -> Counts {
         self.state().counts
     }
@@ -218,13 +218,13 @@ impl Pool {
         Ok(all)
     }
 
-    /// Gives a completion to its link.
+    /// Delivers a completion to its link.
     fn deliver(&self, state: &mut State, entry: &sys::ibv_wc) {
         let receive = (entry.wr_id & ID_KIND == ID_RECEIVE).then_some(entry.wr_id as u16);
         let number = state.bodies.get(&entry.qp_num).copied();
         let number = number.unwrap_or(entry.qp_num);
         let Some(inbox) = state.links.get_mut(&number) else {
-            // Of a link that has ended.
+            // Its link has ended.
             if let Some(receive) = receive {
                 state.free(receive);
             }
@@ -269,7 +269,8 @@ impl Pool {
         }
     }
 
-    /// What a message has brought into a receive: the device has written it, and writes it no more until it is posted again.
+    /// The message in a receive: the device has written it, and doesn't write again until the
+    /// receive is reposted.
     pub(super) fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
         let at = usize::from(receive) * MESSAGE_BYTES;
         let start = self.memory.own(at, len);
@@ -279,7 +280,8 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// Posts what is free, once that is a batch. There are many more, so no message waits for it.
+    /// Posts the free receives once they are a batch. Many others are posted, so no message waits
+    /// for these.
     pub(super) fn post_soon(&self, state: &mut State) -> Result<(), RdmaError> {
         if state.free.len() >= RECEIVE_BATCH {
             self.post(state)?;
@@ -340,7 +342,7 @@ const NO_REQUEST: sys::ibv_recv_wr = sys::ibv_recv_wr {
     num_sge: 0,
 };
 
-/// Ends a queue pair: it takes no receive any more, and what was posted for it comes back.
+/// Ends a queue pair: it takes no more receives, and its posted work requests come back.
 pub(super) fn end_pair(pair: NonNull<sys::ibv_qp>) {
     modify(
         pair,

@@ -18,7 +18,7 @@ impl Model {
         self.add(to);
     }
 
-    /// Of every channel by itself.
+    /// A depthwise convolution: each channel separately.
     fn depthwise(&mut self, kernel: usize, channels: usize) {
         self.add(kernel * channels);
         self.add(channels);
