@@ -47,7 +47,7 @@ pub const DEFAULT_POOL_LINKS: u16 = 32;
 /// Most pools of a poller on one device.
 pub const POLLER_POOLS: u16 = 256;
 
-/// Pools of a poller on one device by default: 1,024 links.
+/// Pools of a poller on one device by default, enough for 1,024 links.
 pub const DEFAULT_POLLER_POOLS: u16 = 32;
 
 /// Receives that each link of a poller adds to the shared ones, and the most unread ones that it

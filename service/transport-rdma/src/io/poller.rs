@@ -68,7 +68,7 @@ pub struct Poller {
     waited: bool,
 }
 
-/// Other threads' and its links' handle of a poller.
+/// A poller's handle for other threads and for its links.
 #[derive(Clone)]
 pub struct Door(Arc<Shared>);
 
