@@ -11,9 +11,9 @@ pub enum Language {
     /// `<package>.rs`, for `include!`, on top of the `tollgate` crate.
     #[default]
     Rust,
-    /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which the former include.
+    /// `<package>.tollgate.h` for C11 and C++17; they include `tollgate_block.h`.
     C,
-    /// `<package>_tollgate.py` for Python 3.9, and `tollgate_block.py`, which the former import.
+    /// `<package>_tollgate.py` for Python 3.9; they import `tollgate_block.py`.
     Python,
 }
 

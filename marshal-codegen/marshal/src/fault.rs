@@ -14,7 +14,7 @@ pub struct Fault {
     pub field: Option<u16>,
 }
 
-/// Kinds of faults. The numbers are what machine code returns.
+/// Kinds of faults. Machine code returns these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
 pub enum FaultCode {

@@ -7,7 +7,7 @@ use crate::limits::{
     MAX_NESTING,
 };
 
-/// Why a schema is refused.
+/// The reason why a schema is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// The descriptor set is longer than the limit.
@@ -33,7 +33,7 @@ pub enum SchemaError {
     PathInvalid {
         /// The path as given.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The tools' reflection library refuses a set that the resolver accepts.
@@ -181,7 +181,7 @@ pub enum SchemaError {
         field: String,
         /// The number.
         number: i32,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A field contradicts its file's syntax, its message or itself.
@@ -189,7 +189,7 @@ pub enum SchemaError {
     InvalidField {
         /// Its full name.
         field: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A oneof has no members, or proto3's `optional` is misused.
@@ -197,7 +197,7 @@ pub enum SchemaError {
     InvalidOneof {
         /// Its full name.
         oneof: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
     /// An enum has no values, has a reserved value, or is open and doesn't begin with 0.
@@ -205,7 +205,7 @@ pub enum SchemaError {
     InvalidEnum {
         /// Its full name.
         name: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The entry message of a map isn't `{1 key, 2 value}`, or is used as an ordinary message.
@@ -223,7 +223,7 @@ pub enum SchemaError {
         feature: &'static str,
         /// The value as protobuf's number.
         value: i32,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
 }
@@ -242,7 +242,7 @@ pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why a message can't be read from or written to a block, or from or to JSON.
+/// The reason why a message can't be read from or written to a block, or from or to JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DynamicError {
     /// The message isn't of the type that the layout describes.
@@ -270,7 +270,7 @@ pub enum DynamicError {
     Malformed {
         /// The message being read.
         message: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
         /// Offset in the block.
         at: usize,

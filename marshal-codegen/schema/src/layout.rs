@@ -127,7 +127,7 @@ pub struct FieldLayout {
     pub offset: u32,
     /// The kind of one value (one element of a repeated field).
     pub kind: Kind,
-    /// The number of values, and how presence is told.
+    /// The number of values, and how the field tells its presence.
     pub cardinality: Cardinality,
     /// The type as the schema declares it; it decides the protobuf encoding, not the layout.
     pub proto_type: ProtoType,

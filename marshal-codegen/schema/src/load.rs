@@ -121,7 +121,7 @@ impl Sources {
             Err(error) if SET_EXTENSIONS.contains(&extension) => {
                 return Err(invalid(path, error));
             }
-            // Neither name nor content make it a set: the compiler decides what it is.
+            // Neither name nor content make it a set: leave it to the compiler.
             Ok(_) | Err(_) => self.protos.push(path.to_owned()),
         }
         Ok(())

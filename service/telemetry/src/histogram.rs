@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  bucket i   holds durations in (2^(i/8), 2^((i+1)/8)] seconds, i from -240 to 95
-//!  zero       what took no time that the clock could tell: it began and ended in one turn of its runtime
+//!  zero       calls with a duration of 0 on the clock: they began and ended in one turn of their runtime
 //! ```
 //!
 //! The scale is fixed. So a double's exponent, a table lookup and a comparison find a bucket;

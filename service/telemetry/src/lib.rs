@@ -1,13 +1,13 @@
 //! Telemetry of calls for OpenTelemetry and Prometheus: spans, metrics and lines, and their export.
 //!
 //! ```text
-//!   runtime ── sampling.rs: is it traced? ── w3c.rs: whose child is it?
+//!   runtime ── sampling.rs: is it traced? ── w3c.rs: its parent
 //!      │
 //!      ├─ histogram.rs   how long, per tenant, method, side and status
 //!      └─ record.rs      spans and lines of calls that are traced or have failed
 //!            │ a bounded queue, taken by the control plane
 //!            ▼
-//!   control plane ── metrics.rs ──┬─ prometheus.rs, protobuf.rs ── scrape.rs ──▶ who scrapes
+//!   control plane ── metrics.rs ──┬─ prometheus.rs, protobuf.rs ── scrape.rs ──▶ scrapers
 //!                                 └─ otlp.rs ── export.rs ────────▶ collectors, one exporter per endpoint
 //! ```
 //!

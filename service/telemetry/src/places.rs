@@ -164,7 +164,7 @@ mod tests {
         };
         assert!(over(&second).await);
         assert!(!over(&first).await && !over(&third).await);
-        // What gave way takes no place of another's with it.
+        // Dropping a place that gave way doesn't free another's place.
         drop(second);
         assert_eq!(places.0.taken.borrow().len(), 2);
         third.deserve();

@@ -13,7 +13,7 @@
 //! | `shared` | BPTS | one thread looks at all connections in turn, and never sleeps |
 //! | `events` | EVENT, with `--path tcp` IPoIB | one thread, which sleeps until a connection's descriptor says something |
 //! | `bpev` | BPEV | a thread that never sleeps polls for all, and wakes a worker by an eventfd |
-//! | `poller` | | one thread has a [`Poller`]: it polls it for 50 us after work, then sleeps; nobody wakes it but the device |
+//! | `poller` | | one thread has a [`Poller`]: it polls it for 50 us after work, then sleeps; only the device wakes it |
 //!
 //! Without `--serve` and `--call`, one process runs both ends; the default addresses are the VM's.
 //! With them, run the example on two hosts with the same options. On each connection the caller

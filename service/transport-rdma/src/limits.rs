@@ -3,23 +3,23 @@
 //! In addition to the memory of its [`Link`](tollgate_transport::Link), an RDMA link holds this
 //! registered, hence pinned, memory:
 //!
-//! | what | bytes |
+//! | memory | bytes |
 //! |---|---|
 //! | receives | [`RECEIVES`] x [`MESSAGE_BYTES`] = 1 MiB |
 //! | sends | [`SENDS`] x [`MESSAGE_BYTES`] = 512 KiB |
-//! | what frames are marshalled into | [`MARSHAL_BYTES`] = 256 KiB |
-//! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
+//! | ring for marshalling frames | [`MARSHAL_BYTES`] = 256 KiB |
+//! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or as configured |
 //!
 //! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000
 //! links are 1.7 GiB, or 2.7 GiB with rings of the usual size. A poller's links share its pools on
 //! each device. A pool is pinned for the first link, or when no other pool has room. Empty pools
 //! are unpinned, except the last one of a device:
 //!
-//! | what | bytes |
+//! | memory | bytes |
 //! |---|---|
 //! | receives | [`SHARED_RECEIVES`] x [`MESSAGE_BYTES`] = 64 KiB for each link that there may be, 1 MiB at least |
 //! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
-//! | what frames are marshalled into | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
+//! | ring for marshalling frames | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
 //!
 //! So 1,000 such links are 250 MiB in full pools, and rings as above. While a poller's link isn't
 //! read, it also holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`] = 960 KiB of
@@ -51,7 +51,7 @@ pub const POLLER_POOLS: u16 = 256;
 pub const DEFAULT_POLLER_POOLS: u16 = 32;
 
 /// Receives that each link of a poller adds to the shared ones, and the most unread ones that it
-/// can hold. It has as many credits as any link: further messages are copied if nobody reads them
+/// can hold. It has as many credits as any link: further messages are copied unless they are read
 /// at once.
 pub const SHARED_RECEIVES: usize = 4;
 

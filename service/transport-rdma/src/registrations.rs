@@ -1,8 +1,8 @@
 //! The memory that is registered: each heap once per device, until nothing else refers to it.
 //!
-//! Registering pins pages and announces each to the device, which takes longer than most calls. So
-//! the first message that leaves from a heap registers all of it, and later messages find it by its
-//! address. A failed registration isn't retried for the same heap.
+//! Registering pins pages and announces each page to the device. This takes longer than most calls.
+//! So the first message that leaves from a heap registers all of it, and later messages find it by
+//! its address. A failed registration isn't retried for the same heap.
 //!
 //! Invariant: an entry keeps its memory mapped, so no other heap can have its address while the
 //! entry exists. Deliberately absent: registering ranges, and unregistering heaps that weren't used

@@ -1,11 +1,11 @@
 //! The fence: the verbs that a link uses, as owned values that can't be misused from outside.
 //!
 //! ```text
-//!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
+//!   Rdma ── Device ── Memory            one context and protection domain per device; registered memory
 //!            ├─ Pool                   a completion queue, receives and buffers for many links of one poller
 //!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a seat in a pool
-//!                               ├─ Lane     what is sent from that isn't a heap
-//!                               └─ Window   what the peer of a one-sided link may write
+//!                               ├─ Lane     send memory outside heaps
+//!                               └─ Window   memory that the peer of a one-sided link may write
 //! ```
 //!
 //! Safety argument: a device touches memory only by work requests, and those are made here, of

@@ -14,11 +14,11 @@
 //! |---|---|---|---|
 //! | 1 | STREAM | 1 to 16384 bytes | the next bytes of the stream |
 //! | 2 | CREDIT | | nothing but the credits |
-//! | 3 | OFFER | length u32 | so many bytes of the stream come next, which would rather travel as a body |
-//! | 4 | GRANT | | the offer's receives are posted: send it as a body |
-//! | 5 | DECLINE | | send it in the stream |
-//! | 6 | RING | address u64, key u32, bytes u32 | write the stream there, see [`ring`](crate::ring) |
-//! | 7 | SLEEP | written u64, read u64 | this end has seen so much, and watches no memory until something comes |
+//! | 3 | OFFER | length u32 | this many bytes of the stream come next, and should travel as a body |
+//! | 4 | GRANT | | the offer's receives are posted: send the bytes as a body |
+//! | 5 | DECLINE | | send the bytes in the stream |
+//! | 6 | RING | address u64, key u32, bytes u32 | the place for the stream, see [`ring`](crate::ring) |
+//! | 7 | SLEEP | written u64, read u64 | this end has seen these counts, and watches no memory until a message comes |
 //!
 //! Every message uses one of the receives announced to its sender, a *credit*. The receiver returns
 //! credits when it has reposted receives. The last credit is reserved for a CREDIT, so returning

@@ -4,7 +4,7 @@
 //! imports     tollgate_block, other packages' modules
 //! classes     enums, messages (dataclasses), views; nested ones inside their messages
 //! layouts     numbers, checked against the struct module when the module is imported
-//! services    what the daemon is told of them; stubs to call them with, classes to serve them with
+//! services    declarations for the daemon; stubs to call them, classes to serve them
 //! ```
 //!
 //! The tables come after all classes and refer to types in lambdas, because types and packages may

@@ -49,7 +49,7 @@ impl RdmaListener {
     /// The next connecting peer, if there is one. Never waits.
     ///
     /// # Errors
-    /// If this peer is no Tollgate daemon, which it is told, or there are no resources for its
+    /// If this peer is no Tollgate daemon (it gets a rejection), or there are no resources for its
     /// link. Call again: others may wait.
     pub fn accept(
         &mut self,

@@ -2,7 +2,7 @@
 //! receives (SRQ), and memory that is registered once.
 //!
 //! ```text
-//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: what its link sends from
+//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: its link's send memory
 //!
 //!   receive   Free ─▶ Device ─▶ of a link ─▶ Free          by the number of the queue pair that its completion names
 //! ```
@@ -64,7 +64,7 @@ unsafe impl Send for Pool {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pool {}
 
-/// The owner of a receive, who alone may touch it.
+/// The owner of a receive, which alone may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Free,
