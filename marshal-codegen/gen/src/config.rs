@@ -1,4 +1,4 @@
-//! Options for a `build.rs`: which files, in which language, and where the stubs go.
+//! Options for a `build.rs`: the files, the language, and the directory of the stubs.
 
 use std::path::{Path, PathBuf};
 
@@ -35,16 +35,17 @@ impl Config {
         self
     }
 
-    /// Makes `bytes` fields below `path` a `tollgate::Bytes` in Rust, instead of a `Vec<u8>`: clones share it, and one from
-    /// `Session::buffer` is sent without a copy. `.` is every field, `.hotel.EchoMessage.payload` that one, and what such a path begins
-    /// with everything below. May be called more than once.
+    /// Makes `bytes` fields below `path` a `tollgate::Bytes` in Rust, instead of a `Vec<u8>`:
+    /// clones share it, and one from `Session::buffer` is sent without a copy. `.` means every
+    /// field, `.hotel.EchoMessage.payload` that field, and a prefix of such a path every field
+    /// below it. May be called more than once.
     pub fn bytes(mut self, path: impl Into<String>) -> Config {
         self.bytes.push(path.into());
         self
     }
 
-    /// Compiles `files` (imports are looked up in `includes`) and writes the files of each package; a package without a
-    /// name is called `_`. Tells cargo to run again when one of the files changes.
+    /// Compiles `files` (imports are looked up in `includes`) and writes the files of each package;
+    /// a package without a name becomes `_`. Tells cargo to rerun when one of the files changes.
     pub fn compile_protos(
         self,
         files: &[impl AsRef<Path>],
@@ -56,8 +57,8 @@ impl Config {
             .ok_or(GenError::NoOutDir)?;
         let files_and_includes = files.iter().map(AsRef::as_ref);
         let files_and_includes = files_and_includes.chain(includes.iter().map(AsRef::as_ref));
-        // A file may be named as seen from an include, and is watched with that. What isn't there at all is, to cargo,
-        // something that has changed, in every build.
+        // A file may be named relative to an include; watching the include covers it. Missing paths
+        // are filtered out: cargo would consider them changed in every build.
         for path in files_and_includes.filter(|path| path.exists()) {
             println!("cargo:rerun-if-changed={}", path.display());
         }

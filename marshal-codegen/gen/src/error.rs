@@ -1,13 +1,13 @@
-//! Why no code was generated.
+//! Reasons why no code was generated.
 
 use std::path::PathBuf;
 
 use tollgate_schema::SchemaError;
 
-/// Why no code was generated.
+/// The reason why no code was generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenError {
-    /// The files don't compile, or use what blocks can't hold.
+    /// The files don't compile, or use features that blocks can't hold.
     #[error(transparent)]
     Schema(#[from] SchemaError),
     /// Two packages get the same file or module.
@@ -27,7 +27,7 @@ pub enum GenError {
         /// The other package.
         second: String,
     },
-    /// A path that was to name `bytes` fields names none.
+    /// A path for `bytes` fields matches none.
     #[error(
         "no `bytes` field is below {path:?}; it is `.` for all of them, or `.package.Message.field`, or a beginning of that"
     )]
@@ -35,10 +35,10 @@ pub enum GenError {
         /// The path.
         path: String,
     },
-    /// There are no stubs in this language.
+    /// There is no stub generator for this language.
     #[error("there are no stubs in {name:?}; the languages are rust, c and python")]
     UnknownLanguage {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
     /// A generated file can't be written.
@@ -46,15 +46,15 @@ pub enum GenError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// A file can't be compared with what would be generated.
+    /// A file can't be read to compare it with the generated text.
     #[error("can't read {}: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// There is no directory to write to.
@@ -62,7 +62,7 @@ pub enum GenError {
     NoOutDir,
 }
 
-/// A package in a sentence.
+/// A package's name in a sentence.
 fn package(name: &str) -> String {
     match name {
         "" => "the package without a name".to_owned(),

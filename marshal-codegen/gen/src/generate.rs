@@ -1,4 +1,4 @@
-//! From a schema to the files of one language.
+//! Turns a schema into the files of one language.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::output::Files;
 use crate::{c, python, rust};
 
 impl Language {
-    /// The stubs of every package of `schema`, and what they need beside them.
+    /// Generates the stubs of every package of `schema`, and the runtime file that they need.
     pub fn generate(self, schema: &Schema) -> Result<Files, GenError> {
         self.write(&Model::new(schema)?)
     }
 
-    /// The stubs of some packages only, for when others' are elsewhere.
+    /// Generates the stubs of some packages only, if the others' stubs exist elsewhere.
     pub fn generate_packages(
         self,
         schema: &Schema,

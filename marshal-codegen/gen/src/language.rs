@@ -1,24 +1,24 @@
-//! The languages that stubs are written in, and their names on a command line.
+//! The stubs' languages, and their names on a command line.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::GenError;
 
-/// A language that stubs are written in.
+/// A target language for stubs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Language {
     /// `<package>.rs`, for `include!`, on top of the `tollgate` crate.
     #[default]
     Rust,
-    /// `<package>.tollgate.h` for C11 and C++17, and `tollgate_block.h`, which they include.
+    /// `<package>.tollgate.h` for C11 and C++17; they include `tollgate_block.h`.
     C,
-    /// `<package>_tollgate.py` for Python 3.9, and `tollgate_block.py`, which they import.
+    /// `<package>_tollgate.py` for Python 3.9; they import `tollgate_block.py`.
     Python,
 }
 
 impl Language {
-    /// All of them.
+    /// All languages.
     pub const ALL: [Language; 3] = [Language::Rust, Language::C, Language::Python];
 
     /// The name on a command line.

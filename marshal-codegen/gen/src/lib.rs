@@ -1,4 +1,5 @@
-//! Stubs for `.proto` files in Rust, C and Python, from the one layout that the daemon checks blocks against.
+//! Stubs for `.proto` files in Rust, C and Python, from the same layout that the daemon uses to
+//! check blocks.
 //!
 //! From `build.rs`, with no protoc:
 //!
@@ -9,11 +10,11 @@
 //! }
 //! ```
 //!
-//! Then `pub mod hotel { tollgate::include_proto!("hotel"); }`. There is one file per package, also for packages that are
-//! imported; the modules that include them have to be nested as the packages are (package `a.b` in `mod a { mod b {} }`).
+//! Then `pub mod hotel { tollgate::include_proto!("hotel"); }`. There is one file per package, also
+//! for imported packages. Nest the including modules as the packages are nested (package `a.b` in
+//! `mod a { mod b {} }`).
 //!
-//!
-//! The same code is behind `tollgate gen` and the protoc plugin `protoc-gen-tollgate` (see [`plugin`]).
+//! `tollgate gen` and the protoc plugin `protoc-gen-tollgate` (see [`plugin`]) use the same code.
 //!
 #![doc = include_str!("../STUBS.md")]
 #![forbid(unsafe_code)]
@@ -36,7 +37,8 @@ pub use error::GenError;
 pub use language::Language;
 pub use output::{Files, stale, write};
 
-/// The modules, outermost first, in which the Rust file of a package is to be included: those that paths in it climb through.
+/// The modules, outermost first, that must surround the Rust file of a package: its paths climb
+/// through them.
 pub fn rust_modules(package: &str) -> Vec<String> {
     rust::modules(package)
 }

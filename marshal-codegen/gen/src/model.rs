@@ -1,7 +1,8 @@
-//! What a schema declares, in the terms that every language's stubs need: one model, three writers.
+//! A schema's declarations, in the terms that every language's stubs need: one model, three
+//! writers.
 //!
-//! Names are still protobuf's; each language makes its own of them. Numbers (sizes, offsets, bits) are the layout's,
-//! copied once, here.
+//! Names are still protobuf's; each language derives its own. Numbers (sizes, offsets, bits) are
+//! copied from the layout once, here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +16,13 @@ use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageLayout, Sc
 use crate::error::GenError;
 use crate::names::enum_value;
 
-/// Everything that stubs are written from.
+/// The input of all stub writers.
 pub(crate) struct Model {
-    /// In the order of their names.
+    /// Sorted by name.
     pub(crate) packages: Vec<Package>,
-    /// What a client or server hands to its daemon.
+    /// The descriptor set that a client or server hands to its daemon.
     pub(crate) descriptor_set: Vec<u8>,
-    /// The packages to write stubs of, if not all: names depend on the others, too.
+    /// The packages to write stubs for; `None`: all. Names depend on the other packages, too.
     pub(crate) only: Option<BTreeSet<String>>,
 }
 
@@ -36,11 +37,11 @@ pub(crate) struct Package {
     pub(crate) uses: BTreeSet<String>,
 }
 
-/// The name of a type as the schema has it.
+/// The schema's name of a type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TypeName {
     pub(crate) package: String,
-    /// The messages that it is declared in, outermost first.
+    /// The surrounding messages, outermost first.
     pub(crate) outer: Vec<String>,
     pub(crate) name: String,
 }
@@ -55,7 +56,7 @@ pub(crate) struct Message {
     pub(crate) fields: Vec<Field>,
     /// Offset of the slot for unknown fields.
     pub(crate) unknown: u32,
-    /// Declared inside it, without entries of maps.
+    /// Messages declared inside it, except entries of maps.
     pub(crate) messages: Vec<Message>,
     pub(crate) enums: Vec<Enum>,
 }
@@ -70,22 +71,22 @@ pub(crate) struct Field {
     pub(crate) number: u32,
     pub(crate) offset: u32,
     pub(crate) cardinality: Cardinality,
-    /// One value; of a map, the value of an entry.
+    /// One value; for a map, the value of an entry.
     pub(crate) value: Value,
-    /// What the schema calls the type: `uint32`, `hotel.Stay`, `string to uint32`.
+    /// The schema's name of the type: `uint32`, `hotel.Stay`, `string to uint32`.
     pub(crate) declared: String,
     pub(crate) required: bool,
-    /// The entries' struct, if it is a map.
+    /// The entries' struct, for a map.
     pub(crate) entry: Option<Entry>,
-    /// A singular message whose type contains the one that has the field.
+    /// Whether it is a singular message whose type contains the field's own message.
     pub(crate) recursive: bool,
-    /// Bytes that are to be cheap to share.
+    /// Whether it is a bytes field that should be cheap to share.
     pub(crate) shared: bool,
 }
 
 /// The struct of a map's entries.
 pub(crate) struct Entry {
-    /// Name of the message that protobuf makes up for it.
+    /// Name of the message that protobuf makes for it.
     pub(crate) name: TypeName,
     pub(crate) size: u32,
     pub(crate) key: Value,
@@ -115,9 +116,10 @@ pub(crate) struct Enum {
 }
 
 pub(crate) struct EnumValue {
-    /// Without the enum's own name where all of them begin with it or stay apart without it.
+    /// The name without the enum's own name, if all values begin with it or stay distinct without
+    /// it.
     pub(crate) name: String,
-    /// As the schema has it.
+    /// The schema's name.
     pub(crate) declared: String,
     pub(crate) number: i32,
 }
@@ -125,7 +127,7 @@ pub(crate) struct EnumValue {
 pub(crate) struct Service {
     pub(crate) name: TypeName,
     pub(crate) methods: Vec<Method>,
-    /// What peers compare: SHA-256 of the service's description.
+    /// The hash that peers compare: SHA-256 of the service's description.
     pub(crate) hash: String,
 }
 
@@ -168,13 +170,14 @@ impl Model {
         })
     }
 
-    /// The packages to write stubs of.
+    /// The packages to write stubs for.
     pub(crate) fn wanted(&self) -> impl Iterator<Item = &Package> {
         let is_wanted = |p: &&Package| self.only.as_ref().is_none_or(|only| only.contains(&p.name));
         self.packages.iter().filter(is_wanted)
     }
 
-    /// Marks the `bytes` fields below a path: `.` is everything, `.a.b` what is in package, message or field `a.b`.
+    /// Marks the `bytes` fields below a path: `.` means all, `.a.b` those in the package, message
+    /// or field `a.b`.
     pub(crate) fn share_bytes(&mut self, path: &str) -> Result<(), GenError> {
         let mut found = false;
         for package in &mut self.packages {
@@ -206,7 +209,7 @@ impl Package {
         self
     }
 
-    /// The lines that say what a stub was generated from, without comment signs.
+    /// The lines that name a stub's sources, without comment signs.
     pub(crate) fn head(&self) -> Vec<String> {
         let mut lines = vec![format!(
             "Generated by tollgate-gen from package `{}`. Do not edit.",
@@ -221,7 +224,7 @@ impl Package {
         lines
     }
 
-    /// SHA-256 of all that decides the layout of its messages, for a package without a service to compare.
+    /// SHA-256 of the layout of its messages, for a package without a service to compare.
     fn hash(&self) -> String {
         let mut text = String::new();
         for message in self.all_messages() {
@@ -246,7 +249,7 @@ impl Package {
 }
 
 impl Message {
-    /// Whether something is declared inside it.
+    /// Whether it has inner declarations.
     pub(crate) fn has_module(&self) -> bool {
         !(self.messages.is_empty() && self.enums.is_empty() && self.oneofs.is_empty())
     }
@@ -292,7 +295,7 @@ impl Message {
 }
 
 impl Field {
-    /// Index of the oneof that it is a member of.
+    /// Index of its oneof, for a member of one.
     pub(crate) fn oneof(&self) -> Option<usize> {
         match self.cardinality {
             Cardinality::Oneof { index } => Some(index as usize),
@@ -304,7 +307,7 @@ impl Field {
         matches!(self.value, Value::Message(_))
     }
 
-    /// One sentence that tells its number and type.
+    /// One sentence with its number and type.
     pub(crate) fn doc(&self) -> String {
         let label = match self.cardinality {
             Cardinality::Repeated => "repeated ",
@@ -318,7 +321,7 @@ impl Field {
 }
 
 impl Value {
-    /// Bytes of a field of it, of its alignment, and of an element of an array.
+    /// Bytes of a field of this type, of its alignment, and of an array's element.
     pub(crate) fn field_size(&self) -> u32 {
         match self {
             Value::Bool => 1,
@@ -330,7 +333,7 @@ impl Value {
 
 impl Enum {
     fn new(descriptor: &EnumDescriptor) -> Enum {
-        // In the order of the file: of two names of one number, the first counts.
+        // In the order of the file: of two names for one number, the first counts.
         let values = &descriptor.enum_descriptor_proto().value;
         let enum_name = descriptor.name();
         let distinct: BTreeSet<_> = (values.iter())
@@ -399,7 +402,7 @@ impl std::fmt::Display for TypeName {
     }
 }
 
-/// Joins descriptors with their layouts.
+/// Combines descriptors with their layouts.
 struct Builder<'a> {
     schema: &'a Schema,
     layouts: &'a Layouts,
@@ -523,7 +526,8 @@ fn declared(kind: &ProtoKind, layout: &FieldLayout) -> String {
     }
 }
 
-/// Whether a singular message field's type contains, through singular message fields, the message that has the field.
+/// Whether a singular message field's type contains, through singular message fields, the field's
+/// own message.
 fn is_recursive(field: &FieldDescriptor) -> bool {
     let ProtoKind::Message(start) = field.kind() else {
         return false;

@@ -1,23 +1,24 @@
-//! What the languages' names have in common: words, enum values without their enum's name, how siblings share names, and
-//! that no two packages are called the same.
+//! Naming rules common to all languages: words, enum values without their enum's name, siblings
+//! with equal names, and unique package names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::error::GenError;
 use crate::language::Language;
 
-/// The names that are taken in one scope: a module, a class, a struct.
+/// The taken names in one scope: a module, a class, a struct.
 ///
-/// A name that is taken gets underscores at its end until it is free, so nothing is ever refused. Who goes first decides who keeps
-/// the name: what a user declares goes before what is generated beside it, and among siblings those that are spelled so in the
-/// schema. Then a name stays as it is whatever else is added, unless the new item has the better claim.
+/// A taken name gets underscores at its end until it is free, so nothing is ever refused. The first
+/// item to take a name keeps it. A user's declarations precede generated items. Among siblings, the
+/// exact spellings of the schema come first. So a name stays as it is whatever else is added,
+/// unless the new item has precedence.
 #[derive(Default)]
 pub(crate) struct Scope {
     taken: BTreeSet<String>,
 }
 
 impl Scope {
-    /// A scope in which these are taken.
+    /// A scope in which these names are taken.
     pub(crate) fn without<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Scope {
         Scope {
             taken: names.into_iter().map(Into::into).collect(),
@@ -29,9 +30,9 @@ impl Scope {
         self.taken
     }
 
-    /// The name, or what it becomes.
+    /// Takes the name, or a free variant of it.
     pub(crate) fn take(&mut self, name: String) -> String {
-        // Rust's raw identifiers are the identifiers that they are written for.
+        // A raw identifier is the same identifier as the plain one.
         let mut bare = name.trim_start_matches("r#").to_owned();
         if self.taken.insert(bare.clone()) {
             return name;
@@ -42,7 +43,7 @@ impl Scope {
         bare
     }
 
-    /// The names of siblings, in their order. `spell` makes a protobuf name the language's.
+    /// Names siblings in their order. `spell` converts a protobuf name to the language.
     pub(crate) fn take_all<'n>(
         &mut self,
         names: impl Iterator<Item = &'n str>,
@@ -59,7 +60,7 @@ impl Scope {
     }
 }
 
-/// Refuses two packages that would be called the same in a language.
+/// Refuses two packages with the same name in a language.
 pub(crate) fn no_two<'p>(
     language: Language,
     packages: impl Iterator<Item = &'p str>,
@@ -84,7 +85,8 @@ pub(crate) fn no_two<'p>(
     Ok(())
 }
 
-/// `Color` and `COLOR_DARK_RED` to `DARK_RED`, if the value's name begins with the enum's and something is left.
+/// Turns `Color` and `COLOR_DARK_RED` into `DARK_RED`, if the value's name begins with the enum's
+/// and more follows.
 pub(crate) fn enum_value<'a>(enum_name: &str, value: &'a str) -> &'a str {
     let prefix = words(enum_name).join("_").to_ascii_uppercase() + "_";
     match value.strip_prefix(&prefix) {
@@ -93,7 +95,7 @@ pub(crate) fn enum_value<'a>(enum_name: &str, value: &'a str) -> &'a str {
     }
 }
 
-/// Splits at underscores and where a capital begins a word; all lower case.
+/// Splits at underscores and before a capital that begins a word; all lower case.
 pub(crate) fn words(name: &str) -> Vec<String> {
     let chars: Vec<char> = name.chars().collect();
     let mut words = vec![String::new()];

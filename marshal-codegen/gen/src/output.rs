@@ -1,4 +1,4 @@
-//! Generated files and the directory where they are kept.
+//! Generated files and their directory.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::GenError;
 
-/// Generated files: name, without a directory, and text.
+/// Generated files: name (without a directory) and text.
 pub type Files = BTreeMap<String, String>;
 
-/// Writes the files into `dir`, which is made if it isn't there. What is as it should be isn't touched, so that build
-/// systems see no change.
+/// Writes the files into `dir`, which is created if missing. Unchanged files aren't touched, so
+/// that build systems see no change.
 pub fn write(files: &Files, dir: &Path) -> Result<(), GenError> {
     let failed = |path: PathBuf| move |error| GenError::Write { path, error };
     std::fs::create_dir_all(dir).map_err(failed(dir.to_owned()))?;
@@ -22,7 +22,7 @@ pub fn write(files: &Files, dir: &Path) -> Result<(), GenError> {
     Ok(())
 }
 
-/// The paths of those files that `dir` doesn't hold, or holds with another text.
+/// The paths of files that are missing in `dir` or have another text there.
 pub fn stale(files: &Files, dir: &Path) -> Result<Vec<PathBuf>, GenError> {
     let mut stale = Vec::new();
     for (name, text) in files {

@@ -1,14 +1,16 @@
 //! protoc's plugin protocol: a `CodeGeneratorRequest` in, a `CodeGeneratorResponse` out.
 //!
-//! `protoc-gen-tollgate` is this and standard input and output. Parameters, separated by commas:
+//! `protoc-gen-tollgate` connects this module to standard input and output. Parameters, separated
+//! by commas:
 //!
 //! | parameter | meaning |
 //! |---|---|
 //! | `lang=rust`, `lang=c`, `lang=python` | the language; there is no default |
 //! | `imports=true` | also the packages of files that are only imported |
 //!
-//! Only packages with a file to generate are generated, as protoc's plugins do; such a package is generated whole, from all of
-//! its files that the request has. So packages belong into one invocation each; that is buf's default.
+//! Like protoc's own plugins, this one only generates packages that have a file to generate. It
+//! generates such a package whole, from all of its files in the request. So pass all files of a
+//! package in one invocation; that is buf's default.
 
 use std::collections::BTreeSet;
 
@@ -19,13 +21,13 @@ use crate::error::GenError;
 use crate::language::Language;
 use crate::output::Files;
 
-/// What the plugin says it can do: `FEATURE_PROTO3_OPTIONAL` and `FEATURE_SUPPORTS_EDITIONS`.
+/// The plugin's capabilities: `FEATURE_PROTO3_OPTIONAL` and `FEATURE_SUPPORTS_EDITIONS`.
 const FEATURES: u64 = 1 | 2;
 /// `EDITION_PROTO2` and `EDITION_2024`.
 const EDITIONS: (i32, i32) = (998, 1001);
 
-/// Of `google.protobuf.compiler.CodeGeneratorRequest`, what counts here. Files stay bytes: what this library doesn't know
-/// of them must reach the daemon, too.
+/// The used fields of `google.protobuf.compiler.CodeGeneratorRequest`. Files stay bytes: fields
+/// that this library doesn't know must reach the daemon, too.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Request {
     #[prost(string, repeated, tag = "1")]
@@ -67,12 +69,12 @@ struct DescriptorSet {
     file: Vec<Vec<u8>>,
 }
 
-/// Why there is no response.
+/// The reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 #[error("protoc sent what is no CodeGeneratorRequest: {0}")]
 pub struct BadRequest(#[from] prost::DecodeError);
 
-/// What is wrong with the schema or the parameters; protoc shows it to the user.
+/// An error in the schema or the parameters; protoc shows it to the user.
 #[derive(Debug, thiserror::Error)]
 enum PluginError {
     #[error(transparent)]
@@ -89,7 +91,7 @@ enum PluginError {
     Missing(String),
 }
 
-/// Answers one request. What is wrong with its schema or parameters is told in the response's `error`.
+/// Answers one request. The response's `error` reports errors in its schema or parameters.
 pub fn respond(request: &[u8]) -> Result<Vec<u8>, BadRequest> {
     let request = Request::decode(request)?;
     let mut response = Response {
@@ -149,7 +151,8 @@ impl Parameters {
     }
 }
 
-/// A `FileDescriptorProto` without its comments and positions, which are most of its bytes; all else as it was.
+/// A `FileDescriptorProto` without its comments and positions, which are most of its bytes; all
+/// else is unchanged.
 fn without_source_info(file: &[u8]) -> Option<Vec<u8>> {
     const SOURCE_CODE_INFO: u64 = 9;
     let (mut kept, mut rest) = (Vec::with_capacity(file.len()), file);
@@ -173,7 +176,7 @@ fn without_source_info(file: &[u8]) -> Option<Vec<u8>> {
     Some(kept)
 }
 
-/// A varint and what follows it.
+/// A varint and the bytes after it.
 fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0;
     for (i, byte) in bytes.iter().enumerate().take(10) {

@@ -3,7 +3,7 @@
 /// Bytes of a descriptor set per line of text.
 const BYTES_PER_LINE: usize = 32;
 
-/// Lines of code. Each begins indented by the braces and parentheses that are open before it.
+/// Lines of code. Each is indented by the number of open braces and parentheses before it.
 #[derive(Default)]
 pub(crate) struct Text {
     out: String,
@@ -11,7 +11,8 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Appends one line. It may close what earlier lines opened (first), and open further levels (last).
+    /// Appends one line. It may first close levels of earlier lines, and finally open further
+    /// levels.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) {
         let line = line.as_ref();
         if line.starts_with(['}', ')', ']']) {
@@ -39,7 +40,7 @@ impl Text {
         self.open += 1;
     }
 
-    /// Closes what [`Text::indent`] opened.
+    /// Closes the level that [`Text::indent`] opened.
     pub(crate) fn dedent(&mut self) {
         self.open -= 1;
     }

@@ -1,6 +1,7 @@
-//! The generated code is what was reviewed.
+//! The generated code equals the reviewed code.
 //!
-//! After a deliberate change run `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test golden`, and review the difference.
+//! After a deliberate change run `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test golden`, and
+//! review the difference.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -30,7 +30,7 @@ static SCHEMA: LazyLock<Schema> = LazyLock::new(|| {
     Schema::compile_proto(&files, &[protos]).unwrap()
 });
 
-/// Random messages from a seed: every field kind, empty and set, nested a few levels.
+/// Generates random messages from a seed: every field kind, empty and set, nested a few levels.
 struct Random(u64);
 
 impl Random {
@@ -121,7 +121,7 @@ impl Random {
     }
 }
 
-/// Reads what reflection wrote, writes it again, and has reflection read that.
+/// Reads a block that reflection wrote, writes it again, and has reflection read the result.
 fn round_trip<M: Message + PartialEq + std::fmt::Debug>(seed: u64) {
     let descriptor = SCHEMA.message(M::NAME).unwrap();
     let layouts = SCHEMA.layouts(&[M::NAME]).unwrap();
@@ -136,7 +136,7 @@ fn round_trip<M: Message + PartialEq + std::fmt::Debug>(seed: u64) {
     assert_eq!(M::from_view(M::view(Place::root(&rewritten))), message);
 }
 
-/// Has reflection read what a generated writer wrote, field by field.
+/// Has reflection read a generated writer's block, field by field.
 fn check_fields<M: Message>(message: &M, expected: &[(&str, Value)]) {
     let descriptor = SCHEMA.message(M::NAME).unwrap();
     let layouts = SCHEMA.layouts(&[M::NAME]).unwrap();
@@ -158,7 +158,7 @@ fn check_fields<M: Message>(message: &M, expected: &[(&str, Value)]) {
     }
 }
 
-/// Reads whatever a block says, wherever its slots point.
+/// Reads everything that a block holds, wherever its slots point.
 fn read_all<M: Message + std::fmt::Debug>(block: &[u8])
 where
     for<'a> M::View<'a>: std::fmt::Debug,
@@ -247,7 +247,8 @@ fn single<T>(value: T) -> Vec<T> {
     vec![value]
 }
 
-/// A message with distinct values in fields that are named after their types, and what reflection should read.
+/// A message with distinct values in fields that are named after their types, and the values that
+/// reflection should read.
 macro_rules! distinct {
     ($message:ident, $wrap:path, $list:expr) => {{
         let message = everything::$message {

@@ -1,4 +1,4 @@
-//! Little-endian loads and stores that answer `None` past the end, and the UTF-8 test.
+//! Little-endian loads and stores that return `None` past the end, and the UTF-8 test.
 
 /// Loads a `u32`.
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
@@ -20,8 +20,8 @@ pub(crate) fn put(bytes: &mut [u8], at: usize, value: &[u8]) -> Option<()> {
 
 /// Whether `text` is valid UTF-8.
 ///
-/// The standard library walks short strings byte by byte; most strings in calls are short and ASCII, so those are
-/// recognized a word at a time first.
+/// The standard library walks short strings byte by byte. Most strings in calls are short and
+/// ASCII, so this function first checks for ASCII one word at a time.
 #[inline]
 pub fn is_utf8(text: &[u8]) -> bool {
     is_ascii(text) || std::str::from_utf8(text).is_ok()
@@ -31,7 +31,7 @@ pub fn is_utf8(text: &[u8]) -> bool {
 fn is_ascii(text: &[u8]) -> bool {
     const HIGH: u64 = 0x8080_8080_8080_8080;
     if text.len() >= 8 {
-        // Words from the front, then one that ends at the end and may overlap.
+        // Words from the front, then the last word, which may overlap the previous one.
         let words = text.as_chunks::<8>().0.iter().chain(text.last_chunk::<8>());
         let all = words.fold(0, |all, word| all | u64::from_le_bytes(*word));
         return all & HIGH == 0;

@@ -1,17 +1,18 @@
-//! From protobuf bytes to a block, by interpretation.
+//! Decodes protobuf bytes into a block, by interpretation.
 //!
-//! Records come in any order, arrays in pieces, messages in parts that are to be merged; a block has one order. So each
-//! struct is read in two passes: the first notes where the records of each field are (as **runs** of neighbours), the
-//! second writes the fields by number. A message that comes in parts is simply a list of **pieces**.
+//! Records come in any order, arrays in pieces, messages in parts that must be merged; a block has
+//! one order. So each struct is read in two passes: the first finds the records of each field (as
+//! **runs** of neighbours), the second writes the fields by number. A message in several parts is a
+//! list of **pieces**.
 //!
 //! ```text
 //! records      1 1 3 3 2 1        runs of field 1: [1 1] [1], of 3: [3 3], of 2: [2]
 //! block        fixed part | 1 1 1 | 2 | 3 3 | unknown
 //! ```
 //!
-//! What a later record replaces is not looked at. The cost is linear in the bytes, times the depth for groups, whose end
-//! must be looked for. Memory besides the block is bounded by `MAX_RUNS`; encoders write fields in order, so they need a
-//! handful.
+//! A record that a later one replaces is not read. The cost is linear in the bytes, times the depth
+//! for groups, because the end of a group must be searched for. `MAX_RUNS` bounds the memory beyond
+//! the block; encoders write fields in order, so a few runs suffice.
 
 use crate::bytes::is_utf8;
 use crate::guard::Guard;
@@ -25,9 +26,10 @@ use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 use std::ops::Range;
 use tollgate_schema::layout::align_up;
 
-/// Reads protobuf bytes into a canonical block without extents, which replaces the content of `out`.
+/// Reads protobuf bytes into a canonical block without extents, and replaces the content of `out`
+/// with it.
 ///
-/// Records that the schema doesn't know are kept. The block passes `gather` and `accept`.
+/// Unknown records are kept. The block passes `gather` and `accept`.
 pub fn decode(program: &Program, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
     out.clear();
     if bytes.len() > MAX_MESSAGE {
@@ -52,7 +54,7 @@ pub fn decode(program: &Program, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), 
     decoder.structure(root, at, 0..1, 1)
 }
 
-/// Where a field's records are.
+/// The records of a field.
 #[derive(Clone, Copy)]
 struct Head {
     first: usize,
@@ -66,7 +68,7 @@ impl Head {
     };
 }
 
-/// Records of one field, one after the other.
+/// Adjacent records of one field.
 #[derive(Clone, Copy)]
 struct Run {
     start: usize,
@@ -88,11 +90,11 @@ struct Decoder<'a> {
     program: &'a Program,
     bytes: &'a [u8],
     out: &'a mut Vec<u8>,
-    // Stacks: each struct uses what is above the level it found.
+    // Stacks: each struct uses the part above the level at its entry.
     heads: Vec<Head>,
     runs: Vec<Run>,
     pieces: Vec<Piece>,
-    /// Records of unknown values that were split off a packed record.
+    /// Records of unknown values, split off packed records.
     split: Vec<u8>,
 }
 
@@ -142,7 +144,7 @@ impl<'a> Decoder<'a> {
         }
         for (index, field) in of.wire.iter().enumerate() {
             let head = self.heads[frame.heads + index];
-            // The value of a map's entry is there, even if nobody sent it.
+            // A map's entry always has a value, even if the encoding has none.
             let entry = of.unknown.is_none();
             if head.first != usize::MAX || entry && field.value.is_message() {
                 self.field(&frame, field, head)?;
@@ -156,7 +158,7 @@ impl<'a> Decoder<'a> {
         self.require(&frame)
     }
 
-    /// Notes whose the records of one piece are.
+    /// Assigns the records of one piece to fields.
     fn scan(&mut self, frame: &Frame<'_>, piece: Piece) -> Result<(), FaultCode> {
         let bytes = &self.bytes[..piece.end];
         let mut before = usize::MAX;
@@ -207,7 +209,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Makes this field the one of its oneof that is set; what another member had is forgotten.
+    /// Makes this field the set member of its oneof, and forgets the records of other members.
     fn choose(&mut self, frame: &Frame<'_>, index: usize) {
         let Guard::Case { at, number } = frame.of.wire[index].guard else {
             return;
@@ -266,7 +268,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The messages of a field: `pieces` from `level` on are their payloads.
+    /// Writes the messages of a field: `pieces` from `level` on are their payloads.
     fn messages(
         &mut self,
         frame: &Frame<'a>,
@@ -333,7 +335,8 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// How many elements a record of an array has. Values that a closed enum doesn't declare become unknown fields.
+    /// The number of elements in an array's record. Values that a closed enum doesn't declare
+    /// become unknown fields.
     fn elements(
         &mut self,
         number: u32,
@@ -372,8 +375,8 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The element at `at` of a packed record that [`Decoder::elements`] has counted, as the block holds it, and where the
-    /// next one is; `None` for one that became an unknown field.
+    /// The element at `at` of a packed record that [`Decoder::elements`] has counted, in its block
+    /// form, and the offset of the next one; `None` for an element that became an unknown field.
     fn packed(&self, value: &WireValue, at: usize) -> Result<(Option<u64>, usize), FaultCode> {
         Ok(match value.wire_type() {
             WireType::Fixed32 => (Some(self.little_endian(at, 4)), at + 4),
@@ -388,7 +391,7 @@ impl<'a> Decoder<'a> {
         })
     }
 
-    /// The one value of a record, as the block holds it.
+    /// A record's single value, in its block form.
     fn raw(&self, value: &WireValue, record: &Record) -> u64 {
         match record.wire_type {
             WireType::Fixed32 => self.little_endian(record.payload, 4),
@@ -415,9 +418,9 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Appends what is unknown, after all other parts.
+    /// Appends the unknown records, after all other parts.
     fn unknown(&mut self, frame: &Frame<'_>, head: Head) -> Result<(), FaultCode> {
-        // An entry of a map keeps none.
+        // A map's entry keeps no unknown fields.
         let Some(slot) = frame.of.unknown else {
             return Ok(());
         };
@@ -469,7 +472,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Calls `f` for each record of a field; answers how many there are.
+    /// Calls `f` for each record of a field; returns their number.
     fn each(
         &mut self,
         head: Head,
@@ -491,12 +494,13 @@ impl<'a> Decoder<'a> {
         Ok(count)
     }
 
-    /// A record that `scan` has read before.
+    /// Reads a record again that `scan` has read before.
     fn record_at(&self, at: usize) -> Record {
         read_record(self.bytes, at, MAX_GROUP_DEPTH).expect("it was read before")
     }
 
-    /// Appends zeros at the next multiple of `align`; answers where. Nothing, not even padding, for an empty part.
+    /// Appends zeros at the next multiple of `align`; returns their offset. For an empty part it
+    /// appends nothing, not even padding.
     fn append(&mut self, len: usize, align: usize) -> Result<usize, FaultCode> {
         if len == 0 {
             return Ok(self.out.len());
@@ -517,14 +521,14 @@ impl<'a> Decoder<'a> {
         self.put(at, &raw.to_le_bytes()[..size]);
     }
 
-    /// Writes a slot unless it's empty: then it is zero.
+    /// Writes a slot unless it's empty: an empty slot stays zero.
     fn slot(&mut self, at: usize, off: usize, len: usize) {
         let value = (off as u64) | (len as u64) << 32;
         self.put(at, &if len == 0 { 0 } else { value }.to_le_bytes());
     }
 }
 
-/// What a block holds for the number of a varint.
+/// Converts a varint's number to the block's value.
 fn to_block(value: &WireValue, number: u64) -> u64 {
     match value {
         WireValue::Varint(varint) => varint.to_block(number),

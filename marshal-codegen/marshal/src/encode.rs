@@ -1,11 +1,13 @@
-//! From an image to protobuf bytes, by interpretation.
+//! Encodes an image as protobuf bytes, by interpretation.
 //!
-//! The output is written from its end to its front: a message's length is known once it has been written, so one pass
-//! suffices and nothing is measured first. Fields come out by number, arrays and maps in the block's order, unknown fields
-//! last. Entries of maps always have their key and their value.
+//! The output is written from its end to its front. A message's length is known once it has been
+//! written, so one pass suffices without measuring first. Fields come out by number, arrays and
+//! maps in the block's order, unknown fields last. Entries of maps always have their key and their
+//! value.
 //!
-//! The image has been validated, and is checked again as far as memory safety and termination ask for it: every part lies
-//! inside the image, messages nest at most `MAX_DEPTH` deep, and the output ends at `MAX_MESSAGE`, whatever overlaps.
+//! The image has been validated. It is checked again as far as memory safety and termination
+//! require: every part lies inside the image, messages nest at most `MAX_DEPTH` deep, and the
+//! output ends at `MAX_MESSAGE`, whatever overlaps.
 
 use crate::bytes::{u32_at, u64_at};
 use crate::guard::Guard;
@@ -14,8 +16,8 @@ use crate::wire::{Shape, WireField, WireType, WireValue};
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 use tollgate_schema::MessageId;
 
-/// Writes the protobuf encoding of `image` into `out`, a scratch buffer whose content is lost; it is `out[start..]` for the
-/// `start` that is answered.
+/// Writes the protobuf encoding of `image` into `out`, a scratch buffer whose content is lost.
+/// Returns `start`; the encoding is `out[start..]`.
 ///
 /// `image` has passed `accept`, or `gather` if it has no extents.
 pub fn encode(program: &Program, image: &[u8], out: &mut Vec<u8>) -> Result<usize, Fault> {
@@ -146,7 +148,7 @@ impl Encoder<'_> {
         Ok(())
     }
 
-    /// The message at `at` as a record of `field`.
+    /// Writes the message at `at` as a record of `field`.
     fn message(
         &mut self,
         of: &StructProgram,
@@ -183,7 +185,7 @@ impl Encoder<'_> {
         self.len_and_tag(field, before)
     }
 
-    /// Ends a `Len` record whose payload has been written since `before`.
+    /// Ends a `Len` record: its payload has been written since `before`.
     fn len_and_tag(&mut self, field: &WireField, before: usize) -> Result<(), FaultCode> {
         let len = self.back.written() - before;
         self.back.varint(len as u64)?;
@@ -228,7 +230,7 @@ impl Encoder<'_> {
         value.ok_or(FaultCode::Truncated)
     }
 
-    /// Where the bytes of the slot at `slot` lie.
+    /// The range of the bytes that the slot at `slot` refers to.
     fn slot_bytes(&self, slot: usize) -> Result<std::ops::Range<usize>, FaultCode> {
         let (off, len) = (self.u32(slot)?, self.u32(slot + 4)?);
         if len == 0 {
@@ -248,7 +250,7 @@ impl Encoder<'_> {
 }
 
 fn fault(message: MessageId, field: Option<u16>, code: FaultCode) -> Fault {
-    // How long a message becomes is no one field's doing.
+    // No single field causes a message's length.
     let field = field.filter(|_| code != FaultCode::TooLarge);
     Fault {
         code,

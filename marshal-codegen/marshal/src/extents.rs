@@ -1,11 +1,11 @@
-//! What happens at a value that is an extent; the same code serves the interpreter and machine code.
+//! The handling of values that are extents; the interpreter and machine code share this code.
 
 use crate::bytes::{is_utf8, put};
 use crate::{FaultCode, MAX_EXTENTS, MAX_MESSAGE};
 use tollgate_schema::EXTENT_FLAG;
 use tollgate_schema::layout::align_up;
 
-/// `gather`: notes each extent's length and how long the image becomes.
+/// `gather`: collects the length of each extent and of the whole image.
 #[derive(Debug)]
 pub struct Gathered<'a> {
     lens: &'a mut [u32; MAX_EXTENTS],
@@ -13,7 +13,7 @@ pub struct Gathered<'a> {
     end: usize,
 }
 
-/// `accept`: gives each extent its place in the image.
+/// `accept`: assigns each extent its place in the image.
 #[derive(Debug)]
 pub struct Placed {
     count: usize,
@@ -30,7 +30,8 @@ impl<'a> Gathered<'a> {
         }
     }
 
-    /// Notes the value whose slot is `{off, len}`. Its bytes are elsewhere; whoever receives them checks them.
+    /// Adds the value with the slot `{off, len}`. Its bytes are elsewhere; their receiver checks
+    /// them.
     pub fn extent(&mut self, off: u32, len: u32) -> Result<(), FaultCode> {
         let (_, end) = next(self.count, self.end, off, len)?;
         self.lens[self.count] = len;
@@ -39,7 +40,7 @@ impl<'a> Gathered<'a> {
         Ok(())
     }
 
-    /// How many there are.
+    /// The number of extents.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -54,7 +55,8 @@ impl Placed {
         }
     }
 
-    /// Checks the value whose slot `{off, len}` lies at `slot`, and writes its final offset into the slot.
+    /// Checks the value with the slot `{off, len}` at `slot`, and writes its final offset into the
+    /// slot.
     pub fn extent(
         &mut self,
         image: &mut [u8],
@@ -80,7 +82,7 @@ impl Placed {
     }
 }
 
-/// Where the extent that follows `count` others, which end at `end`, lies.
+/// The range of the extent after `count` others, which end at `end`.
 fn next(count: usize, end: usize, off: u32, len: u32) -> Result<(usize, usize), FaultCode> {
     if len == 0 {
         return Err(FaultCode::EmptyWithOffset);

@@ -1,20 +1,20 @@
-//! What is wrong with a message: one code for both executors, and the field at which it was found.
+//! Faults in messages: one set of codes for both executors, and the field of the fault.
 
 use tollgate_schema::{Layouts, MessageId};
 
-/// The first thing found wrong with a message. The culprit is who wrote the message: the client or the peer.
+/// The first fault found in a message. The message's writer, the client or the peer, is to blame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the message is malformed: {code}")]
 pub struct Fault {
-    /// What is wrong.
+    /// The kind of fault.
     pub code: FaultCode,
-    /// The message type in which it was found.
+    /// The message type with the fault.
     pub message: MessageId,
     /// Index into that type's fields; `None` if the message as a whole is at fault.
     pub field: Option<u16>,
 }
 
-/// Kinds of faults. The numbers are what machine code returns.
+/// Kinds of faults. Machine code returns these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[repr(u8)]
 pub enum FaultCode {
@@ -66,7 +66,8 @@ pub enum FaultCode {
     /// A required field isn't set.
     #[error("a required field is not set")]
     RequiredMissing = 16,
-    /// What poses as unknown fields isn't a sequence of whole records, or a record among them is of a known field.
+    /// The unknown fields aren't a sequence of whole records, or one of the records is of a known
+    /// field.
     #[error("the unknown fields are malformed, or one of them is a known field")]
     BadUnknown = 17,
     /// Protobuf bytes end inside a record.
@@ -78,7 +79,7 @@ pub enum FaultCode {
     /// A record of protobuf bytes has field number 0, a number past 2^29 - 1, or a wire type that doesn't exist.
     #[error("a record has no valid field number or wire type")]
     BadTag = 20,
-    /// A group of protobuf bytes isn't ended, or one ends that wasn't begun.
+    /// A group of protobuf bytes has no end, or an end has no group.
     #[error("a group isn't ended where it should be")]
     BadGroup = 21,
     /// More than `MAX_RUNS` runs of records.
@@ -115,7 +116,7 @@ const CODES: [FaultCode; 22] = [
 impl Fault {
     /// One sentence that names the field, such as `hotel.Stay.in_date: text is not valid UTF-8`.
     ///
-    /// `layouts` are those of the program that found the fault.
+    /// `layouts` must be those of the program that found the fault.
     pub fn explain(&self, layouts: &Layouts) -> String {
         let Some(message) = layouts.messages.get(self.message.0 as usize) else {
             return self.to_string();
@@ -135,7 +136,7 @@ impl Fault {
         Fault::raw_place(self.message, self.field) | i64::from(self.code as u8)
     }
 
-    /// [`Fault::to_raw`] without the code, for a place at which several codes can arise.
+    /// [`Fault::to_raw`] without the code, for a place with several possible codes.
     pub fn raw_place(message: MessageId, field: Option<u16>) -> i64 {
         let field = field.map_or(0, |f| i64::from(f) + 1);
         i64::MIN | i64::from(message.0 & 0xffff) << 24 | field << 8

@@ -1,8 +1,8 @@
-//! Guards: how a struct says whether a field is set.
+//! Guards: how a struct tells whether a field is set.
 
 use tollgate_schema::{Cardinality, FieldLayout, MessageLayout};
 
-/// How a struct says whether a field is set.
+/// How a struct tells whether a field is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
     /// By the value itself.
@@ -11,14 +11,14 @@ pub enum Guard {
     Bit {
         /// Offset of the `u32` word.
         word: u32,
-        /// The bit in it.
+        /// The bit in the word.
         mask: u32,
     },
     /// By the case of a oneof.
     Case {
         /// Offset of the case.
         at: u32,
-        /// The case that stands for this field.
+        /// The case number of this field.
         number: u32,
     },
 }

@@ -1,6 +1,6 @@
 //! The reference executor: portable, without unsafe, a loop over the steps.
 //!
-//! It serves a message type until machine code for it is ready, and where there is none.
+//! It serves a message type until its machine code is ready, and on platforms without machine code.
 
 use crate::bytes::{is_utf8, put, u32_at, u64_at};
 pub use crate::decode::decode;
@@ -17,8 +17,9 @@ use tollgate_schema::{EXTENT_FLAG, MessageId};
 
 /// Validates `block`, a private copy of a block's inline bytes, and lists its extents.
 ///
-/// Writes each extent's length to `lens`, in canonical order, and answers how many there are. The extents' own bytes are
-/// not seen here: text in them is checked by `accept` or `project`, whoever reads it first.
+/// Writes each extent's length to `lens`, in canonical order, and returns their number. The
+/// extents' own bytes aren't available here: the first reader, `accept` or `project`, checks their
+/// text.
 pub fn gather(
     program: &Program,
     block: &[u8],
@@ -55,11 +56,12 @@ pub fn accept(program: &Program, image: &mut [u8], inline_len: usize) -> Result<
     Ok(())
 }
 
-/// Copies the projection's fields of `image` into `view` and answers the view's length.
+/// Copies the projection's fields of `image` into `view` and returns the view's length.
 ///
-/// `image` has passed `gather` or `accept`. If a value is still an extent, `extent_offsets` says where in `image` the
-/// caller put each extent. What goes into the view is checked again as far as memory safety and UTF-8 ask for it, so an
-/// image that wasn't validated yields a fault or odd values, never a panic.
+/// `image` has passed `gather` or `accept`. If a value is still an extent, `extent_offsets` holds
+/// the offset in `image` at which the caller put each extent. The view's content is checked again
+/// as far as memory safety and UTF-8 require, so an image that wasn't validated yields a fault or
+/// meaningless values, never a panic.
 pub fn project(
     projection: &Projection,
     image: &[u8],
@@ -90,7 +92,7 @@ pub fn project(
     Ok(end)
 }
 
-/// Where the walked bytes are, and what an extent means there.
+/// The walked bytes, and the handling of their extents.
 trait Memory {
     fn bytes(&self) -> &[u8];
     fn extent(&mut self, slot: usize, off: u32, len: u32, utf8: bool) -> Result<(), FaultCode>;
@@ -142,7 +144,7 @@ impl<M: Memory> Walk<'_, M> {
         Ok(())
     }
 
-    /// Walks the struct at `at`, whose fixed part is in bounds; answers the cursor after its parts.
+    /// Walks the struct at `at`, whose fixed part is in bounds; returns the cursor after its parts.
     fn structure(
         &mut self,
         program: &StructProgram,
@@ -265,7 +267,7 @@ impl<M: Memory> Walk<'_, M> {
         u32_at(self.memory.bytes(), at).ok_or(FaultCode::Truncated)
     }
 
-    /// A slot or reference that must be zero.
+    /// Checks that a slot or reference is zero.
     fn absent(&self, slot: usize) -> Result<(), FaultCode> {
         match u64_at(self.memory.bytes(), slot) {
             Some(0) => Ok(()),
@@ -290,7 +292,7 @@ impl<M: Memory> Walk<'_, M> {
         }
     }
 
-    /// The string or bytes value whose slot lies at `slot`; answers the cursor after it.
+    /// Checks the string or bytes value with the slot at `slot`; returns the cursor after it.
     fn bytes_value(&mut self, slot: usize, cursor: usize, utf8: bool) -> Result<usize, FaultCode> {
         let (off, len) = (self.u32(slot)?, self.u32(slot + 4)?);
         if (off, len) == (0, 0) {
@@ -306,7 +308,7 @@ impl<M: Memory> Walk<'_, M> {
         Ok(end)
     }
 
-    /// A part of `len` bytes that must begin at `start`; answers its end.
+    /// Checks a part of `len` bytes that must begin at `start`; returns its end.
     fn part(&self, off: u32, start: usize, len: usize) -> Result<usize, FaultCode> {
         if off as usize != start {
             return Err(FaultCode::Misplaced);
@@ -323,7 +325,8 @@ impl<M: Memory> Walk<'_, M> {
         }
     }
 
-    /// The array whose slot lies at `slot`: where its elements start and end, and how many there are.
+    /// Checks the array with the slot at `slot`: returns the start and end of its elements, and
+    /// their number.
     fn array(
         &self,
         slot: usize,
@@ -340,7 +343,8 @@ impl<M: Memory> Walk<'_, M> {
         Ok((start, end, count as usize))
     }
 
-    /// The struct that a reference names: where its fixed part starts and ends, or `None` if it's absent.
+    /// Checks a reference to a struct: returns the start and end of its fixed part, or `None` if
+    /// it's absent.
     fn reference(
         &self,
         at: usize,
@@ -386,7 +390,7 @@ impl<'p, M> Walk<'p, M> {
     }
 }
 
-/// Projects one field: appends its bytes at `end` if it has any, and answers its entry.
+/// Projects one field: appends its bytes at `end` if it has any, and returns its entry.
 fn project_field(
     field: &Field,
     image: &[u8],
@@ -421,7 +425,7 @@ fn project_field(
     Ok(entry)
 }
 
-/// The leaf's offset in the image; `None` if it, or something on the way to it, isn't set.
+/// The leaf's offset in the image; `None` if the leaf, or a message on its path, isn't set.
 fn find_leaf(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
     let Some(at) = find_struct(field, image)? else {
         return Ok(None);
@@ -429,7 +433,7 @@ fn find_leaf(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
     Ok(is_set(field.guard, image, at)?.then_some(at + field.at as usize))
 }
 
-/// The bytes of a value, wherever they are. Text of an extent hasn't been checked before.
+/// The bytes of a value, inline or in an extent. Text of an extent hasn't been checked before.
 fn value_bytes<'i>(
     image: &'i [u8],
     off: u32,

@@ -1,7 +1,8 @@
-//! Programs: what the daemon does to a message of one type, and the reference executor.
+//! Programs: the daemon's operations on messages of one type, and the reference executor.
 //!
-//! `layout → program`. A [`Program`] is a small list of steps per message type. The [`interpreter`] executes it; machine
-//! code made from the same steps must always agree with it, down to which fault is found first.
+//! `layout → program`. A [`Program`] is a small list of steps per message type. The [`interpreter`]
+//! executes it; machine code made from the same steps must always agree with it, including the
+//! first fault found.
 //!
 //! | operation | on | does |
 //! |---|---|---|
@@ -12,11 +13,13 @@
 //! | `encode` | a validated image | writes it as protobuf bytes |
 //! | `decode` | protobuf bytes | writes them as a canonical block |
 //!
-//! All of them take bytes that a stranger wrote and answer a value or a [`Fault`]; they never panic and never look outside
-//! the buffer that they were given. Once a program is built, only `patch`, `encode` and `decode` allocate: they grow the buffer
-//! that they were given, and `decode` notes what lies where in messages that aren't in order.
+//! All of them take untrusted bytes and return a value or a [`Fault`]. They never panic and never
+//! access memory outside the given buffer. Once a program is built, only `patch`, `encode` and
+//! `decode` allocate: they grow the given buffer, and `decode` also allocates runs for out-of-order
+//! messages.
 //!
-//! Absent: segments, sockets, policies. A view's format is in [`projection`]; a block's is in `tollgate_schema::layout`.
+//! Absent: segments, sockets, policies. [`projection`] defines a view's format,
+//! `tollgate_schema::layout` a block's.
 
 #![forbid(unsafe_code)]
 

@@ -5,17 +5,19 @@
 //!                                                   +-- otherwise: rebuild, part by part in canonical order
 //! ```
 //!
-//! Each change is made to the fixed parts of a copy, in the order of the list: a scalar in its place, the presence bit or
-//! case that goes with it, and zeros over the member that a oneof held before. A new string only marks its slot. If
-//! that moved anything, a walk over the marked copy appends every part that is still there, in canonical order, and writes
-//! offsets anew; it looks at slots and references alone, since what isn't set has none.
+//! Changes apply to the fixed parts of a copy, in the order of the list. Each writes a scalar in
+//! its place, sets its presence bit or case, and zeroes the oneof's former member. A new string
+//! only marks its slot. If any part moved, a walk over the marked copy appends all remaining parts
+//! in canonical order and rewrites the offsets. The walk only looks at slots and references, since
+//! unset fields have none.
 //!
-//! The result names its extents by index, as they travel, so that `accept` takes it; a new value is never an extent: the
-//! message is private and copied anyway. Untouched extents stay what they are. What isn't changed is moved, never
-//! interpreted: unknown fields, arrays, maps and sub-messages keep their bytes.
+//! The result names its extents by index, as on the wire, so that `accept` takes it. A new value is
+//! never an extent: the message is private and copied anyway. Untouched extents stay as they are.
+//! Unchanged parts are moved, never interpreted: unknown fields, arrays, maps and sub-messages keep
+//! their bytes.
 //!
-//! The image must be valid; a spoiled one yields an error or an odd image, never a panic, and never one above
-//! `MAX_MESSAGE`.
+//! The image must be valid; a corrupt one yields an error or a meaningless image, never a panic,
+//! and never one above `MAX_MESSAGE`.
 
 use tollgate_schema::layout::align_up;
 use tollgate_schema::{
@@ -28,8 +30,8 @@ use crate::limits::MAX_CHANGES;
 use crate::projection::{self, Field, ProjectError};
 use crate::{FaultCode, MAX_DEPTH, MAX_EXTENTS, MAX_MESSAGE};
 
-/// A slot's `off` with both bits set: the value is that of the change with the number in the low bits. No valid slot looks
-/// like that, as there are at most `MAX_EXTENTS` extents.
+/// A slot's `off` with both bits set: the value is that of the change with the number in the low
+/// bits. No valid slot has both bits set, as there are at most `MAX_EXTENTS` extents.
 const MARK: u32 = EXTENT_FLAG | 0x4000_0000;
 
 /// The fields that a policy may change, resolved against one message type.
@@ -44,39 +46,41 @@ pub struct Patch {
 pub struct Change<'a> {
     /// Index into the paths.
     pub field: u32,
-    /// What becomes of it.
+    /// Its new value.
     pub value: NewValue<'a>,
 }
 
-/// What a change makes of a field.
+/// A field's value after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewValue<'a> {
-    /// Not set any more; of a field without presence: zero or empty. A field of an absent message is clear already.
+    /// Unset; for a field without presence: zero or empty. A field of an absent message is unset
+    /// already.
     Clear,
-    /// A scalar, in the form that it has in a view.
+    /// A scalar, in the same form as in a view.
     Bits(u64),
     /// A string or bytes.
     Bytes(&'a [u8]),
 }
 
-/// What is known of the new image.
+/// Properties of the new image.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Patched {
     /// Bytes of its inline part.
     pub inline_len: usize,
-    /// Where in it each of its extents begins; slots name them by index.
+    /// The offsets of its extents; slots name them by index.
     pub extents: Vec<u32>,
 }
 
-/// Why a list of changes can't be made. The culprit is the policy, but for [`PatchError::Malformed`].
+/// The reason why a list of changes is refused. The policy is at fault, except for
+/// [`PatchError::Malformed`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// No such field.
     #[error("a change names field {index}; {count} fields are declared as changed")]
     UnknownField {
-        /// The number given.
+        /// The given number.
         index: u32,
-        /// How many there are.
+        /// The number of fields.
         count: usize,
     },
     /// The same field again.
@@ -85,7 +89,7 @@ pub enum PatchError {
         /// The path.
         field: String,
     },
-    /// A number for a string, or the reverse.
+    /// A number for a string, or a string for a number.
     #[error("field {field:?} has type {declared}; it can't be set to {given}")]
     WrongKind {
         /// The path.
@@ -95,7 +99,7 @@ pub enum PatchError {
         /// The value's kind and the value.
         given: String,
     },
-    /// A number that the type doesn't have.
+    /// A number outside the type's range.
     #[error("field {field:?}: {bits:#x} is no value of type {declared}")]
     OutOfRange {
         /// The path.
@@ -105,7 +109,7 @@ pub enum PatchError {
         /// The value.
         bits: u64,
     },
-    /// A closed enum has no such number.
+    /// A closed enum doesn't declare this number.
     #[error("field {field:?}: its enum is closed and has no value {number}")]
     Undeclared {
         /// The path.
@@ -113,23 +117,23 @@ pub enum PatchError {
         /// The value.
         number: i32,
     },
-    /// Text that isn't.
+    /// The text isn't UTF-8.
     #[error("field {field:?}: the new text of {len} bytes is not valid UTF-8 at byte {at}")]
     NotUtf8 {
         /// The path.
         field: String,
-        /// Its length.
+        /// Its length in bytes.
         len: usize,
-        /// The first bad byte.
+        /// The offset of the first bad byte.
         at: usize,
     },
-    /// It must stay set.
+    /// A required field must stay set.
     #[error("field {field:?} is required and can't be cleared")]
     Required {
         /// The path.
         field: String,
     },
-    /// There is no message that could hold the value; a patch makes none.
+    /// The message that would hold the value is absent; a patch makes none.
     #[error("field {field:?} can't be set: the message that it belongs to is absent")]
     ParentAbsent {
         /// The path.
@@ -138,10 +142,10 @@ pub enum PatchError {
     /// The result would be too long.
     #[error("the changed message would have {len} bytes, the limit is {MAX_MESSAGE}")]
     TooLarge {
-        /// Its length as far as it was written.
+        /// Its length in bytes as far as it was written.
         len: usize,
     },
-    /// The image isn't a valid one: whoever called is wrong.
+    /// The image isn't valid: the caller is at fault.
     #[error("the message to be changed is malformed: {0}")]
     Malformed(FaultCode),
 }
@@ -176,11 +180,12 @@ impl Patch {
         Ok(Patch { root, fields })
     }
 
-    /// Writes `image` with `changes` into `out`, whose content it replaces; after an error that is unspecified.
+    /// Writes `image` with `changes` into `out`, and replaces its content; after an error the
+    /// content is unspecified.
     ///
-    /// `image` is whole and valid, its first `inline_len` bytes the inline part. Its extents lie where `extents` says, if it
-    /// went through `gather`; after `accept` its slots say so themselves, and `extents` is empty. `layouts` are those
-    /// that the patch was made with.
+    /// `image` is whole and valid, and its first `inline_len` bytes are the inline part. After
+    /// `gather`, `extents` holds the offsets of its extents. After `accept`, its slots hold the
+    /// offsets, and `extents` is empty. `layouts` must be the ones that the patch was made with.
     pub fn apply(
         &self,
         layouts: &Layouts,
@@ -231,7 +236,7 @@ impl Patch {
     }
 }
 
-/// One field, with what its layout says.
+/// One field and its layout.
 struct Target<'a> {
     path: &'a str,
     field: &'a Field,
@@ -250,8 +255,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Makes the change in the fixed parts of `block`, where a new string leaves `mark` in its slot; answers whether a part
-    /// came, went or changed.
+    /// Makes the change in the fixed parts of `block`; a new string leaves `mark` in its slot.
+    /// Returns whether a part was added, removed or changed.
     fn poke(&self, block: &mut [u8], value: NewValue<'_>, mark: u32) -> Result<bool, PatchError> {
         self.check(value)?;
         let Some(at) = projection::find_struct(self.field, block)? else {
@@ -347,7 +352,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Says in the struct at `at` that the field is set; answers whether that dropped a part of another member.
+    /// Marks the field as set in the struct at `at`; returns whether that dropped a part of another
+    /// member.
     fn set_guard(&self, block: &mut [u8], at: usize) -> Result<bool, FaultCode> {
         match self.field.guard {
             Guard::None => Ok(false),
@@ -372,7 +378,7 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Says in the struct at `at` that a field isn't set; answers whether it was.
+/// Marks a field as unset in the struct at `at`; returns whether it was set.
 fn clear_guard(block: &mut [u8], at: usize, guard: Guard) -> Result<bool, FaultCode> {
     let (word, cleared, was_set) = match guard {
         Guard::None => return Ok(true),
@@ -392,7 +398,7 @@ fn clear_guard(block: &mut [u8], at: usize, guard: Guard) -> Result<bool, FaultC
     Ok(was_set)
 }
 
-/// Zeroes what a fixed part holds for a field; answers whether that was the reference of a part.
+/// Zeroes a field's bytes in the fixed part; returns whether they referred to a part.
 fn zero(block: &mut [u8], place: usize, field: &FieldLayout) -> Result<bool, FaultCode> {
     let (size, _) = field.fixed_size_and_align();
     let held = block.get_mut(place..place + size as usize);
@@ -406,7 +412,7 @@ fn put_u32(block: &mut [u8], at: usize, value: u32) -> Result<(), FaultCode> {
     put(block, at, &value.to_le_bytes()).ok_or(FaultCode::Truncated)
 }
 
-/// Writes the parts of the marked copy anew, behind it, and drops the copy at the end.
+/// Rewrites the parts of the marked copy behind it, and drops the copy at the end.
 ///
 /// `from` is always an offset into the copy, `to` one into the new block.
 struct Rebuild<'a> {
@@ -417,9 +423,9 @@ struct Rebuild<'a> {
     out: &'a mut Vec<u8>,
     /// Length of the copy.
     inline_len: usize,
-    /// Where the new block begins; a multiple of 8.
+    /// Offset of the new block; a multiple of 8.
     base: usize,
-    /// Of each extent that is kept, where it begins in the old image, and its length.
+    /// For each kept extent, its offset in the old image and its length.
     kept: [(u32, u32); MAX_EXTENTS],
     count: usize,
 }
@@ -472,7 +478,7 @@ impl<'a> Rebuild<'a> {
         })
     }
 
-    /// Appends the parts of a struct whose fixed part has been.
+    /// Appends the parts of a struct whose fixed part has been appended.
     fn structure(
         &mut self,
         id: MessageId,
@@ -535,7 +541,8 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// Appends the elements whose slot is given: where they were, where they are, and how many, unless there are none.
+    /// Appends the elements of the given slot; returns their old offset, new offset and number, or
+    /// `None` if there are none.
     fn array_of(
         &mut self,
         size: usize,
@@ -589,7 +596,7 @@ impl<'a> Rebuild<'a> {
         Ok(())
     }
 
-    /// Copies a part to where the canonical order has it; answers where that is.
+    /// Copies a part to its place in the canonical order; returns that place.
     fn append(&mut self, from: usize, len: usize, align: usize) -> Result<usize, PatchError> {
         let end = from.saturating_add(len);
         if end > self.inline_len {

@@ -1,15 +1,16 @@
 //! The steps that validate one message type.
 //!
-//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, required fields, bools, then the
-//! parts by field number, unknown fields last. Fields that any bytes satisfy (numbers, open enums) have no step, so a struct of scalars costs nothing, and
-//! an array of them costs no loop.
+//! A struct's steps run in a fixed order, and both executors keep it: cases of oneofs, required
+//! fields, bools, then the parts by field number, unknown fields last. Fields that accept any bytes
+//! (numbers, open enums) have no step, so a struct of scalars costs nothing, and an array of them
+//! costs no loop.
 //!
 //! ```text
 //! walk(struct at, cursor) -> cursor
 //!   for step in steps: check, and move the cursor past the part
 //! ```
 //!
-//! `gather` and `accept` run the same steps. They differ in one thing: what happens when a value is an extent.
+//! `gather` and `accept` run the same steps. They differ only in their handling of extents.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,20 +22,22 @@ pub use crate::guard::Guard;
 use crate::wire::{WireField, wire_fields};
 use crate::{Fault, FaultCode, MAX_DEPTH, MAX_MESSAGE};
 
-/// The steps of one message type and of all that it reaches.
+/// The steps of one message type and of all types reachable from it.
 #[derive(Debug)]
 pub struct Program {
     layouts: Arc<Layouts>,
     structs: Arc<[StructProgram]>,
     /// Index of the root in `structs`.
     root: usize,
-    /// `structs` are those of all layouts, indexed by [`MessageId`], and belong to other roots, too.
+    /// Whether `structs` are those of all layouts, indexed by [`MessageId`] and shared with other
+    /// roots.
     is_shared: bool,
     depth_checked: bool,
 }
 
-/// The steps of all message types of a schema: the programs made of them share them. A service with many methods over the same large messages costs
-/// as much as its messages, and not as much for each method.
+/// The steps of all message types of a schema, shared by all programs made from them. So a service
+/// with many methods over the same large messages costs as much as its messages, not as much per
+/// method.
 #[derive(Clone, Debug)]
 pub struct Programs {
     layouts: Arc<Layouts>,
@@ -62,11 +65,11 @@ pub struct StructProgram {
 pub struct Step {
     /// Index of the field in its layout, for faults; `None` for unknown fields.
     pub field: Option<u16>,
-    /// What to do.
+    /// The operation.
     pub op: Op,
 }
 
-/// What a step does. All offsets are into the struct's fixed part.
+/// The operation of a step. All offsets are into the struct's fixed part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
     /// The case of a oneof is 0 or a member's number.
@@ -94,7 +97,7 @@ pub enum Op {
         slot: u32,
         /// It must be UTF-8.
         utf8: bool,
-        /// When it may be set.
+        /// Tells whether it may be set.
         guard: Guard,
     },
     /// An array of scalars.
@@ -119,7 +122,7 @@ pub enum Op {
         reference: u32,
         /// Index into [`Program::structs`].
         callee: usize,
-        /// When it may, and for a oneof must, be set.
+        /// Tells whether it may, and for a oneof must, be set.
         guard: Guard,
     },
     /// An array of structs, or a map.
@@ -137,7 +140,8 @@ pub enum Op {
 }
 
 impl Program {
-    /// The program for messages of type `root`, with the steps of what it reaches; the root's are the first.
+    /// The program for messages of type `root`, with the steps of all reachable types; the root's
+    /// come first.
     pub fn new(layouts: &Arc<Layouts>, root: MessageId) -> Arc<Program> {
         let mut reached = Reached::default();
         reached.index_of(root);
@@ -155,7 +159,8 @@ impl Program {
         })
     }
 
-    /// The same program with the steps of what its root reaches only, the root's first: what machine code is made of.
+    /// The same program with only the steps reachable from its root, the root's first: the input
+    /// for machine code.
     pub fn alone(self: &Arc<Self>) -> Arc<Program> {
         match self.is_shared {
             true => Program::new(&self.layouts, self.root()),
@@ -178,12 +183,12 @@ impl Program {
         &self.layouts
     }
 
-    /// One program per struct type: what a step's `callee` is an index of.
+    /// One program per struct type, indexed by a step's `callee`.
     pub fn structs(&self) -> &[StructProgram] {
         &self.structs
     }
 
-    /// The steps of a message type that the root reaches.
+    /// The steps of a message type that is reachable from the root.
     pub(crate) fn struct_of(&self, id: MessageId) -> Option<&StructProgram> {
         match self.is_shared {
             true => self.structs.get(id.0 as usize),
@@ -196,7 +201,8 @@ impl Program {
         self.depth_checked
     }
 
-    /// What both executors check before the walk: the image isn't too long, and the root's fixed part is in bounds.
+    /// The check of both executors before the walk: the image isn't too long, and the root's fixed
+    /// part is in bounds.
     pub fn admit(&self, image_len: usize, inline_len: usize) -> Result<(), Fault> {
         if image_len > MAX_MESSAGE {
             return Err(self.fault(FaultCode::TooLarge));
@@ -249,7 +255,7 @@ impl Programs {
     }
 }
 
-/// The message types that a root reaches, in the order in which they were met.
+/// The message types reachable from a root, in the order of discovery.
 #[derive(Default)]
 struct Reached {
     order: Vec<MessageId>,
@@ -383,7 +389,8 @@ fn part_or_bool(
     })
 }
 
-/// Of each struct, whether some path from it has more than `MAX_DEPTH` structs: level by level, back from where paths end.
+/// For each struct, whether some path from it has more than `MAX_DEPTH` structs. Computed level by
+/// level, backwards from the ends of paths.
 fn deeper_than_limit(structs: &[StructProgram]) -> Vec<bool> {
     let goes_on = |of: &StructProgram, deep: &[bool]| {
         of.steps.iter().any(|step| match step.op {

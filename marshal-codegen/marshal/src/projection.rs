@@ -1,8 +1,8 @@
-//! Which fields of a message a policy sees, and the format in which it sees them.
+//! The fields of a message that a policy sees, and the format of its view.
 //!
 //! # The view
 //!
-//! Little endian; what a policy gets instead of the message:
+//! A policy gets a view instead of the message. A view is little endian:
 //!
 //! ```text
 //!  0  u32  total length of the view in bytes
@@ -15,16 +15,19 @@
 //!     then the bytes of strings and bytes fields, in order, without padding
 //! ```
 //!
-//! A field is present if every message on its path is, and it has no presence of its own or is set. An absent field's
-//! entry is all zero. An undeclared field isn't hidden: its bytes are never copied.
+//! A field is present if every message on its path is present, and the field is set or has no
+//! explicit presence. An absent field's entry is all zero. Undeclared fields need no hiding: their
+//! bytes are never copied.
 //!
-//! A field that the policy declares but wasn't granted has an entry, so that the others keep their places, and that entry
-//! is all zero whatever the message holds: nothing on its path is read. The policy can't tell it from an absent one.
+//! A field that the policy declares but that wasn't granted has an entry, so that other fields keep
+//! their places. That entry is all zero whatever the message holds: nothing on its path is read.
+//! The policy can't tell it from an absent field.
 //!
-//! Behind the fields' entries there may be spare ones, which count as fields and are all zero: whoever shows a policy more than
-//! the message holds fills them in.
+//! Spare entries may follow the fields' entries. They count as fields and are all zero. A caller
+//! that shows a policy more than the message holds fills them in.
 //!
-//! Absent: repeated fields, maps, and whole messages; a path that names one is refused when the policy is attached.
+//! Absent: repeated fields, maps, and whole messages. Attaching a policy fails if one of its paths
+//! names such a field.
 
 use tollgate_schema::{Cardinality, FieldLayout, Kind, Layouts, MessageId, MessageLayout};
 
@@ -50,32 +53,32 @@ pub struct Projection {
 /// One path.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Field {
-    /// The messages to pass through.
+    /// The messages on the path.
     pub hops: Vec<Hop>,
     /// Offset of the leaf in the last message's fixed part.
     pub at: u32,
-    /// What the leaf is.
+    /// The kind of the leaf.
     pub leaf: Leaf,
-    /// When it is set.
+    /// Tells whether it is set.
     pub guard: Guard,
     /// Message type and field index of the leaf, for faults.
     pub place: (MessageId, u16),
-    /// Without this the field is always absent, and nothing on the way to it is looked at.
+    /// Without a grant the field is always absent, and no message on its path is read.
     pub granted: bool,
 }
 
-/// A message on the way to a leaf.
+/// A message on the path to a leaf.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Offset of the reference in the fixed part of the message before it.
+    /// Offset of the reference in the fixed part of the previous message.
     pub reference: u32,
-    /// When it is set.
+    /// Tells whether it is set.
     pub guard: Guard,
     /// Bytes of its fixed part.
     pub size: u32,
 }
 
-/// How a leaf becomes a value.
+/// The conversion of a leaf to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaf {
     /// One byte.
@@ -86,14 +89,15 @@ pub enum Leaf {
     U32,
     /// Eight bytes.
     Word,
-    /// The bytes behind a slot.
+    /// The bytes that a slot refers to.
     Bytes {
-        /// They are text, and checked when nobody has done it before.
+        /// They are text, and are checked unless that has happened before.
         utf8: bool,
     },
 }
 
-/// Why a list of paths can't be projected. The culprit is the policy's manifest, or the schema that lacks the field.
+/// The reason why a list of paths can't be projected. The fault is the policy manifest's, or that
+/// of the schema that lacks the field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProjectError {
     /// A name on the path is no field of its message.
@@ -103,7 +107,7 @@ pub enum ProjectError {
         path: String,
         /// The message's full name.
         message: String,
-        /// The name that it lacks.
+        /// The missing name.
         field: String,
     },
     /// A field on the path is repeated or a map.
@@ -128,7 +132,7 @@ pub enum ProjectError {
         /// The field.
         field: String,
     },
-    /// The path goes on behind a field that isn't a message.
+    /// The path continues after a field that isn't a message.
     #[error(
         "field {path:?}: {message}.{field} is not a message, so nothing can be named inside it"
     )]
@@ -149,9 +153,9 @@ pub enum ProjectError {
     /// Too many paths.
     #[error("{count} fields are declared, the limit is {limit}")]
     TooManyFields {
-        /// How many.
+        /// The number of paths.
         count: usize,
-        /// How many a view, or a list of changes, may have.
+        /// The limit for a view, or for a list of changes.
         limit: usize,
     },
 }
@@ -167,8 +171,8 @@ impl Projection {
         Projection::new_granted(layouts, root, &all)
     }
 
-    /// As [`Projection::new`], for paths of which some aren't granted. Those must exist all the same: whether a manifest
-    /// is right doesn't depend on grants.
+    /// Like [`Projection::new`], but some of the paths aren't granted. They must exist all the
+    /// same: a manifest's validity doesn't depend on grants.
     pub fn new_granted(
         layouts: &Layouts,
         root: MessageId,
@@ -198,7 +202,7 @@ impl Projection {
         })
     }
 
-    /// The same, with so many spare entries behind those of the fields.
+    /// The same, with this number of spare entries after those of the fields.
     pub fn with_spare(self, spare: usize) -> Result<Projection, ProjectError> {
         let count = self.fields.len().saturating_add(spare);
         if count > MAX_VIEW_FIELDS {
@@ -218,7 +222,7 @@ impl Projection {
         self.root_size as usize
     }
 
-    /// Bytes of a view before the first string's: the length of a view in which all strings are empty.
+    /// Bytes of a view before the first string's: the length of a view with only empty strings.
     pub fn fixed_len(&self) -> usize {
         HEADER_LEN + self.entries() * ENTRY_LEN
     }
@@ -249,7 +253,7 @@ impl Field {
     }
 }
 
-/// Follows a field's path to the struct that holds it; `None` if a message on the way isn't set.
+/// Follows a field's path to its struct; `None` if a message on the path isn't set.
 pub(crate) fn find_struct(field: &Field, image: &[u8]) -> Result<Option<usize>, FaultCode> {
     let mut at = 0;
     for hop in &field.hops {
@@ -273,7 +277,7 @@ pub(crate) fn find_struct(field: &Field, image: &[u8]) -> Result<Option<usize>, 
     Ok(Some(at))
 }
 
-/// Whether the struct at `at` says that a field is set.
+/// Whether the struct at `at` marks a field as set.
 pub(crate) fn is_set(guard: Guard, image: &[u8], at: usize) -> Result<bool, FaultCode> {
     let u32_in = |at| u32_at(image, at).ok_or(FaultCode::Truncated);
     Ok(match guard {
@@ -283,7 +287,7 @@ pub(crate) fn is_set(guard: Guard, image: &[u8], at: usize) -> Result<bool, Faul
     })
 }
 
-/// Resolves one path, which may be copied or changed.
+/// Resolves one path to a field that may be copied or changed.
 pub(crate) fn resolve(
     layouts: &Layouts,
     root: MessageId,

@@ -1,10 +1,10 @@
-//! Protobuf records: how the fields of a message look on the wire.
+//! Protobuf records: the wire format of a message's fields.
 //!
-//! A record is a tag (field number and wire type) and a payload. `wire/unknown.rs` decides which of them a message type
-//! takes for a field of its own.
+//! A record is a tag (field number and wire type) and a payload. `wire/unknown.rs` decides which
+//! records belong to a message type's own fields.
 //!
-//! Source: the protobuf encoding guide (wire types, packed fields, last one wins, groups), and for closed enums the
-//! behaviour that its page on enums calls conforming.
+//! Source: the protobuf encoding guide (wire types, packed fields, last one wins, groups). Closed
+//! enums follow the behaviour that protobuf's page on enums calls conforming.
 
 mod unknown;
 
@@ -22,7 +22,7 @@ pub use unknown::{all_unknown, check_unknown};
 /// Highest field number, 2^29 - 1.
 pub const MAX_FIELD_NUMBER: u32 = (1 << 29) - 1;
 
-/// A field as records.
+/// The wire format of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WireField {
     /// Index of the field in its layout, for faults.
@@ -31,15 +31,16 @@ pub struct WireField {
     pub number: u32,
     /// Offset of the value, reference or slot in the fixed part.
     pub offset: u32,
-    /// How it says that it is set. Without a guard, a scalar is when it isn't zero, and all else when it isn't empty.
+    /// How it tells that it is set. Without a guard, a scalar is set if it isn't zero, and any
+    /// other value if it isn't empty.
     pub guard: Guard,
-    /// How many records it takes.
+    /// The number of its records.
     pub shape: Shape,
-    /// What a record holds.
+    /// The content of a record.
     pub value: WireValue,
 }
 
-/// How many values a field has.
+/// The number of a field's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One: the last record wins, and messages are merged.
@@ -51,12 +52,13 @@ pub enum Shape {
     },
 }
 
-/// What one value is on the wire and in the block.
+/// One value's form on the wire and in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireValue {
     /// A varint.
     Varint(Varint),
-    /// A varint in which only these values, ascending, are the field's: a closed enum.
+    /// A closed enum: a varint with one of these values, in ascending order. Other values aren't
+    /// the field's.
     Closed(Arc<[i32]>),
     /// 4 bytes.
     Fixed32,
@@ -71,8 +73,8 @@ pub enum WireValue {
     Message {
         /// Index into [`Program::structs`](crate::program::Program::structs).
         callee: usize,
-        /// If it is a map's entry whose value is a closed enum: the declared values. An entry with another value is
-        /// unknown as a whole.
+        /// For a map's entry with a closed enum as value: the declared values. An entry with
+        /// another value is unknown as a whole.
         closed: Option<Arc<[i32]>>,
     },
     /// A message between two tags.
@@ -82,7 +84,7 @@ pub enum WireValue {
     },
 }
 
-/// How the number of a varint becomes the bytes of a block.
+/// The conversion of a varint's number to the bytes of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Varint {
     /// The low 4 bytes; encoded sign-extended.
@@ -99,7 +101,7 @@ pub enum Varint {
     Bool,
 }
 
-/// How a record's payload is delimited.
+/// The delimitation of a record's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum WireType {
@@ -117,18 +119,18 @@ pub enum WireType {
     Fixed32 = 5,
 }
 
-/// One record; offsets are into the bytes it was read from.
+/// One record; offsets are into its source bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Record {
     pub(crate) number: u32,
     pub(crate) wire_type: WireType,
     /// The value of a varint.
     pub(crate) varint: u64,
-    /// Start of the payload: behind the tag, and behind the length of a `Len`.
+    /// Start of the payload: after the tag, and after the length of a `Len`.
     pub(crate) payload: usize,
-    /// End of the payload; of a group, the start of its end tag.
+    /// End of the payload; for a group, the start of its end tag.
     pub(crate) payload_end: usize,
-    /// Start of what follows the record.
+    /// The offset after the record.
     pub(crate) end: usize,
 }
 
@@ -147,7 +149,7 @@ impl WireType {
 }
 
 impl WireValue {
-    /// The wire type of one value on its own.
+    /// The wire type of a single value.
     pub fn wire_type(&self) -> WireType {
         match self {
             WireValue::Varint(_) | WireValue::Closed(_) => WireType::Varint,
@@ -158,12 +160,12 @@ impl WireValue {
         }
     }
 
-    /// Whether a value is a message, delimited either way.
+    /// Whether a value is a message, in either delimitation.
     pub fn is_message(&self) -> bool {
         matches!(self, WireValue::Message { .. } | WireValue::Group { .. })
     }
 
-    /// Bytes of a scalar in a block; 0 for what has parts.
+    /// Bytes of a scalar in a block; 0 for values with parts.
     pub fn scalar_size(&self) -> usize {
         match self {
             WireValue::Varint(varint) => varint.size(),
@@ -197,7 +199,7 @@ impl Varint {
         }
     }
 
-    /// What a block holds for the number of a varint, in the low bytes.
+    /// Converts a varint's number to the block's value, in the low bytes.
     pub fn to_block(self, number: u64) -> u64 {
         match self {
             Varint::I32 | Varint::U32 | Varint::Word => number,
@@ -210,7 +212,7 @@ impl Varint {
         }
     }
 
-    /// The number of the varint for what a block holds, zero-extended.
+    /// Converts a block's zero-extended value to a varint's number.
     pub fn to_wire(self, value: u64) -> u64 {
         match self {
             Varint::I32 => (value as u32).cast_signed() as i64 as u64,
@@ -234,7 +236,7 @@ pub(crate) fn put_varint(to: &mut Vec<u8>, mut number: u64) {
     to.push(number as u8);
 }
 
-/// Reads the varint at `at`; answers it and where it ends.
+/// Reads the varint at `at`; returns it and its end.
 #[inline]
 pub fn read_varint(bytes: &[u8], at: usize) -> Result<(u64, usize), FaultCode> {
     let rest = bytes.get(at..).ok_or(FaultCode::RecordTruncated)?;
@@ -253,7 +255,7 @@ pub fn read_varint(bytes: &[u8], at: usize) -> Result<(u64, usize), FaultCode> {
     })
 }
 
-/// Reads the record at `at`. Groups are skipped whole, at most `depth` of them inside each other.
+/// Reads the record at `at`. Groups are skipped whole, with a nesting of at most `depth`.
 pub(crate) fn read_record(bytes: &[u8], at: usize, depth: usize) -> Result<Record, FaultCode> {
     let (tag, at) = read_varint(bytes, at)?;
     let number = u32::try_from(tag >> 3).map_err(|_| FaultCode::BadTag)?;
@@ -288,7 +290,7 @@ pub(crate) fn read_record(bytes: &[u8], at: usize, depth: usize) -> Result<Recor
             }
             let mut inner = at;
             loop {
-                // A group that isn't ended runs into the end of the bytes.
+                // An unterminated group runs into the end of the bytes.
                 let next = read_record(bytes, inner, depth - 1)?;
                 if next.wire_type == WireType::EndGroup {
                     if next.number != number {
@@ -308,7 +310,8 @@ pub(crate) fn read_record(bytes: &[u8], at: usize, depth: usize) -> Result<Recor
     Ok(record)
 }
 
-/// The records of each field of a message type; `callee_of` answers the index of another type's program.
+/// The wire format of each field of a message type; `callee_of` returns the index of another type's
+/// program.
 pub(crate) fn wire_fields(
     layouts: &Layouts,
     layout: &MessageLayout,

@@ -1,4 +1,5 @@
-//! Patched images against messages that an independent library has changed, and what a patch refuses.
+//! Compares patched images with messages changed by an independent library, and tests refused
+//! patches.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -19,10 +20,10 @@ use tollgate_schema::prost_reflect::{Cardinality, DynamicMessage, ReflectMessage
 
 static SUBJECTS: LazyLock<Vec<Subject>> = LazyLock::new(subjects);
 
-/// What a test asks of one field; `None` clears it.
+/// A test's change of one field; `None` clears it.
 type Wish = Option<Value>;
 
-/// Makes the change with the independent library; `false` if there is no message to make it in.
+/// Makes the change with the independent library; `false` if the message of the field is absent.
 fn change(message: &mut DynamicMessage, path: &str, wish: &Wish) -> bool {
     let descriptor = message.descriptor();
     let Some((name, rest)) = path.split_once('.') else {
@@ -49,13 +50,13 @@ fn value_of(wish: &Wish) -> NewValue<'_> {
     }
 }
 
-/// Up to `MAX_CHANGES` fields in random order, and what to make of them. New strings begin with `=`.
+/// Up to `MAX_CHANGES` fields in random order, and their changes. New strings begin with `=`.
 fn wishes(random: &mut Random, subject: &Subject) -> Vec<(String, Wish)> {
     let mut paths = leaves(&subject.layouts, subject.id);
     for i in (1..paths.len()).rev() {
         paths.swap(i, random.below(i + 1));
     }
-    // Few of them as a rule, so that paths through absent messages don't spoil every list.
+    // Usually few, so that paths through absent messages don't invalidate every list.
     paths.truncate([1, 2, 4, MAX_CHANGES][random.below(4)]);
     let wish = |path: String| {
         let mut descriptor = subject.descriptor.clone();
@@ -81,7 +82,8 @@ fn wishes(random: &mut Random, subject: &Subject) -> Vec<(String, Wish)> {
     paths.into_iter().map(wish).collect()
 }
 
-/// Which values are extents: by their bytes, so that the same are in both messages, and never a new one.
+/// Selects extents by their bytes, so that the same values are extents in both messages, and new
+/// values never are.
 fn parts(subject: &Subject, message: &DynamicMessage, share: u64) -> Parts {
     let apart = |bytes: &[u8]| {
         let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
@@ -90,7 +92,7 @@ fn parts(subject: &Subject, message: &DynamicMessage, share: u64) -> Parts {
     subject.parts(message, apart)
 }
 
-/// Where the extents of an image begin.
+/// The offsets of an image's extents.
 fn offsets(parts: &Parts) -> Vec<u32> {
     let mut end = parts.inline.len();
     let place = |extent: &Vec<u8>| {
@@ -122,7 +124,7 @@ fn apply(
     extents: &[u32],
     changes: &[Change<'_>],
 ) -> Result<(Patched, Vec<u8>), PatchError> {
-    // What the buffer held before must not shine through.
+    // The buffer's former content must not show in the result.
     let mut out = vec![0xaa; 77];
     let layouts = &subject.layouts;
     let patched = patch.apply(layouts, image, inline_len, extents, changes, &mut out)?;
@@ -178,7 +180,8 @@ proptest! {
         for subject in SUBJECTS.iter() {
             let mut random = Random(seed);
             let mut bytes = random.message(&subject.descriptor, 0).encode_to_vec();
-            // Into the message, and into the messages in it: a record of theirs is merged with what is there.
+            // Adds it to the message and its inner messages: the record of an inner message is
+            // merged with the existing one.
             let unknown = [0xf8, 0xe1, 0x09, random.below(128) as u8];
             for field in subject.descriptor.fields().filter(|f| !f.is_list() && !f.is_map() && !f.is_group()) {
                 if field.kind().as_message().is_some() && field.number() < 16 && random.chance(70) {
@@ -190,7 +193,7 @@ proptest! {
             let mut message = DynamicMessage::decode(subject.descriptor.clone(), bytes.as_slice()).unwrap();
             let mut block = Vec::new();
             if decode(&subject.program, &bytes, &mut block).is_err() {
-                continue; // A merged message lacks what is required.
+                continue; // A merged message lacks a required field.
             }
             let mut wishes = wishes(&mut random, subject);
             wishes.retain(|(path, wish)| change(&mut message, path, wish));
@@ -201,8 +204,8 @@ proptest! {
             let mut out = Vec::new();
             let start = encode(&subject.program, &image, &mut out).unwrap();
             let read = DynamicMessage::decode(subject.descriptor.clone(), &out[start..]).unwrap();
-            // Through bytes on both sides: the library tells a default that was set from one that wasn't. It can't print
-            // recursive types.
+            // Through bytes on both sides: the library distinguishes a set default from an unset
+            // one. It can't print recursive types.
             let expected = message.encode_to_vec();
             let expected = DynamicMessage::decode(subject.descriptor.clone(), expected.as_slice()).unwrap();
             prop_assert!(read == expected, "{} {:?}", &subject.descriptor.full_name(), wishes);
@@ -227,7 +230,7 @@ proptest! {
     }
 }
 
-/// The message that comes of `changes` to the message `json`, as JSON.
+/// The result, as JSON, of applying `changes` to the message `json`.
 fn patched(
     subject: &Subject,
     json: &str,
@@ -267,7 +270,7 @@ fn setting_a_member_clears_the_other_and_clearing_an_other_does_nothing() {
             vec![set(2, text), set(0, text), set(3, NewValue::Bits(0))],
             r#"{"flag":false,"between":"b"}"#,
         ),
-        // A new string that another change drops again.
+        // A new string that another change removes again.
         (
             "{}",
             vec![set(0, text), set(4, text), set(1, NewValue::Bits(1))],
@@ -304,7 +307,7 @@ fn scalars_are_changed_in_place() {
         set(2, minus_two),
     ];
     let (_, image) = apply(&all, &patch, &block, block.len(), &[], &changes).unwrap();
-    // Two scalars, a bool and a word of presence bits; everything else is where it was.
+    // Two scalars, a bool and a word of presence bits; all other bytes are unchanged.
     let differing = image.iter().zip(&block).filter(|(a, b)| a != b).count();
     assert_eq!(image.len(), block.len());
     assert!(differing <= 4 + 8 + 1 + 4, "{differing} bytes differ");

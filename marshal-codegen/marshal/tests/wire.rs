@@ -1,4 +1,5 @@
-//! `encode` and `decode` against an independent protobuf library, on random, reordered, merged and spoiled messages.
+//! `encode` and `decode` against an independent protobuf library: random, reordered, merged and
+//! corrupted messages.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -42,12 +43,12 @@ fn write(subject: &Subject, message: &DynamicMessage) -> Vec<u8> {
     write_block(&subject.layouts, subject.id, message).unwrap()
 }
 
-/// What the independent library reads, as a block.
+/// The independent library's reading, as a block.
 fn reference(subject: &Subject, bytes: &[u8]) -> Option<Vec<u8>> {
     let message = DynamicMessage::decode(subject.descriptor.clone(), bytes).ok()?;
-    // It doesn't miss required fields; a block does.
+    // The library doesn't report missing required fields; a block does.
     let block = write_block(&subject.layouts, subject.id, &message).ok()?;
-    // It may leave out the value of a map's entry, which means an empty one.
+    // The library may omit the value of a map's entry, which means an empty one.
     Some(plain(subject, &block))
 }
 
@@ -59,7 +60,7 @@ fn varint(bytes: &[u8]) -> Option<(u64, usize)> {
     Some((number, len))
 }
 
-/// The first record of `bytes`: its wire type, where its payload begins, and its length.
+/// The first record of `bytes`: its wire type, the offset of its payload, and the payload's length.
 fn first_record(bytes: &[u8]) -> Option<(u64, usize, usize)> {
     let (tag, at) = varint(bytes)?;
     let (start, len) = match tag & 7 {
@@ -86,7 +87,7 @@ fn records(mut bytes: &[u8]) -> Vec<&[u8]> {
     records
 }
 
-/// Whether something in `bytes` may be read as the start or end of a group.
+/// Whether some bytes may be read as the start or end of a group.
 fn has_groups(mut bytes: &[u8]) -> bool {
     while let Some((wire_type, start, end)) = first_record(bytes) {
         if matches!(wire_type, 3 | 4) || wire_type == 2 && has_groups(&bytes[start..end]) {
@@ -104,7 +105,7 @@ fn has_maps(subject: &Subject) -> bool {
         .any(|f| f.cardinality == Cardinality::Map)
 }
 
-/// Reorders the records, those of one field among themselves excepted, and puts unknown ones between them.
+/// Reorders the records, but keeps the order within each field, and inserts unknown ones.
 fn shuffled(random: &mut Random, bytes: &[u8], unknown: &[u8]) -> Vec<u8> {
     let number = |record: &[u8]| record.iter().take_while(|b| **b & 0x80 != 0).count();
     let mut records: Vec<Vec<u8>> = records(bytes).into_iter().map(<[u8]>::to_vec).collect();
@@ -160,7 +161,7 @@ proptest! {
 
     #[test]
     fn the_order_of_records_does_not_matter_and_unknown_ones_are_kept(seed: u64) {
-        // The shuffling would tear groups apart.
+        // Shuffling would break groups.
         let groups = |s: &&Subject| s.layouts.get(s.id).name == "legacy.Record";
         for subject in SUBJECTS.iter().filter(|s| !groups(s)) {
             let mut random = Random(seed);
@@ -185,7 +186,8 @@ proptest! {
         }
     }
 
-    /// What the other library takes, is taken, and means the same; what is taken is canonical.
+    /// Bytes that the other library accepts are accepted and mean the same; accepted bytes yield a
+    /// canonical block.
     #[test]
     fn spoiled_bytes_get_a_verdict(seed: u64) {
         for subject in SUBJECTS.iter() {
@@ -194,7 +196,8 @@ proptest! {
             random.spoil(&mut bytes);
             let mut block = Vec::new();
             let ours = decode(&subject.program, &bytes, &mut block);
-            // The other library takes groups that aren't ended, and records of any wire type as entries of a map.
+            // The other library accepts unterminated groups, and records of any wire type as
+            // entries of a map.
             let odd = has_groups(&bytes) || has_maps(subject);
             if let (false, Some(message)) = (odd, reference(subject, &bytes)) {
                 prop_assert_eq!(ours, Ok(()), "{}: {:02x?}", subject.layouts.get(subject.id).name, bytes);
@@ -272,7 +275,8 @@ fn amplification_ends_at_the_limit() {
     assert_eq!(fault.code, FaultCode::TooScattered);
 }
 
-/// An enum without a 0 can't tell what an entry without a value means, so such an entry is kept as it came.
+/// An enum without a 0 gives an entry without a value no meaning, so such an entry is kept
+/// unchanged.
 #[test]
 fn an_entry_without_the_value_of_a_closed_enum_is_unknown() {
     let record = SUBJECTS

@@ -1,8 +1,9 @@
-//! How long it takes from a descriptor set to the layouts of a service: `cargo run --release --example bind_time`.
+//! Measures the time from a descriptor set to the layouts of a service: `cargo run --release
+//! --example bind_time`.
 //!
-//! Prints the median and the 99th percentile for the hotel schema and for a generated one of the size of a cloud
-//! provider's: 520 messages of 6 fields in 20 files, nested, referring to each other. Layout programs and machine code are
-//! made elsewhere and not in these figures.
+//! Prints the median and the 99th percentile for the hotel schema and for a generated one of the
+//! size of a cloud provider's: 520 messages of 6 fields in 20 files, nested, referring to each
+//! other. The figures exclude layout programs and machine code, which are made elsewhere.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
@@ -20,7 +21,7 @@ use tollgate_schema::prost_reflect::prost_types::{
 
 const ROUNDS: usize = 200;
 const FILES: usize = 20;
-/// Top-level messages per file; each declares one more inside.
+/// Top-level messages per file; each declares one nested message.
 const MESSAGES: usize = 13;
 const FIELDS: usize = 5;
 
@@ -58,7 +59,8 @@ fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
 }
 
-/// Each message refers to one of its file and one of the file before; the last file's service reaches all of them.
+/// Each message refers to one of its file and one of the previous file; the last file's service
+/// reaches all of them.
 fn large() -> Vec<u8> {
     let file = |f: usize| FileDescriptorProto {
         name: Some(format!("cloud/f{f}.proto")),

@@ -1,4 +1,5 @@
-//! A schema as canonical text, so that two peers can tell whether theirs are equal, and what differs.
+//! A schema as canonical text: two peers compare texts to see whether their schemas are equal, and
+//! where they differ.
 //!
 //! One line per method, field and enum value, sorted, for the closure of one service only:
 //!
@@ -13,10 +14,10 @@
 //! pkg.Old.kind = 3 optional closed enum pkg.Kind
 //! ```
 //!
-//! Equal text implies equal layouts and equal method numbers: everything that [`crate::layout`] looks at is in it, the
-//! index of a oneof included, and so is the index of a method, by which calls name it. Whether a repeated field is packed
-//! isn't: it decides an encoding that every reader takes in both forms. What the lines of two unequal texts allow is told
-//! in [`crate::evolution`].
+//! Equal text implies equal layouts and equal method numbers: the text holds all inputs of
+//! [`crate::layout`], including the index of a oneof. It also holds the index of a method, which
+//! identifies the method in calls. It doesn't say whether a repeated field is packed: every reader
+//! accepts both encodings. [`crate::evolution`] defines which calls two unequal texts allow.
 
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -28,7 +29,7 @@ use crate::limits::MAX_DESCRIPTION;
 use crate::proto_type::ProtoType;
 use crate::resolve::{EnumIndex, Field, Label, Message, MessageIndex, Model, Service, Value};
 
-/// Separates what a line is about from what it says.
+/// Separates a line's subject from its content.
 pub(crate) const SEPARATOR: &str = " = ";
 
 /// The description of a service whose closure is `layouts`.
@@ -62,7 +63,7 @@ struct Writer<'m> {
     lines: Vec<String>,
     /// The length of all lines with their ends.
     bytes: usize,
-    /// Those whose values have been told.
+    /// The enums whose values have been written.
     enums: HashSet<EnumIndex>,
 }
 
@@ -99,7 +100,7 @@ impl Writer<'_> {
 
     fn message(&mut self, message: &Message) -> Result<(), SchemaError> {
         for field in &message.fields {
-            // Entries of maps are described by the map's own line.
+            // The map's own line describes its entries.
             if !message.is_map_entry {
                 let (name, number) = (&field.name, field.number);
                 let what = self.field(message, field);
@@ -173,7 +174,8 @@ impl Writer<'_> {
     }
 }
 
-/// A message's name; one that is a scalar's name, too, begins with a dot, so that the two stay apart.
+/// A message's name; a name that is also a scalar's begins with a dot, so that the two stay
+/// distinct.
 fn type_name(full_name: &str) -> String {
     match ProtoType::of_scalar(full_name) {
         Some(_) => format!(".{full_name}"),
@@ -185,7 +187,7 @@ pub(crate) fn hash(description: &str) -> [u8; 32] {
     Sha256::digest(description.as_bytes()).into()
 }
 
-/// One sentence naming the first item in which two descriptions differ; `None` if they are equal.
+/// One sentence that names the first difference between two descriptions; `None` if they are equal.
 ///
 /// `ours` is the side that reports, `theirs` the peer's; the peer's text may be anything.
 pub fn difference(ours: &str, theirs: &str) -> Option<String> {

@@ -1,12 +1,14 @@
-//! A serialized `FileDescriptorSet`, read as far as a layout needs it.
+//! A serialized `FileDescriptorSet`, parsed only as far as a layout needs it.
 //!
-//! Everything borrows from the bytes; names are checked to be UTF-8 and nothing else. The bytes come from a client, so
-//! each item is counted as it is read and reading stops at the first one too many: four megabytes of empty fields would
-//! be hundreds of megabytes of structs, which is why prost's own types, that read first and let count later, aren't used.
-//! The only recursion is over nested messages, to [`MAX_NESTING`].
+//! All items borrow from the bytes; names are checked to be UTF-8 and nothing else. The bytes come
+//! from a client, so the reader counts each item and stops at the first one beyond a bound. Four
+//! megabytes of empty fields would become hundreds of megabytes of structs. prost's own types read
+//! first and leave the counting for later, so this file doesn't use them. The only recursion is
+//! over nested messages, to [`MAX_NESTING`].
 //!
-//! As in protobuf, the last of repeated singular values wins, repeated options are merged, and unknown fields are
-//! skipped, groups among them. Absent: what no layout depends on (defaults, JSON names, comments, other options).
+//! As in protobuf, the last of repeated singular values wins, repeated options are merged, and
+//! unknown fields are skipped, groups among them. Absent: all items that no layout depends on
+//! (defaults, JSON names, comments, other options).
 
 use crate::SchemaError;
 use crate::error::shown;
@@ -18,7 +20,7 @@ use crate::limits::{
 /// One `.proto` file.
 #[derive(Debug, Default)]
 pub(crate) struct File<'a> {
-    /// The bytes that it was read from.
+    /// The file's serialized bytes.
     pub(crate) bytes: &'a [u8],
     pub(crate) name: &'a str,
     pub(crate) package: &'a str,
@@ -41,7 +43,7 @@ pub(crate) struct Message<'a> {
     pub(crate) enums: Vec<Enum<'a>>,
     pub(crate) extensions: Vec<Field<'a>>,
     pub(crate) oneofs: Vec<Oneof<'a>>,
-    /// Numbers set apart for extensions: start, and end exclusive.
+    /// Numbers reserved for extensions: start, and end exclusive.
     pub(crate) extension_ranges: Vec<(i32, i32)>,
     /// Start, and end exclusive.
     pub(crate) reserved_ranges: Vec<(i32, i32)>,
@@ -54,9 +56,9 @@ pub(crate) struct Message<'a> {
 pub(crate) struct Field<'a> {
     pub(crate) name: &'a str,
     pub(crate) number: i32,
-    /// 0 if it isn't said.
+    /// 0 if absent.
     pub(crate) label: i32,
-    /// 0 if it isn't said.
+    /// 0 if absent.
     pub(crate) proto_type: i32,
     pub(crate) type_name: &'a str,
     pub(crate) oneof: Option<i32>,
@@ -96,7 +98,7 @@ pub(crate) struct Method<'a> {
     pub(crate) server_streaming: bool,
 }
 
-/// What one declaration says about itself in an edition; the numbers are protobuf's.
+/// The features that one declaration of an edition sets; the numbers are protobuf's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Features {
     pub(crate) field_presence: Option<i32>,
@@ -189,7 +191,7 @@ impl<'a> Message<'a> {
     fn outermost(bytes: &'a [u8], counts: &mut Counts) -> Result<Message<'a>, SchemaError> {
         let read = Message::read(bytes, counts, 1);
         if let Err(SchemaError::NestedTooDeep { .. }) = read {
-            // Its name is only known when it has been read; now it is all that is read.
+            // The message's name is only known after reading it; this pass reads nothing else.
             let mut message = String::new();
             each(bytes, |number, value| {
                 if number == 1 {
@@ -365,7 +367,8 @@ impl<'a> Method<'a> {
 }
 
 impl Features {
-    /// Reads the `FeatureSet` that is field `at` of an options message, over what was read before.
+    /// Reads the `FeatureSet` in field `at` of an options message, and overrides the features read
+    /// before.
     fn read(&mut self, options: &[u8], at: u32) -> Result<(), SchemaError> {
         each(options, |number, value| {
             if number != at {
@@ -414,7 +417,7 @@ fn range(bytes: &[u8], counts: &mut Counts) -> Result<(i32, i32), SchemaError> {
     Ok(found)
 }
 
-/// What a set has too many of.
+/// The kinds of items that are counted.
 #[derive(Clone, Copy)]
 enum Item {
     File,
@@ -429,7 +432,7 @@ enum Item {
     Range,
 }
 
-/// How many of each item were read.
+/// The number of items read, per kind.
 #[derive(Default)]
 struct Counts([usize; 10]);
 
@@ -460,7 +463,7 @@ impl Counts {
 enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// Of a kind that no field of a descriptor has.
+    /// A kind that no field of a descriptor has.
     Other,
 }
 
@@ -478,7 +481,7 @@ impl<'a> Value<'a> {
 
     fn int32(self) -> Result<i32, SchemaError> {
         match self {
-            // Protobuf, too, keeps the low 32 bits.
+            // Like protobuf, keep the low 32 bits.
             Value::Varint(value) => Ok(value as i32),
             _ => Err(invalid("a field has another wire type than a descriptor's")),
         }
@@ -573,7 +576,7 @@ impl<'a> Wire<'a> {
         })
     }
 
-    /// A custom option may be a group; it is nobody's business here.
+    /// Skips a group: a custom option may be one, and no layout depends on it.
     fn skip_group(&mut self, number: u32) -> Result<(), SchemaError> {
         const MOST: usize = 100;
         let mut open = vec![number];

@@ -1,8 +1,9 @@
-//! Blocks written and read by reflection: for tools that have no generated code, and for tests.
+//! Writes and reads blocks by reflection: for tools without generated code, and for tests.
 //!
-//! Slower than the programs and independent of them: it shares [`crate::layout`]'s numbers with them, nothing else.
-//! What is written is canonical and has no extents. Reading follows offsets in any order, checks every bound, and reads
-//! at most as many bytes as the block has, so that overlapping parts can't blow up a small block into a large message.
+//! This module is slower than the programs and independent of them: it shares only the numbers of
+//! [`crate::layout`] with them. Written blocks are canonical and have no extents. The reader
+//! follows offsets in any order and checks every bound. It reads at most as many bytes as the block
+//! has, so overlapping parts can't expand a small block into a large message.
 //!
 //! Unknown fields are neither written nor read: JSON has no place for them.
 
@@ -21,7 +22,8 @@ use crate::layout::{
 };
 use crate::limits::{MAX_DEPTH, MAX_MESSAGE};
 
-/// Writes `message` as a canonical block without extents; a required field that isn't set is an error that names it.
+/// Writes `message` as a canonical block without extents; an unset required field is an error that
+/// names it.
 pub fn write_block(
     layouts: &Layouts,
     id: MessageId,
@@ -30,7 +32,7 @@ pub fn write_block(
     Ok(write(layouts, id, message, |_| false, true)?.inline)
 }
 
-/// A block whose extents are not in it.
+/// A block with its extents kept outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parts {
     /// The inline bytes; slots refer to extents by index.
@@ -39,10 +41,11 @@ pub struct Parts {
     pub extents: Vec<Vec<u8>>,
 }
 
-/// Writes `message` as a canonical block in which the string and bytes values that `apart` picks are extents.
+/// Writes `message` as a canonical block in which the string and bytes values that `apart` picks
+/// are extents.
 ///
-/// An empty value is never one. Neither the number of extents is limited here, nor must required fields be set: what
-/// comes of that is for the block's reader to judge.
+/// An empty value is never an extent. This function neither limits the number of extents nor
+/// demands required fields: the block's reader checks both.
 pub fn write_parts(
     layouts: &Layouts,
     id: MessageId,
@@ -75,7 +78,7 @@ fn write(
 }
 
 impl Parts {
-    /// The image as it travels: the inline bytes, then each extent at the next multiple of 8.
+    /// The image as on the wire: the inline bytes, then each extent at the next multiple of 8.
     pub fn image(&self) -> Vec<u8> {
         let mut image = self.inline.clone();
         for extent in &self.extents {
@@ -108,12 +111,13 @@ struct Writer<'a, F> {
     out: Vec<u8>,
     extents: Vec<Vec<u8>>,
     apart: F,
-    /// A missing required field is an error.
+    /// Whether a missing required field is an error.
     wants_required: bool,
 }
 
 impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
-    /// Appends zeros at the next multiple of `align` and answers where; nothing, not even padding, for an empty part.
+    /// Appends zeros at the next multiple of `align` and returns their offset. For an empty part it
+    /// appends nothing, not even padding.
     fn append(&mut self, len: usize, align: usize) -> Result<usize, DynamicError> {
         if len == 0 {
             return Ok(self.out.len());
@@ -134,7 +138,7 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
         self.out[at + bit as usize / 8] |= 1 << (bit % 8);
     }
 
-    /// Writes a slot unless it's empty: then it stays zero.
+    /// Writes a slot unless it's empty: an empty slot stays zero.
     fn slot(&mut self, at: usize, off: usize, len: usize) {
         if len > 0 {
             self.put(at, &(off as u32).to_le_bytes());
@@ -243,7 +247,7 @@ impl<F: FnMut(&[u8]) -> bool> Writer<'_, F> {
         for (i, (key, value)) in entries.iter().enumerate() {
             let at = start + i * size;
             for (field, value) in layout.fields.iter().zip([key, *value]) {
-                // Those of proto2 say that they are set; both always are.
+                // Entries of proto2 maps have presence bits; both are always set.
                 if let Cardinality::Optional { bit } = field.cardinality {
                     self.set_bit(at, bit);
                 }
@@ -366,7 +370,7 @@ impl<'a> Reader<'a> {
         u32::from_le_bytes(self.array(at))
     }
 
-    /// Bytes of a part that was claimed.
+    /// Bytes of a claimed part.
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
         self.block[at..at + N].try_into().expect("N bytes")
     }
@@ -412,7 +416,7 @@ impl<'a> Reader<'a> {
                 }
                 _ => self.value(offset, layout, field.kind, &described, depth)?,
             };
-            // prost-reflect tells a default that was set from one that wasn't; protobuf doesn't.
+            // prost-reflect distinguishes a set default from an unset one; protobuf doesn't.
             let is_implicit = field.cardinality == Cardinality::Singular
                 && !matches!(field.kind, Kind::Message(_));
             if is_implicit && is_unset(&described, &value) {

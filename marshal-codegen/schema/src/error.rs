@@ -1,13 +1,13 @@
-//! What can be wrong with a schema or with a message handed to the dynamic helpers.
+//! Errors in a schema, or in a message passed to the dynamic helpers.
 //!
-//! The culprit is always whoever supplied the bytes or the text; nothing here is the daemon's fault.
+//! The supplier of the bytes or the text is always at fault, never the daemon.
 
 use crate::limits::{
     MAX_DESCRIPTION, MAX_DESCRIPTOR_SET, MAX_ENUM_VALUES, MAX_FIELDS, MAX_METHODS, MAX_NAME,
     MAX_NESTING,
 };
 
-/// Why a schema is refused.
+/// The reason why a schema is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// The descriptor set is longer than the limit.
@@ -19,33 +19,33 @@ pub enum SchemaError {
     /// The bytes aren't a descriptor set.
     #[error("the descriptor set is invalid: {reason}")]
     DescriptorSetInvalid {
-        /// What is wrong with its encoding.
+        /// The error in its encoding.
         reason: String,
     },
     /// A `.proto` file can't be read, parsed or resolved.
     #[error("the proto files don't compile: {reason}")]
     ProtoInvalid {
-        /// The compiler's words, with file, line and column.
+        /// The compiler's message, with file, line and column.
         reason: String,
     },
-    /// A path that should lead to a schema doesn't.
+    /// A path doesn't lead to a schema.
     #[error("{path} can't be loaded as a schema: {reason}")]
     PathInvalid {
-        /// The path as it was given.
+        /// The path as given.
         path: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// The tools' reflection library doesn't take what the resolver took.
+    /// The tools' reflection library refuses a set that the resolver accepts.
     #[error("the schema can't be reflected: {reason}")]
     NotReflected {
-        /// The library's words.
+        /// The library's message.
         reason: String,
     },
-    /// The descriptor set declares too many of something.
+    /// The descriptor set declares too many items of one kind.
     #[error("the descriptor set declares more than {limit} {what}")]
     TooMany {
-        /// Of what, such as "messages".
+        /// The kind, such as "messages".
         what: &'static str,
         /// The limit.
         limit: usize,
@@ -55,7 +55,7 @@ pub enum SchemaError {
     TooManyFields {
         /// Its full name.
         message: String,
-        /// How many.
+        /// The number of its fields.
         count: usize,
     },
     /// One enum declares too many values.
@@ -63,7 +63,7 @@ pub enum SchemaError {
     TooManyValues {
         /// Its full name.
         name: String,
-        /// How many.
+        /// The number of its values.
         count: usize,
     },
     /// One service declares too many methods.
@@ -71,10 +71,10 @@ pub enum SchemaError {
     TooManyMethods {
         /// Its full name.
         service: String,
-        /// How many.
+        /// The number of its methods.
         count: usize,
     },
-    /// Messages are declared inside each other too deeply.
+    /// Message declarations nest too deeply.
     #[error(
         "message {message:?} declares messages inside each other, more than {MAX_NESTING} levels deep"
     )]
@@ -95,7 +95,7 @@ pub enum SchemaError {
         service: String,
         /// The names that exist, or "none".
         available: String,
-        /// The one that is spelt much like it, as a part of the sentence; empty if none is.
+        /// The most similar name, as part of the sentence; empty if none is similar.
         meant: String,
     },
     /// The message isn't in the schema.
@@ -104,28 +104,28 @@ pub enum SchemaError {
         /// The name asked for.
         message: String,
     },
-    /// A file is written in a syntax that isn't known.
+    /// A file has an unknown syntax.
     #[error(
         "file {file:?} is written in {syntax:?}; proto2, proto3 and the editions 2023 and 2024 are understood"
     )]
     UnknownSyntax {
         /// The file's name.
         file: String,
-        /// What it declares.
+        /// The declared syntax.
         syntax: String,
     },
-    /// Two different files have one name.
+    /// Two different files have the same name.
     #[error("the descriptor set has two different files {file:?}")]
     DuplicateFile {
         /// The name.
         file: String,
     },
-    /// A file imports one that isn't there.
+    /// A file imports a missing file.
     #[error("file {file:?} imports {import:?}, which is not in the descriptor set")]
     MissingImport {
         /// The importing file.
         file: String,
-        /// The name of the other.
+        /// The name of the missing file.
         import: String,
     },
     /// Files import each other in a circle.
@@ -133,7 +133,7 @@ pub enum SchemaError {
     CyclicImport {
         /// One of the files.
         file: String,
-        /// The next one in the circle.
+        /// The next file in the circle.
         import: String,
     },
     /// A name isn't made of letters, digits and underscores.
@@ -141,7 +141,7 @@ pub enum SchemaError {
     InvalidName {
         /// The name, cut if it is long.
         name: String,
-        /// The full name of what declares it, or the file's name.
+        /// The full name of the surrounding declaration, or the file's name.
         scope: String,
     },
     /// A full name, or the name of a file, is too long.
@@ -154,7 +154,7 @@ pub enum SchemaError {
         /// Its length.
         bytes: usize,
     },
-    /// Two declarations have one full name.
+    /// Two declarations have the same full name.
     #[error("{name} is declared in {first:?} and again in {second:?}")]
     DuplicateSymbol {
         /// The full name.
@@ -164,24 +164,24 @@ pub enum SchemaError {
         /// The file of the second.
         second: String,
     },
-    /// A declaration refers to a type that isn't there, or that is of another kind.
+    /// A declaration refers to a missing type, or to one of another kind.
     #[error("{user} refers to {name:?}, which is not {wanted} in the descriptor set")]
     UnknownType {
         /// The full name of the field or method.
         user: String,
-        /// The name it uses.
+        /// The name that it uses.
         name: String,
-        /// What it should be, such as "a message".
+        /// The expected kind, such as "a message".
         wanted: &'static str,
     },
-    /// A field's number can't be.
+    /// A field's number is invalid.
     #[error("field {field} has the number {number}, which {reason}")]
     InvalidNumber {
         /// Its full name.
         field: String,
         /// The number.
         number: i32,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
     /// A field contradicts its file's syntax, its message or itself.
@@ -189,7 +189,7 @@ pub enum SchemaError {
     InvalidField {
         /// Its full name.
         field: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A oneof has no members, or proto3's `optional` is misused.
@@ -197,24 +197,24 @@ pub enum SchemaError {
     InvalidOneof {
         /// Its full name.
         oneof: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
     },
-    /// An enum has no values, or doesn't begin with 0 although it is open, or has one that is reserved.
+    /// An enum has no values, has a reserved value, or is open and doesn't begin with 0.
     #[error("enum {name} {reason}")]
     InvalidEnum {
         /// Its full name.
         name: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
-    /// The entry message of a map isn't `{1 key, 2 value}`, or is used as a message of its own.
+    /// The entry message of a map isn't `{1 key, 2 value}`, or is used as an ordinary message.
     #[error("message {message} is not a proper map entry, or is used outside of a map")]
     InvalidMapEntry {
         /// Its full name.
         message: String,
     },
-    /// A feature has a value that isn't known, or is set where there are no features.
+    /// A feature has an unknown value, or its file's syntax has no features.
     #[error("{owner} sets feature {feature} to {value}, which {reason}")]
     InvalidFeature {
         /// The full name of the declaration, or the file's name.
@@ -223,12 +223,12 @@ pub enum SchemaError {
         feature: &'static str,
         /// The value as protobuf's number.
         value: i32,
-        /// Why not.
+        /// The reason.
         reason: &'static str,
     },
 }
 
-/// The beginning of a text that may be anything, for a sentence.
+/// The beginning of an arbitrary text, for use in a sentence.
 pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 200;
     text.chars()
@@ -237,12 +237,12 @@ pub(crate) fn shown(text: &str) -> String {
         .collect()
 }
 
-/// Errors are one sentence each; compilers like to draw.
+/// Joins an error into one line: errors here are one sentence each, and compilers print drawings.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Why a message can't be read from or written to a block, or from or to JSON.
+/// The reason why a message can't be read from or written to a block, or from or to JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DynamicError {
     /// The message isn't of the type that the layout describes.
@@ -270,12 +270,12 @@ pub enum DynamicError {
     Malformed {
         /// The message being read.
         message: String,
-        /// What is wrong.
+        /// The problem.
         reason: &'static str,
         /// Offset in the block.
         at: usize,
     },
-    /// A message leaves out a field that must be set.
+    /// A message lacks a required field.
     #[error("the required field {field} of a {message} is missing")]
     RequiredMissing {
         /// The full name of the message that lacks the field.
@@ -288,7 +288,7 @@ pub enum DynamicError {
     Json {
         /// The message's full name.
         message: String,
-        /// The parser's words, with the field's name and position.
+        /// The parser's message, with the field's name and position.
         reason: String,
     },
 }

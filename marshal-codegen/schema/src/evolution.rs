@@ -1,13 +1,15 @@
-//! What two peers with unequal schemas can still say to each other, method by method.
+//! Decides which methods two peers with unequal schemas can still call.
 //!
-//! Works on the canonical descriptions ([`crate::describe`]), which are what peers exchange. A method is called natively,
-//! block to block, if everything that its messages reach reads the same on both sides; else by protobuf's encoding, if
-//! protobuf's own rules for updating a message type allow it; else not at all, and the sentence says why.
+//! The input is the canonical descriptions ([`crate::describe`]) that peers exchange. A method is
+//! called natively, block to block, if all types reachable from its messages read the same on both
+//! sides. Otherwise it is called through protobuf's encoding, if protobuf's own rules for updating
+//! a message type allow it. Otherwise it is refused, and the sentence says why.
 //!
 //! # Protobuf's rules
 //!
-//! Fields are the same if they have the same number; names of fields, messages and enums may change. A field that one side
-//! doesn't know is an unknown field there. The types of a field may differ within a group:
+//! Fields are the same if they have the same number; names of fields, messages and enums may
+//! change. A field that one side doesn't know is an unknown field there. The types of a field may
+//! differ within a group:
 //!
 //! | interchangeable | |
 //! |---|---|
@@ -18,18 +20,19 @@
 //! | string bytes | as long as the bytes are UTF-8 |
 //! | message bytes | as long as the bytes are such a message |
 //!
-//! Of these, string, bytes and messages may also be repeated on one side only (the last value counts, or all are merged);
-//! a map is the repeated message that its entries are. Presence, packing and an enum's values never matter.
+//! Of these, string, bytes and messages may also be repeated on one side only (the last value
+//! counts, or all are merged); a map counts as the repeated message of its entries. Presence,
+//! packing and an enum's values never matter.
 //!
-//! Refused, beyond other pairs of types: one name with two numbers, which is a field that was renumbered; what the reader
-//! requires and the writer may leave out; members of the reader's oneof that the writer may set together. The last two
-//! depend on who writes: the caller its requests, the server its replies.
+//! Also refused: one name with two numbers (a renumbered field); a field that the reader requires
+//! and the writer may omit; members of the reader's oneof that the writer may set together. The
+//! last two depend on the writer: the caller writes requests, the server writes replies.
 //!
 //! # Hostile texts
 //!
-//! A peer's text may be anything. It is read once, line by line; a line that can't be read refuses every method. Messages
-//! are compared in pairs, each pair once, so recursive types end; how many fields are looked at in all is bounded by
-//! [`MAX_COMPARISONS`].
+//! A peer's text may be anything. It is read once, line by line; an unreadable line refuses every
+//! method. Messages are compared in pairs, each pair once, so comparing recursive types ends.
+//! [`MAX_COMPARISONS`] bounds the total number of fields compared.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -44,7 +47,7 @@ mod parse;
 use compare::{Direction, compare};
 use parse::{Description, Method};
 
-/// How one of the caller's methods can be called at the server.
+/// How the server can be called with one of the caller's methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MethodMatch {
     /// Block to block: both sides have the same layouts.
@@ -52,7 +55,7 @@ pub enum MethodMatch {
         /// The method's index at the server.
         index: u16,
     },
-    /// In protobuf's encoding.
+    /// Through protobuf's encoding.
     Protobuf {
         /// The method's index at the server.
         index: u16,
@@ -69,10 +72,11 @@ pub enum MethodMatch {
     },
 }
 
-/// How each of the caller's methods can be called at a server with another schema.
+/// Tells how each of the caller's methods can be called at a server with another schema.
 ///
-/// One entry per method of `caller`, by its index. Both texts are canonical descriptions, and either may be a peer's, so
-/// anything: if the caller's can't be read, there are as many refusals as it seems to have methods.
+/// Returns one entry per method of `caller`, by its index. Both texts are canonical descriptions.
+/// Either may be a peer's, so it may be anything: if the caller's text can't be read, there are as
+/// many refusals as it seems to have methods.
 pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
     let unreadable = |whose: &str, reason: String| MethodMatch::Refused {
         reason: format!("the {whose}'s schema can't be read: {reason}"),
@@ -87,7 +91,7 @@ pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
     }
 }
 
-/// How many methods a text that can't be read seems to have.
+/// The apparent number of methods in an unreadable text.
 fn count_methods(text: &str) -> usize {
     let bytes = &text.as_bytes()[..text.len().min(MAX_DESCRIPTION)];
     let is_method = |line: &&[u8]| {
@@ -116,11 +120,11 @@ struct Matcher<'d, 'a> {
     server: &'d Description<'a>,
     pairs: Vec<Pair>,
     index: HashMap<Pair, usize>,
-    /// Parallel to `pairs`: those that contain it.
+    /// Parallel to `pairs`: the pairs that contain this one.
     users: Vec<Vec<usize>>,
-    /// Parallel to `pairs`: why it can't be carried, if it can't.
+    /// Parallel to `pairs`: the reason why the pair can't be carried, if there is one.
     refusals: Vec<Option<String>>,
-    /// Fields that may still be looked at.
+    /// Remaining number of fields to compare.
     left: usize,
 }
 
@@ -145,7 +149,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
                 .all(|m| !changed[*m as usize]);
             same && method.signature == theirs.signature
         };
-        // The pairs of all methods that need them, so that what they share is compared once.
+        // The pairs of all methods that need them, so that shared pairs are compared once.
         let mut roots = Vec::with_capacity(self.caller.methods.len());
         for method in &self.caller.methods {
             let theirs = self.server.method(method.name);
@@ -209,7 +213,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
         }
     }
 
-    /// Compares each pair, and those that it leads to.
+    /// Compares each pair, and those reachable from it.
     fn explore(&mut self) {
         let mut next = 0;
         while let Some(&pair) = self.pairs.get(next) {
@@ -239,7 +243,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
         }
     }
 
-    /// For each pair, the nearest refused one that it leads to.
+    /// For each pair, the nearest refused pair reachable from it.
     fn culprits(&self) -> Vec<Option<usize>> {
         let mut culprits = vec![None; self.pairs.len()];
         let mut queue: Vec<usize> = Vec::new();

@@ -1,14 +1,22 @@
 //! Protobuf's JSON mapping, by reflection.
 //!
-//! Text is first read as a tree that keeps what a map would lose (the order of members, names that occur twice), then as
-//! a message, type by type. The well-known types whose form isn't that of a message are left to `prost-reflect`. The rest
-//! of its mapping isn't used: it lets the later of two equal names win, refuses `"1e3"` as an integer and an empty `Any`,
-//! doesn't skip unknown values of enums in maps, prints times that have no form, maps in random order, and no -0.0: that
-//! it takes for a default, which isn't set. So what is set is told by [`mapping::fields`], here and in the wire bytes of an `Any`.
+//! The text is first read as a tree that keeps what a map would lose (the order of members, names
+//! that occur twice), then as a message, type by type. `prost-reflect` handles the well-known types
+//! whose form isn't that of a message. The rest of its mapping isn't used, because it
+//!
+//! - lets the later of two equal names win;
+//! - refuses `"1e3"` as an integer and an empty `Any`;
+//! - doesn't skip unknown values of enums in maps;
+//! - prints times that have no form, and maps in random order;
+//! - omits -0.0 because it takes -0.0 for an unset default.
+//!
+//! So [`mapping::fields`] decides which fields are set, both here and in the wire bytes of an
+//! `Any`.
 //!
 //! Absent: names of extensions (`"[package.name]"`), since blocks have no fields for extensions.
 //!
-//! Source: the mapping's own page ("ProtoJSON format"), and the conformance suite where the page leaves a choice.
+//! Source: the mapping's own page ("ProtoJSON format"), and the conformance suite where the page
+//! leaves a choice.
 
 mod base64;
 mod mapping;
@@ -34,7 +42,7 @@ pub fn from_json(
     parse_json(descriptor, json, UnknownFields::Refused)
 }
 
-/// As [`from_json`], with a choice about unknown fields.
+/// Like [`from_json`], with a choice about unknown fields.
 pub fn parse_json(
     descriptor: &MessageDescriptor,
     json: &str,
@@ -50,7 +58,7 @@ pub fn parse_json(
     })
 }
 
-/// Prints protobuf's JSON mapping in one line, with fields that have their default value left out.
+/// Prints protobuf's JSON mapping in one line, without fields that have their default value.
 pub fn to_json(message: &DynamicMessage) -> Result<String, DynamicError> {
     let mut out = String::new();
     match print::write_message(message, &mut out) {

@@ -1,12 +1,13 @@
-//! Where every field of a message lies, and the order in which the parts of a block follow each other.
+//! The place of every field of a message, and the order of a block's parts.
 //!
-//! A message is one contiguous **block**. Its root struct sits at offset 0; everything of variable size is a **part**
-//! that the struct refers to by its offset from the block's start. All integers are little endian.
+//! A message is one contiguous **block**. Its root struct sits at offset 0; every value of variable
+//! size is a **part**, and the struct refers to it by its offset from the block's start. All
+//! integers are little endian.
 //!
 //! # The fixed part of a struct
 //!
-//! Size a multiple of 8 and at least 8 (an empty message, too: an array can't claim more elements than it has bytes),
-//! aligned to 8:
+//! Its size is a multiple of 8 bytes and at least 8 bytes, for an empty message too: an array can't
+//! claim more elements than it has bytes. Its alignment is 8 bytes:
 //!
 //! ```text
 //! presence   u32 words; bit b of the bitmap belongs to the b-th field with explicit presence, by number:
@@ -23,20 +24,22 @@
 //! padding    written zero, never read
 //! ```
 //!
-//! What is empty or absent has `off` and `len` zero. That includes oneof members other than the one that is set, and
-//! fields whose presence bit is clear.
+//! Empty and absent values have `off` and `len` zero. That includes unset oneof members and fields
+//! whose presence bit is clear.
 //!
 //! # Unknown fields
 //!
-//! Every struct but a map's entry has a slot for protobuf records that the schema doesn't know, so that a message which
-//! is decoded and encoded again loses nothing. They are whole records, one after the other, none of which the message
-//! type would take for a field of its own: a policy that has read a field has read all of it.
+//! Every struct except a map's entry has a slot for protobuf records that the schema doesn't know,
+//! so that a message loses nothing when it is decoded and encoded again. They are whole records,
+//! one after the other. None of them is a record that the message type would read as one of its
+//! fields: a policy that has read a field has read all of it.
 //!
 //! # Canonical order of the parts
 //!
-//! A reader owns a cursor that starts at the end of the root struct, and every part must begin exactly at
-//! `align_up(cursor, alignment of the part)`. So parts can't overlap, form cycles, or let few bytes pose as many; and
-//! one walk both validates a block and finds its length. Per struct, in field-number order:
+//! A reader owns a cursor that starts at the end of the root struct, and every part must begin
+//! exactly at `align_up(cursor, alignment of the part)`. So parts can't overlap or form cycles, and
+//! few bytes can't pose as many. One walk both validates a block and finds its length. Per struct,
+//! in field-number order:
 //!
 //! | field | part | alignment |
 //! |---|---|---|
@@ -47,24 +50,25 @@
 //! | repeated string, bytes | the array of slots, then each element's bytes in order | 4 |
 //! | unknown fields, after all others | the records | 1 |
 //!
-//! A map is an array of entry structs `{1 key, 2 value}`, which tell no presence, whatever the syntax: an entry has both,
-//! and what an encoding left out is zero or empty. The inline length of a block is the cursor after the last
-//! part, exactly.
+//! A map is an array of entry structs `{1 key, 2 value}`. Entries tell no presence, whatever the
+//! syntax: an entry has both fields, and a field that the encoding omitted is zero or empty. The
+//! inline length of a block is exactly the cursor after the last part.
 //!
 //! # Extents
 //!
-//! A slot of a string or bytes value (an element of a repeated one, too) may say `off = 0x8000_0000 | i`: the value is
-//! the block's extent `i`, counted from 0 in canonical order, and takes no room inline. The image that a receiver holds,
-//! and that the wire carries, is
+//! A slot of a string or bytes value (an element of a repeated one, too) may say `off = 0x8000_0000
+//! | i`: the value is the block's extent `i`, counted from 0 in canonical order, and takes no room
+//! inline. The receiver holds, and the wire carries, this image:
 //!
 //! ```text
 //! [inline][pad to 8][extent 0][pad to 8][extent 1] ... [extent n-1]
 //! ```
 //!
-//! where the slots, once accepted, carry each extent's offset in the image. There is no padding after the last extent,
-//! nor after `inline` when there are none.
+//! After acceptance, the slots carry each extent's offset in the image. There is no padding after
+//! the last extent, nor after `inline` if there are no extents.
 //!
-//! Absent on purpose: names, numbers or types inside a block. Both sides hold the same layout, or they don't talk.
+//! Absent on purpose: names, numbers or types inside a block. Two sides with different layouts
+//! don't exchange blocks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -95,7 +99,7 @@ pub struct MessageLayout {
     pub size: u32,
     /// Number of `u32` words of the presence bitmap, at offset 0.
     pub presence_words: u32,
-    /// The real oneofs in declaration order (those that proto3 makes up for `optional` are not among them).
+    /// The real oneofs in declaration order, without proto3's synthetic ones for `optional`.
     pub oneofs: Vec<OneofLayout>,
     /// In ascending order of their numbers.
     pub fields: Vec<FieldLayout>,
@@ -121,9 +125,9 @@ pub struct FieldLayout {
     pub number: u32,
     /// Offset of the value, reference or slot in the fixed part.
     pub offset: u32,
-    /// What one value (one element of a repeated field) is.
+    /// The kind of one value (one element of a repeated field).
     pub kind: Kind,
-    /// How many there are, and how presence is told.
+    /// The number of values, and how the field tells its presence.
     pub cardinality: Cardinality,
     /// The type as the schema declares it; it decides the protobuf encoding, not the layout.
     pub proto_type: ProtoType,
@@ -131,8 +135,8 @@ pub struct FieldLayout {
     pub packed: bool,
     /// It must be set (proto2, and `LEGACY_REQUIRED` of editions).
     pub required: bool,
-    /// The declared values, ascending, if the field's enum is closed: others are unknown fields when decoded. A block may
-    /// hold any `i32` all the same.
+    /// The declared values, ascending, if the field's enum is closed: other values become unknown
+    /// fields when decoded. A block may still hold any `i32`.
     pub closed: Option<Arc<[i32]>>,
 }
 
@@ -163,12 +167,12 @@ pub enum Kind {
     Message(MessageId),
 }
 
-/// How many values a field has and how it says whether it is set.
+/// The number of a field's values, and how the field tells whether it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cardinality {
     /// One value with implicit presence; a message is absent when its reference is 0.
     Singular,
-    /// One value; set if the bit of the presence bitmap is. Never a message.
+    /// One value; set if its bit in the presence bitmap is. Never a message.
     Optional {
         /// Index of the bit: word `bit / 32`, mask `1 << (bit % 32)`.
         bit: u32,
@@ -185,7 +189,8 @@ pub enum Cardinality {
 }
 
 impl Layouts {
-    /// The layout of `id`. Ids come from the same `Layouts`; with another's id this panics or answers another type.
+    /// The layout of `id`. Ids must come from the same `Layouts`; an id of other layouts panics or
+    /// returns another type.
     pub fn get(&self, id: MessageId) -> &MessageLayout {
         &self.messages[id.0 as usize]
     }
@@ -196,8 +201,8 @@ impl Layouts {
         Some(MessageId(at as u32))
     }
 
-    /// Lays out the closure of `roots`, breadth first, and answers the roots' ids; they come first, in order, duplicates
-    /// merged.
+    /// Lays out the closure of `roots`, breadth first, and returns the roots' ids. The roots come
+    /// first, in order, duplicates merged.
     pub(crate) fn closure(model: &Model, roots: &[MessageIndex]) -> (Layouts, Vec<MessageId>) {
         let mut ids = Ids::default();
         let roots = roots.iter().map(|root| ids.of(*root)).collect();
@@ -228,7 +233,7 @@ impl MessageLayout {
     fn compute(model: &Model, message: &resolve::Message, ids: &mut Ids) -> MessageLayout {
         let mut fields = Vec::with_capacity(message.fields.len());
         let mut bits = 0;
-        // They are ordered by number; so are the bits.
+        // Fields are ordered by number, and so are the bits.
         for field in &message.fields {
             let kind = kind_of(field.value, ids);
             let is_message = matches!(kind, Kind::Message(_));
@@ -279,7 +284,7 @@ impl MessageLayout {
 }
 
 impl FieldLayout {
-    /// Bytes and alignment of what the fixed part holds for this field.
+    /// Size in bytes and alignment of this field in the fixed part.
     pub fn fixed_size_and_align(&self) -> (u32, u32) {
         match self.cardinality {
             Cardinality::Repeated | Cardinality::Map => (8, 4),
@@ -309,7 +314,7 @@ pub const fn align_up(at: usize, align: usize) -> usize {
     (at + align - 1) & !(align - 1)
 }
 
-/// Message types in the order in which they were met.
+/// Message types in the order of discovery.
 #[derive(Default)]
 struct Ids {
     by_index: HashMap<MessageIndex, MessageId>,
@@ -327,7 +332,8 @@ impl Ids {
     }
 }
 
-/// Gives each field its offset, from `start` on; answers the size of the fixed part and where unknown fields go.
+/// Assigns each field its offset, from `start` on; returns the size of the fixed part and the
+/// offset of unknown fields.
 fn place(fields: &mut [FieldLayout], start: u32, keeps_unknown: bool) -> (u32, Option<u32>) {
     const SLOT: (u32, u32) = (8, 4);
     let mut items: Vec<_> = fields

@@ -1,16 +1,17 @@
-//! Schemas: what messages look like in shared memory, and whether two peers mean the same.
+//! Schemas: the layout of messages in shared memory, and whether the schemas of two peers agree.
 //!
-//! `descriptor set → model → layout`. A [`Schema`] is a resolved protobuf descriptor set; [`Schema::service`] lays out
-//! the messages of one service. The memory format itself is told in [`layout`], the canonical text that peers compare in
-//! [`describe`], what unequal texts still allow in [`evolution`], and [`dynamic`] writes and reads blocks by reflection,
-//! for tools and as the tests' second opinion.
+//! `descriptor set → model → layout`. A [`Schema`] is a resolved protobuf descriptor set;
+//! [`Schema::service`] lays out the messages of one service. [`layout`] defines the memory format,
+//! [`describe`] the canonical text that peers compare, and [`evolution`] the calls that unequal
+//! texts still allow. [`dynamic`] writes and reads blocks by reflection, for tools and as an
+//! independent check in tests.
 //!
-//! A descriptor set comes from a client, and all that happens to it on the way to a layout is done here, without a
-//! library: every item is counted, every name checked, every refusal says what and where. The reflection library comes in
-//! for tools only, when they ask for a descriptor.
+//! A descriptor set comes from a client. This crate does every step from there to a layout without
+//! a library: it counts every item, checks every name, and each refusal names the place and the
+//! reason. Only tools use the reflection library, when they ask for a descriptor.
 //!
-//! Shared by both sides of the boundary: stub writers and tools on the client's side, the daemon on the other. It knows
-//! no segment, no ring and no policy.
+//! Both sides of the boundary share this crate: stub writers and tools on the client's side, the
+//! daemon on the other. It knows no segment, no ring and no policy.
 
 #![forbid(unsafe_code)]
 

@@ -1,13 +1,17 @@
-//! Schemas from the file system: `.proto` files, directories of them, serialized descriptor sets, or any mixture.
+//! Loads schemas from the file system: `.proto` files, directories of them, serialized descriptor
+//! sets, or any mixture.
 //!
-//! For tools: the daemon reads no files, it is handed one descriptor set. Here such a set is made. It is complete and
-//! small, whatever it came from: imports are in it, protobuf's own among them, and comments aren't.
+//! For tools: the daemon reads no files, it receives one descriptor set. This module makes such a
+//! set. The set is complete and small, whatever its sources: it holds all imports, including
+//! protobuf's own, and no comments.
 //!
-//! A `.proto` file may import what a set has. A file that is both compiled and in a set must be the same in both; only
-//! protobuf's own files (`google/protobuf/...`) may come in several versions, of which the first is taken.
+//! A `.proto` file may import files of a set. A file that is both compiled and in a set must be the
+//! same in both. Only protobuf's own files (`google/protobuf/...`) may come in several versions;
+//! the first version is taken.
 //!
-//! The compiler that is built in knows less than protoc, so sources are rewritten before it sees them ([`source`]), and files of editions
-//! go through it as files of proto2. What such a file is in truth is put into its descriptor afterwards.
+//! The built-in compiler knows less than protoc, so [`source`] rewrites the sources first, and
+//! files of editions pass through it as proto2. Afterwards, this module writes the true edition
+//! into the descriptor.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -36,18 +40,19 @@ mod built_in;
 mod names;
 mod source;
 
-/// Where protobuf keeps its own files.
+/// The prefix of protobuf's own files.
 const WELL_KNOWN: &str = "google/protobuf/";
 
-/// What a serialized descriptor set is called.
+/// File name extensions of serialized descriptor sets.
 const SET_EXTENSIONS: [&str; 6] = ["binpb", "pb", "desc", "protoset", "fds", "bin"];
 
 impl Schema {
-    /// Loads `.proto` files, directories (all `.proto` files below, by name) and serialized descriptor sets (by their
-    /// extension, or by what is in them).
+    /// Loads `.proto` files, directories (all `.proto` files below, by name) and serialized
+    /// descriptor sets (recognized by their extension or content).
     ///
-    /// Imports are looked up in `includes`; if there are none, in the directories of the `.proto` files. A directory that
-    /// is loaded is an include, too, unless it lies below one. Protobuf's own files are built in.
+    /// Imports are looked up in `includes`; if there are none, in the directories of the `.proto`
+    /// files. A loaded directory is an include, too, unless it lies below another include.
+    /// Protobuf's own files are built in.
     pub fn load(
         paths: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],
@@ -73,7 +78,7 @@ impl Schema {
     }
 }
 
-/// What the paths turned out to be.
+/// The paths, sorted by kind.
 #[derive(Default)]
 struct Sources {
     protos: Vec<PathBuf>,
@@ -116,13 +121,13 @@ impl Sources {
             Err(error) if SET_EXTENSIONS.contains(&extension) => {
                 return Err(invalid(path, error));
             }
-            // Not a set by its name nor by its content: the compiler may say what it is.
+            // Neither name nor content make it a set: leave it to the compiler.
             Ok(_) | Err(_) => self.protos.push(path.to_owned()),
         }
         Ok(())
     }
 
-    /// The directories in which imports are looked up.
+    /// The directories to search for imports.
     fn includes(&self, given: Vec<PathBuf>) -> Vec<PathBuf> {
         let known: Vec<PathBuf> = given.iter().map(|i| canonical(i)).collect();
         let is_below = |directory: &Path| known.iter().any(|i| canonical(directory).starts_with(i));
@@ -145,7 +150,8 @@ impl Sources {
     }
 }
 
-/// Collects the `.proto` files below a directory. Links to directories aren't followed: they may lead in circles.
+/// Collects the `.proto` files below a directory. Links to directories aren't followed: they may
+/// form circles.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), SchemaError> {
     let failed = |e: std::io::Error| invalid(directory, format!("it can't be read: {e}"));
     if depth > MAX_DIRECTORY_DEPTH {
@@ -168,23 +174,24 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), 
     Ok(())
 }
 
-/// What the compiler made of the `.proto` files.
+/// The compiler's output for the `.proto` files.
 struct Compiled {
     /// The serialized set with all imports.
     set: Vec<u8>,
-    /// The names of files that are in it because others import them.
+    /// Names of files in the set that are only there as imports.
     imports: HashSet<String>,
 }
 
-/// What the compiler isn't told of files, by name.
+/// Facts about files that the compiler doesn't see, by file name.
 #[derive(Default)]
 struct Truth {
-    /// What files say in truth that the compiler saw as proto2: the serialized fields `syntax` and `edition`.
+    /// The true syntax of files that the compiler saw as proto2: the serialized fields `syntax` and
+    /// `edition`.
     syntax: HashMap<String, Vec<u8>>,
-    /// The names that JSON has for fields, where the compiler was told others.
+    /// The JSON names of fields for which the compiler got others.
     json: HashMap<String, Vec<JsonName>>,
     has_editions: bool,
-    /// Of sources that were rewritten.
+    /// The places in rewritten sources.
     places: HashMap<String, Places>,
 }
 
@@ -203,8 +210,9 @@ fn compile(
     unreachable!("it knows the features the second time")
 }
 
-/// `None` if there is a source of an edition, and the compiler doesn't know the features yet. Only then it is told: other sources may declare
-/// what meets the package of that file, such as a message `google`.
+/// Returns `None` if a source is of an edition and the compiler doesn't know the features yet. The
+/// compiler only learns them then: other sources may have declarations that collide with that
+/// file's package, such as a message `google`.
 fn compile_with(
     files: &[impl AsRef<Path>],
     includes: &[impl AsRef<Path>],
@@ -233,8 +241,8 @@ fn compile_with(
     }
     let mut compiler = protox::Compiler::with_file_resolver(resolver);
     compiler.include_imports(true).include_source_info(false);
-    // What options are made of is looked up in it, also for files that don't import it. If an include has one that doesn't compile, that
-    // is for files to tell that import it.
+    // The compiler looks up options in it, even for files that don't import it. If an include has
+    // one that doesn't compile, the files that import it report that.
     if knows_features {
         let _ = compiler.open_file(DESCRIPTOR);
     }
@@ -258,7 +266,7 @@ fn compile_with(
 /// Sources of one directory.
 struct Include {
     directory: PathBuf,
-    /// All directories, for extensions that other files declare.
+    /// All directories, to find extensions that other files declare.
     includes: Vec<PathBuf>,
     truths: Truths,
 }
@@ -277,7 +285,7 @@ impl FileResolver for Include {
             let truth = truth("editions", number);
             truths.syntax.insert(name.to_owned(), truth);
         }
-        // The compiler tells the places of imports only of files that stay as they are in here.
+        // The compiler only shows the places of imports for files that stay unchanged here.
         let mut descriptor = file.file_descriptor_proto().clone();
         if let Some(refusal) = names::check(&descriptor) {
             return Err(protox::Error::new(Refusal(refusal)));
@@ -304,7 +312,8 @@ impl FileResolver for Include {
     }
 }
 
-/// Why a source is refused before the compiler sees it. The compiler's own errors tell their places in `Debug` only, so this one does, too.
+/// The reason why a source is refused before the compiler sees it. The compiler's own errors only
+/// show their places in `Debug`, so this one does, too.
 struct Refusal(String);
 
 impl fmt::Debug for Refusal {
@@ -321,13 +330,13 @@ impl fmt::Display for Refusal {
 
 impl std::error::Error for Refusal {}
 
-/// Parses a source; answers the number of its edition, too.
+/// Parses a source; also returns the number of its edition.
 fn open(
     name: &str,
     path: &Path,
     truths: Option<&Truths>,
 ) -> Result<(File, Option<i32>), protox::Error> {
-    // Why it can't be read is the library's to say.
+    // The library reports why it can't be read.
     let Ok(bytes) = fs::read(path) else {
         return File::open(name, path).map(|file| (file, None));
     };
@@ -344,7 +353,8 @@ fn open(
     }
 }
 
-/// A file that an earlier include has by the same name would be compiled instead.
+/// Refuses a file that an earlier include shadows: the compiler would take the other file of that
+/// name.
 fn check_shadow(file: &Path, includes: &[impl AsRef<Path>]) -> Result<(), SchemaError> {
     let name = includes.iter().find_map(|include| {
         IncludeFileResolver::new(include.as_ref().to_owned()).resolve_path(file)
@@ -360,7 +370,7 @@ fn check_shadow(file: &Path, includes: &[impl AsRef<Path>]) -> Result<(), Schema
     }
 }
 
-/// The serialized fields of a file that tell its syntax.
+/// The serialized fields of a file that declare its syntax.
 fn truth(syntax: &str, edition: i32) -> Vec<u8> {
     let known = FileDescriptorProto {
         syntax: Some(syntax.to_owned()),
@@ -374,7 +384,7 @@ fn truth(syntax: &str, edition: i32) -> Vec<u8> {
     truth
 }
 
-/// A set whose files of editions look like proto2.
+/// A set in which files of editions look like proto2.
 fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {
@@ -390,7 +400,8 @@ fn lowered(set: &[u8], truths: &Truths) -> Result<Vec<u8>, SchemaError> {
     Ok(out)
 }
 
-/// The set with what its files say in truth: of a field that is there twice, the last counts.
+/// The set with the files' true declarations appended: if a field occurs twice, the last one
+/// counts.
 fn restored(set: &[u8], truths: &Truth) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {
@@ -415,7 +426,7 @@ fn without_unused_descriptor(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
     Ok(out)
 }
 
-/// An error of the compiler's, with its place in the source.
+/// An error of the compiler, with its place in the source.
 fn told(error: &protox::Error, truths: &Truth) -> String {
     let mut text = format!("{error:?}");
     text += &meant_feature(&text);
@@ -436,7 +447,7 @@ fn told(error: &protox::Error, truths: &Truth) -> String {
     text
 }
 
-/// What a mistyped feature or a value of one was meant to be, as a part of a sentence.
+/// The likely intended feature or value for a mistyped one, as part of a sentence.
 fn meant_feature(error: &str) -> String {
     let Some((_, quoted)) = error.split_once("'features.") else {
         return String::new();
@@ -452,7 +463,7 @@ fn meant_feature(error: &str) -> String {
     did_you_mean(found.trim_end_matches('\''), values)
 }
 
-/// One set of all files, completed by those of protobuf's own that are imported and missing.
+/// Merges all files into one set, and adds imported files of protobuf's own that are missing.
 fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> {
     let mut merged = Vec::new();
     let mut names: HashSet<String> = HashSet::new();
@@ -488,7 +499,8 @@ fn merge(sets: &[Vec<u8>], compiled: &Compiled) -> Result<Vec<u8>, SchemaError> 
     Ok(merged)
 }
 
-/// The same set without the source information of its files, which is most of what a build tool writes.
+/// The same set without the source information of its files, which is most of a build tool's
+/// output.
 fn without_comments(set: &[u8]) -> Result<Vec<u8>, SchemaError> {
     let mut out = Vec::with_capacity(set.len());
     for file in descriptor::read(set)? {

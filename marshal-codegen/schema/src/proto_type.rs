@@ -1,4 +1,4 @@
-//! Protobuf's own types of fields, and their keywords.
+//! Protobuf's built-in field types and their keywords.
 
 /// The declared type of a field.
 #[allow(missing_docs, reason = "the variants are protobuf's own type names")]
@@ -49,7 +49,7 @@ impl ProtoType {
         }
     }
 
-    /// The scalar type that this keyword means.
+    /// The scalar type with this keyword.
     pub(crate) fn of_scalar(keyword: &str) -> Option<ProtoType> {
         const SCALARS: [ProtoType; 15] = [
             ProtoType::Double,

@@ -1,13 +1,16 @@
-//! Descriptors for reflection: JSON, the stub writers, tests. The daemon never comes here.
+//! Descriptors for reflection: for JSON, the stub writers and tests. The daemon doesn't use this
+//! module.
 //!
-//! The library resolves the set once more. It knows proto2 and proto3 only, so a file of an edition is shown to it as
-//! proto2, which has closed enums, defaults and any mixture of types; its extensions go. What differs then is presence and
-//! encoding, and nobody takes these from the descriptors: messages are read and written by field number and by the layout,
-//! through [`crate::dynamic`]. Names, JSON names and types are the file's own. So is a file of proto3 whose fields' names the library
-//! finds too much alike (`id` and `_id`), as protoc did before its version 22.
+//! The library resolves the set once more. It knows proto2 and proto3 only, so it sees a file of an
+//! edition as proto2: proto2 has closed enums, defaults and any mixture of types. Extensions are
+//! removed. Presence and encoding then differ, but nothing takes these from the descriptors:
+//! messages are read and written by field number and by the layout, through [`crate::dynamic`].
+//! Names, JSON names and types stay the file's own. A proto3 file becomes proto2, too, if the
+//! library considers its fields' names too similar (`id` and `_id`), as protoc did before version
+//! 22.
 //!
-//! It is made for sets that a compiler wrote and panics on some others that pass [`crate::resolve`], such as those with
-//! spoiled options. A panic in here is an answer about the set.
+//! The library expects sets that a compiler wrote. It panics on some others that pass
+//! [`crate::resolve`], such as sets with corrupt options. A panic here says that the set is bad.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,7 +25,7 @@ use crate::SchemaError;
 use crate::error::one_line;
 use crate::resolve::Model;
 
-/// Resolves a set that the model came from.
+/// Resolves the set that the model came from.
 pub(crate) fn pool(bytes: &[u8], model: &Model) -> Result<DescriptorPool, SchemaError> {
     let failed = |reason: &str| SchemaError::NotReflected {
         reason: one_line(reason),
@@ -57,21 +60,22 @@ fn lower_file(file: &mut FileDescriptorProto) {
     file.message_type.iter_mut().for_each(lower_message);
 }
 
-/// As deep as messages nest, which the resolver has bounded.
+/// The recursion is as deep as messages nest, and the resolver has bounded that.
 fn lower_message(message: &mut DescriptorProto) {
     message.extension.clear();
     message.nested_type.iter_mut().for_each(lower_message);
 }
 
-/// The name that JSON has for a field, where the library was told another.
+/// A field's JSON name for which the library got another one.
 pub(crate) struct JsonName {
-    /// The indexes of the messages around it, outermost first, and its own.
+    /// The indexes of the surrounding messages, outermost first, and the field's own.
     pub(crate) path: Vec<usize>,
     pub(crate) name: String,
 }
 
-/// Has the library take names of fields that protoc takes. It answers whether that changed anything, and which names. JSON knows a field by
-/// two names: if the short ones of two fields are one, as those of `foo_bar` and `fooBar` in proto2, the second keeps its own only.
+/// Replaces JSON names that protoc accepts and the library doesn't. Returns whether any changed,
+/// and the original names. JSON knows a field by two names. If two fields have the same short name,
+/// as `foo_bar` and `fooBar` in proto2, the second only keeps its own.
 pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName>) {
     let (mut is_alike, mut changed) = (false, Vec::new());
     let messages = file.message_type.iter_mut().enumerate();
@@ -83,7 +87,7 @@ pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName
         is_alike |= shown.fold(false, |met, name| {
             met | !plain.insert(name.replace('_', "").to_ascii_lowercase())
         });
-        // A field that JSON knows by its own name has no other.
+        // A field with an explicit JSON name has no other.
         let mut fields: Vec<_> = message.field.iter_mut().enumerate().collect();
         fields.sort_by_key(|(_, f)| short_name(f) != f.name());
         let mut json = HashSet::new();
@@ -105,13 +109,13 @@ pub(crate) fn lower_names(file: &mut FileDescriptorProto) -> (bool, Vec<JsonName
     (!changed.is_empty(), changed)
 }
 
-/// What JSON calls a field.
+/// The JSON name of a field.
 pub(crate) fn short_name(field: &FieldDescriptorProto) -> String {
     let name = field.json_name.clone();
     name.unwrap_or_else(|| json_name(field.name()))
 }
 
-/// protobuf's: a capital for each letter behind an underscore.
+/// Converts a name as protobuf does: each letter after an underscore becomes a capital.
 pub(crate) fn json_name(name: &str) -> String {
     let mut parts = name.split('_');
     let mut out = parts.next().unwrap_or_default().to_owned();

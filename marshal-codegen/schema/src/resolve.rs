@@ -1,16 +1,22 @@
-//! From a descriptor set to a model in which everything that is referred to exists.
+//! Resolves a descriptor set into a model without dangling references.
 //!
-//! Three passes, each linear: files and their imports; names (every declaration gets its full name, its index and the
-//! features that it inherits); then fields and methods, whose types are looked up. What isn't refused here can be laid
-//! out: references are indices, numbers are legal and distinct, oneofs have members, map entries are entries.
+//! Resolution takes three linear passes:
 //!
-//! The differences between proto2, proto3 and editions end here. A syntax is a set of features, a declaration inherits
-//! those of what it is declared in and may set its own, and the model only says what follows from them: how a field tells
-//! its presence, whether an enum is closed, whether a repeated field is packed, whether a message is delimited.
+//! 1. files and their imports;
+//! 2. names: every declaration gets its full name, its index and its inherited features;
+//! 3. fields and methods, whose types are looked up.
 //!
-//! Deliberately absent: relative type names (no compiler writes them), visibility by imports (it decides which source
-//! compiles, not what it means), extensions (they are unknown fields to a block; only their names are checked), and
-//! defaults.
+//! Every model that passes can be laid out: references are indices, numbers are legal and distinct,
+//! oneofs have members, map entries are entries.
+//!
+//! The differences between proto2, proto3 and editions end here. A syntax is a set of features. A
+//! declaration inherits the features of its surrounding declaration and may set its own. The model
+//! only holds the consequences: how a field tells its presence, whether an enum is closed, whether
+//! a repeated field is packed, whether a message is delimited.
+//!
+//! Deliberately absent: relative type names (no compiler writes them), visibility by imports (it
+//! decides which source compiles, not its meaning), extensions (a block treats them as unknown
+//! fields; only their names are checked), and defaults.
 
 use std::collections::{HashMap, HashSet};
 
@@ -48,7 +54,8 @@ impl Model {
             pending,
             services,
         } = resolver;
-        // Fields only look at names and enums, so each message can be taken out, filled and put back.
+        // Fields only refer to names and enums, so each message can be taken out, filled and put
+        // back.
         for (at, declared) in pending.iter().enumerate() {
             let (fields, oneofs) = field::resolve(&model, at, declared)?;
             model.messages[at].fields = fields;
@@ -105,7 +112,7 @@ impl Model {
     }
 }
 
-/// The files, those that are there twice once: sets that were concatenated share their imports.
+/// The distinct files: concatenated sets share their imports, and each such file is kept once.
 fn distinct<'f, 'a>(
     files: &'f [descriptor::File<'a>],
 ) -> Result<Vec<&'f descriptor::File<'a>>, SchemaError> {
@@ -126,7 +133,7 @@ fn distinct<'f, 'a>(
     Ok(distinct)
 }
 
-/// Every import is there, and none leads back to its file.
+/// Checks that every import exists and that imports form no circle.
 fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
     let by_name: HashMap<&str, usize> = files.iter().map(|f| f.name).zip(0..).collect();
     let mut imports: Vec<Vec<usize>> = Vec::with_capacity(files.len());
@@ -144,7 +151,7 @@ fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
         }
         imports.push(own);
     }
-    // Files whose imports are all done are done; what is left over leads into a circle.
+    // A file is done once its imports are done; each remaining file leads into a circle.
     let mut open: Vec<usize> = imports.iter().map(Vec::len).collect();
     let mut done: Vec<usize> = (0..files.len()).filter(|&i| open[i] == 0).collect();
     let mut next = 0;
@@ -172,7 +179,7 @@ fn check_imports(files: &[&descriptor::File<'_>]) -> Result<(), SchemaError> {
     })
 }
 
-/// The pass that gives everything its name.
+/// The pass that names all declarations.
 #[derive(Default)]
 struct Resolver<'f, 'a> {
     model: Model,
@@ -182,10 +189,10 @@ struct Resolver<'f, 'a> {
     services: Vec<&'f descriptor::Service<'a>>,
 }
 
-/// Where a declaration stands.
+/// The scope of a declaration.
 #[derive(Clone, Copy)]
 struct Scope<'s> {
-    /// Full name of the package or message; empty for none.
+    /// Full name of the package or message; empty outside of packages.
     name: &'s str,
     features: Inherited,
     is_message: bool,
@@ -218,7 +225,7 @@ impl<'f, 'a> Resolver<'f, 'a> {
         Ok(())
     }
 
-    /// The recursion is as deep as messages nest, which reading has bounded.
+    /// The recursion is as deep as messages nest, and reading has bounded that.
     fn declare_message(
         &mut self,
         message: &'f descriptor::Message<'a>,
@@ -355,7 +362,7 @@ fn check_enum(
         Some(_) => {}
     }
     let ranges = declared.reserved_ranges.iter();
-    // An enum's ranges include their ends.
+    // An enum's reserved ranges include their ends.
     let ranges = names::Ranges::new(ranges.map(|(a, b)| (i64::from(*a), i64::from(*b) + 1)));
     let reserved: HashSet<&str> = declared.reserved_names.iter().copied().collect();
     for (value, number) in &declared.values {

@@ -1,4 +1,4 @@
-//! From a descriptor set to the layouts of a service.
+//! Turns a descriptor set into the layouts of a service.
 
 use prost_reflect::{DescriptorPool, MessageDescriptor};
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::{describe, descriptor, reflect};
 
 /// A resolved descriptor set.
 ///
-/// Immutable; layouts are computed for exactly the messages asked for, so a large set costs little when few of its types
-/// are used, and descriptors for reflection only when somebody asks for one.
+/// Immutable. Layouts are computed only for requested messages, so a large set costs little if few
+/// of its types are used. Descriptors for reflection are made on request.
 #[derive(Clone)]
 pub struct Schema {
     inner: Arc<Inner>,
@@ -26,7 +26,7 @@ struct Inner {
     pool: OnceLock<Result<DescriptorPool, SchemaError>>,
 }
 
-/// One service and the layouts of the messages that it uses.
+/// One service and the layouts of its messages.
 #[derive(Clone, Debug)]
 pub struct ServiceLayout {
     /// Full name, such as `hotel.Reservation`.
@@ -35,7 +35,7 @@ pub struct ServiceLayout {
     pub methods: Vec<MethodLayout>,
     /// The closure of all inputs and outputs.
     pub layouts: Arc<Layouts>,
-    /// Canonical text of everything that decides layout and meaning; see [`crate::describe`].
+    /// Canonical text of all declarations that decide layout and meaning; see [`crate::describe`].
     pub description: String,
     /// SHA-256 of the description.
     pub hash: [u8; 32],
@@ -57,7 +57,7 @@ pub struct MethodLayout {
 }
 
 impl Schema {
-    /// Parses and resolves a serialized `FileDescriptorSet`, which must contain everything that it imports.
+    /// Parses and resolves a serialized `FileDescriptorSet`, which must contain all of its imports.
     pub fn from_descriptor_set(bytes: &[u8]) -> Result<Schema, SchemaError> {
         if bytes.len() > MAX_DESCRIPTOR_SET {
             return Err(SchemaError::DescriptorSetTooLarge { bytes: bytes.len() });
@@ -72,15 +72,15 @@ impl Schema {
         })
     }
 
-    /// The serialized `FileDescriptorSet` that this schema came from.
+    /// The serialized `FileDescriptorSet` of this schema.
     pub fn descriptor_set(&self) -> &[u8] {
         &self.inner.descriptor_set
     }
 
     /// The resolved descriptors, for reflection.
     ///
-    /// Made at the first use. Those of an edition are told in the words of proto2: names, JSON names and types are right;
-    /// presence and encoding are the layout's to tell.
+    /// Made at the first use. Descriptors of editions look like proto2: names, JSON names and types
+    /// are right; only the layout knows presence and encoding.
     pub fn pool(&self) -> Result<&DescriptorPool, SchemaError> {
         let inner = &self.inner;
         let pool = inner
@@ -119,7 +119,8 @@ impl Schema {
         })
     }
 
-    /// The layouts of these messages (full names) and of all that they refer to; the named ones come first.
+    /// The layouts of these messages (full names) and of all messages reachable from them; the
+    /// named ones come first.
     pub fn layouts(&self, messages: &[&str]) -> Result<Layouts, SchemaError> {
         let model = &self.inner.model;
         let mut roots = Vec::with_capacity(messages.len());

@@ -1,8 +1,8 @@
-//! What somebody meant who mistyped a name.
+//! Suggests the intended name for a mistyped one.
 
-/// The likeliest of `names`, if one is near: at most a third of the letters differ.
+/// The most similar of `names`, if at most a third of the letters differ.
 pub fn meant<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
-    // Who types more than any name has mistypes something else, and comparing takes time.
+    // Words longer than any name aren't typing errors, and comparing them takes time.
     const MOST: usize = 256;
     if wrong.len() > MOST {
         return None;
@@ -13,12 +13,13 @@ pub fn meant<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> Optio
     (distance <= wrong.chars().count().div_ceil(3)).then_some(name)
 }
 
-/// The same as a part of a sentence: `; did you mean "name"?`, or nothing.
+/// The same as part of a sentence: `; did you mean "name"?`, or nothing.
 pub fn did_you_mean<'n>(wrong: &str, names: impl IntoIterator<Item = &'n str>) -> String {
     meant(wrong, names).map_or_else(String::new, |name| format!("; did you mean {name:?}?"))
 }
 
-/// The same for an error of `serde`'s, which names what is wrong and what would do: "unknown field `a`, expected one of `b`, `c`".
+/// The same for an error of `serde`, which names the wrong word and the valid ones: "unknown field
+/// `a`, expected one of `b`, `c`".
 pub fn did_serde_mean(error: &str) -> String {
     let mut quoted = error.split('`').skip(1).step_by(2);
     match quoted.next() {
@@ -27,7 +28,7 @@ pub fn did_serde_mean(error: &str) -> String {
     }
 }
 
-/// Letters to insert, delete or replace to make one word of the other.
+/// Edit distance: letters to insert, delete or replace to turn one word into the other.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

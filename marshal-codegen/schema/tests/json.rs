@@ -1,4 +1,4 @@
-//! The JSON mapping where it's easily got wrong; the whole of it is what protobuf's conformance suite tests.
+//! The error-prone parts of the JSON mapping. Protobuf's conformance suite tests all of it.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +14,7 @@ fn compile(file: &str) -> Schema {
     Schema::compile_proto(&[protos.join(file)], &[protos]).unwrap()
 }
 
-/// Through a block and back.
+/// Writes a block and reads it back.
 fn there_and_back(schema: &Schema, name: &str, json: &str) -> Result<String, String> {
     let descriptor = schema.message(name).unwrap();
     let layouts = schema.layouts(&[name]).unwrap();
@@ -69,7 +69,7 @@ fn what_is_accepted_is_printed_in_the_one_canonical_form() {
     }
 }
 
-/// -0.0 is no default: it is equal to one.
+/// -0.0 equals the default 0.0, and isn't a default itself.
 #[test]
 fn floats_keep_their_bits_wherever_they_are() {
     let floats = compile("floats.proto");
@@ -114,7 +114,7 @@ fn floats_keep_their_bits_wherever_they_are() {
     }
 }
 
-/// A field with presence that is not set stays so, although its default is -0.0.
+/// An unset field with presence stays unset, although its default is -0.0.
 #[test]
 fn a_default_of_minus_zero_sets_nothing() {
     let schema = compile("minus_zero.proto");
@@ -136,7 +136,7 @@ fn a_default_of_minus_zero_sets_nothing() {
     }
 }
 
-/// As `prost-reflect` writes it, where that is right.
+/// The bytes equal those of `prost-reflect` where those are right.
 #[test]
 fn an_any_holds_the_wire_bytes_of_its_message() {
     let floats = compile("floats.proto");

@@ -1,4 +1,4 @@
-//! Exporters: what one endpoint gets, over OTLP by gRPC or HTTP.
+//! Exporters: each sends one endpoint's data by OTLP over gRPC or HTTP.
 //!
 //! ```text
 //!  push ─▶ spans, lines: queues of MAX_QUEUED ──┐
@@ -6,14 +6,16 @@
 //!                                                   fails: again after a pause that grows, MAX_TRIES times
 //! ```
 //!
-//! An endpoint that says when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC) gets nothing before: neither the same request nor another one,
-//! for [`MAX_RETRY_AFTER`] at most.
+//! An endpoint may say when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC). Until
+//! then, and for [`MAX_RETRY_AFTER`] at most, it gets neither the same request nor another one.
 //!
-//! Nobody who pushes waits, memory is bounded, and everything that goes in is counted once: exported, rejected, or dropped and why. Metrics are
-//! cumulative, so a snapshot that couldn't be sent is dropped for the next one. That an endpoint takes nothing is said in the log, and why; what it says
-//! itself isn't, since it knows the secrets in its headers.
+//! Pushing never waits, memory is bounded, and every item is counted once: exported, rejected, or
+//! dropped and why. Metrics are cumulative, so the next snapshot replaces one that couldn't be
+//! sent. The log says that an endpoint takes nothing, and why. It doesn't quote the endpoint's own
+//! words, since the endpoint knows the secrets in its headers.
 //!
-//! Absent on purpose: files for what can't be sent (a local collector has them), and certificates of our own (headers say who exports).
+//! Absent on purpose: files for unsent data (a local collector has them), and client certificates
+//! (headers identify the exporter).
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -56,7 +58,7 @@ use crate::metrics::Metrics;
 use crate::otlp::{Daemon, TracesRequest};
 use crate::record::{Line, Record, Span};
 
-/// How an endpoint is spoken to.
+/// The protocol of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// OTLP over gRPC: port 4317 of a collector.
@@ -66,77 +68,77 @@ pub enum Protocol {
     Http,
 }
 
-/// Where to export, and what requests look like there.
+/// An export destination, and the form of its requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     url: String,
     protocol: Protocol,
     headers: Headers,
-    /// Who may have signed its certificate; nobody: whom the system trusts.
+    /// Authorities that may have signed its certificate; empty: the system's.
     authorities: Vec<CertificateDer<'static>>,
     is_compressed: bool,
 }
 
-/// Why an endpoint is none: the operator's mistake.
+/// The reason why an endpoint is invalid: the operator's mistake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// It isn't a URL with a host.
     #[error("{url:?} is no endpoint: http://HOST:PORT is one")]
     NoUrl {
-        /// What was written.
+        /// The operator's text.
         url: String,
     },
-    /// It has a character that no URL has. Readers of URLs skip some of them, and some readers don't.
+    /// The URL has an invalid character. Some URL parsers skip such characters, and some don't.
     #[error("{url:?} has {character:?} in it, which no URL has: http://HOST:PORT is an endpoint")]
     Character {
-        /// What was written.
+        /// The operator's text.
         url: String,
-        /// The first of them.
+        /// The first invalid character.
         character: char,
     },
-    /// It has a scheme that isn't spoken.
+    /// The scheme isn't supported.
     #[error("{url:?}: {scheme} isn't spoken, http and https are")]
     Scheme {
-        /// What was written.
+        /// The operator's text.
         url: String,
         /// Its scheme.
         scheme: String,
     },
-    /// It has what would be shown wherever it is shown, and may be a secret.
+    /// The URL has a part that may be a secret and would be shown with the URL.
     #[error("{url:?} has {part} that isn't shown here: what is secret belongs into headers")]
     Secret {
-        /// What was written, without that.
+        /// The operator's text without that part.
         url: String,
-        /// Which part of it.
+        /// The name of the part.
         part: &'static str,
     },
-    /// Authorities are of no use for it.
+    /// The endpoint doesn't use TLS, so authorities are useless.
     #[error("{url:?} has no certificate that authorities could have signed: https has one")]
     NoTls {
-        /// What was written.
+        /// The operator's text.
         url: String,
     },
-    /// Authorities aren't any.
+    /// The authorities are invalid.
     #[error("{why}: certificates are wanted, in PEM")]
     NoAuthorities {
-        /// What is wrong with them.
+        /// The problem.
         why: String,
     },
-    /// Its client can't be made.
+    /// The client can't be created.
     #[error("{url:?} can't be used: {why}")]
     Unusable {
-        /// What was written.
+        /// The operator's text.
         url: String,
-        /// The client's reason.
+        /// The client's error.
         why: String,
     },
 }
 
 impl Endpoint {
-    /// Checks what an operator wrote.
+    /// Checks an operator's URL.
     ///
     /// # Errors
-    /// If it is no URL, has a scheme that isn't spoken, or something that may be a secret.
+    /// If it isn't a URL, has an unsupported scheme, or has a part that may be a secret.
     pub fn new(url: &str, protocol: Protocol) -> Result<Endpoint, EndpointError> {
         let url = url.trim_end_matches('/').to_owned();
         let is_none = |c: &char| c.is_whitespace() || c.is_control() || *c == '\\';
@@ -184,13 +186,13 @@ impl Endpoint {
         })
     }
 
-    /// Has each request carry these.
+    /// Adds these headers to each request.
     #[must_use]
     pub fn with_headers(self, headers: Headers) -> Endpoint {
         Endpoint { headers, ..self }
     }
 
-    /// Has each request compressed, by gzip.
+    /// Compresses each request with gzip.
     #[must_use]
     pub fn compressed(self) -> Endpoint {
         Endpoint {
@@ -199,10 +201,10 @@ impl Endpoint {
         }
     }
 
-    /// Trusts these to sign its certificate, and nobody else.
+    /// Trusts only these authorities to sign its certificate.
     ///
     /// # Errors
-    /// If they aren't certificates in PEM, or the endpoint has none itself.
+    /// If they aren't certificates in PEM, or the endpoint doesn't use TLS.
     pub fn with_authorities(self, pem: &[u8]) -> Result<Endpoint, EndpointError> {
         self.needs_tls()?;
         let wrong = |why: String| EndpointError::NoAuthorities { why };
@@ -222,7 +224,7 @@ impl Endpoint {
     }
 
     /// # Errors
-    /// If it is spoken to in the clear.
+    /// If the endpoint doesn't use TLS.
     pub fn needs_tls(&self) -> Result<(), EndpointError> {
         match self.has_tls() {
             true => Ok(()),
@@ -238,7 +240,7 @@ impl Endpoint {
         scheme.eq_ignore_ascii_case("https")
     }
 
-    /// Whether its headers are to be read on a network: they go in the clear to another host.
+    /// Whether its headers are readable on a network: they travel unencrypted to another host.
     pub fn shows_headers(&self) -> bool {
         let url = reqwest::Url::parse(&self.url).ok();
         let host = url.as_ref().and_then(reqwest::Url::host_str);
@@ -248,18 +250,19 @@ impl Endpoint {
         !self.has_tls() && !self.headers.is_empty() && !is_here
     }
 
-    /// As it was written.
+    /// The URL as the operator wrote it.
     pub fn url(&self) -> &str {
         &self.url
     }
 }
 
-/// Whether connections can be made there: requests over gRPC are by a library that reads URLs in another way than the one that has parsed this.
+/// Checks that connections can be made there: the gRPC library parses URLs differently from the
+/// library that has parsed this one.
 fn check_place(url: &str) -> Result<(), String> {
     let uri = url.parse::<Uri>().map_err(|error| error.to_string())?;
     let port = uri.authority().and_then(|authority| {
         let (_, port) = authority.as_str().rsplit_once(':')?;
-        // What an address in brackets ends with is no port.
+        // The bracket at the end of an address is no port.
         (!port.contains(']')).then_some(port)
     });
     match port.map(str::parse::<u16>) {
@@ -271,12 +274,12 @@ fn check_place(url: &str) -> Result<(), String> {
     }
 }
 
-/// What became of one kind of things.
+/// Counts of one kind of items by their outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fate {
     /// Accepted by the endpoint.
     pub exported: u64,
-    /// Refused by the endpoint, of requests that it took.
+    /// Rejected by the endpoint within requests that it accepted.
     pub rejected: u64,
     /// Dropped because the queue was full.
     pub overflowed: u64,
@@ -284,7 +287,7 @@ pub struct Fate {
     pub failed: u64,
 }
 
-/// What became of everything that one endpoint was to get; and requests that failed, those that were made again included.
+/// Counts of one endpoint's items by their outcome, and of failed requests, retries included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Spans.
@@ -293,7 +296,7 @@ pub struct Counts {
     pub lines: Fate,
     /// Snapshots of metrics.
     pub snapshots: Fate,
-    /// Requests.
+    /// Failed requests.
     pub failed_requests: u64,
 }
 
@@ -313,13 +316,13 @@ struct Shared {
 }
 
 impl Shared {
-    /// A panic in between leaves counts, which are right at any time.
+    /// A panic of another holder only leaves counts, and these are right at any time.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One endpoint's exporter. Ends when it is dropped, with what waits.
+/// One endpoint's exporter. Dropping it ends it and discards its queue.
 pub struct Exporter {
     shared: Arc<Shared>,
     endpoint: Endpoint,
@@ -333,10 +336,10 @@ impl Drop for Exporter {
 }
 
 impl Exporter {
-    /// Starts one, within a tokio runtime. The endpoint needn't be there.
+    /// Starts an exporter, within a tokio runtime. The endpoint needn't be reachable.
     ///
     /// # Errors
-    /// If no client can be made for it.
+    /// If its client can't be created.
     pub fn start(endpoint: Endpoint, daemon: Daemon) -> Result<Exporter, EndpointError> {
         let shared = Arc::<Shared>::default();
         let client = Client::new(&endpoint)?;
@@ -356,12 +359,12 @@ impl Exporter {
         })
     }
 
-    /// Where it exports to.
+    /// The endpoint of this exporter.
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Queues what a call has left; full, it is dropped and counted.
+    /// Queues a call's record; if the queue is full, the record is dropped and counted.
     pub fn push(&self, record: Record, now: Now) {
         let mut queue = self.shared.queue();
         let queue = &mut *queue;
@@ -375,13 +378,13 @@ impl Exporter {
                 true => queue.lines.push_back(line),
                 false => queue.counts.lines.overflowed += 1,
             },
-            // Nobody exports what somebody watches.
+            // Watched calls aren't exported.
             Record::Tapped(_) => return,
         }
         self.shared.bell.notify_one();
     }
 
-    /// Has the latest metrics sent; those before, if they still wait, are dropped.
+    /// Queues the latest metrics; they replace earlier unsent ones.
     pub fn snapshot(&self, metrics: Metrics, now: Now) {
         let mut queue = self.shared.queue();
         queue.now = Some(now);
@@ -391,13 +394,13 @@ impl Exporter {
         self.shared.bell.notify_one();
     }
 
-    /// What has become of everything so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.shared.queue().counts
     }
 }
 
-/// What is sent in one request, and how many things that is.
+/// The content of one request, and its number of items.
 enum Batch {
     Spans(TracesRequest, u64),
     Lines(ExportLogsServiceRequest, u64),
@@ -428,7 +431,7 @@ impl Batch {
         }
     }
 
-    /// A snapshot is old by the time that it could be sent again.
+    /// Number of tries. A snapshot gets one: it would be outdated by the retry.
     fn tries(&self) -> u32 {
         match self {
             Batch::Metrics(_) => 1,
@@ -437,7 +440,7 @@ impl Batch {
     }
 }
 
-/// Of what is exported.
+/// The kind of exported items.
 #[derive(Clone, Copy)]
 enum Kind {
     Spans,
@@ -446,7 +449,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// As the metric of what becomes of it has it.
+    /// The kind's label in the metrics about exports.
     fn name(self) -> &'static str {
         match self {
             Kind::Spans => "spans",
@@ -456,7 +459,7 @@ impl Kind {
     }
 }
 
-/// What was said last of requests of one kind.
+/// The last log message about requests of one kind.
 #[derive(Debug, Default)]
 struct Told {
     failed_at: Option<Instant>,
@@ -464,7 +467,7 @@ struct Told {
 }
 
 impl Told {
-    /// Whether it is said that one has failed.
+    /// Whether to log a failure.
     fn failed(&mut self, now: Instant) -> bool {
         let is_known = |at| now.duration_since(at) < FAILURE_TOLD_EVERY;
         if self.failed_at.is_some_and(is_known) {
@@ -475,7 +478,7 @@ impl Told {
         true
     }
 
-    /// Whether it is said that they don't fail any more.
+    /// Whether to log that requests succeed again.
     fn sent(&mut self) -> bool {
         std::mem::take(&mut self.is_failing)
     }
@@ -486,16 +489,16 @@ struct Worker {
     client: Client,
     daemon: Daemon,
     url: String,
-    /// Of each kind.
+    /// One for each kind.
     told: [Told; 3],
-    /// When the endpoint wants the next request.
+    /// The earliest time that the endpoint allows for the next request.
     not_before: Option<tokio::time::Instant>,
 }
 
 impl Worker {
     async fn run(mut self) {
         loop {
-            // What is sent then is what there is then.
+            // Later items join the next request.
             self.come_back().await;
             let batches = self.next();
             if batches.is_empty() {
@@ -507,7 +510,7 @@ impl Worker {
         }
     }
 
-    /// One request of each kind of which there is anything.
+    /// One request for each kind with queued items.
     fn next(&self) -> Vec<Batch> {
         let mut queue = self.shared.queue();
         let Some(now) = queue.now else {
@@ -557,7 +560,7 @@ impl Worker {
         }
     }
 
-    /// Waits until the endpoint wants to be asked again.
+    /// Waits until the endpoint allows the next request.
     async fn come_back(&mut self) {
         if let Some(at) = self.not_before.take() {
             tokio::time::sleep_until(at).await;
@@ -593,17 +596,17 @@ fn no_answer() -> String {
     format!("no answer within {} s", EXPORT_TIMEOUT.as_secs())
 }
 
-/// A request failed.
+/// A failed request.
 struct Refused {
-    /// The same would fail again.
+    /// Whether a retry would fail again.
     is_final: bool,
     why: String,
-    /// When the endpoint wants to be asked again, if it says so; at most [`MAX_RETRY_AFTER`].
+    /// The pause that the endpoint asks for, if any; at most [`MAX_RETRY_AFTER`].
     retry_after: Option<Duration>,
 }
 
 impl Refused {
-    /// The same may succeed later.
+    /// A failure that a retry may fix.
     fn for_now(why: String) -> Refused {
         Refused {
             is_final: false,
@@ -613,11 +616,11 @@ impl Refused {
     }
 }
 
-/// What a header `Retry-After` says: seconds, or a date.
+/// Parses a `Retry-After` header: seconds, or a date.
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     let value = value.trim();
     let after = match value.bytes().all(|byte| byte.is_ascii_digit()) && !value.is_empty() {
-        // More digits than a number has are more than is waited for.
+        // A number with too many digits exceeds the longest pause anyway.
         true => Duration::from_secs(value.parse().unwrap_or(u64::MAX)),
         false => {
             let at = httpdate::parse_http_date(value).ok()?;
@@ -627,7 +630,7 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(after.min(MAX_RETRY_AFTER))
 }
 
-/// `google.rpc.Status`, as far as it is read: what a status over gRPC carries beside its code.
+/// The used fields of `google.rpc.Status`: the details of a gRPC status.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
     #[prost(message, repeated, tag = "3")]
@@ -659,7 +662,7 @@ struct RetryDelay {
     nanos: i32,
 }
 
-/// What the `RetryInfo` in a status' details says.
+/// The delay of the `RetryInfo` in a status' details.
 fn retry_info(details: &[u8]) -> Option<Duration> {
     let details = RpcStatus::decode(details).ok()?.details;
     let mut infos = details
@@ -677,9 +680,10 @@ impl From<tonic::Status> for Refused {
     fn from(status: tonic::Status) -> Self {
         use tonic::Code;
         let retry_after = retry_info(status.details());
-        // OTLP's table. What a channel that can't connect says is UNAVAILABLE.
+        // OTLP's table. A channel that can't connect reports UNAVAILABLE.
         let may_succeed = match status.code() {
-            // A quota may come back, and a message that is too long doesn't become shorter: with RetryInfo it is the former.
+            // A quota may recover; an oversized message stays too long. RetryInfo indicates a
+            // quota.
             Code::ResourceExhausted => retry_after.is_some(),
             code => matches!(
                 code,
@@ -691,7 +695,7 @@ impl From<tonic::Status> for Refused {
                     | Code::DataLoss
             ),
         };
-        // Only what has happened on this side has a cause.
+        // Only local errors have a cause.
         let why = match status.source() {
             Some(cause) => because(cause),
             None => format!("it answers {:?}", status.code()),
@@ -704,12 +708,12 @@ impl From<tonic::Status> for Refused {
     }
 }
 
-/// An error and its causes, the deepest last.
+/// Formats an error and its causes, the deepest last.
 fn because(error: &dyn Error) -> String {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     let mut said: Vec<String> = Vec::new();
     for cause in causes.map(ToString::to_string) {
-        // Some have their cause in their own text.
+        // Some errors include their cause in their own text.
         if said.last().is_none_or(|last| !last.contains(&cause)) {
             said.push(cause);
         }
@@ -736,7 +740,7 @@ impl Client {
         })
     }
 
-    /// Returns how many things the endpoint has rejected.
+    /// Returns the number of items that the endpoint has rejected.
     async fn send(&mut self, batch: &Batch) -> Result<u64, Refused> {
         match self {
             Client::Grpc(grpc) => grpc.send(batch).await,
@@ -751,10 +755,10 @@ struct Grpc {
     is_compressed: bool,
 }
 
-/// Where spans go, whose request isn't the generated one: it is written as bytes.
+/// The path for spans. Their request isn't the generated message: it is written as bytes.
 const TRACE_SERVICE: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
 
-/// A client of one of the other two services, which are of two types.
+/// A client of one of the other two services, which have two different types.
 macro_rules! client {
     ($service:ident, $grpc:expr) => {{
         let client = $service::new($grpc.channel.clone());
@@ -834,7 +838,7 @@ struct Http {
 
 impl Http {
     fn new(endpoint: &Endpoint) -> Result<Http, String> {
-        // Nothing goes anywhere but where the operator said.
+        // Requests only go to the operator's address.
         let mut client = reqwest::Client::builder()
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
@@ -903,12 +907,12 @@ impl Http {
                 Some(chunk) if body.len() + chunk.len() <= MAX_ANSWER_BYTES => {
                     body.extend_from_slice(&chunk);
                 }
-                // Nobody has that much to say about a request that was accepted.
+                // No valid answer to an accepted request is that long.
                 Some(_too_much) => return Ok(A::default()),
                 None => break,
             }
         }
-        // Accepted it is, whatever the answer says beside that.
+        // The request was accepted, whatever else the answer says.
         Ok(A::decode(&*body).unwrap_or_default())
     }
 }
@@ -929,7 +933,7 @@ fn rejected_lines(answer: &ExportLogsServiceResponse) -> u64 {
     partial.map_or(0, |partial| partial.rejected_log_records.max(0) as u64)
 }
 
-/// Of a snapshot, all or nothing is told: some points of it are there.
+/// A snapshot is counted as a whole: rejected only if all of its points are.
 fn rejected_points(answer: &ExportMetricsServiceResponse) -> u64 {
     let partial = answer.partial_success.as_ref();
     partial.map_or(0, |partial| u64::from(partial.rejected_data_points > 0))
@@ -950,7 +954,7 @@ mod tests {
         assert!(!told.failed(at(1)));
         assert!(told.sent());
         assert!(!told.sent());
-        // What comes and goes all the time isn't told all the time.
+        // Frequent failures don't cause frequent log lines.
         assert!(!told.failed(at(59)));
         assert!(!told.sent());
         assert_eq!(FAILURE_TOLD_EVERY.as_secs(), 60);
@@ -1006,7 +1010,7 @@ mod tests {
         assert_eq!(found(vec![info(i64::MAX, i32::MAX)]), Some(MAX_RETRY_AFTER));
         assert_eq!(found(vec![other()]), None);
         assert_eq!(retry_info(b"no message"), None);
-        // OTLP's table: without it, resources that are exhausted stay so.
+        // OTLP's table: without RetryInfo, exhausted resources are a final error.
         let refused = Refused::from(tonic::Status::resource_exhausted("too long"));
         assert!(refused.is_final && refused.retry_after.is_none());
         let details = RpcStatus {

@@ -1,4 +1,4 @@
-//! Headers that an endpoint demands beside what is exported: who exports, mostly, so their values are secrets.
+//! Extra headers that an endpoint demands. Most identify the exporter, so their values are secrets.
 //!
 //! ```text
 //! # a line is a header, as HTTP writes them
@@ -6,82 +6,84 @@
 //! x-scope-orgid: acme
 //! ```
 //!
-//! Invariant: no value is shown, neither by `Debug` nor in an error; an error names the line, and the header once it is known to be one.
+//! Invariant: no value is shown, neither by `Debug` nor in an error; an error names the line, and
+//! the header's name once the line has parsed as a header.
 //!
-//! Absent on purpose: values in the configuration itself, which more people read than a secret's file, and which errors about it quote.
+//! Absent on purpose: values in the configuration itself. More people read it than a secret's file,
+//! and errors about it quote it.
 
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::limits::{MAX_HEADERS, MAX_HEADERS_BYTES};
 
-/// What each request to an endpoint carries.
+/// The headers of each request to an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(HeaderMap);
 
-/// Why something is no list of headers: the operator's mistake.
+/// The reason why a list of headers is invalid: the operator's mistake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadersError {
-    /// It is longer than headers may be.
+    /// The file is longer than the limit.
     #[error("{bytes} bytes of headers, of {MAX_HEADERS_BYTES} at most")]
     TooLong {
-        /// How long.
+        /// Its length.
         bytes: usize,
     },
-    /// There are more than there may be.
+    /// There are more headers than the limit.
     #[error("line {line}: more than {MAX_HEADERS} headers")]
     TooMany {
-        /// Where the first is that has no room.
+        /// The line of the first header beyond the limit.
         line: usize,
     },
-    /// A line has no name and colon in front.
+    /// A line doesn't begin with a name and a colon.
     #[error("line {line} is no header: NAME: VALUE is one, with letters, digits and - in its name")]
     NoHeader {
-        /// Which.
+        /// The line.
         line: usize,
     },
-    /// The protocols say that themselves.
+    /// The protocols set this header themselves.
     #[error("line {line}: {name} is the protocol's own")]
     ProtocolsOwn {
-        /// Which.
+        /// The line.
         line: usize,
         /// The header.
         name: HeaderName,
     },
-    /// gRPC has bytes in such headers.
+    /// gRPC encodes such headers as bytes.
     #[error("line {line}: {name} would be a binary header in gRPC, which this isn't")]
     Binary {
-        /// Which.
+        /// The line.
         line: usize,
         /// The header.
         name: HeaderName,
     },
-    /// It is there already.
+    /// The header occurs twice.
     #[error("line {line}: {name} is there twice")]
     Twice {
-        /// Which.
+        /// The line.
         line: usize,
         /// The header.
         name: HeaderName,
     },
-    /// Nothing is behind the colon.
+    /// The value is empty.
     #[error("line {line}: {name} has no value")]
     NoValue {
-        /// Which.
+        /// The line.
         line: usize,
         /// The header.
         name: HeaderName,
     },
-    /// gRPC has ASCII's printable characters and nothing else.
+    /// gRPC only allows printable ASCII characters.
     #[error("line {line}: the value of {name} has characters that aren't printable ASCII")]
     Unprintable {
-        /// Which.
+        /// The line.
         line: usize,
         /// The header.
         name: HeaderName,
     },
 }
 
-/// What a request's framing is made of; who sets it sends something else than is said.
+/// Headers of a request's framing; setting one would contradict the request's content.
 const PROTOCOLS_OWN: &[&str] = &[
     "connection",
     "content-encoding",
@@ -98,10 +100,11 @@ const PROTOCOLS_OWN: &[&str] = &[
 ];
 
 impl Headers {
-    /// Reads what a file has: a header per line; empty lines and those that begin with `#` are none.
+    /// Parses a file's content: one header per line; empty lines and lines that begin with `#` are
+    /// skipped.
     ///
     /// # Errors
-    /// For the first line that is no header, with its number.
+    /// For the first invalid line, with its number.
     pub fn parse(text: &[u8]) -> Result<Headers, HeadersError> {
         if text.len() > MAX_HEADERS_BYTES {
             let bytes = text.len();
@@ -129,14 +132,14 @@ impl Headers {
         &self.0
     }
 
-    /// Whether there are any.
+    /// Whether there are no headers.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 fn header(line: usize, text: &[u8]) -> Result<(HeaderName, HeaderValue), HeadersError> {
-    // What isn't a name may be a secret without one: it isn't shown.
+    // A line without a header name may be a secret on its own, so it isn't shown.
     let colon = text.iter().position(|byte| *byte == b':');
     let (name, value) = text.split_at(colon.ok_or(HeadersError::NoHeader { line })?);
     let name = HeaderName::from_bytes(name).map_err(|_| HeadersError::NoHeader { line })?;
@@ -153,7 +156,8 @@ fn header(line: usize, text: &[u8]) -> Result<(HeaderName, HeaderValue), Headers
     let is_printable = value.iter().all(|byte| (b' '..=b'~').contains(byte));
     match HeaderValue::from_bytes(value) {
         Ok(mut value) if is_printable => {
-            // Shown by nobody, and in no table of HTTP/2's that others could probe.
+            // Sensitive values are never printed, and are kept out of HTTP/2's compression tables,
+            // which others could probe.
             value.set_sensitive(true);
             Ok((name, value))
         }

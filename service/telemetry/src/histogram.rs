@@ -1,31 +1,34 @@
-//! How long calls took: an exponential histogram of OpenTelemetry's, of scale 3.
+//! Durations of calls: an exponential histogram as OpenTelemetry defines it, of scale 3.
 //!
 //! ```text
 //!  bucket i   holds durations in (2^(i/8), 2^((i+1)/8)] seconds, i from -240 to 95
-//!  zero       what took no time that the clock could tell: it began and ended in one turn of its runtime
+//!  zero       calls with a duration of 0 on the clock: they began and ended in one turn of their runtime
 //! ```
 //!
-//! The scale is fixed, so a bucket is found by a double's exponent, a look into a table and a comparison, nothing is ever rescaled, and any two
-//! histograms can be added. Bounds are powers of two every eighth bucket, which is what [`up_to`](Histogram::up_to) needs.
+//! The scale is fixed. So a double's exponent, a table lookup and a comparison find a bucket;
+//! nothing is ever rescaled; and any two histograms can be added. Every eighth bound is a power of
+//! two, as [`up_to`](Histogram::up_to) requires.
 //!
-//! Absent on purpose: allocation after the first, and floating-point sums, which depend on their order.
+//! Absent on purpose: allocation after the first, and floating-point sums, which depend on their
+//! order.
 
 use crate::limits::{BUCKETS_PER_OCTAVE, OCTAVES};
 use crate::w3c::{SpanId, TraceId};
 
-/// Buckets of a histogram.
+/// Number of buckets of a histogram.
 const BUCKETS: usize = OCTAVES * BUCKETS_PER_OCTAVE;
 
 /// The exponent of the first bucket's lower bound.
 const LEAST_EXPONENT: i32 = -30;
 
-/// OpenTelemetry's name for the number of buckets per octave: its logarithm.
+/// OpenTelemetry's scale: the logarithm of the number of buckets per octave.
 pub const SCALE: i32 = 3;
 
-/// The index, as OpenTelemetry counts, of the first bucket.
+/// The first bucket's index in OpenTelemetry's numbering.
 pub const FIRST_INDEX: i32 = LEAST_EXPONENT * BUCKETS_PER_OCTAVE as i32;
 
-/// 2^(k/8) for k from 1 to 7, as a double's 52 bits behind the point, rounded down: a mantissa above one of them is beyond that bound.
+/// 2^(k/8) for k from 1 to 7, as a double's 52 fraction bits, rounded down: a larger mantissa is
+/// beyond the bound.
 const BOUNDS: [u64; BUCKETS_PER_OCTAVE - 1] = [
     0x0001_72b8_3c7d_517a,
     0x0003_06fe_0a31_b715,
@@ -38,10 +41,11 @@ const BOUNDS: [u64; BUCKETS_PER_OCTAVE - 1] = [
 
 const MANTISSA_BITS: u32 = 52;
 
-/// A mantissa's first bits tell all bounds below it but one: bounds are further apart than what these bits leave open.
+/// A mantissa's first bits determine the bounds below it, except for one: bounds are further apart
+/// than the remaining bits span.
 const FIRST_BITS: u32 = 4;
 
-/// How many bounds are below each value of the first bits.
+/// Number of bounds below each value of the first bits.
 const BELOW: [u8; 1 << FIRST_BITS] = {
     let mut below = [0; 1 << FIRST_BITS];
     let mut first = 0;
@@ -55,16 +59,16 @@ const BELOW: [u8; 1 << FIRST_BITS] = {
     below
 };
 
-/// One call of a histogram, whose trace shows more.
+/// One call of a histogram that has a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exemplar {
     /// Its trace.
     pub trace: TraceId,
-    /// Its span in that.
+    /// Its span in the trace.
     pub span: SpanId,
-    /// How long it took.
+    /// Its duration, in nanoseconds.
     pub took_ns: u64,
-    /// When it ended, by the monotonic clock.
+    /// Its end on the monotonic clock, in nanoseconds.
     pub at_ns: u64,
 }
 
@@ -93,7 +97,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// A call took that long.
+    /// Records a call of this duration.
     #[inline]
     pub fn record(&mut self, took_ns: u64) {
         self.count += 1;
@@ -105,12 +109,12 @@ impl Histogram {
         }
     }
 
-    /// The last of those recorded that has a trace.
+    /// Sets the exemplar: the last recorded call with a trace.
     pub fn exemplify(&mut self, exemplar: Exemplar) {
         self.exemplar = Some(exemplar);
     }
 
-    /// Adds another one.
+    /// Adds another histogram.
     pub fn absorb(&mut self, more: &Histogram) {
         self.count += more.count;
         self.zero += more.zero;
@@ -124,32 +128,32 @@ impl Histogram {
         self.exemplar = more.exemplar.filter(newer).or(self.exemplar);
     }
 
-    /// How many were recorded.
+    /// Number of recorded calls.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Of those, how many took no time.
+    /// Number of recorded calls with a duration of zero.
     pub fn zero(&self) -> u64 {
         self.zero
     }
 
-    /// What they took together, in seconds.
+    /// Sum of all durations, in seconds.
     pub fn sum(&self) -> f64 {
         seconds(self.sum_ns)
     }
 
-    /// The longest, in seconds.
+    /// The longest duration, in seconds.
     pub fn max(&self) -> f64 {
         seconds(self.max_ns)
     }
 
-    /// One that has a trace, if any has.
+    /// A call with a trace, if there is one.
     pub fn exemplar(&self) -> Option<Exemplar> {
         self.exemplar
     }
 
-    /// The buckets from the first to the last that count any, and the index of the first of them.
+    /// The buckets from the first to the last non-empty one, and the index of the first of them.
     pub fn positive(&self) -> (i32, &[u64]) {
         let counts = |count: &u64| *count > 0;
         let Some(first) = self.buckets.iter().position(counts) else {
@@ -159,7 +163,7 @@ impl Histogram {
         (FIRST_INDEX + first as i32, &self.buckets[first..=last])
     }
 
-    /// How many took at most 2^`exponent` seconds.
+    /// Number of calls that took at most 2^`exponent` seconds.
     pub fn up_to(&self, exponent: i32) -> u64 {
         let buckets = (exponent - LEAST_EXPONENT).max(0) as usize * BUCKETS_PER_OCTAVE;
         let within = &self.buckets[..buckets.min(BUCKETS)];
@@ -167,12 +171,13 @@ impl Histogram {
     }
 }
 
-/// A duration as metrics have it.
+/// Converts a duration to seconds, the unit of metrics.
 pub fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// `None`: no time. What is beyond the last bucket is in it.
+/// The bucket of a duration; `None`: a duration of zero. The last bucket also holds longer
+/// durations.
 #[inline]
 fn bucket_of(took_ns: u64) -> Option<usize> {
     if took_ns == 0 {
@@ -182,7 +187,7 @@ fn bucket_of(took_ns: u64) -> Option<usize> {
     Some((bucket.max(0) as usize).min(BUCKETS - 1))
 }
 
-/// The bucket of a positive double, by its bits; also beyond those that there are.
+/// The bucket index of a positive double, from its bits; also for buckets that don't exist.
 #[inline]
 fn place_of(bits: u64) -> i32 {
     let exponent = (bits >> MANTISSA_BITS) as i32 - 1_023;
@@ -191,7 +196,7 @@ fn place_of(bits: u64) -> i32 {
     let is_beyond = BOUNDS
         .get(usize::from(below))
         .is_some_and(|bound| mantissa > *bound);
-    // Upper bounds belong to their buckets, and 2^e is that of the octave before.
+    // Buckets include their upper bounds, so 2^e belongs to the previous octave.
     let within = i32::from(below) + i32::from(is_beyond) - i32::from(mantissa == 0);
     (exponent - LEAST_EXPONENT) * BUCKETS_PER_OCTAVE as i32 + within
 }
@@ -201,7 +206,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// The bucket by its definition.
+    /// The bucket by its mathematical definition.
     fn by_logarithm(took_ns: u64) -> f64 {
         (seconds(took_ns).log2() * 8.0).ceil() - 1.0
     }

@@ -1,17 +1,18 @@
-//! Metrics as a daemon has them at one moment: families of points, each of a tenant's or of nobody's.
+//! A daemon's metrics at one moment: families of points, each of one tenant or of none.
 //!
-//! Names and units are OpenTelemetry's; [`prometheus`](crate::prometheus) and [`otlp`](crate::otlp) write them. A point's tenant is beside its
-//! labels, because it decides who may see it.
+//! Names and units are OpenTelemetry's; [`prometheus`](crate::prometheus) and [`otlp`](crate::otlp)
+//! write them. A point's tenant is separate from its labels, because it decides who may see the
+//! point.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::histogram::Histogram;
 
-/// What the numbers of a family are.
+/// The kind of a family's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows, until the daemon is another process.
+    /// Only grows, until the daemon restarts.
     Counter,
     /// Goes up and down.
     Gauge,
@@ -30,47 +31,47 @@ pub enum Value {
     Durations(Box<Histogram>),
 }
 
-/// A value, and what it is of.
+/// A value with its labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Whose it is; `None`: the daemon's.
+    /// Its tenant; `None`: the daemon's.
     pub tenant: Option<Arc<str>>,
-    /// What else tells it from the others.
+    /// The other labels, which distinguish it within its family.
     pub labels: Vec<(&'static str, Cow<'static, str>)>,
-    /// How much.
+    /// The value.
     pub value: Value,
 }
 
-/// Points of one name.
+/// Points with one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// OpenTelemetry's.
+    /// OpenTelemetry's name.
     pub name: &'static str,
-    /// By UCUM: `s`, `By`, `{call}`; `1` is a ratio.
+    /// The UCUM unit: `s`, `By`, `{call}`; `1` is a ratio.
     pub unit: &'static str,
-    /// One sentence.
+    /// One sentence of help.
     pub help: &'static str,
-    /// What the numbers are.
+    /// The kind of its numbers.
     pub kind: Kind,
-    /// Them.
+    /// The points.
     pub points: Vec<Point>,
 }
 
-/// All of a daemon's.
+/// All metrics of a daemon.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
-    /// By name.
+    /// Families, sorted by name.
     pub families: Vec<Family>,
 }
 
 /// The label of a point's tenant.
 pub const TENANT: &str = "tollgate.tenant";
 
-/// The label of what had no series of its own.
+/// The label of points that had no room for a series of their own.
 pub const OVERFLOW: &str = "otel.metric.overflow";
 
 impl Family {
-    /// One without points.
+    /// A family without points.
     pub fn new(name: &'static str, unit: &'static str, help: &'static str, kind: Kind) -> Family {
         Family {
             name,
@@ -97,7 +98,7 @@ impl Family {
 }
 
 impl Metrics {
-    /// What one tenant may see: its own points, and nobody else's.
+    /// The part that one tenant may see: its own points only.
     pub fn of_tenant(&self, tenant: &str) -> Metrics {
         self.filtered(|point| point.tenant.as_deref() == Some(tenant))
     }

@@ -1,8 +1,9 @@
-//! Spans, lines and metrics as OTLP's messages.
+//! Spans, lines and metrics as OTLP messages.
 //!
-//! Everything comes from one resource, the daemon; whose call it was is an attribute. Names follow OpenTelemetry's conventions for RPC
-//! (`rpc.system.name`, `rpc.method`, `rpc.response.status_code`, `error.type`), and those of our own begin with `tollgate.`. Times are made those of the
-//! epoch here.
+//! Everything comes from one resource, the daemon; the tenant is an attribute. Names follow
+//! OpenTelemetry's conventions for RPC (`rpc.system.name`, `rpc.method`,
+//! `rpc.response.status_code`, `error.type`); Tollgate's own names begin with `tollgate.`.
+//! Monotonic times become times since the epoch here.
 
 use std::sync::Arc;
 
@@ -28,14 +29,14 @@ mod spans;
 
 pub use spans::TracesRequest;
 
-/// The daemon that all of it is from.
+/// The daemon, as the resource of all data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Under which name peers and status know it.
+    /// The name by which peers and status know it.
     pub name: String,
-    /// Of its program.
+    /// The version of its program.
     pub version: &'static str,
-    /// When its counts began, since the epoch.
+    /// The start of its counts, in nanoseconds since the epoch.
     pub started_unix_ns: u64,
 }
 
@@ -59,7 +60,7 @@ impl Daemon {
         }
     }
 
-    /// Spans, to send.
+    /// Converts spans to a request.
     pub fn traces(&self, spans: &[Arc<Span>], now: Now) -> TracesRequest {
         let mut writer = spans::Writer::default();
         let written = spans.iter().map(|span| writer.write(span, now));
@@ -75,7 +76,7 @@ impl Daemon {
         }
     }
 
-    /// Lines, to send.
+    /// Converts lines to a request.
     pub fn logs(&self, lines: &[Box<Line>], now: Now) -> ExportLogsServiceRequest {
         let log_records = lines.iter().map(|line| line_of(line, now)).collect();
         let scope_logs = ScopeLogs {
@@ -92,7 +93,7 @@ impl Daemon {
         }
     }
 
-    /// Metrics, to send.
+    /// Converts metrics to a request.
     pub fn metrics(&self, metrics: &Metrics, now: Now) -> ExportMetricsServiceRequest {
         let families = metrics.families.iter();
         let scope_metrics = ScopeMetrics {

@@ -1,9 +1,10 @@
-//! Places for connections of whoever reaches a port: bounded, and those that say nothing keep nobody out.
+//! A bounded number of places for incoming connections. Silent connections lock nobody out.
 //!
-//! When all are taken and one more comes, the oldest connection that hasn't shown yet that it deserves its place gives way. One that has keeps it for
-//! as long as the listener says; if all have, the next one waits.
+//! If all places are taken and one more connection comes, the oldest unproven connection gives way.
+//! A proven connection keeps its place for as long as the listener says; if all are proven, the
+//! next connection waits.
 //!
-//! Within one thread.
+//! Single-threaded.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-/// How long a new connection has its place to itself: what it has sent until it was accepted is read within that. 20 ms.
+/// Time for which a new connection keeps its place, so that bytes sent before the accept can be
+/// read: 20 ms.
 const FIRST_WORD: Duration = Duration::from_millis(20);
 
 /// The places of one listener.
@@ -22,9 +24,9 @@ pub struct Places(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     most: usize,
-    /// How long one that deserves its place has it to itself.
+    /// Time for which a proven connection keeps its place.
     kept: Duration,
-    /// The oldest first.
+    /// The oldest connections first.
     taken: RefCell<Vec<Taken>>,
     freed: Notify,
 }
@@ -33,7 +35,7 @@ struct Inner {
 struct Taken {
     id: Rc<Notify>,
     since: Instant,
-    /// When it has shown that it deserves its place.
+    /// The time at which the connection proved itself.
     deserved: Option<Instant>,
 }
 
@@ -45,7 +47,7 @@ pub struct Place {
 }
 
 impl Places {
-    /// So many. One that deserves its place gives way only after `kept`.
+    /// Makes `most` places. A proven connection only gives way after `kept`.
     pub fn new(most: usize, kept: Duration) -> Places {
         Places(Rc::new(Inner {
             most,
@@ -55,7 +57,7 @@ impl Places {
         }))
     }
 
-    /// A place for one more connection, once there is one.
+    /// Waits for a place for one more connection.
     pub async fn take(&self) -> Place {
         loop {
             let wait = match self.make_room(Instant::now()) {
@@ -75,7 +77,8 @@ impl Places {
         Place { places, gives_way }
     }
 
-    /// How long until the next one may have to give way, if none does now.
+    /// Makes room; if no connection has to give way now, returns the time until the next one may
+    /// have to.
     fn make_room(&self, now: Instant) -> Result<(), Duration> {
         let mut taken = self.0.taken.borrow_mut();
         if taken.len() < self.0.most {
@@ -105,7 +108,7 @@ impl Places {
 }
 
 impl Place {
-    /// The connection has shown that it deserves its place.
+    /// Marks the connection as proven.
     pub fn deserve(&self) {
         let mut taken = self.places.0.taken.borrow_mut();
         let its = taken
@@ -116,7 +119,7 @@ impl Place {
         }
     }
 
-    /// Serves the connection until it ends, has taken this long or has to give way.
+    /// Serves the connection until it ends, the time is up or it has to give way.
     pub async fn serve(&self, connection: impl Future, most: Duration) {
         tokio::select! {
             _gone_or_too_slow = tokio::time::timeout(most, connection) => {}
@@ -161,7 +164,7 @@ mod tests {
         };
         assert!(over(&second).await);
         assert!(!over(&first).await && !over(&third).await);
-        // What gave way takes no place of another's with it.
+        // Dropping a place that gave way doesn't free another's place.
         drop(second);
         assert_eq!(places.0.taken.borrow().len(), 2);
         third.deserve();

@@ -1,12 +1,13 @@
-//! What a scraper reads: text in Prometheus' format, or in OpenMetrics, which has exemplars; or protobuf, which has native histograms.
+//! The formats for scrapers: text in Prometheus' format, or in OpenMetrics, which has exemplars; or
+//! protobuf, which has native histograms.
 //!
 //! ```text
 //!  rpc.server.call.duration, s     ─▶  rpc_server_call_duration_seconds{rpc_method="...",le="0.0009765625"}
 //!  tollgate.policy.calls, {call}   ─▶  tollgate_policy_calls_total
 //! ```
 //!
-//! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds, where those of its exponential buckets are,
-//! too, so the counts are exact.
+//! Names are translated as OpenTelemetry says. A histogram's bounds are powers of two seconds. They
+//! coincide with bounds of the exponential buckets, so the counts are exact.
 
 use std::fmt::Write;
 
@@ -16,10 +17,10 @@ use crate::exposition::{EXPONENTS, name_of, sample_of};
 use crate::histogram::{Histogram, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
 
-/// How it is written.
+/// An exposition format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// What every scraper reads.
+    /// The text format that every scraper reads.
     Prometheus,
     /// With exemplars.
     OpenMetrics,
@@ -28,7 +29,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// What an `Accept` prefers.
+    /// The preferred format of an `Accept` header.
     pub fn accepted(accept: &str) -> Format {
         let mut best = (Format::Prometheus, 0.0);
         for offer in accept.split(',') {
@@ -55,7 +56,7 @@ impl Format {
         best.0
     }
 
-    /// As `Content-Type` says it.
+    /// The value of `Content-Type`.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -67,7 +68,7 @@ impl Format {
     }
 }
 
-/// All of them.
+/// Writes all metrics.
 pub fn write(metrics: &Metrics, format: Format, now: Now) -> Vec<u8> {
     match format {
         Format::Protobuf => crate::protobuf::write(metrics, now),
@@ -94,7 +95,7 @@ fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
         Kind::Gauge => "gauge",
         Kind::Histogram => "histogram",
     };
-    // OpenMetrics names the family, the others its samples.
+    // OpenMetrics announces the family, the other format its samples.
     let announced = match format {
         Format::OpenMetrics => &name,
         Format::Prometheus | Format::Protobuf => &sample,
@@ -120,7 +121,7 @@ fn write_family(text: &mut String, family: &Family, format: Format, now: Now) {
     }
 }
 
-/// What a family's samples at one point have in common.
+/// The common properties of a family's samples at one point.
 #[derive(Clone, Copy)]
 struct Series<'a> {
     name: &'a str,
@@ -147,7 +148,7 @@ fn write_histogram(
             false => "le=\"+Inf\"".to_owned(),
         };
         let _to_memory = write!(text, "{name}_bucket{} {count}", braced(labels, &le));
-        // In the first bucket that has it.
+        // In the first bucket that contains it.
         if let Some(exemplar) = exemplar.filter(|e| !shown && seconds(e.took_ns) <= bound) {
             shown = true;
             let at_ms = now.unix_of(exemplar.at_ns) / 1_000_000;
@@ -300,7 +301,7 @@ mod tests {
                 format!("{};q=1", protobuf.replace(';', " ; ")),
                 Format::Protobuf,
             ),
-            // Other ways to write the same messages aren't written.
+            // Other encodings of the same messages aren't supported.
             (protobuf.replace("delimited", "text"), Format::Prometheus),
             (
                 "application/vnd.google.protobuf".to_owned(),

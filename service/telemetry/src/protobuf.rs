@@ -1,12 +1,14 @@
-//! Metrics in Prometheus' protobuf format, which has native histograms: all buckets of a duration's, 9 % apart, rather than one per power of two.
+//! Metrics in Prometheus' protobuf format. It has native histograms: all buckets of a duration, 9 %
+//! apart, instead of one per power of two.
 //!
 //! ```text
 //!  our bucket i   (2^(i/8), 2^((i+1)/8)]   is Prometheus' bucket i+1 of schema 3, which is named after its upper bound
 //!  our zero       exactly 0                is its zero bucket, of a width that no duration is in
 //! ```
 //!
-//! The classic buckets are there beside it, for scrapers that keep both. Absent on purpose: the descriptor's other fields (summaries, float counts,
-//! creation times), and spans that leave gaps out: a gap costs a byte per bucket.
+//! The classic buckets come too, for scrapers that keep both. Absent on purpose: the descriptor's
+//! other fields (summaries, float counts, creation times), and spans that skip gaps: a gap costs
+//! one byte per bucket.
 
 use prost::Message;
 
@@ -14,10 +16,10 @@ use crate::exposition::{EXPONENTS, Now, name_of, sample_of};
 use crate::histogram::{Exemplar, Histogram, SCALE, seconds};
 use crate::metrics::{Family, Kind, Metrics, Point, TENANT, Value};
 
-/// Half the width of a zero bucket with nothing but zeros in it, as Prometheus' own libraries have it: 2^-128.
+/// Half the width of a zero bucket that only holds zeros, as in Prometheus' own libraries: 2^-128.
 const ZERO_THRESHOLD: f64 = 2.938735877055719e-39;
 
-/// What a scraper reads: families, each behind its length.
+/// Writes the response to a scrape: families, each after its length.
 pub(crate) fn write(metrics: &Metrics, now: Now) -> Vec<u8> {
     let mut bytes = Vec::new();
     for family in &metrics.families {
@@ -28,7 +30,7 @@ pub(crate) fn write(metrics: &Metrics, now: Now) -> Vec<u8> {
     bytes
 }
 
-/// The messages of io.prometheus.client, of version 2 of protobuf: what isn't there is 0.
+/// The messages of io.prometheus.client, in proto2: absent fields are 0.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct MetricFamily {
     #[prost(string, tag = "1")]
@@ -84,7 +86,7 @@ pub(crate) struct Native {
     pub(crate) zero_count: u64,
     #[prost(message, repeated, tag = "12")]
     pub(crate) spans: Vec<Span>,
-    /// Each bucket's count, less that of the one before.
+    /// Each bucket's count, minus that of the previous one.
     #[prost(sint64, repeated, tag = "13")]
     pub(crate) deltas: Vec<i64>,
 }
@@ -199,12 +201,12 @@ impl Native {
     }
 }
 
-/// Those of the text. The one without a bound is the count.
+/// The buckets of the text format. The count replaces the one without a bound.
 fn buckets(durations: &Histogram, now: Now) -> Vec<Bucket> {
     let mut exemplar = durations.exemplar();
     let buckets = EXPONENTS.map(|exponent| {
         let bound = 2f64.powi(exponent);
-        // In the first bucket that has it.
+        // In the first bucket that contains it.
         let shown = exemplar.take_if(|exemplar| seconds(exemplar.took_ns) <= bound);
         Bucket {
             cumulative: durations.up_to(exponent),
@@ -263,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_scraper_finds_each_bucket_where_prometheus_has_it() {
-        // At a bound, above it, and two buckets above that: 1 s, 1.05 s, 1.25 s; and no time.
+        // Durations at a bound, above it, and two buckets above that (1 s, 1.05 s, 1.25 s), and a
+        // duration of zero.
         let mut family = durations(&[
             0,
             1_000_000_000,
@@ -321,7 +324,7 @@ mod tests {
         assert_eq!(found[2].metrics[0].gauge, Some(Number { value: 0.5 }));
     }
 
-    /// A histogram without a span is told from a classic one by its zero bucket's width.
+    /// The zero bucket's width distinguishes an empty native histogram from a classic one.
     #[test]
     fn a_histogram_of_nothing_is_a_native_one() {
         for (took_ns, zeros) in [(&[][..], 0), (&[0, 0][..], 2)] {

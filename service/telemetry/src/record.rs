@@ -1,57 +1,59 @@
-//! What one call leaves: spans and a line. Compact, with times by the monotonic clock; the exporter makes OpenTelemetry's of it.
+//! The records of one call: spans and a log line. They are compact, with times by the monotonic
+//! clock; the exporter converts them to OpenTelemetry's format.
 //!
-//! Everything of it names its tenant, which decides where it goes.
+//! Each record names its tenant, and the tenant decides where the record goes.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::w3c::{SpanId, TraceId};
 
-/// The attribute of a span whose call a policy of its tenant's has denied, and of an event that says what one has said.
+/// Attribute with the policy of the tenant: on a span, the one that denied the call; on an event,
+/// the one that decided.
 pub const POLICY: &str = "tollgate.policy";
 
-/// The same of the provider's policies.
+/// The same for the provider's policies.
 pub const PROVIDERS_POLICY: &str = "tollgate.provider.policy";
 
-/// The names of what happens to a call on its way.
+/// The names of a call's events.
 pub mod event {
-    /// A message has been checked and copied: an application's, or a peer's.
+    /// A message of an application or a peer has been checked and copied.
     pub const MARSHALLED: &str = "tollgate.marshalled";
-    /// A message was given another schema's layout.
+    /// A message was converted to another schema's layout.
     pub const CONVERTED: &str = "tollgate.converted";
-    /// It waits, for what [`QUEUE`](super::QUEUE) names.
+    /// The call waits for the resource that [`QUEUE`](super::QUEUE) names.
     pub const QUEUED: &str = "tollgate.queued";
-    /// A policy has had its say.
+    /// A policy has decided.
     pub const VERDICT: &str = "tollgate.policy.verdict";
     /// The request has left for the peer.
     pub const SENT: &str = "tollgate.sent";
-    /// The server has got the request.
+    /// The server has received the request.
     pub const DELIVERED: &str = "tollgate.delivered";
 }
 
-/// The attribute of an event that says how long it took, in nanoseconds.
+/// The attribute with an event's duration, in nanoseconds.
 pub const DURATION_NS: &str = "tollgate.duration_ns";
 
-/// The attribute of an event that names its message: `request` or `reply`.
+/// The attribute that names an event's message: `request` or `reply`.
 pub const MESSAGE: &str = "tollgate.message";
 
-/// The attribute of an event that has a message's size, in bytes.
+/// The attribute with a message's size, in bytes.
 pub const BYTES: &str = "tollgate.bytes";
 
-/// The attribute of an event that says what a call waits for.
+/// The attribute that names the resource that a call waits for.
 pub const QUEUE: &str = "tollgate.queue";
 
 /// The attribute of a verdict: `allowed`, `changed`, `denied`, `refused` (no verdict, and the call
 /// was rejected) or `unjudged` (no verdict, and the call continued), as policies are counted.
 pub const DECISION: &str = "tollgate.policy.decision";
 
-/// The attribute of a verdict: which side's chain it belongs to, and about what.
+/// The attribute of a verdict that names its chain's side and its message.
 pub const STAGE: &str = "tollgate.policy.stage";
 
-/// The attribute of a verdict of a version on trial: `shadow` or `canary`.
+/// The attribute of a verdict by a version on trial: `shadow` or `canary`.
 pub const TRIAL: &str = "tollgate.policy.trial";
 
-/// The name of an event, or the key of an attribute of one, that another process has written; `None`: this one has no such.
+/// Looks up an event's name, or an attribute's key, from another process; `None`: unknown here.
 pub fn event_word(word: &str) -> Option<&'static str> {
     let words = [
         event::MARSHALLED,
@@ -73,19 +75,19 @@ pub fn event_word(word: &str) -> Option<&'static str> {
     words.into_iter().find(|known| *known == word)
 }
 
-/// On which side of a call something was seen.
+/// The side of a call that saw an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// By the daemon of the application that calls.
+    /// The daemon of the calling application.
     Client,
-    /// By the daemon of the application that serves.
+    /// The daemon of the serving application.
     Server,
 }
 
-/// A value beside a name.
+/// An attribute's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attribute {
-    /// Words.
+    /// Text.
     Text(Cow<'static, str>),
     /// A number.
     Number(i64),
@@ -109,93 +111,93 @@ impl From<i64> for Attribute {
     }
 }
 
-/// Names and values.
+/// Keys and values.
 pub type Attributes = Vec<(&'static str, Attribute)>;
 
-/// Something that happened to a call on its way.
+/// An event in the course of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What.
+    /// Its name.
     pub name: &'static str,
-    /// When.
+    /// Its time, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
-    /// More of it.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// gRPC's name of its status.
+    /// gRPC's name for its status.
     pub code: &'static str,
     /// Whether this side counts that as an error.
     pub is_error: bool,
-    /// Why, in a sentence; empty if it did well.
+    /// The reason, in a sentence; empty on success.
     pub message: String,
 }
 
 /// One side of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Whose call it is.
+    /// The call's tenant.
     pub tenant: Arc<str>,
-    /// The trace that it belongs to.
+    /// Its trace.
     pub trace: TraceId,
-    /// Its own name there.
+    /// Its id.
     pub span: SpanId,
-    /// What caused it.
+    /// Its parent span.
     pub parent: Option<SpanId>,
-    /// What others have added to the trace's context.
+    /// The `tracestate` from other tracing systems.
     pub state: Box<str>,
-    /// Which side.
+    /// The side.
     pub side: Side,
     /// The method, with its service.
     pub method: String,
-    /// When it came.
+    /// The time of the request's arrival, in nanoseconds of the monotonic clock.
     pub began_ns: u64,
-    /// When it was answered.
+    /// The time of the answer, in nanoseconds of the monotonic clock.
     pub ended_ns: u64,
-    /// How.
+    /// The result.
     pub outcome: Outcome,
-    /// More of it.
+    /// Its attributes.
     pub attributes: Attributes,
-    /// What happened in between.
+    /// Events during the call.
     pub events: Vec<Event>,
-    /// Events that there was no room for.
+    /// Number of events dropped for lack of room.
     pub dropped_events: u32,
 }
 
-/// A line about a call that failed.
+/// A log line about a failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Whose call it was.
+    /// The call's tenant.
     pub tenant: Arc<str>,
-    /// When it failed.
+    /// The time of the failure, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     /// Its span, if it has one.
     pub span: Option<(TraceId, SpanId)>,
-    /// Which side says so.
+    /// The reporting side.
     pub side: Side,
     /// The method, with its service.
     pub method: String,
-    /// How it ended.
+    /// The result.
     pub outcome: Outcome,
     /// The policy that denied it, with its version.
     pub policy: Option<String>,
-    /// That is the provider's: nothing that the tenant is told.
+    /// Whether that policy is the provider's; the tenant must not learn about it.
     pub is_providers: bool,
-    /// Lines of this tenant that there were too many of, before this one.
+    /// Number of this tenant's lines suppressed before this one.
     pub withheld: u64,
 }
 
-/// One of them.
+/// A record of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A span.
     Span(Arc<Span>),
     /// A line.
     Line(Box<Line>),
-    /// A call that is watched as it ends, and that has no span beside that: its trace is nobody's.
+    /// A call that is watched and has no exported span: its trace belongs to nobody.
     Tapped(Box<Tapped>),
 }
 
@@ -204,12 +206,12 @@ pub enum Record {
 pub struct Tapped {
     /// The call.
     pub span: Span,
-    /// Calls that there were too many of, before this one.
+    /// Number of calls suppressed before this one.
     pub withheld: u64,
 }
 
 impl Record {
-    /// Whose it is.
+    /// Its tenant.
     pub fn tenant(&self) -> &Arc<str> {
         match self {
             Record::Span(span) => &span.tenant,
@@ -218,7 +220,7 @@ impl Record {
         }
     }
 
-    /// What the tenant may be told of it: not which policies the provider has.
+    /// The tenant's view of the record: without the provider's policies.
     pub fn for_tenant(mut self) -> Record {
         match &mut self {
             Record::Span(span) => forget_providers(Arc::make_mut(span)),
@@ -239,7 +241,7 @@ fn forget_providers(span: &mut Span) {
     span.attributes.retain(|(key, _)| *key != PROVIDERS_POLICY);
 }
 
-/// How many records there may be of a kind: so many within each second.
+/// Limits the number of records of one kind within each second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rate {
     second: u64,
@@ -248,7 +250,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Whether there may be one now, and how many there couldn't be before it.
+    /// Whether a record may be made now; if so, returns the number suppressed before it.
     pub fn admit(&mut self, per_second: u32, now_ns: u64) -> Option<u64> {
         let second = now_ns / 1_000_000_000;
         if second != self.second {

@@ -1,4 +1,4 @@
-//! Which calls are traced, decided when they come and once more when they fail.
+//! Decides which calls are traced: once when they come, and again when they fail.
 //!
 //! ```text
 //!  the caller's own span      sampled        ─▶ traced, as its child
@@ -7,44 +7,44 @@
 //!                             the others     ─▶ not; but if the call fails, by `errors`, in a trace of its own
 //! ```
 //!
-//! Chance is an argument, so is what a tenant has of its own. Absent on purpose: a rate per second, which would need a clock, and decisions by what
-//! a message says.
+//! The random number is an argument, and so are a tenant's own settings. Absent on purpose: a rate
+//! per second, which would need a clock, and decisions by a message's content.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::w3c::{Context, SpanId, TraceId};
 
-/// Parts of a whole: what ratios are counted in.
+/// The denominator of ratios.
 pub const MILLION: u32 = 1_000_000;
 
-/// What becomes of the calls of one tenant.
+/// The sampling of one tenant's calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sampling {
-    /// Of a million calls without a parent, how many begin a trace.
+    /// Number of calls without a parent, of a million, that begin a trace.
     pub per_million: u32,
-    /// Whether calls that fail are recorded in any case.
+    /// Whether failed calls are always recorded.
     pub errors: bool,
 }
 
-/// What becomes of every tenant's.
+/// The sampling of all tenants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sampler {
-    /// Of those that aren't named below.
+    /// Applies to tenants that aren't named below.
     pub default: Sampling,
-    /// What some have of their own.
+    /// The settings of individual tenants.
     pub tenants: Arc<BTreeMap<String, Sampling>>,
 }
 
 impl Sampler {
-    /// What holds for a tenant.
+    /// The settings of a tenant.
     pub fn of(&self, tenant: &str) -> Sampling {
         self.tenants.get(tenant).copied().unwrap_or(self.default)
     }
 }
 
 impl Sampling {
-    /// Whether a call with this parent is traced; `chance` is any number.
+    /// Whether a call with this parent is traced; `chance` is a random number.
     #[inline]
     pub fn is_traced(&self, parent: Option<&Context>, chance: u32) -> bool {
         match parent {
@@ -57,17 +57,17 @@ impl Sampling {
     }
 }
 
-/// Where ids and chances come from: random by a seed that nobody outside knows.
+/// The source of ids and random numbers, with a seed that nobody outside knows.
 #[derive(Clone, Debug)]
 pub struct Dice(fastrand::Rng);
 
 impl Dice {
-    /// Another seed, other ids.
+    /// Different seeds yield different ids.
     pub fn new(seed: u64) -> Dice {
         Dice(fastrand::Rng::with_seed(seed))
     }
 
-    /// Those of a process: daemons that start at one time have other ids.
+    /// Seeds randomly: daemons that start at the same time have different ids.
     pub fn random() -> Dice {
         let seed = getrandom::u64();
         Dice::new(seed.unwrap_or_else(|_| fastrand::u64(..)))
@@ -79,7 +79,7 @@ impl Dice {
         self.0.u32(..)
     }
 
-    /// A trace that nobody has.
+    /// A new trace id.
     pub fn trace(&mut self) -> TraceId {
         loop {
             if let Some(trace) = TraceId::new(self.0.u128(..).to_be_bytes()) {
@@ -88,7 +88,7 @@ impl Dice {
         }
     }
 
-    /// A span that nobody has.
+    /// A new span id.
     pub fn span(&mut self) -> SpanId {
         loop {
             if let Some(span) = SpanId::new(self.0.u64(..).to_be_bytes()) {

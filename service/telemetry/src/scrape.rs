@@ -1,8 +1,10 @@
 //! The endpoint that Prometheus scrapes: `GET /metrics` over HTTP, its `HEAD`, and nothing else.
 //!
-//! Who asks is a stranger: at most [`MAX_SCRAPES`] connections at once, each with one request, [`SCRAPE_HEAD_TIMEOUT`] for its head and
-//! [`SCRAPE_TIMEOUT`] for all of it. Silent connections keep no scraper out: [`Places`]. What is shown is
-//! what whoever started it gives; absent on purpose: authentication and TLS, so it listens where the operator says, which should be loopback.
+//! Scrapers are strangers: at most [`MAX_SCRAPES`] connections at once, each with one request,
+//! [`SCRAPE_HEAD_TIMEOUT`] for its head and [`SCRAPE_TIMEOUT`] for all of it. Silent connections
+//! lock no scraper out: [`Places`]. The starter of the endpoint supplies its content. Absent on
+//! purpose: authentication and TLS, so it listens where the operator says, which should be
+//! loopback.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -21,7 +23,8 @@ use crate::limits::{MAX_SCRAPES, SCRAPE_HEAD_TIMEOUT, SCRAPE_KEPT, SCRAPE_TIMEOU
 use crate::places::Places;
 use crate::prometheus::Format;
 
-/// Answers scrapes with what `show` writes, for ever; `None` from it: not now. Within a tokio `LocalSet`.
+/// Answers scrapes with the output of `show`, forever; `None` from it: not now. Runs within a tokio
+/// `LocalSet`.
 pub async fn serve<S, F>(listener: TcpListener, show: S)
 where
     S: Fn(Format) -> F + 'static,
@@ -30,7 +33,7 @@ where
     let (show, places) = (Rc::new(show), Places::new(MAX_SCRAPES, SCRAPE_KEPT));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, say: those that are being answered give theirs back.
+            // For example, out of descriptors: current scrapes free theirs.
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             continue;
         };
@@ -63,7 +66,7 @@ where
     if request.uri().path() != "/metrics" {
         return Ok(said(StatusCode::NOT_FOUND, "there is /metrics"));
     }
-    // HEAD is GET without the body (RFC 9110), which hyper leaves away.
+    // HEAD is GET without the body (RFC 9110); hyper omits the body.
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refused = said(StatusCode::METHOD_NOT_ALLOWED, "GET /metrics");
         let allowed = HeaderValue::from_static("GET, HEAD");

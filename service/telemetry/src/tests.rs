@@ -1,4 +1,5 @@
-//! Exporters and scrapes against real servers: a gRPC collector made of OpenTelemetry's own services, and HTTP by hand; slow, gone, refusing.
+//! Exporters and scrapes against real servers: a gRPC collector made of OpenTelemetry's own
+//! services, and hand-written HTTP; slow, gone and refusing ones.
 #![allow(clippy::unwrap_used)]
 
 mod secured;
@@ -129,13 +130,13 @@ fn metrics() -> Metrics {
     }
 }
 
-/// How a collector behaves.
+/// The behaviour of a collector.
 #[derive(Clone, Copy, PartialEq)]
 enum Mood {
     Good,
     /// Rejects one span of each request.
     Picky,
-    /// Fails so many times, then is good.
+    /// Fails this number of times, then succeeds.
     FailsFirst(u32, tonic::Code),
     /// Never answers.
     Stuck,
@@ -149,7 +150,7 @@ struct Collector {
     metrics: Mutex<Vec<ExportMetricsServiceRequest>>,
 }
 
-/// As the servers share it.
+/// Shared by the servers.
 struct Served(Arc<Collector>);
 
 impl Collector {
@@ -368,7 +369,7 @@ async fn memory_is_bounded_while_a_collector_is_stuck_and_what_is_dropped_is_cou
     let (_collector, address) = Collector::start(Mood::Stuck).await;
     let exporter = exporter(address, Protocol::Grpc);
     exporter.push(span(0), NOW);
-    // It is on its way by then.
+    // The request is in flight by then.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let more = 100;
     let began = std::time::Instant::now();
@@ -387,7 +388,7 @@ async fn memory_is_bounded_while_a_collector_is_stuck_and_what_is_dropped_is_cou
     assert_eq!(counts.snapshots.overflowed, 2);
 }
 
-/// Both fail once they have waited so long, and not before; how long it was.
+/// Both fail after this patience, and not before; returns the elapsed time.
 async fn expect_failures_after(patience: Duration, exporters: &[Exporter; 2]) -> Duration {
     let began = std::time::Instant::now();
     exporters.iter().for_each(|e| e.snapshot(metrics(), NOW));
@@ -403,7 +404,7 @@ async fn expect_failures_after(patience: Duration, exporters: &[Exporter; 2]) ->
 #[tokio::test]
 async fn an_endpoint_that_does_not_answer_in_time_has_failed() {
     let (_collector, grpc) = Collector::start(Mood::Stuck).await;
-    // Its connections are accepted by the kernel, and by nobody else.
+    // The kernel accepts its connections, and no program does.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let http = silent.local_addr().unwrap();
     let exporters = [
@@ -418,7 +419,7 @@ async fn an_endpoint_that_does_not_answer_in_time_has_failed() {
 
 #[tokio::test]
 async fn an_endpoint_that_no_connection_reaches_has_failed_before_its_request_would_have() {
-    // Its queue of connections is full, so that the kernel drops the next.
+    // Its connection queue is full, so the kernel drops the next connection.
     let full = TcpSocket::new_v4().unwrap();
     full.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let full = full.listen(0).unwrap();
@@ -435,7 +436,7 @@ async fn an_endpoint_that_no_connection_reaches_has_failed_before_its_request_wo
 
 #[tokio::test]
 async fn spans_for_a_collector_that_comes_late_are_there_in_batches() {
-    // Nobody listens there, for now.
+    // There is no listener yet.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -463,7 +464,7 @@ async fn spans_for_a_collector_that_comes_late_are_there_in_batches() {
     assert!(requests.iter().all(|request| most(request) <= MAX_BATCH));
 }
 
-/// Reads one request; its path and body.
+/// Reads one request; returns its path and body.
 async fn request_of(stream: &mut TcpStream) -> (String, Vec<u8>) {
     let (mut text, mut chunk) = (Vec::new(), [0; 4_096]);
     loop {
@@ -491,7 +492,7 @@ async fn a_collector_gets_everything_over_http() {
     exporter.push(line(), NOW);
     exporter.snapshot(metrics(), NOW);
     let mut paths = Vec::new();
-    // Once too much to do, then good; the last one refuses for good.
+    // First an overload, then success; the last one is a final refusal.
     for said in ["503 Later", "200 OK", "200 OK", "400 Bad Request"] {
         let (mut stream, _) = listener.accept().await.unwrap();
         let (path, body) = request_of(&mut stream).await;
@@ -514,7 +515,8 @@ async fn a_collector_gets_everything_over_http() {
     assert_eq!(counts.failed_requests, 2);
 }
 
-/// Nothing is asked before the time that a collector has named: neither the same again nor something else, whose tries are over with the first.
+/// Before the time that a collector has named, it gets no request: neither the failed one again nor
+/// another one, whose tries have ended with the first.
 #[tokio::test]
 async fn a_collector_over_http_that_says_when_to_come_back_is_left_alone_until_then() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -556,7 +558,7 @@ async fn a_collector_over_http_that_says_when_to_come_back_is_left_alone_until_t
     assert_eq!(exporter.counts().failed_requests, 3);
 }
 
-/// It sends nobody elsewhere, and is listened to for so long only.
+/// A redirect isn't followed, and an endless answer is only read for a limited time.
 #[tokio::test]
 async fn a_collector_that_redirects_or_never_ends_its_answer_holds_nobody_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -577,7 +579,7 @@ async fn a_collector_that_redirects_or_never_ends_its_answer_holds_nobody_up() {
     let endless = tokio::task::spawn(async move {
         let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
         stream.write_all(head.as_bytes()).await.unwrap();
-        // Until the other end has had enough.
+        // Until the other end closes.
         while stream.write_all(&[0; 4_096]).await.is_ok() {}
     });
     until("the export", || exporter.counts().lines.exported == 1).await;
@@ -624,7 +626,8 @@ fn an_endpoint_that_is_none_is_refused() {
         let refused = wrong(url, Protocol::Grpc);
         assert!(matches!(refused, EndpointError::NoUrl { .. }), "{refused}");
     }
-    // Both protocols' libraries read these in their own ways: some skip spaces, some take any number for a port.
+    // The libraries of both protocols parse these differently: some skip spaces, some accept any
+    // number as a port.
     for protocol in [Protocol::Grpc, Protocol::Http] {
         for (url, expected) in [
             (
@@ -718,7 +721,7 @@ async fn a_scrape_gets_what_is_shown_and_others_are_told() {
         let address = listener.local_addr().unwrap();
         let show = |format| async move { Some(crate::prometheus::write(&metrics(), format, NOW)) };
         tokio::task::spawn_local(crate::scrape::serve(listener, show));
-        // Connections that say nothing take places, but one.
+        // Silent connections take all places but one.
         let mut idle = Vec::new();
         for _ in 1..MAX_SCRAPES {
             idle.push(TcpStream::connect(address).await.unwrap());
@@ -743,7 +746,8 @@ async fn a_scrape_gets_what_is_shown_and_others_are_told() {
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert!(answer.contains("content-type: text/plain"), "{answer}");
         assert!(answer.ends_with("\r\n\r\n"), "{answer}");
-        // Many more say nothing, before it and after it: the scraper doesn't wait for their deadline.
+        // Many more silent connections come, before and after it: the scraper doesn't wait for
+        // their deadline.
         let began = std::time::Instant::now();
         let asking = async {
             for _ in 0..4 * MAX_SCRAPES {
@@ -785,7 +789,7 @@ async fn a_scrape_whose_head_takes_too_long_ends() {
                 .unwrap();
             slow.push(stream);
         }
-        // Who was slow is told nothing.
+        // A slow scraper gets no answer.
         let mut rest = Vec::new();
         slow[0].read_to_end(&mut rest).await.unwrap();
         assert_eq!(rest, b"");

@@ -1,4 +1,5 @@
-//! Calls over links, swept: message sizes, calls at once, connections, paths, and the ways of waiting that RR-Compound's Figure 7 compares.
+//! Calls over links, swept: message sizes, calls at once, connections, paths, and the waiting
+//! methods of RR-Compound's Figure 7.
 //!
 //! ```text
 //!   calls [--smoke] [--bytes 64,4096] [--depth 1] [--connections 1,4] [--path two-sided,one-sided,tcp]
@@ -12,14 +13,17 @@
 //! | `shared` | BPTS | one thread looks at all connections in turn, and never sleeps |
 //! | `events` | EVENT, with `--path tcp` IPoIB | one thread, which sleeps until a connection's descriptor says something |
 //! | `bpev` | BPEV | a thread that never sleeps polls for all, and wakes a worker by an eventfd |
-//! | `poller` | | one thread has a [`Poller`]: it polls it for 50 us after work, then sleeps; nobody wakes it but the device |
+//! | `poller` | | one thread has a [`Poller`]: it polls it for 50 us after work, then sleeps; only the device wakes it |
 //!
-//! Without `--serve` and `--call` both ends are here, as in the VM, which has its addresses. Otherwise they are two hosts', run with the same options.
-//! The caller sends on each connection `--depth` calls, each with so many bytes, answered with as many, and waits `--every-us` before the next; one thread has
-//! all its connections. What is said of the server's processor is what its threads use of one, while they answer.
+//! Without `--serve` and `--call`, one process runs both ends; the default addresses are the VM's.
+//! With them, run the example on two hosts with the same options. On each connection the caller
+//! sends `--depth` calls. Requests and replies have `--bytes` bytes. It waits `--every-us` before
+//! the next call. One thread has all its connections. The reported processor use is the share of
+//! one processor that the server's threads use while they answer.
 //!
-//! Absent: calls of several payloads, which the scheduler fuses (`ratios` has them), the daemon and its applications (see `benches`), and one-sided links of pollers, whose
-//! rings make no completion.
+//! Absent: calls of several payloads, which the scheduler fuses (`ratios` has them); the daemon and
+//! its applications (see `benches`); and one-sided links of pollers, since rings make no
+//! completion.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -48,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 type Io = Box<dyn LinkIo + Send>;
 
-/// What is asked for.
+/// The options of the command line.
 #[derive(Clone)]
 struct Options {
     bytes: Vec<usize>,
@@ -153,7 +157,7 @@ impl End {
         }
     }
 
-    /// One turn. Whether anything came; a link that ends says so in `ended`.
+    /// Runs one turn. Returns whether anything came; `ended` tells that a link has ended.
     fn turn(&mut self) -> bool {
         match self.try_turn() {
             Ok(came) => came,
@@ -169,7 +173,7 @@ impl End {
         loop {
             let (found, more) = self.read()?;
             came |= found;
-            // What is left is nobody's news: no descriptor and no poller names it again.
+            // No descriptor and no poller names the remaining messages again.
             if !more {
                 break;
             }
@@ -179,7 +183,7 @@ impl End {
         Ok(came)
     }
 
-    /// One read, and all events. Whether anything came, and whether there is more.
+    /// One read, and all events. Returns whether anything came, and whether there is more.
     fn read(&mut self) -> Result<(bool, bool), LinkError> {
         let mut came = false;
         let more = match &mut self.body {
@@ -214,7 +218,7 @@ impl End {
                 Body::Large(len) => Some(len),
                 Body::Whole(_) => None,
             };
-            // Replies are counted by their highest bit.
+            // The highest bit marks replies.
             let call = call | u64::from(!is_call) << 63;
             match large {
                 Some(len) => self.body = Some((call, vec![0; len])),
@@ -236,7 +240,7 @@ impl End {
     }
 }
 
-/// Where connections come from.
+/// The source of connections.
 enum Listening {
     Rdma(RdmaListener),
     Tcp(TcpListener),
@@ -280,7 +284,7 @@ impl Listening {
     }
 }
 
-/// What answering took: of the processor, and of time.
+/// The processor time and elapsed time of answering.
 #[derive(Clone, Copy, Default)]
 struct Used {
     processor: Duration,
@@ -300,7 +304,7 @@ impl Used {
     }
 }
 
-/// A thread that answers, since it began.
+/// A thread that answers: its times at the start.
 struct Answering(Duration, Instant);
 
 impl Answering {
@@ -389,14 +393,14 @@ fn wait(fds: &[BorrowedFd<'_>]) {
     poll(&mut descriptors, Some(&second)).unwrap();
 }
 
-/// By what their poller calls them.
+/// The ends by their ids at the poller.
 fn named(ends: Vec<(Option<LinkId>, End)>) -> BTreeMap<LinkId, End> {
     ends.into_iter()
         .map(|(id, end)| (id.expect("of a poller"), end))
         .collect()
 }
 
-/// Turns those that are named, and forgets those that have ended.
+/// Turns the named ends, and removes those that have ended.
 fn turn_named(ends: &mut BTreeMap<LinkId, End>, ready: &mut Vec<LinkId>) {
     for id in ready.drain(..) {
         let Some(end) = ends.get_mut(&id) else {
@@ -411,7 +415,7 @@ fn turn_named(ends: &mut BTreeMap<LinkId, End>, ready: &mut Vec<LinkId>) {
 
 fn serve_by_poller(ends: Vec<(Option<LinkId>, End)>, mut poller: Poller) -> Used {
     let (mut ends, answering) = (named(ends), Answering::begin());
-    // What came while they were accepted.
+    // Messages that came during accepting.
     let mut ready: Vec<_> = ends.keys().copied().collect();
     while !ends.is_empty() {
         turn_named(&mut ends, &mut ready);
@@ -424,7 +428,7 @@ fn serve_by_poller(ends: Vec<(Option<LinkId>, End)>, mut poller: Poller) -> Used
     answering.end()
 }
 
-/// As the paper has it: a thread polls for ever, and wakes the worker for each connection that something came to.
+/// As in the paper: one thread polls forever, and wakes the worker for each ready connection.
 fn serve_by_worker(ends: Vec<(Option<LinkId>, End)>, mut poller: Poller) -> Used {
     let mut ends = named(ends);
     let found = Arc::new(Mutex::new(ends.keys().copied().collect::<Vec<_>>()));
@@ -466,7 +470,7 @@ fn serve_by_worker(ends: Vec<(Option<LinkId>, End)>, mut poller: Poller) -> Used
     worker.and(polling.join().unwrap())
 }
 
-/// What a caller has measured.
+/// A caller's results.
 struct Measured {
     elapsed: Duration,
     median: Duration,
@@ -485,7 +489,7 @@ fn connect(rdma: &Rdma, cell: &Cell, to: SocketAddr, from: Option<IpAddr>) -> Io
     Box::new(RdmaLink::connect(rdma, to, &options, &key("a"), 0).unwrap())
 }
 
-/// Sends the calls of a cell, and takes the replies.
+/// Sends the calls of a cell, and receives the replies.
 fn measure(rdma: &Rdma, cell: &Cell, options: &Options, to: SocketAddr) -> Measured {
     let mut ends: Vec<_> = (0..cell.connections)
         .map(|_| connect(rdma, cell, to, options.from))
@@ -496,7 +500,7 @@ fn measure(rdma: &Rdma, cell: &Cell, options: &Options, to: SocketAddr) -> Measu
         assert!(start.elapsed() < PATIENCE, "the server answers");
         for end in &mut ends {
             end.turn();
-            // The other host's program isn't as far yet.
+            // The other host's program isn't ready yet.
             if end.ended {
                 *end = End::new(connect(rdma, cell, to, options.from), cell.bytes);
             }
@@ -504,7 +508,7 @@ fn measure(rdma: &Rdma, cell: &Cell, options: &Options, to: SocketAddr) -> Measu
         std::thread::yield_now();
     }
     let payload = vec![1; cell.bytes];
-    // Each connection's own: calls sent, when its batch was, and how long each batch took.
+    // Per connection: calls sent, start of the current batch, and duration of each batch.
     let mut sent = vec![0_u64; ends.len()];
     let mut begun = vec![Instant::now(); ends.len()];
     let mut took = Vec::new();
@@ -553,7 +557,7 @@ fn cells(options: &Options) -> Vec<Cell> {
                             bytes,
                             depth,
                         };
-                        // Rings and sockets aren't a poller's to see.
+                        // A poller doesn't see rings and sockets.
                         if path == "two-sided" || !cell.has_poller() {
                             cells.push(cell);
                         }

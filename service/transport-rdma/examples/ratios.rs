@@ -1,9 +1,11 @@
-//! What RDMA's paths take against TCP, side by side in one VM, and what fusing saves: `ratios [--smoke] [--between CALLER,CALLED]`, run there by
-//! `.ci/rdma --ratios`. By default the two addresses are the VM's.
+//! Compares RDMA's paths with TCP in one VM, and measures the savings from fusing: `ratios
+//! [--smoke] [--between CALLER,CALLED]`, run there by `.ci/rdma --ratios`. The default addresses
+//! are the VM's.
 //!
-//! One thread drives both ends, so a round trip is what both ends' work and the emulated network take. soft-RoCE does in the kernel
-//! what a device does by itself, on an emulated processor: the ratios say what the software here costs on each path, and nothing about how
-//! fast RDMA is. The counts are those of any device.
+//! One thread drives both ends, so a round trip is the time of both ends' work plus the emulated
+//! network. soft-RoCE does a device's work in the kernel, on an emulated processor: the ratios show
+//! the software's cost on each path, and nothing about RDMA's speed. The counts hold for any
+//! device.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
@@ -21,7 +23,7 @@ use tollgate_transport_rdma::{Counts, Rdma, RdmaLink, RdmaListener, RdmaOptions,
 #[allow(dead_code, reason = "tests use all of them")]
 mod models;
 
-/// Who calls, and who is called.
+/// The addresses of the caller and the server.
 fn ends() -> [IpAddr; 2] {
     let mut arguments = std::env::args().skip_while(|argument| argument != "--between");
     let between = arguments.nth(1);
@@ -77,7 +79,8 @@ fn ready<T: LinkIo>(a: T, b: T) -> (Node<T>, Node<T>) {
     (a, b)
 }
 
-/// Turns both until this is so; between two turns, the one that something comes to sleeps until it has, if they sleep.
+/// Turns both until this is true. Between two turns, a sleeping end waits until something comes to
+/// it.
 fn drive<T: LinkIo>(
     a: &mut Node<T>,
     b: &mut Node<T>,
@@ -101,7 +104,7 @@ fn drive<T: LinkIo>(
     }
 }
 
-/// Calls of 64 bytes, so many at a time, each answered.
+/// Calls of 64 bytes, this many at a time, each answered.
 fn small<T: LinkIo>(
     (a, b): &mut (Node<T>, Node<T>),
     count: u64,
@@ -127,7 +130,7 @@ fn small<T: LinkIo>(
     start.elapsed()
 }
 
-/// Calls with an extent of so many bytes, one at a time, received into private memory.
+/// Calls with an extent of this many bytes, one at a time, received into private memory.
 fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64) -> Duration {
     let shared = span(&noise(1, bytes));
     let mut start = Instant::now();
@@ -149,7 +152,8 @@ fn extents<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), bytes: usize, count: u64)
     start.elapsed()
 }
 
-/// A call for each of these tensors, one at a time, between an 8-byte key and a 4-byte length: all of an application's heap, as BytePS has them.
+/// A call for each of these tensors, one at a time, between an 8-byte key and a 4-byte length: all
+/// in an application's heap, as in BytePS.
 fn tensors<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), tensors: &[usize]) -> Duration {
     let largest = *tensors.iter().max().unwrap();
     let bytes = noise(1, largest);
@@ -165,7 +169,7 @@ fn tensors<T: LinkIo>((a, b): &mut (Node<T>, Node<T>), tensors: &[usize]) -> Dur
     let whole = |span| Part::Shared { span, at: 0 };
     let mut start = Instant::now();
     for (n, tensor) in (0..).zip(std::iter::once(first).chain(rest)) {
-        // The first one has the heap registered, and isn't timed.
+        // The first one registers the heap, and isn't timed.
         if n == 1 {
             start = Instant::now();
         }
@@ -253,7 +257,7 @@ fn main() {
             counted(&what, pair.0.io.counts() - before, count);
         }
     }
-    // The tensors of up to 64 KiB: what is longer travels by itself, whatever is fused.
+    // The tensors of up to 64 KiB: longer ones travel separately, with or without fusing.
     let mut model = models::mobilenet().tensors();
     model.retain(|bytes| *bytes < limits::BODY_MIN);
     model.truncate(if smoke { 4 } else { usize::MAX });

@@ -1,17 +1,17 @@
-//! What a link has cost, counted where verbs are called.
+//! Costs of a link, counted at the verbs calls.
 
-/// Numbers since a link was opened. The difference of two readings is what happened between.
+/// Counts since a link was opened. The difference of two readings covers the time between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Work requests posted to send.
     pub work_requests: u64,
-    /// Calls that posted them: a list of requests is one.
+    /// Calls that posted them: a list of requests counts as one.
     pub doorbells: u64,
-    /// Scatter-gather elements of them.
+    /// Their scatter-gather elements.
     pub elements: u64,
     /// Work requests posted to receive.
     pub receives: u64,
-    /// Calls that posted those.
+    /// Calls that posted these.
     pub receive_doorbells: u64,
     /// Completions taken.
     pub completions: u64,
@@ -19,10 +19,10 @@ pub struct Counts {
     pub registrations: u64,
     /// Bytes copied between the link's memory, or applications', and registered places, in either direction.
     pub bytes_copied: u64,
-    /// Bytes that the device has read where they lay, or written where they belong.
+    /// Bytes that the device has read in place, or written to their destination.
     pub bytes_in_place: u64,
-    /// Calls of this crate's that enter the kernel with any device: registrations, connection events, waiting. soft-RoCE enters it
-    /// for every doorbell, too, which isn't counted here.
+    /// System calls of this crate with any device: registrations, connection events, waiting.
+    /// soft-RoCE also enters the kernel for every doorbell, which isn't counted here.
     pub system_calls: u64,
 }
 

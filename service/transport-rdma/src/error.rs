@@ -1,4 +1,4 @@
-//! Why there is no RDMA, or no more of it; each a sentence that an operator can act on.
+//! Reasons why RDMA is missing or has ended; each is a sentence that an operator can act on.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,8 @@ use tollgate_transport::ConfigError;
 use crate::limits;
 use crate::wire::WireError;
 
-/// Why RDMA can't be had, or a link over it can't be opened. None of them is a reason not to use TCP.
+/// The reason why RDMA is unavailable, or why a link over it can't be opened. None of them prevents
+/// the use of TCP.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum RdmaError {

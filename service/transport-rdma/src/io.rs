@@ -1,4 +1,5 @@
-//! A link and its connection: messages in (`receive.rs`), messages out (`send.rs`), and what carries them (`connect.rs`).
+//! A link and its connection: incoming messages (`receive.rs`), outgoing messages (`send.rs`), and
+//! the connection (`connect.rs`).
 //!
 //! ```text
 //!   Resolving ─▶ Routing ─▶ Connecting ─┐
@@ -6,12 +7,14 @@
 //!   (a listener's request)  Accepting ──┘
 //! ```
 //!
-//! The calling order is that of [`LinkIo`]. One turn takes all completions that there are; what has come and wasn't read stays in its
-//! posted receives, which are as many as the peer has credits, so a peer that isn't read stops by itself.
+//! The calling order is that of [`LinkIo`]. One turn takes all pending completions. Unread messages
+//! stay in their receives. The peer has one credit per receive, so backpressure stops a peer whose
+//! messages aren't read.
 //!
-//! Large bodies: [`RdmaLink::land`] gives the link a block of the receive heap for the pending body, [`RdmaLink::read_landing`] gives it back
-//! full. What the peer offers as a body of its own then lands there without a copy; with [`read_some_body`](LinkIo::read_some_body), which only
-//! has a slice, all of it comes in the stream, and is copied once.
+//! Large bodies: [`RdmaLink::land`] gives the link a block of the receive heap for the pending
+//! body; [`RdmaLink::read_landing`] returns it full. A body that the peer offers then lands there
+//! without a copy. [`read_some_body`](LinkIo::read_some_body) only has a slice, so the body comes
+//! in the stream and is copied once.
 
 mod connect;
 mod poller;
@@ -46,7 +49,7 @@ use crate::ring::{Reader, Writer};
 use crate::verbs::{Completion, Connection, Gather, Memory, Queue, Queues, Rdma};
 use crate::wire::Kind;
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Resolving,
@@ -57,14 +60,14 @@ enum Phase {
     Ended,
 }
 
-/// A message that has come and wasn't read to its end.
+/// A message that wasn't read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Arrived {
     Stream { receive: u16, len: usize },
     Offer { len: usize },
 }
 
-/// What became of this end's latest offer.
+/// The state of this end's latest offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Offered {
     Nothing,
@@ -74,50 +77,55 @@ enum Offered {
     Granted {
         len: usize,
     },
-    /// So many bytes go by the stream, whatever they are.
+    /// This many bytes travel in the stream, whatever they are.
     Declined {
         left: usize,
     },
 }
 
-/// A body that the peer sends where this end has said.
+/// A body that the peer sends to the place that this end has chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Granted {
     len: usize,
     landed: usize,
 }
 
-/// A frame whose shared memory was handed to the device, and what has to be complete before nothing reads it any more.
+/// A frame whose shared memory was handed to the device, and the messages that must complete before
+/// nothing reads it any more.
 struct Leaving {
     stream: u64,
     body: u64,
     token: Token,
 }
 
-/// What a [`RdmaLink::read_landing`] achieved.
+/// The result of [`RdmaLink::read_landing`].
 #[derive(Debug)]
 pub enum Landing {
-    /// The body is complete in its block: go on polling events. With `more`, there is more to read.
+    /// The body is complete in its block; continue to poll events. With `more`, there is more to
+    /// read.
     Complete {
-        /// The block that was given.
+        /// The given block.
         block: Block,
-        /// Further messages are here.
+        /// Whether further messages have arrived.
         more: bool,
     },
-    /// Not all of it is here.
+    /// The body is incomplete.
     Pending,
 }
 
-/// How a link is carried.
+/// Options of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaOptions {
-    /// The address to connect from, and so the device; by default the one that has a way to the peer.
+    /// The local address to connect from, which selects the device; by default the one with a route
+    /// to the peer.
     pub from: Option<IpAddr>,
-    /// Bytes of the ring that the peer may write the stream into, [`limits::MIN_RING_BYTES`] to [`limits::MAX_RING_BYTES`]; 0, the
-    /// default, for none. A link is one-sided if both ends give a ring, which they pin, and two-sided otherwise.
+    /// Bytes of the ring into which the peer may write the stream, [`limits::MIN_RING_BYTES`] to
+    /// [`limits::MAX_RING_BYTES`]; 0, the default, for none. A link is one-sided if both ends give
+    /// a ring, which they pin, and two-sided otherwise.
     pub ring_bytes: u32,
-    /// Whether small ranges of heaps are copied beside their neighbours, the default: up to [`limits::SMALL_ELEMENT`] bytes. Without it all are sent from where
-    /// they lie, to measure what that saves.
+    /// Whether small ranges of heaps, up to [`limits::SMALL_ELEMENT`] bytes, are copied next to
+    /// their neighbours (the default). Without it, all are sent from their own memory, to measure
+    /// the savings.
     pub fuse: bool,
 }
 
@@ -146,19 +154,19 @@ impl RdmaOptions {
     }
 }
 
-/// The stream of a one-sided link: what both rings hold, and who has to be woken.
+/// The stream of a one-sided link: the state of both rings, and of sleeping ends.
 struct Rings {
-    /// Of this end's ring, which the peer writes.
+    /// The reader of this end's ring, which the peer writes.
     reader: Reader,
-    /// Of the peer's, once that is known.
+    /// The writer of the peer's ring, once that is known.
     writer: Option<Writer>,
-    /// Bytes of the peer's.
+    /// Bytes of the peer's ring.
     peer_bytes: u32,
-    /// What the peer was told to be written.
+    /// The written count that the peer was told.
     published: u64,
-    /// What the peer had seen when it went to sleep: written and read.
+    /// The counts that the peer had seen when it went to sleep: written and read.
     peer_sleeps: Option<[u64; 2]>,
-    /// What this end had seen when it last said that it does.
+    /// The counts that this end had seen when it last announced its sleep.
     said: Option<[u64; 2]>,
 }
 
@@ -174,7 +182,7 @@ impl Rings {
         }
     }
 
-    /// What this end has seen of the peer's words.
+    /// The peer's counts that this end has seen.
     fn seen(&self) -> [u64; 2] {
         [
             self.reader.seen(),
@@ -182,7 +190,7 @@ impl Rings {
         ]
     }
 
-    /// Whether the peer sleeps although it was told more than it has seen.
+    /// Whether the peer sleeps although it was told newer counts than it has seen.
     fn must_wake(&self) -> bool {
         self.peer_sleeps
             .is_some_and(|[written, read]| self.published > written || self.reader.told() > read)
@@ -199,32 +207,33 @@ pub struct RdmaLink {
     pub(crate) flow: Flow,
     /// At most as many as receives.
     arrived: VecDeque<Arrived>,
-    /// Bytes of the first one that were read.
+    /// Bytes read of the first one.
     read: usize,
     offered: Offered,
     pub(crate) granted: Option<Granted>,
     /// An answer to the peer's offer that waits for a credit.
     answer: Option<Kind>,
-    /// Where the pending body goes, while no device writes it.
+    /// The block for the pending body, while no device writes it.
     block: Option<Block>,
     leaving: VecDeque<Leaving>,
-    /// After the last message that was sent from a heap.
+    /// The number after the last message that was sent from a heap.
     gathered: u64,
-    /// Once so many messages are complete, so many of the bytes that were marshalled and have left are read.
+    /// Pairs: once this many messages are complete, the device has read this many of the marshalled
+    /// bytes.
     reading: VecDeque<(u64, u64)>,
-    /// The peer ends the connection.
+    /// Whether the peer ends the connection.
     closing: bool,
-    /// This end does, once it is known that the peer has what was said.
+    /// Whether this end ends the connection, once the peer has received all messages.
     farewell: bool,
     pub(crate) idle_polls: u32,
     waited: bool,
-    /// Something has come since the last read: by a flush, which looks, too.
+    /// Whether something has come since the last read: a flush polls, too.
     fresh: bool,
     watch: Watch,
-    /// If the link is one-sided.
+    /// Present if the link is one-sided.
     rings: Option<Rings>,
     pub(crate) ring_bytes: u32,
-    /// Elements of up to so many bytes are fused.
+    /// Elements of up to this many bytes are fused.
     small_bytes: usize,
     copies_because: Option<Arc<RdmaError>>,
     copied: u64,
@@ -232,15 +241,15 @@ pub struct RdmaLink {
     scratch: Scratch,
 }
 
-/// What is waited for.
+/// The descriptor to wait for.
 enum Watch {
-    /// An epoll of its own: the connection's events and its completion channel.
+    /// The link's own epoll: the connection's events and its completion channel.
     Own(OwnedFd),
-    /// That of a poller.
+    /// A poller's epoll.
     Shared(Membership),
 }
 
-/// Vectors that are used in every turn, so that none is allocated in any.
+/// Vectors reused in every turn, to avoid allocations.
 #[derive(Default)]
 struct Scratch {
     completions: Vec<Completion>,
@@ -281,7 +290,7 @@ impl RdmaLink {
             Watch::Shared(member) => member.watch_connection(connection.descriptor())?,
         }
         let mut link = Link::new(config, &setup)?;
-        // What is to be fused is copied when it is marshalled: behind its neighbours.
+        // Bytes to be fused are copied at marshalling: next to their neighbours.
         link.share_from(options.small_bytes() + 1);
         Ok(RdmaLink {
             link,
@@ -327,11 +336,12 @@ impl RdmaLink {
         }
     }
 
-    /// Makes a poller's link another's: that one names it from now on, at once to begin with, and everything that its connection has in flight goes on.
-    /// Nothing happens to a link that is that poller's, or nobody's.
+    /// Moves a poller's link to another poller. The new poller names it from now on, and once
+    /// immediately. Everything in flight on its connection continues. A link of that poller, or of
+    /// none, stays as it is.
     ///
     /// # Errors
-    /// There is no descriptor left: the link is the other poller's still.
+    /// If there is no descriptor left: the link stays with its current poller.
     pub fn move_to(&mut self, door: &Door) -> Result<(), RdmaError> {
         let Watch::Shared(member) = &self.watch else {
             return Ok(());
@@ -354,24 +364,25 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// Tells the peer, if it writes into this end's ring, that a message has to follow what it writes from now on, for nobody looks. `false`: something
-    /// has come, or it can't be told yet; don't wait. [`prepare_to_wait`](LinkIo::prepare_to_wait) does it, too; who has many links calls this for each, and
-    /// then [`Poller::prepare_to_wait`] once.
+    /// Tells the peer, if it writes into this end's ring, that this end stops watching, so that a
+    /// message must follow its writes. `false`: something has come, or the message can't be sent
+    /// yet; don't wait. [`prepare_to_wait`](LinkIo::prepare_to_wait) does this, too. A caller with
+    /// many links calls this for each, and then [`Poller::prepare_to_wait`] once.
     ///
     /// # Errors
-    /// The connection failed, and so has the link.
+    /// If the connection failed, and so has the link.
     pub fn announce_sleep(&mut self) -> Result<bool, LinkError> {
         Ok(!self.fresh && self.say_sleep()?)
     }
 
     // ---- state
 
-    /// The protocol, to be looked at.
+    /// The protocol, by shared reference.
     pub fn protocol(&self) -> &Link {
         &self.link
     }
 
-    /// What it has cost so far.
+    /// Its costs so far.
     pub fn counts(&self) -> Counts {
         let mut counts = match self.connection.queues_ref() {
             Some(queues) => queues.counts,
@@ -382,24 +393,25 @@ impl RdmaLink {
         counts
     }
 
-    /// Bytes that are pinned for it alone, without heaps and what its poller's links share; and how many of these are in pages of 2 MiB.
+    /// Bytes pinned for it alone, without heaps and its poller's shared memory; and those of them
+    /// in 2 MiB pages.
     pub fn pinned_bytes(&self) -> [u64; 2] {
         let queues = self.connection.queues_ref();
         queues.map_or([0, 0], |queues| queues.bytes())
     }
 
-    /// Why heaps are copied instead of read where they are, if some are: the latest reason.
+    /// The latest reason why heaps are copied instead of read in place, if some are.
     pub fn copies_because(&self) -> Option<&RdmaError> {
         self.copies_because.as_deref()
     }
 
-    /// The device that it uses, once that is known.
+    /// Its device, once that is known.
     pub fn device(&self) -> Option<String> {
         let queues = self.connection.queues_ref()?;
         Some(queues.device().info().name)
     }
 
-    /// What its poller calls it, if it has one.
+    /// Its id at its poller, if it has one.
     pub fn id(&self) -> Option<LinkId> {
         match &self.watch {
             Watch::Own(_) => None,
@@ -418,7 +430,7 @@ impl RdmaLink {
         self.rings.as_ref().map_or(0, |rings| rings.reader.seen())
     }
 
-    /// Whether all that was said has reached the peer's device, as far as this end will know.
+    /// Whether all messages have reached the peer's device, as far as this end can know.
     fn is_drained(&self) -> bool {
         let Some(queues) = self.connection.queues_ref() else {
             return true;
@@ -447,12 +459,12 @@ impl LinkIo for RdmaLink {
         if self.link.pending_body().is_some() {
             return Ok(ReadOutcome::BodyPending);
         }
-        // A body that was skipped after its place was granted: what follows it has to wait.
+        // A body that was skipped after its place was granted: later messages have to wait.
         if self.granted.is_some() {
             self.act()?;
             return Ok(ReadOutcome::Blocked);
         }
-        // Whoever has polled the events since the last read, and found no body, won't take any.
+        // A caller that has polled the events since the last read and found no body won't take any.
         if self.next_offer().is_some() {
             self.arrived.pop_front();
             self.answer = Some(Kind::Decline);
@@ -460,7 +472,7 @@ impl LinkIo for RdmaLink {
         let unread = self.has_bytes();
         let fed = self.feed(at_most);
         self.act()?;
-        // Events weren't polled: nothing came because there is no place for it.
+        // Events weren't polled: nothing came because there is no room for it.
         let full = self.link.rx_space().is_empty();
         match fed || unread || full {
             true => Ok(ReadOutcome::Data {
@@ -508,7 +520,7 @@ impl LinkIo for RdmaLink {
         }
         self.act()?;
         if self.fresh {
-            // Its poller has handed it over, and has to name it once more.
+            // Its poller has reported it, and has to name it again.
             let queues = self.connection.queues();
             queues.into_iter().for_each(|queues| queues.remind());
         }
@@ -529,7 +541,7 @@ impl LinkIo for RdmaLink {
         Some(left.token)
     }
 
-    /// Never: what makes it writable are completions, which are read.
+    /// Never: completions make it writable, and they make the descriptor readable.
     fn wants_writable(&self) -> bool {
         false
     }
@@ -552,7 +564,8 @@ impl LinkIo for RdmaLink {
     }
 }
 
-/// Readable when there is something to do, once [`prepare_to_wait`](LinkIo::prepare_to_wait) was called. A link of a poller's has the poller's.
+/// Readable when there is something to do, after [`prepare_to_wait`](LinkIo::prepare_to_wait). A
+/// poller's link has the poller's descriptor.
 impl AsFd for RdmaLink {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.watch {
@@ -562,12 +575,13 @@ impl AsFd for RdmaLink {
     }
 }
 
-/// How a link begins.
+/// The parameters of a new link.
 #[derive(Clone, Copy)]
 struct Opening<'a> {
     address: SocketAddr,
     role: Role,
-    /// What is meant, of this end's; and what it has dialled, or where the other's arrived.
+    /// The peer's name at this end, empty for an accepted link; then the dialled address, or the
+    /// local address of the accepted connection.
     target: &'a str,
     at: SocketAddr,
     config: &'a LinkConfig,
@@ -575,7 +589,7 @@ struct Opening<'a> {
 }
 
 impl<'a> Opening<'a> {
-    /// From this end.
+    /// A link that this end dials.
     fn to(
         address: SocketAddr,
         target: &'a str,

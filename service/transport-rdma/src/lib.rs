@@ -1,7 +1,9 @@
-//! Links between daemons over RDMA: the protocol of [`tollgate_transport`], carried by reliable connections.
+//! Links between daemons over RDMA: the protocol of [`tollgate_transport`], carried by reliable
+//! connections.
 //!
-//! `RdmaLink` is to [`Link`](tollgate_transport::Link) what `TcpLink` is: the same frames, handshake, credits, deadlines and
-//! cancellation, since it is the same state machine. What differs is how bytes move:
+//! `RdmaLink` is to [`Link`](tollgate_transport::Link) what `TcpLink` is: the same frames,
+//! handshake, credits, deadlines and cancellation, since it is the same state machine. Only the
+//! movement of bytes differs:
 //!
 //! ```text
 //!   heap ──────────────── gathered ───┐                                     ┌─ copied ── receive buffer of the link
@@ -10,15 +12,17 @@
 //!   heap, ≥ 64 KiB ── OFFER, GRANT ─────▶ SEND ─▶ network ─▶ receive heap, where the message stays: no copy at either end
 //! ```
 //!
-//! [`mod@wire`] is what travels beside the frames, [`mod@plan`] decides what is copied, [`mod@flow`] keeps receivers ready, [`mod@ring`] is
-//! the one-sided path, `verbs/lane.rs` is what the link marshals into, `verbs` is the only module that calls verbs, and `io.rs` puts them together. Real devices need the Cargo feature `verbs`;
-//! without it [`probe`] says so.
+//! [`mod@wire`] is the format around the frames, [`mod@plan`] decides which bytes are copied,
+//! [`mod@flow`] keeps receivers ready, [`mod@ring`] is the one-sided path, `verbs/lane.rs` is the
+//! memory for marshalling, `verbs` is the only module that calls verbs, and `io.rs` puts them
+//! together. Real devices need the Cargo feature `verbs`; without it [`probe`] says so.
 //!
-//! A link has queues of its own, or shares those of a `Poller`: one completion queue per pool of links, and receives that are anybody's, with bounds that
-//! keep them so. It can move to another thread's poller.
+//! A link has its own queues, or shares those of a `Poller`: one completion queue per pool of
+//! links, and shared receives with bounds per link. It can move to another thread's poller.
 //!
-//! Deliberately absent: memory that a peer may read, and, but for a ring that this end gives to it alone, memory that it may write. Absent so
-//! far: rings that a poller's links share, and handing a link to another process.
+//! Deliberately absent: memory that a peer may read, and memory that it may write, except a ring
+//! that this end gives to it alone. Not yet supported: rings that a poller's links share, and
+//! handing a link to another process.
 
 #![deny(unsafe_code)]
 
@@ -52,20 +56,20 @@ pub use link_id::LinkId;
 #[cfg(feature = "verbs")]
 pub use verbs::{DeviceInfo, Rdma};
 
-/// Whether this host can do RDMA, and with which devices: their names.
+/// Returns the names of this host's usable RDMA devices.
 ///
 /// # Errors
-/// Why not: it wasn't built, there is no library, or no device.
+/// The reason why there are none: not built, no library, or no device.
 #[cfg(feature = "verbs")]
 pub fn probe() -> Result<Vec<String>, RdmaError> {
     let rdma = Rdma::open()?;
     Ok(rdma.devices().map(|device| device.name).collect())
 }
 
-/// Whether this host can do RDMA, and with which devices: their names.
+/// Returns the names of this host's usable RDMA devices.
 ///
 /// # Errors
-/// It wasn't built.
+/// Always: RDMA wasn't built.
 #[cfg(not(feature = "verbs"))]
 pub fn probe() -> Result<Vec<String>, RdmaError> {
     Err(RdmaError::NotBuilt)

@@ -1,105 +1,117 @@
-//! Every bound of an RDMA link, in one place, and what they sum to.
+//! All bounds of an RDMA link, and their sums.
 //!
-//! Beside what its [`Link`](tollgate_transport::Link) owns, a link holds, registered and therefore pinned:
+//! In addition to the memory of its [`Link`](tollgate_transport::Link), an RDMA link holds this
+//! registered, hence pinned, memory:
 //!
-//! | what | bytes |
+//! | memory | bytes |
 //! |---|---|
 //! | receives | [`RECEIVES`] x [`MESSAGE_BYTES`] = 1 MiB |
 //! | sends | [`SENDS`] x [`MESSAGE_BYTES`] = 512 KiB |
-//! | what frames are marshalled into | [`MARSHAL_BYTES`] = 256 KiB |
-//! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or what was configured |
+//! | ring for marshalling frames | [`MARSHAL_BYTES`] = 256 KiB |
+//! | a one-sided link's ring, and a page | [`RING_BYTES`] + 4 KiB, or as configured |
 //!
-//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000 links are 1.7 GiB, or 2.7 GiB with rings of
-//! the usual size. A poller's links share what its pools have on each device; one is pinned when the first of them comes, or no other has room, and all but the
-//! last of a device are unpinned when they are empty:
+//! and two queue pairs of [`SENDS`] + [`RECEIVES`] and 2 x [`BODY_MESSAGES`] work requests. 1,000
+//! links are 1.7 GiB, or 2.7 GiB with rings of the usual size. A poller's links share its pools on
+//! each device. A pool is pinned for the first link, or when no other pool has room. Empty pools
+//! are unpinned, except the last one of a device:
 //!
-//! | what | bytes |
+//! | memory | bytes |
 //! |---|---|
 //! | receives | [`SHARED_RECEIVES`] x [`MESSAGE_BYTES`] = 64 KiB for each link that there may be, 1 MiB at least |
 //! | sends | [`POOLED_SENDS`] x [`MESSAGE_BYTES`] = 128 KiB for each |
-//! | what frames are marshalled into | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
+//! | ring for marshalling frames | [`POOLED_MARSHAL_BYTES`] = 64 KiB for each |
 //!
-//! So 1,000 of them are 250 MiB in full pools, and rings as above. A link of a poller that isn't read holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`]
-//! = 960 KiB of ordinary memory beside that, while it isn't. [`pinned_bytes`] is the sum. Heaps are pinned once per device, as large as
-//! they are, at most [`REGISTERED_HEAPS`] of them.
+//! So 1,000 such links are 250 MiB in full pools, and rings as above. While a poller's link isn't
+//! read, it also holds up to ([`RECEIVES`] - [`SHARED_RECEIVES`]) x [`MESSAGE_BYTES`] = 960 KiB of
+//! ordinary memory. [`pinned_bytes`] is the sum. Heaps are pinned once per device, in full size, at
+//! most [`REGISTERED_HEAPS`] of them.
 
 use std::time::Duration;
 
-/// Largest message of a link's stream, bytes: each lands in one posted receive. It is also the most that is fused by copying; the mRPC
-/// paper's section 5 fuses up to 16 KB, too.
+/// Largest message of a link's stream in bytes: each lands in one posted receive. It is also the
+/// most that is fused by copying; the mRPC paper's section 5 also fuses up to 16 KB.
 pub const MESSAGE_BYTES: usize = 16 << 10;
 
-/// Receives that a link keeps posted, and so the credits that its peer starts with.
+/// Receives that a link keeps posted, and therefore its peer's initial credits.
 pub const RECEIVES: u16 = 64;
 
-/// Receives that were read are posted anew so many at a time.
+/// Batch size for reposting receives after reading.
 pub const RECEIVE_BATCH: usize = 8;
 
-/// Most links that a poller's pool can be made for.
+/// Most links of a poller's pool.
 pub const POOL_LINKS: u16 = 4096;
 
-/// Links that a pool is made for, unless the poller is told another number: 8 MiB.
+/// Links of a pool by default: 8 MiB.
 pub const DEFAULT_POOL_LINKS: u16 = 32;
 
-/// Most pools that a poller can have of one device.
+/// Most pools of a poller on one device.
 pub const POLLER_POOLS: u16 = 256;
 
-/// Pools that it may have, unless it is told another number: of 1,024 links.
+/// Pools of a poller on one device by default, enough for 1,024 links.
 pub const DEFAULT_POLLER_POOLS: u16 = 32;
 
-/// Receives that each link of a poller adds to those that all of them share, and the most that it can hold of them unread. It has as many
-/// credits as any link: what comes beyond these is copied, if nobody reads it at once.
+/// Receives that each link of a poller adds to the shared ones, and the most unread ones that it
+/// can hold. It has as many credits as any link: further messages are copied unless they are read
+/// at once.
 pub const SHARED_RECEIVES: usize = 4;
 
-/// Messages of its stream that a link of a poller may have under way.
+/// Most messages of its stream that a poller's link may have in flight.
 pub const POOLED_SENDS: usize = 8;
 
-/// A peer whose message meets no shared receive sends it again after this. The exponent is the InfiniBand specification's: 1.28 ms.
+/// Pause after which a peer's device resends a message that met no shared receive. The exponent is
+/// the InfiniBand specification's: 1.28 ms.
 pub const SHARED_RETRY_TIMER: u8 = 14;
 
-/// How often it does: for ever. It isn't that peer's fault, and receives are free again after the next poll.
+/// Number of such retries: unlimited. The missing receive isn't that peer's fault, and receives are
+/// free again after the next poll.
 pub const SHARED_RECEIVER_RETRIES: u8 = 7;
 
-/// Fewest receives that a peer may have: one is kept for returning credits, and a quarter of them is returned at once.
+/// Fewest receives that a peer may have: one is reserved for returning credits, and a quarter is
+/// returned at once.
 pub const MIN_RECEIVES: u16 = 8;
 
-/// Messages of a link's stream that may be under way: each has a place of [`MESSAGE_BYTES`] for what is copied.
+/// Most messages of a link's stream in flight: each has a place of [`MESSAGE_BYTES`] for copied
+/// bytes.
 pub const SENDS: usize = 32;
 
-/// The ring that a link's frames are marshalled into, bytes: half of what its places have. What finds no room in it is copied to a place when it
-/// leaves.
+/// Bytes of the ring that a link's frames are marshalled into: half as much as its places. Frames
+/// that find no room in it are copied to a place when they leave.
 pub const MARSHAL_BYTES: usize = SENDS * MESSAGE_BYTES / 2;
 
-/// As [`MARSHAL_BYTES`], of a link of a poller.
+/// Like [`MARSHAL_BYTES`], for a poller's link.
 pub const POOLED_MARSHAL_BYTES: usize = POOLED_SENDS * MESSAGE_BYTES / 2;
 
-/// One in so many sends asks for a completion, and every one whose memory somebody waits for.
+/// One in this many sends asks for a completion, and every one whose memory is waited for.
 pub const SIGNAL_EVERY: u64 = 8;
 
-/// Elements up to this many bytes are copied beside their neighbours: another scatter-gather element costs the device more.
+/// Elements up to this many bytes are copied next to their neighbours: another scatter-gather
+/// element costs the device more.
 pub const SMALL_ELEMENT: usize = 4 << 10;
 
-/// Most scatter-gather elements of one work request, if the device can do so many.
+/// Most scatter-gather elements of one work request, if the device supports that many.
 pub const MAX_ELEMENTS: usize = 16;
 
-/// Messages up to this many bytes are sent inline, if the device can: it needn't fetch them.
+/// Messages up to this many bytes are sent inline if the device supports it, which saves a fetch.
 pub const INLINE_BYTES: usize = 256;
 
-/// Ranges of shared memory of at least this many bytes travel on their own queue pair, straight into the receiver's memory, once
-/// the receiver has said where: that takes a round trip. Above a message that a receive buffer delivers whole.
+/// Ranges of shared memory of at least this many bytes travel on their own queue pair, directly
+/// into the receiver's memory, once the receiver has named the place: that takes a round trip. The
+/// value is above the size of a message that a receive buffer delivers whole.
 pub const BODY_MIN: usize = tollgate_transport::limits::SMALL_BODY as usize + 1;
 
-/// Most messages that one body is sent in: what is left of it decides, and the smaller of both devices' largest message.
+/// Most messages of one body: the remaining bytes decide, and the smaller of both devices' largest
+/// message.
 pub const BODY_MESSAGES: usize = 16;
 
-/// Smallest largest message that a body's queue pair may have: the largest body then takes [`BODY_MESSAGES`].
+/// Lowest acceptable value for the largest message of a body's queue pair: the largest body then
+/// takes [`BODY_MESSAGES`].
 pub const MIN_BODY_MESSAGE: u32 = tollgate_transport::limits::MAX_MESSAGE / BODY_MESSAGES as u32;
 
-/// Heaps registered with a device at a time; what lies in further ones is copied.
+/// Most heaps registered with a device at a time; bytes in further ones are copied.
 pub const REGISTERED_HEAPS: usize = 4096;
 
-/// Bytes of the ring that a link's end gives its peer for one-sided writes, unless it is told another number. So much is pinned per
-/// link beside the rest: 1 GiB for 1,000 links.
+/// Default bytes of the ring that a link's end gives its peer for one-sided writes. This memory is
+/// pinned per link in addition to the rest: 1 GiB for 1,000 links.
 pub const RING_BYTES: u32 = 1 << 20;
 
 /// Fewest bytes of a ring: four of the largest messages.
@@ -108,65 +120,69 @@ pub const MIN_RING_BYTES: u32 = 4 * MESSAGE_BYTES as u32;
 /// Most bytes of a ring.
 pub const MAX_RING_BYTES: u32 = 64 << 20;
 
-/// Where a ring begins in its window: behind a page with both ends' words.
+/// Offset of a ring in its window: after a page with both ends' words.
 pub const RING_AT: usize = 4096;
 
-/// Bytes of a huge page, which buffers are made of where the host has set some aside, and little of them is wasted.
+/// Bytes of a huge page. Buffers use huge pages if the host has reserved some and little of them is
+/// wasted.
 pub const HUGE_PAGE: usize = 2 << 20;
 
-/// Little is up to one part in so many. So it is pools and rings of some MiB that are of huge pages; a link's own receives, 1 MiB, aren't, nor is a ring
-/// of the usual size with its page.
+/// Waste limit for huge pages: one part in this many. So pools and rings of some MiB use huge
+/// pages; a link's own receives, 1 MiB, don't, nor does a ring of the default size with its page.
 pub const HUGE_WASTE: usize = 8;
 
-/// Completions taken from a completion queue at once.
+/// Most completions taken from a completion queue at once.
 pub const POLL_BATCH: usize = 32;
 
-/// A poller takes so many batches in one turn.
+/// Batches that a poller takes in one turn.
 pub const POLL_BATCHES: usize = 8;
 
-/// A link that is polled without anything coming looks at its connection's events this often, and a poller at those of all links, whatever comes: that is
-/// a system call.
+/// Interval, in polls, of checks for connection events: a link counts polls without results, a
+/// poller counts all polls and checks all of its links. A check is a system call.
 pub const EVENTS_EVERY: u32 = 64;
 
-/// How often a queue pair sends again what isn't acknowledged. 7 would be the most, but soft-RoCE takes that for ever.
+/// Retries of a queue pair for unacknowledged messages. The maximum would be 7, but soft-RoCE takes
+/// that as unlimited.
 pub const RETRIES: u8 = 6;
 
-/// How often a queue pair sends again what met no posted receive. With credits none does.
+/// Retries of a queue pair for messages that met no posted receive. With credits, each message
+/// meets one.
 pub const RECEIVER_RETRIES: u8 = 6;
 
-/// The acknowledgement timeout's exponent: 4.096 us x 2^16 = 268 ms; a lost peer is noticed within 2 to 8 s.
+/// The acknowledgement timeout's exponent: 4.096 us x 2^16 = 268 ms; the loss of a peer is noticed
+/// within 2 to 8 s.
 pub const ACK_TIMEOUT: u8 = 16;
 
-/// Resolving an address or a route, ms.
+/// Timeout of resolving an address or a route, in ms.
 pub const RESOLVE_TIMEOUT_MS: i32 = 2_000;
 
-/// Connections that wait for a listener.
+/// Pending connections of a listener.
 pub const BACKLOG: i32 = 128;
 
-/// A connection that doesn't stand after this long is given up.
+/// Timeout of establishing a connection.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes of private data that are read from a connection event.
+/// Most bytes of private data that are read from a connection event.
 pub const MAX_PRIVATE: usize = 64;
 
-/// Receives that a poller's links share, if there may be so many.
+/// Shared receives for this many links of a poller.
 pub(crate) fn shared_receives(links: u16) -> usize {
     (usize::from(links) * SHARED_RECEIVES).max(RECEIVES.into())
 }
 
-/// Bytes that a link sends from, if that isn't a heap.
+/// Bytes that a link sends from, other than heaps.
 pub(crate) const LANE_BYTES: usize = SENDS * MESSAGE_BYTES + MARSHAL_BYTES;
 
-/// As [`LANE_BYTES`], of a link of a poller.
+/// Like [`LANE_BYTES`], for a poller's link.
 pub(crate) const POOLED_LANE_BYTES: usize = POOLED_SENDS * MESSAGE_BYTES + POOLED_MARSHAL_BYTES;
 
-/// Bytes of a pool that is made for so many links.
+/// Bytes of a pool for this many links.
 pub(crate) fn pool_bytes(links: u16) -> usize {
     shared_receives(links) * MESSAGE_BYTES + usize::from(links) * POOLED_LANE_BYTES
 }
 
-/// Bytes that so many links pin on one device, with rings of so many bytes (0: none): each with its own, or all of a poller whose pools are
-/// made for `pool` links.
+/// Bytes that this many links pin on one device, with rings of `ring_bytes` bytes (0: none): each
+/// with its own queues, or all of one poller whose pools are made for `pool` links.
 pub fn pinned_bytes(links: usize, ring_bytes: u32, pool: Option<u16>) -> usize {
     let ring = match ring_bytes {
         0 => 0,

@@ -1,5 +1,5 @@
-//! How links are told apart.
+//! Ids of links.
 
-/// What pollers call a link. No two of a process have ever been called the same.
+/// A link's id at pollers, unique within the process's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub(crate) u64);

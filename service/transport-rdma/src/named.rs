@@ -1,7 +1,7 @@
-//! The links of one poller to which something has come, until it has told of them; and whether it sleeps.
+//! The ready links of one poller that it hasn't reported yet, and whether the poller sleeps.
 //!
-//! Whoever finds something for a link names it here: as a rule its poller, polling; or another poller that has links in the same pool, and then
-//! this one may sleep, and is woken.
+//! As a rule, the poller itself names a link here when it finds something for it. Another poller
+//! with links in the same pool may do so, too; if this poller sleeps, that wakes it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ struct State {
 
 impl Named {
     /// # Errors
-    /// There is no descriptor for it.
+    /// If there is no descriptor left.
     pub(crate) fn new() -> Result<Named, RdmaError> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let bell = eventfd(0, flags).map_err(|errno| RdmaError::Call {
@@ -38,11 +38,11 @@ impl Named {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics in between.
+        // No code panics while it holds the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has come to this link.
+    /// Names a link that is ready.
     pub(crate) fn add(&self, link: LinkId) {
         let wakes = {
             let mut state = self.state();
@@ -52,12 +52,12 @@ impl Named {
             std::mem::take(&mut state.sleeps)
         };
         if wakes {
-            // It is full if it was rung and not heard yet.
+            // The write fails if the bell has rung and wasn't reset.
             let _rung = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// The link has what has come, or is another poller's.
+    /// Removes a link that was reported, or that belongs to another poller now.
     pub(crate) fn remove(&self, link: LinkId) {
         self.state().links.retain(|named| *named != link);
     }
@@ -66,7 +66,7 @@ impl Named {
         links.append(&mut self.state().links);
     }
 
-    /// From now on the bell is rung. `false`: there is something already, and it isn't.
+    /// Rings the bell from now on. `false`: a link is named already, and the bell stays off.
     pub(crate) fn sleep(&self) -> bool {
         let mut state = self.state();
         state.sleeps = state.links.is_empty();
@@ -77,14 +77,14 @@ impl Named {
         self.state().sleeps = false;
     }
 
-    /// The bell has been heard.
+    /// Resets the bell.
     pub(crate) fn hush(&self) {
-        // It wasn't rung, if there is nothing to read.
+        // The read finds nothing if the bell didn't ring.
         let _heard = rustix::io::read(&self.bell, &mut [0; 8]);
     }
 }
 
-/// Readable once the bell was rung.
+/// Readable once the bell has rung.
 impl AsFd for Named {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()

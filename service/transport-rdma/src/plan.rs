@@ -1,54 +1,59 @@
-//! The scheduler: which bytes of what waits go into which work request, and which of them are copied first.
+//! The scheduler: it assigns waiting bytes to work requests, and decides which of them are copied
+//! first.
 //!
-//! A device fetches each element of a scatter-gather list on its own, and small elements between large ones cost it most (the mRPC paper,
-//! section 5, after Kong et al.). So neighbours that are small are *fused*: copied one behind the other into one registered place, which is
-//! then one element, of at most 16 KB as in the paper. Since calls of all applications to one peer share its link, that joins the
-//! end of one call and the beginning of the next, whoever made them: BytePS's 8-byte key, tensor, 4-byte length become length and key, tensor, length
-//! and key. Large elements are *gathered*: their bytes leave from where they lie.
+//! A device fetches each element of a scatter-gather list on its own, and small elements between
+//! large ones cost it most (the mRPC paper, section 5, after Kong et al.). So small neighbours are
+//! *fused*: copied one after another into one registered place. The place is then one element of at
+//! most 16 KB, as in the paper. Calls of all applications to one peer share its link, so fusing
+//! joins the end of one call with the beginning of the next, whichever applications made them:
+//! BytePS's 8-byte key, tensor, 4-byte length become length and key, tensor, length and key. Large
+//! elements are *gathered*: their bytes leave from their own memory.
 //!
-//! What lies in memory that isn't registered must be fused, however large. What was marshalled into registered memory is an element already, of all frames that lie
-//! there one behind the other, and is copied once more only beside what is fused. A device that takes few elements gets the last of them fused, too, as
-//! far as there is room.
+//! Bytes in unregistered memory must be fused, whatever their size. Frames marshalled one after
+//! another into registered memory form one element already. They are copied once more only next to
+//! fused bytes. If a device takes few elements, the last ones are fused, too, as far as there is
+//! room.
 //!
 //! Pure: elements in, steps out. It knows no verbs.
 
-/// What waits, in order.
+/// Waiting bytes, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Element {
-    /// Its bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// Where it lies.
+    /// Their memory.
     pub lies: Lies,
 }
 
-/// Where bytes lie.
+/// The kind of memory that holds bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lies {
     /// In memory that no device can read.
     Unregistered,
-    /// In a heap that one can.
+    /// In a heap that a device can read.
     Heap,
-    /// Where the link marshals, which one can read as well.
+    /// In the link's marshalling memory, which a device can read as well.
     Marshalled,
 }
 
-/// What a work request may be.
+/// The limits of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Elements of its scatter-gather list, at least 1.
+    /// Most elements of its scatter-gather list, at least 1.
     pub max_elements: usize,
-    /// Bytes of its message.
+    /// Most bytes of its message.
     pub message_bytes: usize,
-    /// Of these, bytes that are fused: the place that there is for them.
+    /// Most fused bytes of these: the size of their place.
     pub fused_bytes: usize,
-    /// Elements of up to so many bytes are fused.
+    /// Elements of up to this many bytes are fused.
     pub small_bytes: usize,
 }
 
-/// A range of an element, and what becomes of it.
+/// A range of an element, and its treatment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Copied behind the step before, if that is fused, into the same element of the list; otherwise it begins one.
+    /// Copied after the previous step into the same element of the list, if that step is fused;
+    /// otherwise begins an element.
     Fuse(Range),
     /// An element of the list.
     Gather(Range),
@@ -57,24 +62,25 @@ pub enum Step {
 /// Bytes of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// Which element.
+    /// The element's index.
     pub element: usize,
     /// Its first byte.
     pub at: usize,
-    /// Bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-/// Where in the elements the next message begins.
+/// The place in the elements where the next message begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Which element.
+    /// The element's index.
     pub element: usize,
     /// Its first byte that isn't in a message.
     pub at: usize,
 }
 
-/// Plans one message from `from` on: appends its steps, returns where the next one begins. No steps were appended if nothing waits.
+/// Plans one message from `from` on: appends its steps, returns the start of the next one. Without
+/// waiting bytes, it appends no steps.
 pub fn next_message(
     elements: &[Element],
     from: Position,
@@ -112,7 +118,7 @@ pub fn next_message(
     next
 }
 
-/// How many elements the list of these steps has.
+/// Number of list elements of these steps.
 pub fn elements_of(steps: &[Step]) -> usize {
     let mut fusing = false;
     steps
@@ -146,7 +152,8 @@ impl Message {
         }
     }
 
-    /// How many of these bytes fit, and whether they are fused; `None` if the message is full.
+    /// The number of these bytes that fit, and whether they are fused; `None` if the message is
+    /// full.
     fn take(
         &mut self,
         element: Element,
@@ -162,7 +169,8 @@ impl Message {
         let room = message_bytes - self.bytes;
         let fusable = room.min(fused_bytes - self.fused);
         let full = self.elements == max_elements;
-        // Into the list's last element there had better go what would otherwise need a message of its own.
+        // The list's last element should take the bytes that would otherwise need a separate
+        // message.
         let scarce = match following {
             _ if full && self.fusing => rest <= fusable,
             Some(len) if self.elements + 1 == max_elements => rest + len <= fusable,

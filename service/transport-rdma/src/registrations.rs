@@ -1,24 +1,26 @@
-//! Which memory is registered: each heap once per device, for as long as anything else points into it.
+//! The memory that is registered: each heap once per device, until nothing else refers to it.
 //!
-//! Registering pins pages and tells the device about each, which takes longer than most calls; so a heap is registered at the first
-//! message that leaves from it, whole, and found by its address from then on. What a failure cost isn't tried again for the same heap.
+//! Registering pins pages and announces each page to the device. This takes longer than most calls.
+//! So the first message that leaves from a heap registers all of it, and later messages find it by
+//! its address. A failed registration isn't retried for the same heap.
 //!
-//! Invariant: an entry holds its memory mapped, so no other heap can have its address while it is there. Deliberately absent: registering
-//! ranges, and unregistering what was not used for long: heaps are as many as sessions.
+//! Invariant: an entry keeps its memory mapped, so no other heap can have its address while the
+//! entry exists. Deliberately absent: registering ranges, and unregistering heaps that weren't used
+//! for long: there is one heap per session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Memory that stays where it is while the value is held.
+/// Memory that keeps its address while the value is held.
 pub(crate) trait Held {
-    /// Its first byte's address.
+    /// The address of its first byte.
     fn address(&self) -> usize;
 
-    /// How many hold it, this one included.
+    /// Number of holders, this one included.
     fn holders(&self) -> usize;
 }
 
-/// Registered memory `M`, or why it couldn't be (`E`), by the heap `H` that it is of.
+/// Registered memory `M`, or the reason why registering failed (`E`), by its heap `H`.
 pub(crate) struct Registrations<H, M, E> {
     by_address: HashMap<usize, Entry<H, M, E>>,
     capacity: usize,
@@ -30,7 +32,7 @@ struct Entry<H, M, E> {
 }
 
 impl<H: Held, M, E> Registrations<H, M, E> {
-    /// At most so many heaps.
+    /// A table for at most this many heaps.
     pub(crate) fn new(capacity: usize) -> Self {
         Registrations {
             by_address: HashMap::new(),
@@ -38,13 +40,13 @@ impl<H: Held, M, E> Registrations<H, M, E> {
         }
     }
 
-    /// The heap at this address, if it was asked for before.
+    /// The entry of the heap at this address, if there is one.
     pub(crate) fn find(&self, address: usize) -> Option<Result<&Arc<M>, &Arc<E>>> {
         let entry = self.by_address.get(&address)?;
         Some(entry.outcome.as_ref())
     }
 
-    /// Keeps what became of registering a heap.
+    /// Stores the result of registering a heap.
     pub(crate) fn insert(
         &mut self,
         heap: H,
@@ -56,7 +58,7 @@ impl<H: Held, M, E> Registrations<H, M, E> {
         kept
     }
 
-    /// Whether there is room for one more, after those were forgotten that only this table holds.
+    /// Whether there is room for one more, after removing heaps that only this table holds.
     pub(crate) fn make_room(&mut self) -> bool {
         if self.by_address.len() >= self.capacity {
             self.sweep();
@@ -64,7 +66,8 @@ impl<H: Held, M, E> Registrations<H, M, E> {
         self.by_address.len() < self.capacity
     }
 
-    /// Forgets heaps that only this table holds; how many. No device reads them: a link holds what it sends.
+    /// Removes heaps that only this table holds; returns their number. No device reads them: a link
+    /// holds the heaps that it sends from.
     pub(crate) fn sweep(&mut self) -> usize {
         let before = self.by_address.len();
         self.by_address.retain(|_, entry| {
@@ -78,7 +81,7 @@ impl<H: Held, M, E> Registrations<H, M, E> {
         before - self.by_address.len()
     }
 
-    /// How many heaps there are.
+    /// Number of heaps.
     pub(crate) fn len(&self) -> usize {
         self.by_address.len()
     }

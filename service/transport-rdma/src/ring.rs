@@ -1,7 +1,7 @@
-//! One-sided rings: a link's stream, written by its sender straight into the receiver's memory.
+//! One-sided rings: a link's sender writes its stream directly into the receiver's memory.
 //!
-//! Each end gives the other one *window*, and nothing else: a memory window of type 2, whose key works for that one queue pair only
-//! (InfiniBand specification 1.4, section 10.6.7.2.3). It has
+//! Each end gives the other one *window*, and nothing else: a memory window of type 2. Its key
+//! works for that one queue pair only (InfiniBand specification 1.4, section 10.6.7.2.3). It holds
 //!
 //! ```text
 //!   0                          16                         4096                        4096 + bytes
@@ -10,25 +10,27 @@
 //!   └──────────────────────────┴──────────────────────────┴───────────────────────────┘
 //! ```
 //!
-//! all written by the peer: how many bytes it has written into this ring so far, how many it has read of the one that it gave. Both only grow. A
-//! reliable connection places writes in order, so what `written` counts is there. A word and its complement make a torn one recognisable: it is
-//! read again later.
+//! The peer writes all of it: the number of bytes that it has written into this ring so far, and
+//! the number that it has read from its own ring. Both numbers only grow. A reliable connection
+//! places writes in order, so all bytes that `written` counts have arrived. A word with its
+//! complement makes a torn read recognisable: the receiver reads it again later.
 //!
-//! The receiver says how much it has read once that is a quarter of the ring (RR-Compound, section IV-D, batches its head updates, too). Nobody
-//! watches memory while asleep: who goes to sleep says so in a SLEEP, with what it has seen, and who has said more by then, or says it later, wakes it
-//! (see [`wire`](crate::wire)).
+//! The receiver reports its progress once it has read a quarter of the ring (RR-Compound, section
+//! IV-D, batches its head updates, too). A sleeping end watches no memory. Before it sleeps, it
+//! sends a SLEEP with the numbers that it has seen. The other end wakes it once its numbers are
+//! ahead of those (see [`wire`](crate::wire)).
 //!
 //! Pure: words in, places out. It touches no memory.
 
 pub use crate::limits::RING_AT;
 use crate::wire::WireError;
 
-/// Where the words are.
+/// Offset of the word for written bytes.
 pub const WRITTEN_AT: usize = 0;
-/// See [`WRITTEN_AT`].
+/// Offset of the word for read bytes.
 pub const READ_AT: usize = 16;
 
-/// A count and its complement, as they travel.
+/// A count and its complement, in wire format.
 pub fn word(count: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&count.to_le_bytes());
@@ -36,7 +38,8 @@ pub fn word(count: u64) -> [u8; 16] {
     bytes
 }
 
-/// A count that a peer has written; `None` if it is being written. Before the first time, both halves are zero.
+/// A count that a peer has written; `None` while a write is in progress. Initially, both halves are
+/// zero.
 pub fn count([count, complement]: [u64; 2]) -> Option<u64> {
     match (count, complement) {
         (0, 0) => Some(0),
@@ -44,7 +47,7 @@ pub fn count([count, complement]: [u64; 2]) -> Option<u64> {
     }
 }
 
-/// The end that writes.
+/// The writing end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writer {
     bytes: u64,
@@ -53,7 +56,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Of an empty ring of so many bytes.
+    /// The writer of an empty ring of this many bytes.
     pub fn new(bytes: u32) -> Writer {
         Writer {
             bytes: bytes.into(),
@@ -62,10 +65,10 @@ impl Writer {
         }
     }
 
-    /// What the peer says that it has read.
+    /// Takes the count of bytes that the peer claims to have read.
     ///
     /// # Errors
-    /// It can't have.
+    /// If the count is impossible.
     pub fn was_read(&mut self, read: u64) -> Result<(), WireError> {
         if read < self.read || read > self.written {
             return Err(WireError::RingRead {
@@ -78,34 +81,34 @@ impl Writer {
         Ok(())
     }
 
-    /// Where the next bytes go, and how many fit there in one piece.
+    /// The place for the next bytes, and the number that fits there in one piece.
     pub fn room(&self) -> (usize, usize) {
         let at = self.written % self.bytes;
         let free = self.bytes - (self.written - self.read);
         (RING_AT + at as usize, free.min(self.bytes - at) as usize)
     }
 
-    /// So many of them are on their way.
+    /// Marks this many bytes as being written.
     ///
     /// # Panics
-    /// If that is more than there was room for.
+    /// If there was room for fewer.
     pub fn wrote(&mut self, n: usize) {
         assert!(n <= self.room().1, "asked before");
         self.written += n as u64;
     }
 
-    /// What the peer says that it has read, as far as this end has seen.
+    /// The latest count of read bytes that this end has seen from the peer.
     pub fn was_told(&self) -> u64 {
         self.read
     }
 
-    /// Bytes written so far: what the peer has to be told.
+    /// Bytes written so far, to be published to the peer.
     pub fn written(&self) -> u64 {
         self.written
     }
 }
 
-/// The end that reads.
+/// The reading end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reader {
     bytes: u64,
@@ -115,7 +118,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Of an empty ring of so many bytes.
+    /// The reader of an empty ring of this many bytes.
     pub fn new(bytes: u32) -> Reader {
         Reader {
             bytes: bytes.into(),
@@ -125,10 +128,10 @@ impl Reader {
         }
     }
 
-    /// What the peer says that it has written.
+    /// Takes the count of bytes that the peer claims to have written.
     ///
     /// # Errors
-    /// It can't have: there was no room, or it takes bytes back.
+    /// If the count is impossible: there was no room, or it went backwards.
     pub fn was_written(&mut self, written: u64) -> Result<(), WireError> {
         if written < self.written || written - self.told > self.bytes {
             return Err(WireError::RingWritten {
@@ -142,23 +145,23 @@ impl Reader {
         Ok(())
     }
 
-    /// Where the next bytes are, and how many in one piece.
+    /// The place of the next bytes, and their number in one piece.
     pub fn ready(&self) -> (usize, usize) {
         let at = self.read % self.bytes;
         let ready = self.written - self.read;
         (RING_AT + at as usize, ready.min(self.bytes - at) as usize)
     }
 
-    /// So many of them were read.
+    /// Marks this many bytes as read.
     ///
     /// # Panics
-    /// If that is more than there were.
+    /// If fewer were ready.
     pub fn read(&mut self, n: usize) {
         assert!(n <= self.ready().1, "asked before");
         self.read += n as u64;
     }
 
-    /// What the peer should be told now, if it is a quarter of the ring.
+    /// The count to report to the peer now, if the progress is a quarter of the ring.
     pub fn tell(&mut self) -> Option<u64> {
         if self.read - self.told < self.bytes / 4 {
             return None;
@@ -167,12 +170,12 @@ impl Reader {
         Some(self.read)
     }
 
-    /// What the peer has written, as far as this end has seen.
+    /// The count of bytes that this end has seen the peer write.
     pub fn seen(&self) -> u64 {
         self.written
     }
 
-    /// What the peer was told last.
+    /// The count that the peer was told last.
     pub fn told(&self) -> u64 {
         self.told
     }

@@ -1,5 +1,6 @@
-//! What needs no device, and, with the feature `verbs`, links between two of them: those run in the VM of `conformance/rdma-vm`, by `.ci/rdma`,
-//! and fail elsewhere, because they mean nothing without.
+//! Tests without a device and, with the feature `verbs`, tests of links between two devices. The
+//! latter run in the VM of `conformance/rdma-vm`, by `.ci/rdma`. Elsewhere they fail, because they
+//! mean nothing without devices.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +13,8 @@ mod ring;
 mod soft_roce;
 mod wire;
 
-/// Compares with a reviewed file of `tests/golden`, which is reviewed like code. `TOLLGATE_BLESS=1 cargo test` rewrites it; read the difference.
+/// Compares with a golden file in `tests/golden`. `TOLLGATE_BLESS=1 cargo test` rewrites it; review
+/// the difference like code.
 fn golden(name: &str, actual: &str) {
     let path = format!("{}/src/tests/golden/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TOLLGATE_BLESS").is_some() {

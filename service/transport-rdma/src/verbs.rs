@@ -1,20 +1,22 @@
 //! The fence: the verbs that a link uses, as owned values that can't be misused from outside.
 //!
 //! ```text
-//!   Rdma ── Device ── Memory            one context and protection domain per device; what is registered with it
+//!   Rdma ── Device ── Memory            one context and protection domain per device; registered memory
 //!            ├─ Pool                   a completion queue, receives and buffers for many links of one poller
 //!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a seat in a pool
-//!                               ├─ Lane     what is sent from that isn't a heap
-//!                               └─ Window   what the peer of a one-sided link may write
+//!                               ├─ Lane     send memory outside heaps
+//!                               └─ Window   memory that the peer of a one-sided link may write
 //! ```
 //!
-//! What makes it safe: a device touches memory only by work requests, and those are made here, of ranges that were checked. Who posts one
-//! leaves what keeps its memory in place ([`Memory`], a [`Block`](tollgate_shm_abi::heap::Block), this crate's own buffers) in
-//! [`Queues`], until its completion was taken or the queue pair was destroyed, after which no device touches it (InfiniBand
-//! specification 1.4, section 10.2.4.4). A buffer that is posted to be received into can't be looked at. No memory is registered for access by a
-//! peer but a one-sided link's window, which nothing but atomic loads and copies out of it ever touches here.
+//! Safety argument: a device touches memory only by work requests, and those are made here, of
+//! checked ranges. Posting one leaves the owner of its memory ([`Memory`], a
+//! [`Block`](tollgate_shm_abi::heap::Block), this crate's own buffers) in [`Queues`] until its
+//! completion was taken or the queue pair was destroyed. After that no device touches the memory
+//! (InfiniBand specification 1.4, section 10.2.4.4). A buffer that is posted as a receive can't be
+//! read. The only memory registered for access by a peer is a one-sided link's window, and only
+//! atomic loads and copies out of it ever touch the window here.
 //!
-//! Everything is nonblocking. The functions count themselves ([`Counts`](crate::Counts)).
+//! Everything is nonblocking. The functions count their own calls ([`Counts`](crate::Counts)).
 #![allow(unsafe_code)]
 
 mod completions;

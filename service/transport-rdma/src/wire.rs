@@ -1,8 +1,9 @@
-//! What travels beside the link's frames: one page.
+//! The wire format around the link's frames, on one page.
 //!
-//! A link over RDMA has two queue pairs of a reliable connection. The first carries *messages*, sends with immediate data, of at most
-//! [`MESSAGE_BYTES`] each; the frames of [`tollgate_transport::frame`] are a byte stream in
-//! those of kind STREAM. The second carries large bodies, in sends without immediate data, each into a receive that was posted for it.
+//! A link over RDMA has two queue pairs of a reliable connection. The first carries *messages*,
+//! sends with immediate data, of at most [`MESSAGE_BYTES`] each; the frames of
+//! [`tollgate_transport::frame`] are a byte stream in those of kind STREAM. The second carries
+//! large bodies in sends without immediate data, each into a receive posted for it.
 //!
 //! ```text
 //! immediate data (32 bits, the network's order)     31      28 27      16 15               0
@@ -13,26 +14,29 @@
 //! |---|---|---|---|
 //! | 1 | STREAM | 1 to 16384 bytes | the next bytes of the stream |
 //! | 2 | CREDIT | | nothing but the credits |
-//! | 3 | OFFER | length u32 | so many bytes of the stream come next, which would rather travel as a body |
-//! | 4 | GRANT | | the offer's receives are posted: send it as a body |
-//! | 5 | DECLINE | | send it in the stream |
-//! | 6 | RING | address u64, key u32, bytes u32 | write the stream there, see [`ring`](crate::ring) |
-//! | 7 | SLEEP | written u64, read u64 | this end has seen so much, and watches no memory until something comes |
+//! | 3 | OFFER | length u32 | this many bytes of the stream come next, and should travel as a body |
+//! | 4 | GRANT | | the offer's receives are posted: send the bytes as a body |
+//! | 5 | DECLINE | | send the bytes in the stream |
+//! | 6 | RING | address u64, key u32, bytes u32 | the place for the stream, see [`ring`](crate::ring) |
+//! | 7 | SLEEP | written u64, read u64 | this end has seen these counts, and watches no memory until a message comes |
 //!
-//! Every message takes one of the receives that its sender was told of, a *credit*; its receiver gives credits back when it has
-//! posted receives anew. The last credit is kept for a CREDIT, so that giving back is always possible. An offer is about a range within
-//! the body of one frame; until it is answered no STREAM follows, and no other offer. A granted body comes in
-//! messages of the smaller of both ends' *body message* bytes, but for the last. The two queue pairs aren't ordered: a receiver reads no
-//! STREAM that came after an offer before the body is complete.
+//! Every message uses one of the receives announced to its sender, a *credit*. The receiver returns
+//! credits when it has reposted receives. The last credit is reserved for a CREDIT, so returning
+//! credits is always possible. An offer covers a range within the body of one frame; until it is
+//! answered, no STREAM and no other offer follows. A granted body comes in messages of the smaller
+//! of both ends' *body message* bytes; only the last may be shorter. The two queue pairs aren't
+//! ordered: a receiver reads no STREAM that came after an offer before the body is complete.
 //!
-//! A link is one-sided if both ends say in their private data that they give a ring. Then no STREAM is sent. An end writes nothing before
-//! the peer's RING has come, and publishes what it has written before it offers anything. Who has said SLEEP is woken, by a CREDIT or by immediate
-//! data that say the same with a write, once more is written or read than it has seen.
+//! A link is one-sided if both ends say in their private data that they give a ring. Then no STREAM
+//! is sent. An end writes nothing before the peer's RING has come, and publishes all written bytes
+//! before it offers anything. After a SLEEP, an end is woken once more is written or read than it
+//! has seen: by a CREDIT, or by a write with equivalent immediate data.
 //!
-//! Otherwise no end gives the other a key to its memory: nothing is registered for access from outside, and a peer can fill receives that were
-//! posted for it, and nothing else. The key to a ring works for the link's own queue pair and reaches nothing beside it.
+//! Otherwise no end gives the other a key to its memory: nothing is registered for remote access,
+//! and a peer can only fill receives posted for it. The key to a ring works only for the link's own
+//! queue pair and reaches only the ring.
 //!
-//! Connection requests and their acceptance have private data (little-endian):
+//! Connection requests and their acceptance carry private data (little-endian):
 //!
 //! ```text
 //! 0 magic "TGRD" | 4 version u16 | 6 receives u16 | 8 message bytes u32 | 12 second queue pair u32 | 16 body message bytes u32 | 20 ring bytes u32, or 0
@@ -45,32 +49,32 @@ use crate::limits::{
 /// First bytes of the private data.
 pub const MAGIC: [u8; 4] = *b"TGRD";
 
-/// The version that this code speaks, and the only one.
+/// The only version that this code supports.
 pub const VERSION: u16 = 1;
 
-/// Bytes of private data.
+/// Length of the private data in bytes.
 pub const GREETING_BYTES: usize = 24;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The next bytes of the stream.
     Stream,
     /// Credits only.
     Credit,
-    /// What comes next would rather be a body.
+    /// The next bytes should become a body.
     Offer,
     /// The body may be sent.
     Grant,
     /// The offered bytes belong in the stream.
     Decline,
-    /// Where the stream is written.
+    /// The ring for the stream.
     Ring,
     /// The sender watches no memory.
     Sleep,
 }
 
-/// The peer said something that no Tollgate daemon says.
+/// The peer sent a message that no Tollgate daemon sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum WireError {
@@ -124,14 +128,14 @@ pub enum WireError {
 /// Immediate data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
-    /// What the message is.
+    /// The kind of the message.
     pub kind: Kind,
-    /// Credits that it gives back.
+    /// Credits that it returns.
     pub returned: u16,
 }
 
 impl Immediate {
-    /// As it travels, in this host's order.
+    /// The wire value, in this host's byte order.
     pub fn encode(self) -> u32 {
         let kind = match self.kind {
             Kind::Stream => 1,
@@ -145,10 +149,10 @@ impl Immediate {
         kind << 28 | u32::from(self.returned)
     }
 
-    /// What a peer's means.
+    /// Decodes a peer's immediate data.
     ///
     /// # Errors
-    /// It means nothing.
+    /// If it is invalid.
     pub fn decode(immediate: u32) -> Result<Immediate, WireError> {
         let kind = match immediate >> 28 {
             1 => Kind::Stream,
@@ -170,10 +174,10 @@ impl Immediate {
     }
 }
 
-/// Whether a message of this kind may have so many bytes.
+/// Checks that a message of this kind may have this many bytes.
 ///
 /// # Errors
-/// It may not.
+/// If it may not.
 pub fn check_length(kind: Kind, len: usize) -> Result<(), WireError> {
     let fits = match kind {
         Kind::Stream => (1..=MESSAGE_BYTES).contains(&len),
@@ -187,21 +191,21 @@ pub fn check_length(kind: Kind, len: usize) -> Result<(), WireError> {
     }
 }
 
-/// What an end says of itself before the connection stands.
+/// An end's properties, sent before the connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Receives that it has posted.
+    /// Number of posted receives.
     pub receives: u16,
     /// The number of its second queue pair.
     pub body_queue: u32,
-    /// The largest message of a body, bytes.
+    /// The largest message of a body, in bytes.
     pub body_message: u32,
     /// Bytes of the ring that it will give; 0 if none.
     pub ring_bytes: u32,
 }
 
 impl Greeting {
-    /// Private data.
+    /// Encodes the private data.
     pub fn encode(&self) -> [u8; GREETING_BYTES] {
         let mut data = [0; GREETING_BYTES];
         data[..4].copy_from_slice(&MAGIC);
@@ -214,10 +218,10 @@ impl Greeting {
         data
     }
 
-    /// What a peer's private data says; bytes behind it are the connection manager's padding.
+    /// Decodes a peer's private data; bytes after it are the connection manager's padding.
     ///
     /// # Errors
-    /// It isn't of a Tollgate daemon, or of one that this one can't talk to.
+    /// If it isn't from a Tollgate daemon, or from an incompatible one.
     pub fn decode(data: &[u8]) -> Result<Greeting, WireError> {
         let Some(data) = data
             .first_chunk::<GREETING_BYTES>()

@@ -18,7 +18,7 @@ use crate::model::{Entry, Enum, Field, Message, Oneof, TypeName, Value};
 use crate::names::Scope;
 use crate::text::Text;
 
-/// A struct of the block: a message's, or that of a map's entries.
+/// A struct of the block: a message's, or one of a map's entries.
 pub(crate) struct Struct<'m> {
     names: &'m Names,
     /// Its protobuf name.
@@ -30,16 +30,16 @@ pub(crate) struct Struct<'m> {
     size: u32,
     presence_words: u32,
     oneofs: &'m [Oneof],
-    /// The members of each oneof in the structs: its case and its union.
+    /// For each oneof, the names of its case and its union in the structs.
     choices: Vec<Choice>,
-    /// What is in the fixed part besides presence and cases.
+    /// The fixed part's content other than presence and cases.
     slots: Vec<Slot<'m>>,
     unknown: Option<u32>,
     /// The fields, for a message.
     fields: &'m [Field],
 }
 
-/// What a oneof's members of the structs are called.
+/// The names of a oneof's members in the structs.
 struct Choice {
     case: String,
     union: String,
@@ -49,9 +49,9 @@ struct Choice {
 struct Slot<'m> {
     names: &'m Names,
     name: String,
-    /// What the struct's member is called.
+    /// The name of the struct's member.
     member: String,
-    /// What the member of the value is called that tells whether an optional field is set.
+    /// The name of the value's member that tells whether an optional field is set.
     is_set: String,
     offset: u32,
     cardinality: Cardinality,
@@ -62,7 +62,7 @@ struct Slot<'m> {
 }
 
 impl<'m> Struct<'m> {
-    /// A message's struct, and those of its maps' entries.
+    /// A message's struct, and the structs of its maps' entries.
     pub(crate) fn of(message: &'m Message, names: &'m Names) -> Vec<Struct<'m>> {
         let entry = |field: &'m Field| {
             let entry = field.entry.as_ref()?;
@@ -121,7 +121,7 @@ impl<'m> Struct<'m> {
         self.unknown.is_none()
     }
 
-    /// Emits the fixed part, the view and the value; answers what was defined.
+    /// Emits the fixed part, the view and the value; returns the defined names.
     pub(crate) fn emit_types(&self, text: &mut Text) -> Vec<String> {
         let name = &self.name;
         self.emit_fixed(text);
@@ -134,7 +134,7 @@ impl<'m> Struct<'m> {
             text.line("tollgate_view v;");
             text.line(format!("}} {name}_view;"));
             defined.push(format!("{name}_view"));
-            // A oneof may be called like a verb of the readers.
+            // A oneof may be named like a reader's verb.
             let readers = match self.oneofs {
                 [] => Vec::new(),
                 _ => self.emit_functions(&mut Text::default()),
@@ -162,7 +162,7 @@ impl<'m> Struct<'m> {
             .filter(move |s| s.cardinality == Cardinality::Oneof { index })
     }
 
-    /// Every byte is a member, so that the compiler has nothing to add.
+    /// Every byte belongs to a member, so the compiler adds no padding.
     fn emit_fixed(&self, text: &mut Text) {
         text.line("");
         text.line(format!("/* {}, its fixed part. */", self.full_name));
@@ -236,7 +236,7 @@ impl<'m> Struct<'m> {
         text.line("};");
     }
 
-    /// The function that writes the struct, without the semicolon.
+    /// The signature of the function that writes the struct, without the semicolon.
     pub(crate) fn put_signature(&self) -> String {
         let name = &self.name;
         format!(
@@ -244,7 +244,7 @@ impl<'m> Struct<'m> {
         )
     }
 
-    /// Emits readers and writers; answers what was defined.
+    /// Emits readers and writers; returns the defined names.
     pub(crate) fn emit_functions(&self, text: &mut Text) -> Vec<String> {
         let mut defined = vec![format!("{}_put_", self.name)];
         self.emit_put(text);
@@ -303,8 +303,8 @@ impl<'m> Struct<'m> {
 }
 
 impl<'m> Slot<'m> {
-    /// The slots of a message, and what its oneofs' members are called. In C++ a member's name hides the type from those behind it, so no
-    /// member is called like the type of one.
+    /// The slots of a message, and the names of its oneofs' members. In C++ a member's name hides a
+    /// type from later members, so no member is named like the type of one.
     fn all(message: &'m Message, names: &'m Names) -> (Vec<Slot<'m>>, Vec<Choice>) {
         let types = message.fields.iter().map(|f| types(f, names));
         let own = ["presence_", "unknown_"].map(str::to_owned);
@@ -429,7 +429,7 @@ impl<'m> Slot<'m> {
             Cardinality::Singular => {
                 let source = format!("m->{name}");
                 match self.value {
-                    // A message of a struct may be absent; that of an entry is empty instead.
+                    // A struct's message may be absent; an entry's message is empty instead.
                     Value::Message(message) if !parent.is_entry() => {
                         text.line(format!("if ({source} != NULL && tollgate_enter_(w)) {{"));
                         emit_put_message(name, &self.names.of(message), &source, text);
@@ -489,7 +489,8 @@ impl<'m> Slot<'m> {
     }
 }
 
-/// Statements that write a message whose reference is the member `name`. NULL is an empty one: what is claimed is zero.
+/// Statements that write a message whose reference is the member `name`. NULL means an empty
+/// message: claimed bytes are zero.
 fn emit_put_message(name: &str, message: &str, source: &str, text: &mut Text) {
     text.line(format!(
         "fixed.{name} = tollgate_claim_(w, sizeof({message}), 8);"
@@ -596,7 +597,7 @@ impl Readers<'_, '_> {
         match slot.entry {
             Some(entry) => self.entries(slot, entry, &element),
             None => {
-                // An element that is a struct isn't behind a reference.
+                // An array holds its structs directly, without a reference.
                 let (c_type, body) = match slot.value {
                     Value::Message(message) => view(message, &element, slot.names),
                     value => read(value, &element, "0", slot.names),
@@ -654,7 +655,7 @@ impl Readers<'_, '_> {
         );
     }
 
-    /// One function; its body's lines are separated by line feeds.
+    /// Writes one function; line feeds separate the lines of its body.
     fn function(
         &mut self,
         returns: &str,
@@ -709,7 +710,7 @@ fn read(value: &Value, place: &str, at: &str, names: &Names) -> (String, String)
     )
 }
 
-/// Type and body of a function that answers the message at `place`.
+/// Type and body of a function that returns the message at `place`.
 fn view(message: &TypeName, place: &str, names: &Names) -> (String, String) {
     let c_type = names.of(message) + "_view";
     let body = format!("{c_type} one;\none.v = {place};\nreturn one;");
@@ -746,7 +747,7 @@ fn scalar_type(value: &Value) -> &'static str {
     }
 }
 
-/// The type of one value in a value struct; of a message, what is pointed to.
+/// The type of one value in a value struct; for a message, the pointee.
 fn value_type(value: &Value, names: &Names) -> String {
     match value {
         Value::Enum(name) => names.of(name),
@@ -755,7 +756,7 @@ fn value_type(value: &Value, names: &Names) -> String {
     }
 }
 
-/// Emits an enum; answers what was defined.
+/// Emits an enum; returns the defined names.
 pub(crate) fn emit_enum(declared: &Enum, names: &Names, text: &mut Text) -> Vec<String> {
     let name = names.of(&declared.name);
     text.line("");
@@ -780,7 +781,8 @@ pub(crate) fn emit_enum(declared: &Enum, names: &Names, text: &mut Text) -> Vec<
     defined
 }
 
-/// Declarations of the types that the value structs mention: their own, and other packages'. C11 lets them be repeated.
+/// Forward declarations of the types that the value structs mention, including other packages'
+/// types. C11 lets them be repeated.
 pub(crate) fn forward(structs: &[Struct<'_>]) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     let declare = |name: String| format!("typedef struct {name}_value {name}_value;");

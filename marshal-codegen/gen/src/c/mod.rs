@@ -8,10 +8,11 @@
 //! services
 //! ```
 //!
-//! A package with services has a second header, which includes this one and the C library's, with what calls and serves.
+//! A package with services has a second header with functions to call and serve them. It includes
+//! this header and the C library's.
 //!
-//! Types come before the inclusion of other packages, because packages may use each other in a circle: types need no
-//! more than the names of foreign ones, functions need them whole.
+//! Types come before the inclusion of other packages, because packages may use each other in a
+//! circle: types only need the names of foreign types, functions need their definitions.
 
 mod message;
 mod names;
@@ -50,7 +51,8 @@ pub(crate) fn generate(model: &Model) -> Files {
     files
 }
 
-/// Gives every item of the schema its name. What an item defines is what its writers say when they write it alone.
+/// Names every item of the schema. A trial run of each item's writer, on its own, finds the names
+/// that the item defines.
 fn give_names(model: &Model) -> Names {
     let (mut names, alone) = (Names::new(), Names::default());
     let called: BTreeSet<&TypeName> = (model.packages.iter().flat_map(|p| &p.services))
@@ -169,7 +171,7 @@ impl Header<'_> {
     }
 }
 
-/// The header of a package's calls. Other headers of this kind may have functions of the same messages.
+/// The header of a package's calls. Other such headers may have functions for the same messages.
 fn services_header(package: &Package, names: &Names) -> String {
     let mut header = Header {
         package,
@@ -193,8 +195,8 @@ fn services_header(package: &Package, names: &Names) -> String {
     header.text.finish()
 }
 
-/// The macro that guards a header. Packages that look alike in capitals are told apart by a hash: a header that another one's macro
-/// keeps out is missing without a word.
+/// The macro that guards a header. A hash distinguishes packages that are equal in capitals: if two
+/// headers had the same guard, the second would be silently skipped.
 fn guard(package: &str, kind: &str) -> String {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.';
     let mut guard = package.replace('.', "_").to_ascii_uppercase() + "_";
@@ -209,7 +211,7 @@ fn guard(package: &str, kind: &str) -> String {
     guard + kind
 }
 
-/// All enums of a package, those inside messages, too.
+/// All enums of a package, including those inside messages.
 fn enums(package: &Package) -> impl Iterator<Item = &Enum> {
     let inner = package
         .all_messages()

@@ -1,11 +1,13 @@
-//! C names: everything is prefixed by its package and by the messages around it.
+//! C names: each is prefixed by its package and by the surrounding messages.
 //!
-//! Names that end in an underscore are the generator's own (`presence_`, `unknown_`, `x_is_set_`). A field whose name ends in
-//! one, or that C or C++ won't have as a member, gets one more, so that no two of them meet: the generator's end in one. Names that C
+//! Names that end in an underscore belong to the generator (`presence_`, `unknown_`, `x_is_set_`).
+//! A field gets one more underscore if its name ends in one, or if C or C++ doesn't accept it as a
+//! member. So it can't collide with the generator's names, which end in exactly one. Names that C
 //! reserves by their beginning (`_Bool`, `__int128`) begin with an `x` instead.
 //!
-//! C has one name space. What an item defines, its own name and all that begin with it, is free together or not at all: where one of
-//! them is taken, the item is called with an underscore at its end. Top-level items come before nested ones.
+//! C has one name space. An item defines its own name and all names that begin with it, and it
+//! needs all of them free: if one is taken, the item gets an underscore at its end. Top-level items
+//! precede nested ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +17,13 @@ use crate::model::TypeName;
 #[derive(Default)]
 pub(crate) struct Names {
     given: BTreeMap<TypeName, String>,
-    /// By package: the array of its descriptor set.
+    /// By package: the name of its descriptor set's array.
     descriptor_sets: BTreeMap<String, String>,
     taken: BTreeSet<String>,
 }
 
 impl Names {
-    /// No item has a name yet; the libraries' are taken.
+    /// Starts with the libraries' names taken and no item named.
     pub(crate) fn new() -> Names {
         let headers = [
             include_str!("tollgate_block.h"),
@@ -38,13 +40,13 @@ impl Names {
         }
     }
 
-    /// What an item is called; until it has been given a name, as if it were alone.
+    /// An item's name; before it is named, the name that it would have on its own.
     pub(crate) fn of(&self, name: &TypeName) -> String {
         let given = self.given.get(name).cloned();
         given.unwrap_or_else(|| ident(&name.package, &name.outer, &name.name))
     }
 
-    /// Gives an item its name. `defined` is what it defines if it is alone.
+    /// Names an item. `defined` are the names that it defines on its own.
     pub(crate) fn give(&mut self, name: &TypeName, defined: &[String]) {
         let alone = self.of(name);
         let suffix = |name: &String| name[alone.len()..].to_owned();
@@ -53,12 +55,12 @@ impl Names {
         self.given.insert(name.clone(), given);
     }
 
-    /// Takes the macro that guards a header, which no two packages share.
+    /// Takes the macro that guards a header; packages don't share one.
     pub(crate) fn take_guard(&mut self, name: String) {
         self.taken.insert(name);
     }
 
-    /// Names the array of a package's descriptor set: `a.b` and `a_b` have one prefix.
+    /// Names the array of a package's descriptor set: `a.b` and `a_b` have the same prefix.
     pub(crate) fn give_descriptor_set(&mut self, package: &str) {
         let name = free(
             ident(package, &[], "descriptor_set"),
@@ -68,13 +70,14 @@ impl Names {
         self.descriptor_sets.insert(package.to_owned(), name);
     }
 
-    /// The array of the descriptor set of a package with services.
+    /// The array of the descriptor set, for a package with services.
     pub(crate) fn descriptor_set(&self, package: &str) -> &str {
         &self.descriptor_sets[package]
     }
 }
 
-/// Takes `name` with each of the suffixes, or, if one of these names is taken, the same with underscores between.
+/// Takes `name` with each of the suffixes. If one of these names is taken, adds underscores in
+/// between.
 pub(crate) fn free<S: AsRef<str>>(
     mut name: String,
     suffixes: &[S],
@@ -88,12 +91,12 @@ pub(crate) fn free<S: AsRef<str>>(
     name
 }
 
-/// What a struct's member can't be called.
+/// Names that a struct's member can't have.
 const MACROS: &str = include_str!("macros.txt");
-/// What an item can't be called that has no prefix.
+/// Names that an item without a prefix can't have.
 const DECLARED: &str = include_str!("declared.txt");
-/// Parameters, variables and members in whose scope an item is named, and what is a program's or C++'s. A test takes each word that the
-/// generator writes for the name of an item.
+/// Parameters, variables and members in whose scope an item is named, and names of the program or
+/// C++. A test checks each word that the generator writes as the name of an item.
 const LOCALS: &[&str] = &[
     "all", "at", "client", "count", "fixed", "handlers", "i", "index", "items", "key", "m", "main",
     "session", "status", "std", "target", "value", "view", "w",
@@ -105,8 +108,8 @@ fn entries(list: &'static str) -> impl Iterator<Item = &'static str> {
     lines.flat_map(str::split_whitespace)
 }
 
-/// Keywords of C11 and C++17, macros that are defined wherever the stubs are, and the types of members: in C++ a member's name hides
-/// the type from those behind it.
+/// Keywords of C11 and C++17, macros that are defined wherever the stubs are, and the types of
+/// members: in C++ a member's name hides a type from later members.
 const RESERVED: &[&str] = &[
     "int32_t",
     "int64_t",
@@ -226,13 +229,13 @@ const RESERVED: &[&str] = &[
     "NULL",
 ];
 
-/// The name of something that a package or a message declares.
+/// The name of an item in a package or a message.
 pub(crate) fn ident(package: &str, outer: &[String], name: &str) -> String {
     let parts = package.split('.').filter(|part| !part.is_empty());
     let mut parts: Vec<&str> = parts.chain(outer.iter().map(String::as_str)).collect();
     parts.push(name);
     let name = member(&parts.join("_"));
-    // Outside of structs, C has all names that begin with an underscore.
+    // C reserves all file-scope names that begin with an underscore.
     match name.starts_with('_') {
         true => format!("x{name}"),
         false => name,
@@ -249,8 +252,9 @@ pub(crate) fn member(name: &str) -> String {
     marked(name, end)
 }
 
-/// A name that the generator makes of another one, by what it puts behind it. C and C++ have all names that begin with two underscores, or
-/// with one and a capital letter: `_Bool`, `__int128`. Those begin with an `x` instead.
+/// A name that the generator derives from another one by appending `end`. C and C++ reserve all
+/// names that begin with two underscores, or with one and a capital letter: `_Bool`, `__int128`.
+/// Those begin with an `x` instead.
 pub(crate) fn marked(name: &str, end: &str) -> String {
     let whole = format!("{name}{end}");
     let is_reserved = |c: char| c == '_' || c.is_ascii_uppercase();

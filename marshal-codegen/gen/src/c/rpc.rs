@@ -1,4 +1,5 @@
-//! Calls: typed functions over the C library, in a header of their own, so that programs that only marshal don't need the library.
+//! Calls: typed functions over the C library. They have their own header, so programs that only
+//! marshal don't need the library.
 //!
 //! ```text
 //!   unary        S_M_call, S_M_start                S_M(call, request, user)  ──▶ S_M_reply
@@ -51,7 +52,7 @@ const STATUS: &str = "tollgate_status *status";
 const OPTIONS: &str = "const tollgate_call_options *options";
 
 impl Functions<'_> {
-    /// Begins a function of the service's, with the part of its name behind the service's.
+    /// Begins a function of the service; `name` is the part after the service's name.
     fn begin(&mut self, about: &str, result: &str, name: &str, parameters: &str) {
         let name = format!("{}{name}", self.service);
         self.text.line("");
@@ -72,7 +73,7 @@ impl Functions<'_> {
         self.text.line("}");
     }
 
-    /// What the calling side of a method needs.
+    /// Writes the functions for a method's caller.
     fn calling(&mut self, method: &Method, name: &str) {
         let (input, output) = self.types(method);
         let index = format!("{}{name}", self.service);
@@ -142,7 +143,7 @@ impl Functions<'_> {
         );
     }
 
-    /// What the answering side of a method needs.
+    /// Writes the functions for a method's server.
     fn answering(&mut self, method: &Method, name: &str) {
         let (input, output) = self.types(method);
         if method.client_streaming {
@@ -207,7 +208,7 @@ impl Functions<'_> {
         ]);
     }
 
-    /// The table of handlers, and what serves it.
+    /// Writes the table of handlers, and the function that serves it.
     fn handlers(&mut self, service: &Service, own: &[String]) {
         let name = self.service.to_owned();
         let table = format!("{name}_handlers");
@@ -240,7 +241,7 @@ impl Functions<'_> {
             "_serve",
             &format!("tollgate_session *session, const {table} *handlers, {STATUS}"),
         );
-        // An array of no elements isn't C.
+        // C has no empty arrays.
         let mut body = vec![format!("tollgate_handler_fn all[{}];", count.max(1))];
         for (at, own) in own.iter().enumerate() {
             body.push(format!("all[{at}] = {name}{own}_handle_;"));
@@ -254,7 +255,7 @@ impl Functions<'_> {
         self.end(&body);
     }
 
-    /// From the library's kind of handler to a method's.
+    /// Writes the adapter from the library's handler type to a method's.
     fn trampoline(&mut self, method: &Method, name: &str, table: &str) {
         let field = member(&method.name);
         self.begin(
@@ -270,7 +271,7 @@ impl Functions<'_> {
             "return;".to_owned(),
             "}".to_owned(),
         ];
-        // Without the parentheses a macro of the handler's name would take the call for its own.
+        // Without the parentheses, a macro with the handler's name would expand here.
         if method.client_streaming {
             body.push(format!("(handlers->{field})(call, handlers->user_);"));
         } else {
@@ -279,7 +280,7 @@ impl Functions<'_> {
                 "{".to_owned(),
                 "tollgate_message *message;".to_owned(),
                 "if (tollgate_call_receive(call, TOLLGATE_NONBLOCK, &message, NULL) == TOLLGATE_OK) {".to_owned(),
-                // In C++ it is freed, too, when the handler throws.
+                // In C++ it is freed, too, if the handler throws.
                 format!("TOLLGATE_THEN_FREE_(message, (handlers->{field})(call, {input}_of(message), handlers->user_));"),
                 "}".to_owned(),
                 "}".to_owned(),
@@ -289,11 +290,11 @@ impl Functions<'_> {
     }
 }
 
-/// What [`emit_message`] defines, behind the message's name.
+/// Suffixes of the names that [`emit_message`] defines.
 pub(crate) const OF_MESSAGE: [&str; 3] = ["_ANY_", "_write_any", "_of"];
 
-/// What calls of a message type need: its writer for the library, and the view of one that was received. Other packages' headers may
-/// have the same.
+/// Writes the functions that calls of a message type need: its writer for the library, and the view
+/// of a received message. Other packages' headers may have the same ones.
 pub(crate) fn emit_message(message: &str, text: &mut Text) {
     text.line("");
     text.line(format!("#ifndef {message}_ANY_"));

@@ -1,10 +1,11 @@
-//! Services: indexes and names of methods, and what an application hands to its daemon.
+//! Services: indexes and names of methods, and the declaration that an application hands to its
+//! daemon.
 
 use crate::c::names::{Names, free};
 use crate::model::{Method, Service};
 use crate::text::Text;
 
-/// What a service defines besides its methods' names, all beginning with its own; most of it in the header of calls.
+/// Suffixes of a service's names other than its methods'; most of these are in the header of calls.
 const OWN: [&str; 6] = [
     "",
     "_methods",
@@ -14,7 +15,7 @@ const OWN: [&str; 6] = [
     "_handlers",
 ];
 
-/// What a method defines, all beginning with its own name.
+/// Suffixes of the names that a method defines.
 fn suffixes(method: &Method) -> Vec<&'static str> {
     let mut all = vec!["", "_NAME_", "_handle_"];
     all.extend(match (method.client_streaming, method.server_streaming) {
@@ -26,7 +27,7 @@ fn suffixes(method: &Method) -> Vec<&'static str> {
     all
 }
 
-/// The methods' names behind their service's: `_Reserve`.
+/// The parts of the methods' names after the service's: `_Reserve`.
 pub(crate) fn methods(service: &Service) -> Vec<String> {
     let mut taken = OWN.map(str::to_owned).into();
     let methods = service.methods.iter();
@@ -35,7 +36,7 @@ pub(crate) fn methods(service: &Service) -> Vec<String> {
         .collect()
 }
 
-/// Emits one service; answers what it defines, here and in the header of its calls.
+/// Emits one service; returns the names that it defines, here and in the header of its calls.
 pub(crate) fn emit(
     service: &Service,
     names: &Names,

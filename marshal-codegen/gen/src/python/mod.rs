@@ -1,13 +1,14 @@
-//! Stubs for Python: one module per package, and the module that all import.
+//! Stubs for Python: one module per package, and the module that all of them import.
 //!
 //! ```text
 //! imports     tollgate_block, other packages' modules
 //! classes     enums, messages (dataclasses), views; nested ones inside their messages
 //! layouts     numbers, checked against the struct module when the module is imported
-//! services    what the daemon is told of them; stubs to call them with, classes to serve them with
+//! services    declarations for the daemon; stubs to call them, classes to serve them
 //! ```
 //!
-//! The tables come after all classes and name types in lambdas, because types and packages may use each other in a circle.
+//! The tables come after all classes and refer to types in lambdas, because types and packages may
+//! use each other in a circle.
 
 mod names;
 mod service;
@@ -50,7 +51,7 @@ pub(crate) fn file_name(package: &str) -> String {
 struct Module<'a> {
     package: &'a Package,
     names: &'a Names,
-    /// The attributes of the class that is written: annotations in it see them first.
+    /// The attributes of the current class: its annotations see these names first.
     hidden: BTreeSet<String>,
     text: Text,
 }
@@ -80,7 +81,8 @@ impl Module<'_> {
         head + &body + &self.text.finish()
     }
 
-    /// Other names of classes, for annotations where an attribute has the first.
+    /// Writes other names for classes, for annotations in a class where an attribute has the same
+    /// name.
     fn aliases(&mut self, body: &str) {
         let globals = self.names.globals(&self.package.name);
         let used = |name: &&String| body.contains(&alias(name));
@@ -160,7 +162,7 @@ impl Module<'_> {
         self.text.dedent();
     }
 
-    /// The dataclass, with what is declared in it, and its view.
+    /// Writes the dataclass, with its inner declarations, and its view.
     fn message(&mut self, message: &Message) {
         let class = self.names.class(&message.name);
         let name = &class.name;
@@ -285,7 +287,7 @@ impl Module<'_> {
         self.text.line(")");
     }
 
-    /// The fields by number, with the names of their attributes.
+    /// The fields by number, with their attribute names.
     fn attributes<'m>(&self, message: &'m Message) -> Vec<(String, &'m Field)> {
         let inner = message.messages.iter().map(|m| &m.name);
         let inner = inner.chain(message.enums.iter().map(|e| &e.name));
@@ -294,7 +296,7 @@ impl Module<'_> {
         names.into_iter().zip(&message.fields).collect()
     }
 
-    /// How this module names a type.
+    /// This module's name for a type.
     fn reference(&self, name: &TypeName) -> String {
         self.seen(name, self.names.class(name).path())
     }
@@ -314,7 +316,7 @@ impl Module<'_> {
         }
     }
 
-    /// How this module names what Python has itself.
+    /// This module's name for a builtin of Python.
     fn builtin(&self, name: &str) -> String {
         let globals = self.names.globals(&self.package.name);
         match self.hidden.contains(name) || globals.contains(name) {
@@ -365,7 +367,7 @@ impl Module<'_> {
         }
     }
 
-    /// What a view shows for a field.
+    /// The type that a view shows for a field.
     fn shown(&self, field: &Field) -> String {
         let one = |value: &Value| match value {
             Value::Bytes => self.builtin("memoryview"),
@@ -382,7 +384,7 @@ impl Module<'_> {
     }
 }
 
-/// The other name of a class.
+/// The alias of a class.
 fn alias(class: &str) -> String {
     format!("_type_{class}")
 }

@@ -1,32 +1,34 @@
 //! Python names: modules, classes, attributes.
 //!
-//! A package `a.b` is the module `a_b_tollgate`; types that are declared inside a message are attributes of its class.
+//! A package `a.b` is the module `a_b_tollgate`; types declared inside a message are attributes of
+//! its class.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{Enum, Message, Model, Package, Service, TypeName};
 use crate::names::Scope;
 
-/// The names of a schema's classes. In a module and in a class come first what is declared there, then a message's fields, then views,
-/// then what is generated for services; who comes late gets an underscore (see [`Scope`]).
+/// The names of a schema's classes. Order of precedence in a module and in a class: declarations, a
+/// message's fields, views, generated items for services. Later names that collide get an
+/// underscore (see [`Scope`]).
 #[derive(Default)]
 pub(crate) struct Names {
     /// Enums and messages.
     classes: BTreeMap<TypeName, Class>,
     services: BTreeMap<TypeName, ServiceNames>,
-    /// By package: what its module defines.
+    /// By package: the names that its module defines.
     globals: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// A class and, of a message, its view, which stands beside it.
+/// A class and, for a message, the sibling class of its view.
 pub(crate) struct Class {
-    /// The classes around it.
+    /// The surrounding classes.
     outer: Vec<String>,
     pub(crate) name: String,
     pub(crate) view: String,
 }
 
-/// What a service has in its module.
+/// The names of a service's items in its module.
 pub(crate) struct ServiceNames {
     pub(crate) table: String,
     pub(crate) stub: String,
@@ -55,7 +57,7 @@ impl ServiceNames {
 }
 
 impl Class {
-    /// The class as its module names it.
+    /// The path of the class within its module.
     pub(crate) fn path(&self) -> String {
         self.beside(&self.name)
     }
@@ -89,7 +91,7 @@ impl Names {
         &self.services[name]
     }
 
-    /// What a package's module defines.
+    /// The names that a package's module defines.
     pub(crate) fn globals(&self, package: &str) -> &BTreeSet<String> {
         &self.globals[package]
     }
@@ -100,7 +102,7 @@ impl Names {
         scope.take("annotations".to_owned());
         let (messages, enums) = (&package.messages, &package.enums);
         self.level(messages, enums, None, &[], aliases, &mut scope);
-        // Parameters beside which a service's table is named.
+        // Parameters in whose scope a service's table is named.
         for parameter in ["channel", "self", "server", "servicer"] {
             scope.take(parameter.to_owned());
         }
@@ -121,7 +123,7 @@ impl Names {
             .insert(package.name.clone(), scope.into_taken());
     }
 
-    /// What is declared in a module, or in the class of a message.
+    /// Names the declarations in a module, or in the class of a message.
     fn level(
         &mut self,
         messages: &[Message],
@@ -174,7 +176,8 @@ const KEYWORDS: &[&str] = &[
     "with", "yield",
 ];
 
-/// What messages and views have besides their fields, or need while their bodies are executed.
+/// Names that messages and views have in addition to their fields, or need while their bodies are
+/// executed.
 const OF_MESSAGES: &[&str] = &[
     "to_block",
     "to_parts",
@@ -190,7 +193,7 @@ const OF_MESSAGES: &[&str] = &[
     "_OWNED",
 ];
 
-/// What modules have besides their classes.
+/// Names that modules have in addition to their classes.
 const OF_MODULES: [&str; 7] = [
     "DESCRIPTOR_SET",
     "_aio",
@@ -201,10 +204,10 @@ const OF_MODULES: [&str; 7] = [
     "_typing",
 ];
 
-/// What stubs and servicers have besides their methods.
+/// Names that stubs and servicers have in addition to their methods.
 const OF_SERVICES: &[&str] = &["self"];
 
-/// What members of enums can't be called.
+/// Names that members of enums can't have.
 const OF_ENUMS: &[&str] = &[
     "mro",
     "name",
@@ -229,15 +232,15 @@ pub(crate) fn module_name(package: &str) -> String {
     }
 }
 
-/// How other modules name a package's module. Two underscores at the beginning would be private to a class, so those of the module are
-/// at the end.
+/// Other modules' name for a package's module. Names with two leading underscores would be private
+/// to a class, so this name ends with the module's leading underscores.
 pub(crate) fn module_alias(package: &str) -> String {
     let module = module_name(package);
     let bare = module.trim_start_matches('_');
     format!("_{bare}{}", "_".repeat(module.len() - bare.len()))
 }
 
-/// A member of an enum. Python keeps names between underscores to itself.
+/// The name of an enum's member. Python reserves names between underscores.
 pub(crate) fn enum_member(value: &str) -> String {
     if value.starts_with('_') {
         format!("V{value}")
@@ -248,8 +251,8 @@ pub(crate) fn enum_member(value: &str) -> String {
 
 /// The name of a class: of an enum, a message or a service.
 fn not_a_keyword(name: &str) -> String {
-    // Two underscores at the beginning are private to a class; of one alone, its view or a twin would have two. The last are names that
-    // modules give to classes themselves.
+    // A name with two leading underscores is private to a class; the view or a twin of a name with
+    // one would have two. The last names are those that modules give to classes themselves.
     let is_taken = KEYWORDS.contains(&name)
         || name == "_"
         || name.starts_with("__")
@@ -292,8 +295,8 @@ impl Attributes {
         }
     }
 
-    /// The name, or what it becomes: names that begin with an underscore are not for fields, and those that are taken get
-    /// one at their end.
+    /// Takes the name, or a variant of it: fields can't have names with a leading underscore, and
+    /// taken names get an underscore at their end.
     pub(crate) fn take(&mut self, name: &str) -> String {
         let bare = name.trim_start_matches('_');
         let mut attribute = "_".repeat(name.len() - bare.len());

@@ -1,19 +1,20 @@
-//! Services: what the daemon is told of them, stubs to call them with, and classes to serve them with.
+//! Services: their declarations for the daemon, stubs that call them, and classes that serve them.
 //!
-//! Names are those that users of gRPC know: `<Service>Stub(channel)`, `<Service>Servicer`, `add_<Service>Servicer_to_server`. Each is there for
-//! threads, and with `Async` in its name for asyncio. The package tollgate is named in annotations only: a module with services can be
-//! imported without it.
+//! Names are those of gRPC: `<Service>Stub(channel)`, `<Service>Servicer`,
+//! `add_<Service>Servicer_to_server`. Each exists for threads, and with `Async` in its name for
+//! asyncio. Only annotations name the package tollgate: a module with services can be imported
+//! without it.
 
 use super::Module;
 use super::names::Attributes;
 use crate::model::{Method, Service};
 
-/// What differs between threads and asyncio.
+/// The differences between threads and asyncio.
 struct Flavor {
     is_async: bool,
     /// The module of the library's types.
     library: &'static str,
-    /// Before `def`.
+    /// The keyword before `def`.
     def: &'static str,
     iterator: &'static str,
     what: &'static str,
@@ -34,7 +35,7 @@ const ASYNC: Flavor = Flavor {
     what: " with asyncio",
 };
 
-/// How a channel makes what calls a method, and the type of it.
+/// The channel's function that makes a method's callable, and the callable's type.
 fn callable(method: &Method) -> (&'static str, &'static str) {
     match (method.client_streaming, method.server_streaming) {
         (false, false) => ("unary_unary", "UnaryUnary"),
@@ -44,7 +45,7 @@ fn callable(method: &Method) -> (&'static str, &'static str) {
     }
 }
 
-/// The methods' attributes, each once.
+/// The methods' attributes, each unique.
 fn attributes(service: &Service) -> Vec<(String, &Method)> {
     let mut taken = Attributes::of_service();
     let methods = service.methods.iter();
@@ -168,7 +169,7 @@ impl Module<'_> {
         self.text.dedent();
     }
 
-    /// What adds a servicer to a server.
+    /// Writes the function that adds a servicer to a server.
     fn registration(&mut self, service: &Service) {
         let names = self.names.service(&service.name);
         let (one, other) = (&names.servicer, &names.async_servicer);

@@ -10,16 +10,16 @@ use crate::text::Text;
 /// A module of the generated code: a package, or a message's nested types.
 pub(crate) struct Module<'n> {
     pub(crate) names: &'n Names,
-    /// Where the module is: package segments, then messages.
+    /// The module's path: package segments, then messages.
     pub(crate) path: Vec<String>,
 }
 
-/// One field and what Rust calls it.
+/// One field and its Rust names.
 struct Field<'m> {
     model: &'m model::Field,
-    /// Getter and struct field; of a oneof's member, the variant.
+    /// Getter and struct field; for a oneof's member, the variant.
     ident: String,
-    /// The type of one value (of one element, of a map's value), owned.
+    /// The owned type of one value (of one element, or of a map's value).
     value: String,
     /// A map's key type, and the numbers of its entry's layout.
     map: Option<MapEntry>,
@@ -30,7 +30,7 @@ struct MapEntry {
     layout: String,
 }
 
-/// A oneof: the names of its enum and view from the module that contains the message, and its members.
+/// A oneof: its members, and the paths of its enum and view from the message's module.
 struct Oneof<'f> {
     ident: String,
     enum_name: String,
@@ -40,7 +40,7 @@ struct Oneof<'f> {
 }
 
 impl Module<'_> {
-    /// Everything that is declared at one level, and below it.
+    /// Writes all declarations at one level, and below it.
     pub(crate) fn items(&self, messages: &[Message], enums: &[Enum], text: &mut Text) {
         for declared in enums {
             self.emit_enum(declared, text);
@@ -83,7 +83,7 @@ impl Module<'_> {
         }
     }
 
-    /// The fields, with types as this module names them, and the names of the oneofs.
+    /// The fields, with their types named from this module, and the names of the oneofs.
     fn members<'m>(&self, message: &'m Message) -> (Vec<Field<'m>>, Vec<String>) {
         let plain = message.fields.iter().filter(|f| f.oneof().is_none());
         let mut scope = Scope::default();
@@ -110,7 +110,7 @@ impl Module<'_> {
         (message.fields.iter().map(field).collect(), oneofs)
     }
 
-    /// The module of what is declared inside a message: nested types, and its oneofs.
+    /// Writes the module of a message's inner items: nested types and its oneofs.
     fn emit_nested(
         &self,
         message: &Message,
@@ -246,7 +246,7 @@ impl Field<'_> {
         }
     }
 
-    /// What a view shows for one value.
+    /// The type that a view shows for one value.
     fn item(&self) -> String {
         match self.model.value {
             Value::String => "&'a str".to_owned(),
@@ -258,7 +258,7 @@ impl Field<'_> {
         }
     }
 
-    /// Return type and body of the getter, given the expression of the place.
+    /// Return type and body of the getter for a value at `place`.
     fn getter(&self, place: &str) -> (String, String) {
         let (at, value) = (self.model.offset, &self.value);
         match (&self.map, self.model.cardinality) {
@@ -453,7 +453,7 @@ fn emit_from_view(view: &str, fields: &[Field<'_>], oneofs: &[Oneof<'_>], text: 
     text.lines(["}", "}"]);
 }
 
-/// Numbers that don't agree with the codec's own computation don't compile.
+/// Writes checks: numbers that disagree with the codec's own computation don't compile.
 fn emit_checks(message: &Message, fields: &[Field<'_>], text: &mut Text) {
     let is_optional = |f: &&Field<'_>| matches!(f.model.cardinality, Cardinality::Optional { .. });
     let cases: Vec<_> = message

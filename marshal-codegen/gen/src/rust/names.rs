@@ -1,14 +1,16 @@
-//! Rust names for protobuf's, and paths from one generated module to another's types.
+//! Rust names for protobuf names, and paths from one generated module to the types of another.
 //!
 //! ```text
 //! package a.b { message Outer { message Inner {} } }      a/b: Outer, outer::Inner
 //! ```
 //!
-//! A package is a module path that the user writes down; messages nested in a message live in a module that is named
-//! after it. Paths between types climb with `super`, so that the user may put the whole tree anywhere.
+//! A package is a module path that the user writes down; messages nested in a message live in a
+//! module named after it. Paths between types climb with `super`, so the user may put the whole
+//! tree anywhere.
 //!
-//! All names of a schema are given at once, scope by scope: in a module, those of packages below it come first, then what is declared
-//! in it, then oneofs, views, modules of nested types, modules of services. Who comes late gets an underscore (see [`Scope`]).
+//! All names of a schema are assigned at once, scope by scope. Order of precedence in a module:
+//! packages below it, its own declarations, oneofs, views, modules of nested types, modules of
+//! services. Later names that collide get an underscore (see [`Scope`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,25 +26,25 @@ pub(crate) struct Names {
     services: BTreeMap<TypeName, ServiceNames>,
 }
 
-/// What a message has beside its struct.
+/// The names of a message's items other than its struct.
 #[derive(Default)]
 pub(crate) struct MessageNames {
-    /// In the module of the struct.
+    /// The name of its view, in the module of the struct.
     pub(crate) view: String,
-    /// The module of what is declared inside.
+    /// The module of its inner items.
     pub(crate) module: String,
-    /// In that module.
+    /// Its oneofs, in that module.
     pub(crate) oneofs: Vec<OneofNames>,
 }
 
-/// What is generated for a oneof.
+/// The names of a oneof's items.
 pub(crate) struct OneofNames {
-    /// Its enum.
+    /// The name of its enum.
     pub(crate) name: String,
     pub(crate) view: String,
 }
 
-/// What is generated for a service, beside its package's messages.
+/// The names of a service's items, in the module of its package's messages.
 pub(crate) struct ServiceNames {
     pub(crate) constant: String,
     pub(crate) client: String,
@@ -85,7 +87,7 @@ impl Names {
     fn package(&mut self, package: &Package, path: Vec<String>, mut scope: Scope) {
         let (messages, enums) = (&package.messages, &package.enums);
         self.level(messages, enums, None, &path, &mut scope);
-        // Constants don't meet modules and types, but for structs that can be called.
+        // Constants don't collide with modules and types, except tuple structs.
         let tuples = enums.iter().map(|e| self.types[&e.name].name.clone());
         let views = messages.iter().map(|m| self.messages[&m.name].view.clone());
         let mut values = Scope::without(tuples.chain(views));
@@ -112,7 +114,7 @@ impl Names {
         }
     }
 
-    /// What is declared at one level, and below it; `outer` is the message that it is declared in.
+    /// Names the declarations at one level, and below it; `outer` is the surrounding message.
     fn level(
         &mut self,
         messages: &[Message],
@@ -158,7 +160,7 @@ impl Names {
     }
 }
 
-/// A type's place: its package's segments, the modules of the messages that contain it, its own name.
+/// A type's place: its package's segments, the modules of the surrounding messages, its own name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TypePath {
     /// Package segments and containing modules.
@@ -213,12 +215,12 @@ pub(crate) fn constant(value: &str) -> String {
     identifier(value.to_owned())
 }
 
-/// An identifier that isn't raw any more, to be a part of another one.
+/// An identifier without `r#`, to become a part of another one.
 pub(crate) fn bare(identifier: &str) -> &str {
     identifier.trim_start_matches("r#")
 }
 
-/// `name` where it can be an identifier, else the nearest thing that can.
+/// `name` if it is a valid identifier, else the most similar valid one.
 fn identifier(name: String) -> String {
     const RAW: &[&str] = &[
         "abstract", "as", "async", "await", "become", "box", "break", "const", "continue", "do",
@@ -233,7 +235,7 @@ fn identifier(name: String) -> String {
         // A view has these methods already.
         "to_owned" | "unknown_fields" => name + "_",
         keyword if RAW.contains(&keyword) => format!("r#{keyword}"),
-        // One underscore alone is no name.
+        // A single underscore isn't an identifier.
         "" | "_" => "__".to_owned(),
         _ if name.starts_with(|c: char| c.is_ascii_digit()) => format!("_{name}"),
         _ => name,

@@ -46,7 +46,7 @@ pub(crate) fn emit(service: &Service, names: &Names, package: &[String], text: &
     emit_server(service, constant, &own.server, &types(&own.server), text);
 }
 
-/// The methods' names, in a scope where something is taken.
+/// The methods' names, unique in a scope with taken names.
 fn methods(service: &Service, scope: &mut Scope) -> Vec<String> {
     scope.take_all(service.methods.iter().map(|m| m.name.as_str()), snake)
 }
@@ -126,7 +126,7 @@ fn emit_client(
     text.lines(["}", "}"]);
 }
 
-/// A method of one request as a service of tower's.
+/// Writes a unary method as a tower service.
 fn emit_tower(
     service: &Service,
     index: usize,
@@ -210,7 +210,7 @@ fn emit_dispatcher(
     names: &[String],
     text: &mut Text,
 ) {
-    // The parameter of the implementation's type hides a trait of its name.
+    // The implementation's type parameter would hide a trait of the same name.
     let of = if name == "T" { "U" } else { "T" };
     text.line(format!(
         "/// Dispatches incoming calls to an implementation of [`{name}`]."
@@ -250,7 +250,8 @@ fn emit_dispatcher(
             false => "respond",
         };
         text.line(format!("{index} => ::std::boxed::Box::pin(async move {{"));
-        // The trait is named, because an `Arc` and every value have methods of their own: `clone`, `into`.
+        // The call names the trait, because an `Arc` and every value have their own methods:
+        // `clone`, `into`.
         let ident = &names[index];
         text.line(format!(
             "let (request, responder) = ::tollgate::{accept}(call);"

@@ -1,7 +1,7 @@
-//! A block in hex, line by line: where, which bytes, what they are.
+//! A block in hex, line by line: offset, bytes, meaning.
 //!
-//! It walks the layout in any order, collects what each range of bytes is, and insists that all of it together is the
-//! block: what nothing refers to must be padding, and zero.
+//! It walks the layout in any order, collects the meaning of each range of bytes, and insists that
+//! all ranges together cover the block: bytes that nothing refers to must be padding, and zero.
 
 use tollgate_schema::{
     Cardinality, EXTENT_FLAG, FieldLayout, Kind, Layouts, MessageId, MessageLayout,

@@ -1,4 +1,5 @@
-//! Names that a language keeps for itself, packages in a circle, and well-known types: their stubs compile, too.
+//! Names that a language reserves, packages in a circle, and well-known types: their stubs compile,
+//! too.
 
 use std::path::{Path, PathBuf};
 
@@ -58,7 +59,7 @@ fn rust_takes_them() {
         names::Class::from_view(names::Class::view(Place::root(&block))),
         message
     );
-    // A value is called as in the schema, whatever Rust calls it; of two names, it is the first.
+    // A value has its name from the schema, whatever Rust calls it; of two names, the first.
     use names::class::Yield;
     let called = [
         Yield::crate_.name(),
@@ -83,13 +84,13 @@ fn c_and_cpp_take_them() {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c-awkward");
     let files = Language::C.generate(&schema()).unwrap();
     tollgate_gen::write(&files, &dir).unwrap();
-    // Each order of inclusion, for the packages in a circle.
+    // Each order of inclusion, for packages in a circle.
     for first in files.keys() {
         let mut source = format!("#include \"{first}\"\n");
         for header in files.keys().rev() {
             source += &format!("#include \"{header}\"\n");
         }
-        // In C++ the library's header calls this before main; the library isn't linked.
+        // In C++ the library's header calls this before main, and the library isn't linked.
         source += "void tollgate_guard_with(tollgate_guard_fn guard) { (void)guard; }\n";
         source +=
             "int main(void) { return awkward_class_yield_least == -2147483647 - 1 ? 0 : 1; }\n";

@@ -1,7 +1,9 @@
-//! C: every message of the zoo is written by the stubs as reviewed, and read back; under the sanitizers.
+//! C: under the sanitizers, the stubs write each message of the zoo with its reviewed bytes, and
+//! read it back.
 //!
-//! The program that does so is made here, from the zoo: each message as an initializer, and for each type a function that
-//! prints all that the readers say. What it should print is made from the schema crate's reflection.
+//! This test makes the C program from the zoo: each message as an initializer, and for each type a
+//! function that prints all values from the readers. The expected output comes from the schema
+//! crate's reflection.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +24,7 @@ const SANITIZERS: [&str; 3] = [
     "-fno-sanitize-recover=all",
 ];
 
-/// What every program of the zoo begins with.
+/// The beginning of every program of the zoo.
 const PRELUDE: &str = r#"
 #include <inttypes.h>
 #include <math.h>
@@ -177,7 +179,7 @@ fn stubs(name: &str) -> PathBuf {
     dir
 }
 
-/// The system's compiler, which must be there, and others that may be.
+/// The system's compiler, which must exist, and the other installed ones.
 pub(crate) fn compilers(others: &[&'static str], must: &'static str) -> Vec<&'static str> {
     let present = |name: &str| Command::new(name).arg("--version").output().is_ok();
     assert!(present(must), "{must} is needed to test stubs");
@@ -189,7 +191,8 @@ pub(crate) fn compilers(others: &[&'static str], must: &'static str) -> Vec<&'st
         .collect()
 }
 
-/// Where only policies are compiled with it, clang may lack what its sanitizers link: then it prints the bare name.
+/// Whether clang can link its sanitizers. An installation for policies only may lack their library;
+/// clang then prints the bare name.
 fn has_sanitizers(clang: &str) -> bool {
     let runtime = run(Command::new(clang).arg("-print-file-name=libclang_rt.asan-x86_64.a"));
     Path::new(runtime.trim()).is_absolute()
@@ -291,7 +294,7 @@ fn functions(specimen: &Specimen) -> String {
     )
 }
 
-/// The initializers of the fields that are set.
+/// The initializers of the set fields.
 fn fields(message: &DynamicMessage) -> String {
     let mut text = String::new();
     for (field, value) in message.fields() {
@@ -360,7 +363,7 @@ fn sorted(map: &std::collections::HashMap<MapKey, Value>) -> Vec<(&MapKey, &Valu
     entries
 }
 
-/// One value; a message by its address where it is a field, itself where it is an element.
+/// One value; a message by its address in a field, by value in an array.
 fn one(value: &Value, by_address: bool) -> String {
     match value {
         Value::Bool(v) => v.to_string(),
@@ -415,7 +418,7 @@ fn element_type(kind: &Kind) -> String {
     }
 }
 
-/// A C function that prints all that the readers of a message say.
+/// A C function that prints all values from the readers of a message.
 fn dumper(descriptor: &MessageDescriptor) -> String {
     let c = c_name(descriptor.full_name());
     let mut text = format!(
@@ -523,7 +526,7 @@ fn dump(message: &DynamicMessage, unknown: &[u8]) -> String {
             }
             value if field.supports_presence() => {
                 let set = message.has_field(&field);
-                // The defaults of proto2 are not the stubs' business.
+                // The stubs ignore proto2 defaults.
                 let shown = match field.kind() {
                     _ if set => dump_value(value),
                     Kind::String | Kind::Bytes | Kind::Message(_) => String::new(),

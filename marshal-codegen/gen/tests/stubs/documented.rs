@@ -1,4 +1,4 @@
-//! The examples of STUBS.md are programs.
+//! The examples in STUBS.md compile and run.
 
 use tollgate_gen::Language;
 
@@ -6,7 +6,7 @@ use crate::c::{build_and_run, run};
 use crate::python::{directory, python};
 use crate::zoo::compile;
 
-/// The one example in this language.
+/// The only example in this language.
 fn example(language: &str) -> &'static str {
     let text = include_str!("../../STUBS.md");
     let begin = format!("```{language}\n");

@@ -1,7 +1,9 @@
-//! Names that are hard on some language, in every place that has a name: the stubs compile, or are imported, in all three.
+//! Difficult names for each language, in every place that has a name: the stubs of all three
+//! compile, or are imported.
 //!
-//! One test puts each word in each position. The other draws schemas from the words and from what the generators make of names, so that
-//! items meet; it is seeded, and does what a second core does in half a minute. `TOLLGATE_HOSTILE_CASES` draws more.
+//! One test puts each word in each position. The other draws random schemas from these words and
+//! from the generators' names, so that items collide. It is seeded and does the work that a second
+//! core does in half a minute. `TOLLGATE_HOSTILE_CASES` draws more.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,7 +19,8 @@ use tollgate_schema::Schema;
 use crate::c::{compilers, run};
 use crate::python::{directory, python};
 
-/// Keywords, types, methods, macros and builtins of the three languages, and our own.
+/// Keywords, types, methods, macros and builtins of the three languages, and the generators' own
+/// words.
 const WORDS: &str = "
     Clone Into AsRef ToOwned Drop Borrow New Default From Debug Copy Send Sync Future Iterator Option Some None Ok Err Result Vec
     String Box Self self crate super type match async await dyn impl fn mod move ref box gen try macro_rules T U S u32 i32 std core alloc
@@ -41,7 +44,7 @@ fn words() -> Vec<&'static str> {
     words.filter(|word| met.insert(*word)).collect()
 }
 
-/// A schema under construction: `.proto` text, and what is taken in each scope.
+/// A schema under construction: `.proto` text, and the taken names in each scope.
 struct Writer {
     text: String,
 }
@@ -81,7 +84,7 @@ fn in_every_position(package: &str) -> String {
         proto.line(format!("message {word} {{ optional {scope}.{word} {word}_field = 1; optional int32 value = 2; }}"));
     }
     for (i, word) in words().into_iter().enumerate() {
-        // A oneof with a member and a type inside that look like it, and enums of each name.
+        // A oneof with a member and an inner type of similar names, and enums of each name.
         proto.line(format!("message Inner{i} {{"));
         proto.line(format!(
             "  oneof {word} {{ {scope}.{word} member = 1; string other_{word} = 2; }}"
@@ -157,7 +160,7 @@ fn as_packages() -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut used = "syntax = \"proto2\"; package zz.user;\n".to_owned();
     let mut fields = String::new();
-    // Rust and Python make one module of two packages that differ in these.
+    // Rust and Python make one module of two packages that only differ in these.
     let mut met = BTreeSet::new();
     for word in words() {
         let bare = word.replace('_', "").to_ascii_lowercase();
@@ -165,7 +168,8 @@ fn as_packages() -> Vec<(String, String)> {
             continue;
         }
         let at = files.len();
-        // A service's stubs have the whole schema in them, and rustc takes much memory for that of each package.
+        // A service's stubs contain the whole schema, and rustc needs much memory for each
+        // package's.
         let service = match at % 4 {
             0 => "service S { rpc Get (M) returns (M.N); }",
             _ => "",
@@ -189,7 +193,8 @@ fn as_packages() -> Vec<(String, String)> {
     files
 }
 
-/// Packages that begin with underscores, beside one without a name; types that are nothing else.
+/// Packages that begin with underscores, next to one without a name; types whose names are only
+/// underscores.
 fn of_underscores() -> Vec<(String, String)> {
     let mut files = Vec::new();
     let mut used = "syntax = \"proto3\";\n".to_owned();
@@ -242,7 +247,7 @@ fn own_words() -> BTreeSet<String> {
     files.retain(|name, _| name.starts_with("probe"));
     let mut words = BTreeSet::new();
     for line in files.values().flat_map(|text| text.lines()) {
-        // Comments and strings are lines of their own, or their words do no harm.
+        // Comments and strings have lines of their own, or their words do no harm.
         let is_code = !line.trim_start().starts_with(['/', '*', '#']);
         let parts = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let is_own = |word: &&str| {
@@ -310,7 +315,7 @@ fn packages_of_one_prefix_share_it_in_c() {
     c(&written(&dir, &files), &dir);
 }
 
-/// What a random schema is made of: each number chooses something, modulo what there is to choose from.
+/// The choices behind a random schema: each number selects an option, modulo the number of options.
 type Choices = Vec<u16>;
 
 struct Drawn<'c> {
@@ -322,7 +327,8 @@ impl Drawn<'_> {
         usize::from(*self.choices.next().unwrap()) % end
     }
 
-    /// A name that the scope doesn't have: of few stems, with what generators put around names, so that names meet.
+    /// A free name in the scope: from few stems, with the generators' prefixes and suffixes, so
+    /// that names collide.
     fn name(&mut self, taken: &mut BTreeSet<String>) -> String {
         const STEMS: [&str; 6] = ["foo", "Foo", "fooBar", "FooBar", "foo_bar", "GetURL"];
         const ENDS: [&str; 26] = [
@@ -406,7 +412,7 @@ impl Drawn<'_> {
                 _ => ["int32", "string", "bytes", "bool", "double"][drawn.below(5)].to_owned(),
             };
             let (label, of) = match of.starts_with("map") {
-                // The entry is a message inside, too.
+                // The entry is an inner message, too.
                 true if taken.insert(entry(&name)) => ("", of),
                 true => (label, "bool".to_owned()),
                 false => (label, of),
@@ -462,7 +468,7 @@ impl Drawn<'_> {
     }
 }
 
-/// The message that protobuf makes up for a map.
+/// The message that protobuf makes for a map.
 fn entry(field: &str) -> String {
     let parts = field.split('_').filter(|part| !part.is_empty());
     let capital = |part: &str| part[..1].to_ascii_uppercase() + &part[1..];
@@ -475,7 +481,7 @@ fn drawn(choices: &Choices) -> Vec<(String, String)> {
     };
     let (mut taken, mut types) = (BTreeSet::new(), Vec::new());
     let outer = ["a", "foo_bar", ""][drawn.below(3)];
-    // The second package lies below the first, where a message may want to have its module.
+    // The second package lies below the first, where a message's module may collide with it.
     let below = ["foo", "foo_bar", "Foo"][drawn.below(3)];
     let inner = [outer, below]
         .into_iter()
@@ -518,7 +524,8 @@ fn names_that_meet_are_told_apart() {
     result.unwrap();
 }
 
-/// Writes the sources, generates stubs for all languages, and has the languages' own tools look at them.
+/// Writes the sources, generates stubs for all languages, and has the languages' own tools check
+/// them.
 fn check(name: &str, files: &[(String, String)]) {
     let dir = directory(&format!("hostile-{name}"));
     let schema = written(&dir, files);
@@ -536,7 +543,7 @@ fn written(dir: &Path, files: &[(String, String)]) -> Schema {
     Schema::compile_proto(&paths, &[dir]).unwrap()
 }
 
-/// All packages in the modules that their names say, in one crate.
+/// All packages in the modules of their names, in one crate.
 fn rust(schema: &Schema, dir: &Path) {
     let files = Language::Rust.generate(schema).unwrap();
     tollgate_gen::write(&files, &dir.join("rust")).unwrap();
@@ -584,7 +591,7 @@ impl Tree {
     }
 }
 
-/// The directory of this test, which has what it was built with.
+/// The directory of this test binary, which holds its dependencies.
 fn dependencies() -> PathBuf {
     std::env::current_exe()
         .unwrap()
@@ -593,7 +600,7 @@ fn dependencies() -> PathBuf {
         .to_owned()
 }
 
-/// The library that generated code is written against: of several builds, the last.
+/// The library for generated code; of several builds, the latest.
 fn library() -> PathBuf {
     let files = std::fs::read_dir(dependencies()).unwrap();
     let files = files.map(|file| file.unwrap().path());
@@ -605,7 +612,7 @@ fn library() -> PathBuf {
     files.filter(is_library).max_by_key(modified).unwrap()
 }
 
-/// The stubs alone and behind the C library's headers, as C and as C++.
+/// The stubs alone and after the C library's headers, as C and as C++.
 fn c(schema: &Schema, dir: &Path) {
     const ISO: [&str; 12] = [
         "assert", "ctype", "errno", "inttypes", "limits", "locale", "math", "signal", "stdio",
@@ -673,7 +680,8 @@ fn c(schema: &Schema, dir: &Path) {
     }
 }
 
-/// Python's stubs: imported, their annotations evaluated, and, where mypy is, checked by that in its strictest mode.
+/// Imports Python's stubs, evaluates their annotations and, if mypy is installed, checks them in
+/// its strictest mode.
 fn imported(schema: &Schema, dir: &Path) {
     let files = Language::Python.generate(schema).unwrap();
     let package = dir.join("python/stubs");
@@ -684,7 +692,7 @@ fn imported(schema: &Schema, dir: &Path) {
         .arg(root.join("tests/stubs/hostile.py"))
         .arg(dir.join("python"))
         .arg("stubs"));
-    // `.ci/test` installs it, and says where.
+    // `.ci/test` installs it and sets this variable.
     let Some(mypy) = std::env::var_os("MYPY") else {
         return;
     };

@@ -1,4 +1,4 @@
-/* What the writer refuses, and what a reader makes of forged blocks. Valid C11 and C++17. */
+/* Values that the writer refuses, and readers on forged blocks. Valid C11 and C++17. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@
         } \
     } while (0)
 
-/* The request of the documentation: written, and read again. */
+/* The documentation's request: written, and read again. */
 static void a_request_is_written_and_read(void)
 {
     const tollgate_str hotels[] = {tollgate_text("ritz"), tollgate_text("savoy")};

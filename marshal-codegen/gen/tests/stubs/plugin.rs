@@ -1,4 +1,4 @@
-//! The protoc plugin: requests made by hand, and protoc itself where there is one.
+//! The protoc plugin: hand-made requests, and protoc itself if it is installed.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::zoo::{compile, protos};
 
 const PLUGIN: &str = env!("CARGO_BIN_EXE_protoc-gen-tollgate");
 
-/// What protoc would ask for these files.
+/// protoc's request for these files.
 fn request(files: &[&str], parameter: &str) -> CodeGeneratorRequest {
     let set = compile(files);
     let mut set = FileDescriptorSet::decode(set.descriptor_set()).unwrap();
@@ -157,7 +157,7 @@ fn what_is_no_request_is_refused() {
         error.starts_with("protoc-gen-tollgate: protoc sent what is no CodeGeneratorRequest"),
         "{error}"
     );
-    // A file that ends in the middle of a field: nothing that protoc would send.
+    // A file that ends in the middle of a field: protoc never sends one.
     let (success, out, _) = ask(&[
         0x12, 6, b'l', b'a', b'n', b'g', b'=', b'c', 0x7a, 2, 0x0a, 9,
     ]);
@@ -169,7 +169,7 @@ fn what_is_no_request_is_refused() {
     );
 }
 
-/// protoc from the path, or the one that Python's `grpc_tools` carries; `PROTOC` names another.
+/// protoc from the path, or the one in Python's `grpc_tools`; `PROTOC` overrides it.
 fn protoc() -> Option<Command> {
     let mut candidates = vec![Command::new("protoc")];
     if let Some(path) = std::env::var_os("PROTOC") {
@@ -191,7 +191,8 @@ fn protoc() -> Option<Command> {
     })
 }
 
-/// Without protoc the requests above are all that is tested; `make test` says whether there is one.
+/// Without protoc, only the hand-made requests are tested; `make test` reports whether there is
+/// one.
 #[test]
 fn protoc_gets_what_the_library_writes() {
     let Some(mut command) = protoc() else {

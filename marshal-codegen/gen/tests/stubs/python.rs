@@ -1,4 +1,5 @@
-//! Python: the stubs are imported, and each message of the zoo is written as reviewed and read back.
+//! Python: the stubs are imported, write each message of the zoo with its reviewed bytes, and read
+//! it back.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +18,7 @@ fn the_zoo_is_written_and_read() {
     run(python().arg(tests).arg(&dir).arg(golden().join("zoo.json")));
 }
 
-/// Python that leaves nothing behind and takes warnings for errors.
+/// Python that leaves no files behind and treats warnings as errors.
 pub(crate) fn python() -> Command {
     let mut command = Command::new("python3");
     command.args(["-B", "-W", "error"]);

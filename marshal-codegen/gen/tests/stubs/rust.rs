@@ -1,4 +1,5 @@
-//! Rust: the reviewed stubs write each message of the zoo as reviewed, and read it back.
+//! Rust: the reviewed stubs write each message of the zoo with its reviewed bytes, and read it
+//! back.
 
 use tollgate::codec::{Message, Place, encode_inline};
 use tollgate_schema::MessageId;
@@ -54,7 +55,7 @@ fn bytes_that_are_to_be_shared_are_bytes() {
     assert_eq!(view.to_owned(), message);
 }
 
-/// Reads the image, writes what was read, and answers whether the type was this one.
+/// Reads the image, writes the result, and returns whether the type matched.
 fn round_trip<M: Message>(specimen: &Specimen, unknown: impl Fn(M::View<'_>) -> Vec<u8>) -> bool {
     if specimen.animal.message != M::NAME {
         return false;

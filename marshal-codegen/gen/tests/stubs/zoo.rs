@@ -1,10 +1,12 @@
 //! The zoo: messages of every shape, and the golden bytes of each.
 //!
-//! `golden/zoo/NAME.txt` is a block as people review it; `golden/zoo.json` holds the same bytes with the message in
-//! protobuf's JSON, for the tests of the C and Python stubs. After a deliberate change run
-//! `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test stubs`, and review the difference.
+//! `golden/zoo/NAME.txt` is a block in reviewable form. `golden/zoo.json` holds the same bytes with
+//! the message in protobuf's JSON, for the tests of the C and Python stubs. After a deliberate
+//! change run `TOLLGATE_BLESS=1 cargo test -p tollgate-gen --test stubs`, and review the
+//! difference.
 //!
-//! The bytes come from the schema crate's reflection, and the interpreter that the daemon trusts must accept them.
+//! The bytes come from the schema crate's reflection, and the daemon's interpreter must accept
+//! them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -30,14 +32,14 @@ pub(crate) struct Animal {
     pub(crate) unknown: &'static [u8],
 }
 
-/// An animal and its bytes.
+/// An entry of the zoo and its bytes.
 pub(crate) struct Specimen {
     pub(crate) animal: &'static Animal,
     pub(crate) value: DynamicMessage,
     pub(crate) layouts: Arc<Layouts>,
-    /// What a sender writes.
+    /// The block that a sender writes.
     pub(crate) parts: Parts,
-    /// What a receiver reads.
+    /// The image that a receiver reads.
     pub(crate) image: Vec<u8>,
 }
 
@@ -289,7 +291,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Compares with the file as it was reviewed, or replaces it.
+/// Compares with the reviewed file, or replaces it.
 pub(crate) fn check_golden(file: &Path, text: &str) {
     if std::env::var_os("TOLLGATE_BLESS").is_some() {
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -318,7 +320,7 @@ fn blocks_are_as_reviewed() {
     let records: Vec<_> = SPECIMENS.iter().map(Specimen::record).collect();
     let text = serde_json::to_string_pretty(&records).unwrap() + "\n";
     check_golden(&golden().join("zoo.json"), &text);
-    // No block of a message that has left.
+    // No blocks of removed messages remain.
     let files = std::fs::read_dir(golden().join("zoo")).unwrap();
     let on_disk: BTreeSet<_> = files
         .map(|f| f.unwrap().file_name().into_string().unwrap())

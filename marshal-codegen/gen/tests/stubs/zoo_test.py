@@ -106,7 +106,7 @@ class Zoo(unittest.TestCase):
         for animal in ZOO:
             cls = message_class(animal["message"])
             if cls is everything.Node:
-                continue  # Its parts may be made to overlap, so that a walk takes long.
+                continue  # Corrupted parts may overlap, so a walk takes long.
             for _ in range(60):
                 image = bytearray.fromhex(animal["image"])
                 for _ in range(rng.randrange(6)):
@@ -196,7 +196,7 @@ class Hotel(unittest.TestCase):
         view = legacy.Record.view(record.to_block())
         self.assertEqual((view.id, view.name, view.part.piece[0].size), (1, None, 1))
         self.assertEqual(view.to_owned(), record)
-        # Required fields are the daemon's to insist on.
+        # The daemon enforces required fields.
         self.assertIsNone(legacy.Record.from_block(legacy.Record().to_block()).id)
 
     def test_services_say_what_the_daemon_is_told(self):

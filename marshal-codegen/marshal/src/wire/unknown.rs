@@ -1,8 +1,9 @@
-//! Known and unknown records: which of them a message type takes for a field of its own.
+//! Decides whether a record is known: whether it belongs to one of a message type's own fields.
 //!
-//! [`StructProgram::classify`] alone decides that: `decode` asks it what to read, and [`check_unknown`] asks it whether
-//! the records that an image keeps as unknown really are. So nothing that a policy would have read as a field can pose as
-//! an unknown one and become a field again at the receiver.
+//! [`StructProgram::classify`] alone decides: `decode` calls it to find the records to read, and
+//! [`check_unknown`] calls it to verify that the unknown records of an image really are unknown. So
+//! a record that a policy would have read as a field can't pose as an unknown one and become a
+//! field again at the receiver.
 
 use tollgate_schema::MessageId;
 
@@ -11,17 +12,17 @@ use crate::FaultCode;
 use crate::limits::MAX_GROUP_DEPTH;
 use crate::program::{Program, StructProgram};
 
-/// Whom a record belongs to.
+/// The owner of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The field with this index into [`StructProgram::wire`].
     Field(usize),
-    /// Nobody.
+    /// No field.
     Unknown,
 }
 
 impl StructProgram {
-    /// Whom a record that was read from `bytes` belongs to.
+    /// The owner of a record that was read from `bytes`.
     pub(crate) fn classify(&self, record: &Record, bytes: &[u8]) -> Owner {
         let Ok(index) = self.wire.binary_search_by_key(&record.number, |f| f.number) else {
             return Owner::Unknown;
@@ -53,8 +54,9 @@ pub(crate) fn is_declared(values: &[i32], number: u64) -> bool {
     values.binary_search(&(number as u32).cast_signed()).is_ok()
 }
 
-/// Whether a map's entry has a declared value; one that is malformed is for `decode` to complain about. Without a value it is
-/// 0: protobuf wants the first value of such an enum to be that, but nobody has to have checked it.
+/// Whether a map's entry has a declared value; `decode` reports malformed entries. An entry without
+/// a value has the value 0: protobuf requires 0 as the first value of such an enum, but possibly no
+/// compiler has checked that.
 fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
     let mut declared = is_declared(values, 0);
     let mut at = 0;
@@ -70,7 +72,7 @@ fn entry_is_declared(values: &[i32], entry: &[u8]) -> bool {
     declared
 }
 
-/// Checks that `records` are whole records of which no one is a field of message type `id`.
+/// Checks that `records` are whole records and that none is a field of message type `id`.
 pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result<(), FaultCode> {
     let of = program.struct_of(id);
     if of.is_some_and(|of| all_unknown(of, records)) {
@@ -80,7 +82,7 @@ pub fn check_unknown(program: &Program, id: MessageId, records: &[u8]) -> Result
     }
 }
 
-/// Whether `records` are whole records of which no one is a field of `of`.
+/// Whether `records` are whole records and none is a field of `of`.
 pub fn all_unknown(of: &StructProgram, records: &[u8]) -> bool {
     let mut at = 0;
     while at < records.len() {

@@ -38,7 +38,7 @@ pub(crate) fn subject(schema: &Schema, name: &str) -> Subject {
     }
 }
 
-/// Every message type of the three schemas that is interesting as a root.
+/// Every message type of the three schemas that is useful as a root.
 pub(crate) fn subjects() -> Vec<Subject> {
     let hotel = schema("hotel.proto");
     let everything = schema("everything.proto");
@@ -111,7 +111,7 @@ pub(crate) fn leaves(layouts: &Layouts, root: MessageId) -> Vec<String> {
     paths
 }
 
-/// A scalar as a view has it.
+/// A scalar in its view form.
 pub(crate) fn scalar(value: &Value) -> u64 {
     match *value {
         Value::Bool(v) => u64::from(v),
@@ -145,7 +145,7 @@ impl Random {
         self.below(100) < percent
     }
 
-    /// A number that is often small or at the edge of its type.
+    /// A number that is often small or at the limit of its type.
     fn number(&mut self) -> u64 {
         match self.below(4) {
             0 => self.next() % 4,
@@ -221,7 +221,7 @@ impl Random {
         self.value(&field.kind(), depth)
     }
 
-    /// A message in which a field is the rarer, the deeper it is.
+    /// A message whose fields get rarer with depth.
     pub(crate) fn message(
         &mut self,
         descriptor: &MessageDescriptor,
@@ -244,7 +244,7 @@ impl Random {
         message
     }
 
-    /// Spoils a few bytes, mostly those that look like offsets, lengths and tags.
+    /// Corrupts a few bytes, mostly those that look like offsets, lengths and tags.
     pub(crate) fn spoil(&mut self, bytes: &mut Vec<u8>) {
         for _ in 0..1 + self.below(3) {
             let len = bytes.len();
@@ -281,11 +281,11 @@ pub(crate) struct Malformed {
     pub(crate) image: Vec<u8>,
     pub(crate) inline_len: usize,
     pub(crate) expected: FaultCode,
-    /// What the fault's sentence begins with.
+    /// The beginning of the fault's sentence.
     pub(crate) place: &'static str,
 }
 
-/// One image, at least, for every fault that `accept` knows.
+/// At least one image for every fault that `accept` knows.
 pub(crate) fn malformed() -> Vec<Malformed> {
     let everything = schema("everything.proto");
     let of = |name: &'static str,
@@ -565,7 +565,7 @@ pub(crate) fn malformed() -> Vec<Malformed> {
     cases
 }
 
-/// Unknown fields that aren't, and a required field that isn't there.
+/// Known fields among unknown ones, and a missing required field.
 fn malformed_unknown(everything: &Schema) -> Vec<Malformed> {
     let leaf = || subject(everything, "everything.Leaf");
     let slot = {
@@ -707,7 +707,7 @@ fn malformed_extents(everything: &Schema) -> [Malformed; 3] {
     ]
 }
 
-/// A block of `levels` nodes, each the `next` of the one before; the dynamic writer stops at 64.
+/// A block of `levels` nodes, each the `next` of the previous one; the dynamic writer stops at 64.
 pub(crate) fn nested(node: &Subject, levels: usize) -> Vec<u8> {
     let size = node.layouts.get(node.id).size as usize;
     let mut block = vec![0; levels * size];

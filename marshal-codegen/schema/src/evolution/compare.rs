@@ -1,4 +1,4 @@
-//! One message as its writer and its reader declare it.
+//! Compares one message as its writer and its reader declare it.
 
 use std::collections::HashMap;
 
@@ -6,16 +6,17 @@ use super::parse::{Field, Label, Message, Value};
 use super::shown;
 use crate::proto_type::ProtoType;
 
-/// Who writes the message.
+/// The direction of a message, which determines its writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Direction {
-    /// The caller.
+    /// Written by the caller.
     Request,
-    /// The server.
+    /// Written by the server.
     Reply,
 }
 
-/// The messages inside that are to be compared in turn (the caller's, the server's), or the sentence that refuses.
+/// Returns the inner messages to compare next (the caller's, the server's), or the sentence that
+/// refuses.
 pub(super) fn compare(
     caller: &Message<'_>,
     server: &Message<'_>,
@@ -44,7 +45,7 @@ pub(super) fn compare(
     Ok(inside)
 }
 
-/// A name that has another number at the other side is a field that was renumbered.
+/// Refuses a name that has another number on the other side: such a field was renumbered.
 fn check_names(name: &str, caller: &Message<'_>, server: &Message<'_>) -> Result<(), String> {
     let mut theirs = server.names.iter().peekable();
     for (field, number) in &caller.names {
@@ -60,7 +61,7 @@ fn check_names(name: &str, caller: &Message<'_>, server: &Message<'_>) -> Result
     Ok(())
 }
 
-/// The fields that both have, by number.
+/// The fields that both sides have, by number.
 fn common<'m, 'a>(
     caller: &'m Message<'a>,
     server: &'m Message<'a>,
@@ -99,7 +100,7 @@ fn compare_field(
     })
 }
 
-/// Types within a class are encoded alike.
+/// Types of one class have the same encoding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Varint,
@@ -150,7 +151,7 @@ impl Class {
             )
     }
 
-    /// One record is one value, never several.
+    /// Whether one record holds exactly one value.
     fn is_delimited(self) -> bool {
         matches!(
             self,
@@ -159,7 +160,7 @@ impl Class {
     }
 }
 
-/// A message by who writes it and who reads it.
+/// The writer's and the reader's declaration of a message.
 struct Roles<'m, 'a> {
     message: &'m str,
     writer: &'m Message<'a>,
@@ -188,7 +189,7 @@ impl Roles<'_, '_> {
         Some(&fields[at])
     }
 
-    /// What the reader requires is always there.
+    /// Checks that all fields that the reader requires are always present.
     fn check_required(&self) -> Result<(), String> {
         for field in &self.reader.fields {
             if field.label != Label::Required {
@@ -210,9 +211,9 @@ impl Roles<'_, '_> {
         Ok(())
     }
 
-    /// What excludes each other at the reader does so at the writer.
+    /// Checks that members of the reader's oneofs also exclude each other at the writer.
     fn check_oneofs(&self) -> Result<(), String> {
-        // The first member of each of the reader's oneofs that the writer has, too.
+        // For each of the reader's oneofs: the first member that the writer has, too.
         let mut firsts: HashMap<u32, (&Field<'_>, Label)> = HashMap::new();
         for field in &self.reader.fields {
             let Label::Oneof(index) = field.label else {

@@ -1,4 +1,4 @@
-//! A description's lines as methods, messages and fields.
+//! Parses a description's lines into methods, messages and fields.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -7,18 +7,18 @@ use std::collections::hash_map::Entry;
 use super::{MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES, SEPARATOR, shown};
 use crate::proto_type::ProtoType;
 
-/// One side's description, taken apart.
+/// One side's description, parsed.
 pub(super) struct Description<'a> {
     /// By index.
     pub(super) methods: Vec<Method<'a>>,
     by_name: HashMap<&'a str, usize>,
-    /// Those that the methods reach.
+    /// The messages reachable from the methods.
     pub(super) messages: Vec<Message<'a>>,
     enums: Vec<&'a str>,
     owners: HashMap<&'a str, Vec<Member<'a>>>,
 }
 
-/// A line, without the name of the message or enum that it belongs to.
+/// A line without the name of its message or enum.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Member<'a> {
     name: &'a str,
@@ -26,7 +26,7 @@ struct Member<'a> {
 }
 
 pub(super) struct Method<'a> {
-    /// With the service's: `hotel.Reservation/Reserve`.
+    /// With the service's name: `hotel.Reservation/Reserve`.
     pub(super) name: &'a str,
     pub(super) index: u16,
     pub(super) input: u32,
@@ -50,7 +50,7 @@ pub(super) struct Message<'a> {
 pub(super) struct Field<'a> {
     pub(super) name: &'a str,
     pub(super) number: u32,
-    /// The line after the number, for sentences.
+    /// The line after the number, for use in sentences.
     pub(super) what: &'a str,
     pub(super) label: Label,
     pub(super) value: Value,
@@ -129,7 +129,7 @@ impl<'a> Description<'a> {
         self.methods.get(*self.by_name.get(name)?)
     }
 
-    /// For each message, whether it or anything that it reaches has other lines in `other`.
+    /// For each message, whether it or any message reachable from it has other lines in `other`.
     pub(super) fn changed_from(&self, other: &Description<'_>) -> Vec<bool> {
         let is_same = |owner: &str| self.owners.get(owner) == other.owners.get(owner);
         let enums: Vec<bool> = self.enums.iter().map(|name| !is_same(name)).collect();
@@ -170,7 +170,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    /// The methods by index; the indices must be 0, 1, 2 ...
+    /// Returns the methods by index; the indices must be 0, 1, 2 ...
     fn methods(&mut self, lines: HashMap<&'a str, &'a str>) -> Result<Vec<Method<'a>>, String> {
         let count = lines.len();
         if count > MAX_METHODS {
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The index of a message that is referred to; its fields are read later.
+    /// The index of a referenced message; its fields are read later.
     fn message(&mut self, name: &'a str) -> u32 {
         match self.message_index.entry(name) {
             Entry::Occupied(known) => *known.get(),
@@ -242,7 +242,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads the fields of every message that was referred to, until no new ones are.
+    /// Reads the fields of every referenced message until there are no new ones.
     fn messages(&mut self) -> Result<(), String> {
         let mut next = 0;
         while let Some(message) = self.messages.get(next) {
@@ -297,7 +297,7 @@ impl<'a> Parser<'a> {
         Some(field(Label::Singular, self.value(what)?))
     }
 
-    /// The message that a map's entries are.
+    /// Adds the message of a map's entries.
     fn entry(&mut self, name: String, key: &'a str, value: &'a str) -> Option<u32> {
         let field = |name, number, what, value| Field {
             name,
@@ -353,12 +353,12 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A message's name; one that is a scalar's, too, begins with a dot.
+/// A message's name; a name that is also a scalar's begins with a dot.
 fn undotted(name: &str) -> Option<&str> {
     checked(name.strip_prefix('.').unwrap_or(name))
 }
 
-/// What can be a full name.
+/// Returns the text if it can be a full name.
 fn checked(name: &str) -> Option<&str> {
     let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'.';
     (!name.is_empty() && name.bytes().all(is_part)).then_some(name)

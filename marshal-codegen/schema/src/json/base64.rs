@@ -1,6 +1,6 @@
-//! Base64, as protobuf's JSON mapping has it for `bytes`.
+//! Base64 for `bytes` fields, as protobuf's JSON mapping defines it.
 
-/// Text in either alphabet, with padding or without; `None` if it's anything else.
+/// Decodes text in either alphabet, with padding or without; `None` for any other text.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let padding = text.len() - digits.len();

@@ -1,4 +1,5 @@
-//! The mapping's rules for types and fields: well-known types, what an `Any` holds, which fields are set.
+//! The mapping's rules for types and fields: well-known types, the content of an `Any`, the fields
+//! that are set.
 
 use std::borrow::Cow;
 
@@ -6,7 +7,7 @@ use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, MessageDescriptor, ReflectMessage, Value,
 };
 
-/// What is wrong, in a few words that name the field.
+/// The problem, in a few words that name the field.
 pub(super) type Reason = String;
 
 /// How a well-known type differs from other messages.
@@ -45,7 +46,8 @@ pub(super) fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, 
     let all = message.descriptor();
     let of_message = all.fields().filter_map(|field| {
         let value = message.get_field(&field);
-        // Only without presence: a field with presence that is not set has its default, which may be -0.0 as well.
+        // Only without presence: an unset field with presence has its default, which may be -0.0 as
+        // well.
         let may_hide = !field.supports_presence() && is_negative_zero(&value);
         let is_set = message.has_field(&field) || may_hide;
         is_set.then_some((field, value))
@@ -53,12 +55,12 @@ pub(super) fn fields(message: &DynamicMessage) -> Vec<(FieldDescriptor, Cow<'_, 
     of_message.collect()
 }
 
-/// Whether a field without presence that has this value is taken for one that isn't set.
+/// Whether this value of a field without presence counts as unset.
 pub(crate) fn is_unset(field: &FieldDescriptor, value: &Value) -> bool {
     value.is_default_for_field(field) && !is_negative_zero(value)
 }
 
-/// Equal to a default, and another value.
+/// Whether the value is -0.0, which equals the default and is a different value.
 fn is_negative_zero(value: &Value) -> bool {
     match value {
         Value::F32(value) => value.to_bits() == (-0.0_f32).to_bits(),

@@ -1,4 +1,4 @@
-//! From a tree of JSON to a message, as the message's type says.
+//! Reads a message from a JSON tree, guided by the message's type.
 
 use prost_reflect::{
     DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor,
@@ -13,12 +13,12 @@ use super::tree::Json;
 use super::wire;
 use crate::spelling::did_you_mean;
 
-/// What becomes of what JSON text says and the schema doesn't know.
+/// The treatment of fields and enum values in JSON text that the schema doesn't know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
-    /// It is an error that names the field or the value.
+    /// An error names the field or the value.
     Refused,
-    /// A field is skipped, and so is a value of an enum that has an unknown name.
+    /// An unknown field is skipped, and so is an unknown name of an enum value.
     Ignored,
 }
 
@@ -50,7 +50,7 @@ impl Parser {
         }
     }
 
-    /// A message without a form of its own: an object of its fields.
+    /// Reads a message without a special form: an object of its fields.
     fn ordinary(
         &self,
         descriptor: &MessageDescriptor,
@@ -128,7 +128,7 @@ impl Parser {
         Ok(Value::Map(map))
     }
 
-    /// One value; `None` if it is an enum's, unknown and ignored.
+    /// One value; `None` if it is an unknown enum value and ignored.
     fn value(&self, kind: &Kind, json: Json) -> Result<Option<Value>, Reason> {
         Ok(Some(match kind {
             Kind::Message(descriptor) => Value::Message(self.message(descriptor, json)?),
@@ -175,7 +175,8 @@ impl Parser {
         Ok(Some(Value::EnumNumber(number)))
     }
 
-    /// `{"@type": "host/package.Name", fields}`, or with one member `value` for types that have a form of their own.
+    /// Reads `{"@type": "host/package.Name", fields}`, or, for types with a special form, the one
+    /// member `value`.
     fn any(&self, descriptor: &MessageDescriptor, json: Json) -> Result<DynamicMessage, Reason> {
         let mut any = DynamicMessage::new(descriptor.clone());
         let mut members = object(json)?;
@@ -206,12 +207,13 @@ impl Parser {
     }
 }
 
-/// Both forms of an `Empty` in an `Any` are around.
+/// Whether this is an `Empty` with a member `value`. Both forms of an `Empty` in an `Any` are in
+/// use.
 fn is_value_of_empty(message: &MessageDescriptor, members: &[(String, Json)]) -> bool {
     message.full_name() == "google.protobuf.Empty" && !members.is_empty()
 }
 
-/// Whether `null` is a value of its own, and not the absence of one.
+/// Whether `null` is a value of this type, and not the absence of one.
 fn takes_null(kind: &Kind) -> bool {
     match kind {
         Kind::Message(message) => message.full_name() == "google.protobuf.Value",
@@ -243,10 +245,10 @@ fn map_key(kind: &Kind, text: &str) -> Result<MapKey, Reason> {
     Ok(key)
 }
 
-/// A whole number, also if it's quoted or written with a point or an exponent.
+/// Reads a whole number, also a quoted one or one with a point or an exponent.
 fn integer<T: TryFrom<i128>>(json: &Json) -> Result<T, Reason> {
-    // What is out of range is read as the nearest double, which may be the range's least integer: so that one is only
-    // accepted when it's written as an integer.
+    // An out-of-range number parses as the nearest double, which may be the range's least integer.
+    // So that integer is only accepted if it's written as an integer.
     const OUT_OF_RANGE: f64 = i64::MIN as f64;
     let failed = || unexpected("an integer in its type's range", json);
     let number = number(json).ok_or_else(failed)?;
@@ -285,7 +287,7 @@ fn single(value: f64) -> Result<f32, Reason> {
     Ok(single)
 }
 
-/// A number, or a string that is one; JSON's grammar, so no spaces, no plus, no leading zeros.
+/// A number, or a string that holds one; JSON's grammar, so no spaces, no plus, no leading zeros.
 fn number(json: &Json) -> Option<Number> {
     match json {
         Json::Number(number) => Some(number.clone()),

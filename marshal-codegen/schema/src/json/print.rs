@@ -1,4 +1,4 @@
-//! From a message to a line of JSON.
+//! Prints a message as one line of JSON.
 
 use prost_reflect::{
     DynamicMessage, FieldDescriptor, Kind, MapKey, ReflectMessage, SerializeOptions, Value,
@@ -29,7 +29,7 @@ pub(super) fn write_message(message: &DynamicMessage, out: &mut String) -> Resul
     }
 }
 
-/// The members of an object: fields that are set, by number, each but the first behind a comma.
+/// Writes an object's members: the set fields, by number, each but the first after a comma.
 fn write_fields(message: &DynamicMessage, first: &str, out: &mut String) -> Result<(), Reason> {
     let mut separator = first;
     for (field, value) in fields(message) {
@@ -58,7 +58,7 @@ fn write_field(field: &FieldDescriptor, value: &Value, out: &mut String) -> Resu
     }
 }
 
-/// A map in the order of its keys, so that equal maps are printed alike.
+/// Writes a map in the order of its keys, so that equal maps are printed alike.
 fn write_map(entry: &Kind, map: &HashMap<MapKey, Value>, out: &mut String) -> Result<(), Reason> {
     let Kind::Message(entry) = entry else {
         return Err("a map without entries".to_owned());
@@ -97,7 +97,8 @@ fn write_value(kind: &Kind, value: &Value, out: &mut String) -> Result<(), Reaso
         (_, Value::Bool(value)) => out.push_str(&value.to_string()),
         (_, Value::I32(value)) => out.push_str(&value.to_string()),
         (_, Value::U32(value)) => out.push_str(&value.to_string()),
-        // A double doesn't hold all of them, and to many programs all numbers of JSON are doubles.
+        // A double can't hold all 64-bit integers, and many programs read every JSON number as a
+        // double.
         (_, Value::I64(value)) => write_text(&value.to_string(), out),
         (_, Value::U64(value)) => write_text(&value.to_string(), out),
         (_, Value::F32(value)) => match float_name(f64::from(*value)) {
@@ -188,7 +189,7 @@ fn float_name(value: f64) -> Option<&'static str> {
     }
 }
 
-/// The shortest text that is read as this number.
+/// Writes the shortest text that parses to this number.
 fn write_number(value: &impl serde::Serialize, out: &mut String) -> Result<(), Reason> {
     out.push_str(&serde_json::to_string(value).map_err(|e| e.to_string())?);
     Ok(())

@@ -1,4 +1,4 @@
-//! JSON text as a tree that loses nothing: members stay in order, and names may occur twice.
+//! JSON text as a lossless tree: members keep their order, and a name may occur twice.
 
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Number;
@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::mapping::Reason;
 
-/// JSON text as it stands.
+/// JSON text as a tree.
 pub(super) enum Json {
     Null,
     Bool(bool),
@@ -17,7 +17,7 @@ pub(super) enum Json {
 }
 
 impl Json {
-    /// For `prost-reflect`, which reads the well-known types.
+    /// Converts for `prost-reflect`, which reads the well-known types.
     pub(super) fn into_value(self) -> Result<serde_json::Value, Reason> {
         Ok(match self {
             Json::Null => serde_json::Value::Null,

@@ -1,6 +1,7 @@
-//! The wire bytes of a message that an `Any` holds. `prost-reflect` writes the same, but for -0.0, which it leaves out.
+//! The wire bytes of a message inside an `Any`. `prost-reflect` writes the same bytes, except that
+//! it omits -0.0.
 //!
-//! A message made from JSON has no unknown fields and no extensions, so there are none here.
+//! A message made from JSON has no unknown fields and no extensions, so this file writes none.
 
 use prost_reflect::prost::encoding::{WireType, encode_key, encode_varint};
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, Value};
@@ -61,7 +62,7 @@ fn encode_one(field: &FieldDescriptor, kind: &Kind, value: &Value, out: &mut Vec
     }
 }
 
-/// A scalar without its key.
+/// Encodes a scalar without its key.
 fn encode_value(kind: &Kind, value: &Value, out: &mut Vec<u8>) {
     match (kind, value) {
         (Kind::Sfixed32, Value::I32(value)) => out.extend(value.to_le_bytes()),
@@ -86,7 +87,7 @@ fn encode_value(kind: &Kind, value: &Value, out: &mut Vec<u8>) {
         (_, Value::U32(value)) => encode_varint(u64::from(*value), out),
         (_, Value::U64(value)) => encode_varint(*value, out),
         (_, Value::Bool(value)) => encode_varint(u64::from(*value), out),
-        // They have a length, and are written with it.
+        // These have a length, and are written with it.
         (
             _,
             Value::String(_) | Value::Bytes(_) | Value::Message(_) | Value::List(_) | Value::Map(_),

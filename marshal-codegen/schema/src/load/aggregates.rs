@@ -1,9 +1,12 @@
-//! Values of options that protoc takes and the compiler that is built in doesn't: names of extensions in aggregates, as in
-//! `[(paint) = { [colour]: "red" }]`, lists without a colon, groups by the names of their fields, and numbers that have names.
+//! Rewrites option values that protoc accepts and the built-in compiler doesn't: names of
+//! extensions in aggregates, as in `[(paint) = { [colour]: "red" }]`, lists without a colon, groups
+//! by the names of their fields, and numbers that have names.
 //!
-//! protoc looks such a name up as any other, from the message outwards that the aggregate is of; the compiler that is built in wants it
-//! whole. Here a name that is not whole becomes the extension in the file or below its imports that ends with it. Of several, the one
-//! that shares most with the file's package is taken; if that is the wrong one, the compiler says that it doesn't extend the message.
+//! protoc looks up such a name like any other, outwards from the message of the aggregate. The
+//! built-in compiler requires the full name. This file replaces a partial name with an extension
+//! that ends with it, in the file or its imports. Among several candidates it takes the one that
+//! shares most with the file's package. If that choice is wrong, the compiler reports that the
+//! extension doesn't extend the message.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +16,7 @@ use prost_reflect::prost_types::{
     UninterpretedOption,
 };
 
-/// Changes values of options; answers whether there was one to change. `find` gives an imported source.
+/// Rewrites values of options; returns whether any changed. `find` returns an imported source.
 pub(super) fn resolve(
     file: &mut FileDescriptorProto,
     find: impl Fn(&str) -> Option<FileDescriptorProto>,
@@ -44,7 +47,8 @@ pub(super) fn resolve(
     is_changed
 }
 
-/// `inf` and `nan` are numbers as well as names; what the option's type takes of the two is the compiler's to know.
+/// `inf` and `nan` are both numbers and names; the compiler knows which of the two the option's
+/// type accepts.
 fn name_number(option: &mut UninterpretedOption) -> bool {
     let number = match option.identifier_value.as_deref() {
         Some("inf") => f64::INFINITY,
@@ -55,20 +59,21 @@ fn name_number(option: &mut UninterpretedOption) -> bool {
     true
 }
 
-/// What files declare that aggregates name.
+/// Declarations that aggregates can name.
 #[derive(Default)]
 struct Known {
     /// The full names of extensions.
     extensions: Vec<String>,
-    /// The fields that are groups, and the names of their messages.
+    /// Fields that are groups, and the names of their messages.
     groups: HashMap<String, String>,
     /// The names of all other fields.
     fields: HashSet<String>,
 }
 
-/// The text as the compiler takes it. The parser has put spaces between all of its tokens.
+/// Returns the text in the compiler's syntax. The parser has put spaces between all of its tokens.
 ///
-/// `[ a . c ]` is the name of an extension, unless it is a list, which has a colon before it, or messages or nothing in it.
+/// `[ a . c ]` is the name of an extension. It is a list instead if a colon precedes it, or if it
+/// holds messages or nothing.
 fn whole(text: &str, package: &str, known: &Known) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -95,7 +100,7 @@ fn whole(text: &str, package: &str, known: &Known) -> String {
     out + &groups(rest, known)
 }
 
-/// The compiler knows a group by its message's name, protoc also by the field's.
+/// Renames groups: the compiler knows a group by its message's name, protoc also by the field's.
 fn groups(text: &str, known: &Known) -> String {
     if known.groups.is_empty() {
         return text.to_owned();
@@ -122,14 +127,14 @@ fn groups(text: &str, known: &Known) -> String {
     out
 }
 
-/// Where a character is that no string has.
+/// The offset of a character outside of strings.
 fn outside_strings(text: &str, wanted: char) -> Option<usize> {
     let (mut in_string, mut is_escaped) = (false, false);
     for (at, c) in text.char_indices() {
         match c {
             _ if is_escaped => is_escaped = false,
             '\\' => is_escaped = in_string,
-            // The parser has written all strings in these quotes.
+            // The parser has written all strings with these quotes.
             '"' => in_string = !in_string,
             _ if c == wanted && !in_string => return Some(at),
             _ => {}
@@ -138,7 +143,7 @@ fn outside_strings(text: &str, wanted: char) -> Option<usize> {
     None
 }
 
-/// Where the string ends that the text begins with.
+/// The end of the string at the text's beginning.
 fn string_end(text: &str) -> usize {
     let mut is_escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -167,7 +172,7 @@ fn find<'e>(name: &str, package: &str, extensions: &'e [String]) -> Option<&'e s
 }
 
 impl Known {
-    /// Adds what a file declares.
+    /// Adds a file's declarations.
     fn collect(&mut self, file: &FileDescriptorProto) {
         self.declare(file.package(), &file.extension);
         let mut waiting: Vec<(String, &DescriptorProto)> = Vec::new();
@@ -209,7 +214,7 @@ fn join(scope: &str, name: &str) -> String {
         .join(".")
 }
 
-/// Every option of a file that the parser has left for the compiler.
+/// Visits every option of a file that the parser has left for the compiler.
 fn each_option(file: &mut FileDescriptorProto, see: &mut dyn FnMut(&mut UninterpretedOption)) {
     macro_rules! see {
         ($($declared:expr),*) => {$(

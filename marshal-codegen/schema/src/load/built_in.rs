@@ -1,5 +1,8 @@
-//! Protobuf's own files, which are built in. The compiler's `descriptor.proto` predates protobuf 35: `features.utf8_validation = NONE` has
-//! another number there, and features of edition 2024 are missing. What is written in `features.proto` takes its place.
+//! Protobuf's own files, built in.
+//!
+//! The compiler's `descriptor.proto` predates protobuf 35: it has another number for
+//! `features.utf8_validation = NONE`, and it lacks the features of edition 2024. `features.proto`
+//! replaces these parts.
 
 use prost_reflect::prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorProto};
 use protox::file::{File, FileResolver, GoogleFileResolver};
@@ -30,7 +33,7 @@ impl FileResolver for BuiltIn {
     }
 }
 
-/// The features and the names of their values.
+/// Returns the features and the names of their values.
 pub(super) fn features() -> Vec<(String, Vec<String>)> {
     let parsed = File::from_source(DESCRIPTOR, include_str!("features.proto"));
     let parsed = parsed.expect("it is built in");
@@ -65,7 +68,7 @@ fn merge(file: &mut FileDescriptorProto, newer: FileDescriptorProto) {
     }
 }
 
-/// Adds what a message lacks.
+/// Adds the missing parts of a message.
 fn extend(message: &mut DescriptorProto, newer: DescriptorProto) {
     message.nested_type.extend(newer.nested_type);
     message.field.extend(newer.field);

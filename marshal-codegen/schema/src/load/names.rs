@@ -1,4 +1,4 @@
-//! Names that protoc makes of others: those that JSON has for fields, and those of the oneofs of proto3's optional fields.
+//! Names that protoc derives: JSON names of fields, and the oneofs of proto3's optional fields.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,13 +10,14 @@ use prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
 use crate::reflect::{JsonName, json_name, short_name};
 
-/// Protobuf's numbers of what a place in a file is made of.
+/// Protobuf's numbers for the steps of a path in a file.
 const MESSAGE_TYPE: i32 = 4;
 const FIELD: i32 = 2;
 const NESTED_TYPE: i32 = 3;
 const NAME: i32 = 1;
 
-/// Why protoc refuses a file whose fields JSON can't tell apart; begins with the place. Of proto2 it takes those that say no name for JSON.
+/// Why protoc refuses a file with two fields of the same JSON name; begins with the place. In
+/// proto2, protoc accepts such fields if they set no JSON name.
 pub(super) fn check(file: &FileDescriptorProto) -> Option<String> {
     let is_strict = file.syntax() == "proto3";
     let messages = file.message_type.iter().enumerate();
@@ -38,12 +39,12 @@ pub(super) fn check(file: &FileDescriptorProto) -> Option<String> {
     None
 }
 
-/// The index of a field that JSON knows by another's name, and a sentence about both.
+/// The index of a field whose JSON name is another field's, too, and a sentence about both.
 fn clash(message: &DescriptorProto, is_strict: bool) -> Option<(i32, String)> {
     if message.options.as_ref().is_some_and(is_legacy) {
         return None;
     }
-    // First the names that fields have by themselves, then those that they say.
+    // First the fields' default names, then the names that they set.
     for by_default in [true, false] {
         let mut met: HashMap<String, &FieldDescriptorProto> = HashMap::new();
         for (index, field) in message.field.iter().enumerate() {
@@ -70,7 +71,7 @@ fn clash(message: &DescriptorProto, is_strict: bool) -> Option<(i32, String)> {
     None
 }
 
-/// Whether a message takes what JSON can't tell apart.
+/// Whether a message may have fields with equal JSON names.
 fn is_legacy(options: &MessageOptions) -> bool {
     const OPTION: &str = "deprecated_legacy_json_field_conflicts";
     options.uninterpreted_option.iter().any(|option| {
@@ -79,7 +80,7 @@ fn is_legacy(options: &MessageOptions) -> bool {
     })
 }
 
-/// The file's name with line and column of what is at a path.
+/// The file's name, and the line and column of the item at a path.
 fn place(file: &FileDescriptorProto, path: &[i32]) -> String {
     let info = file.source_code_info.iter();
     let mut found = info.flat_map(|i| &i.location).filter(|l| l.path == path);
@@ -89,8 +90,8 @@ fn place(file: &FileDescriptorProto, path: &[i32]) -> String {
     }
 }
 
-/// Gives the oneofs of proto3's optional fields the names that protoc gives them: `_x` for `x`, with as many `X` before it as it takes to meet
-/// no other field and no other oneof. Answers whether that changed one.
+/// Renames the oneofs of proto3's optional fields as protoc does: `_x` for `x`, prefixed with as
+/// many `X` as needed to avoid other fields and oneofs. Returns whether a name changed.
 pub(super) fn name_oneofs(file: &mut FileDescriptorProto) -> bool {
     let mut is_changed = false;
     let mut waiting: Vec<&mut DescriptorProto> = file.message_type.iter_mut().collect();
@@ -123,7 +124,7 @@ pub(super) fn name_oneofs(file: &mut FileDescriptorProto) -> bool {
     is_changed
 }
 
-/// A serialized file with the names that JSON has for its fields.
+/// Returns a serialized file with its original JSON names.
 pub(super) fn restore(file: &[u8], names: &[JsonName]) -> Vec<u8> {
     let described = DescriptorPool::global();
     let described = described.get_message_by_name("google.protobuf.FileDescriptorProto");

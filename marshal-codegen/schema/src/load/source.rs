@@ -1,7 +1,8 @@
-//! `.proto` sources as protoc takes them, made into what the parser takes.
+//! Rewrites `.proto` sources that protoc accepts into sources that the parser accepts.
 //!
-//! The parser that is built in knows proto2 and proto3 and is a little strict. What it doesn't know is written here in its words, token
-//! by token, and every line stays where it is, so that its errors name the right place:
+//! The built-in parser knows proto2 and proto3 and is a little strict. This file expresses
+//! everything else in the parser's syntax, token by token. Every line stays where it is, so that
+//! the parser's errors name the right place:
 //!
 //! | protoc takes | the parser gets |
 //! |---|---|
@@ -13,14 +14,15 @@
 //! | of edition 2024: `export`, `local`, `import option` | nothing, nothing, `import` |
 //! | features of languages: `features.(pb.cpp).string_type` | nothing: blocks don't depend on them |
 //!
-//! Everything else is the parser's to understand and to refuse: what is no `.proto` file at all goes through as it is.
+//! The parser accepts or refuses everything else. Text that is no `.proto` file passes through
+//! unchanged.
 
 use std::ops::Range;
 
 use super::built_in::features;
 use crate::spelling::did_you_mean;
 
-/// A source that the parser takes.
+/// A source that the parser accepts.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) text: String,
@@ -29,18 +31,18 @@ pub(super) struct Source {
     pub(super) edition: Option<i32>,
 }
 
-/// Where in a source is what the parser finds at a place of the rewritten text.
+/// Maps places in the rewritten text to places in the source.
 #[derive(Debug)]
 pub(super) struct Places {
-    /// Where the lines of both begin.
+    /// The line starts of both texts.
     source: Vec<usize>,
     rewritten: Vec<usize>,
-    /// What was replaced by how many bytes, in order.
+    /// The replaced ranges and the lengths of their replacements in bytes, in order.
     edits: Vec<(Range<usize>, usize)>,
 }
 
 impl Places {
-    /// The line and the column in the source; both count from 1.
+    /// Returns the line and the column in the source; both count from 1.
     pub(super) fn in_source(&self, line: usize, column: usize) -> (usize, usize) {
         let begin = self.rewritten.get(line.saturating_sub(1));
         let mut left = begin.map_or(usize::MAX, |begin| begin + column.saturating_sub(1));
@@ -65,23 +67,24 @@ impl Places {
     }
 }
 
-/// Where lines begin.
+/// The offsets of line starts.
 fn lines(bytes: &[u8]) -> Vec<usize> {
     let feeds = bytes.iter().enumerate().filter(|(_, b)| **b == b'\n');
     [0].into_iter().chain(feeds.map(|(at, _)| at + 1)).collect()
 }
 
-/// Files of features that are left out.
+/// Files that declare language features; their imports are removed.
 const FEATURE_FILES: [&str; 3] = [
     "google/protobuf/cpp_features.proto",
     "google/protobuf/go_features.proto",
     "google/protobuf/java_features.proto",
 ];
 
-/// What these files extend features by, in the package `pb`.
+/// The extensions that these files declare in the package `pb`.
 const LANGUAGES: [&str; 3] = ["cpp", "go", "java"];
 
-/// The source, rewritten; `None` if it can stay as it is. The error begins with line and column.
+/// Returns the rewritten source; `None` if it can stay as it is. The error begins with line and
+/// column.
 pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let body = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
@@ -96,7 +99,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
     if reader.edits.is_empty() && body.len() == bytes.len() {
         return Ok(None);
     }
-    // Names and punctuation are the parser's to check, in its own words.
+    // The parser checks names and punctuation, and reports errors in its own words.
     let text = String::from_utf8_lossy(&reader.edited()).into_owned();
     let places = Places {
         source: lines(body),
@@ -129,20 +132,20 @@ struct Token {
     at: Range<usize>,
 }
 
-/// What the braces around a statement belong to.
+/// The kind of statement that braces belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block {
     File,
-    /// A message or a group; extensions look alike.
+    /// A message or a group; extension blocks look alike.
     Message,
-    /// Statements that are of no interest but for their options.
+    /// Statements of which only the options matter.
     Other,
 }
 
 struct Reader<'s> {
     bytes: &'s [u8],
     tokens: Vec<Token>,
-    /// What is replaced by what.
+    /// The replaced ranges and their replacements.
     edits: Vec<(Range<usize>, String)>,
     edition: Option<i32>,
 }
@@ -151,7 +154,7 @@ impl Reader<'_> {
     fn edited(&mut self) -> Vec<u8> {
         self.edits.sort_by_key(|(at, _)| (at.start, at.end));
         let mut end = 0;
-        // What is left out already can't be replaced, too.
+        // Removed text can't be replaced as well.
         self.edits.retain(|(at, _)| {
             let is_free = at.start >= end;
             end = if is_free { at.end } else { end };
@@ -168,7 +171,7 @@ impl Reader<'_> {
         out
     }
 
-    /// Splits the source into tokens. Comments are none; bytes that aren't UTF-8 are replaced on the way.
+    /// Splits the source into tokens, skipping comments and replacing bytes that aren't UTF-8.
     fn tokens(&mut self) {
         let bytes = self.bytes;
         let mut at = 0;
@@ -199,7 +202,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Replaces each byte of a range that belongs to no UTF-8.
+    /// Replaces each byte of a range that isn't UTF-8.
     fn replace_foreign(&mut self, within: Range<usize>, by: impl Fn(u8) -> String) {
         let mut at = within.start;
         for chunk in self.bytes[within].utf8_chunks() {
@@ -215,7 +218,7 @@ impl Reader<'_> {
         self.tokens.get(token).map(|token| token.kind)
     }
 
-    /// The text of a token; empty behind the last.
+    /// The text of a token; empty past the last.
     fn text(&self, token: usize) -> &str {
         let token = self.tokens.get(token);
         let bytes = token.map_or(&[][..], |token| &self.bytes[token.at.clone()]);
@@ -226,7 +229,7 @@ impl Reader<'_> {
         self.kind(token) == Some(Kind::Mark(mark))
     }
 
-    /// Replaces tokens, but for the line feeds among them.
+    /// Replaces tokens, but keeps their line feeds.
     fn replace(&mut self, tokens: Range<usize>, by: &str) {
         let (Some(first), Some(last)) = (
             self.tokens.get(tokens.start),
@@ -251,7 +254,7 @@ impl Reader<'_> {
         format!("{line}:{}: {what}", column + 1)
     }
 
-    /// Walks over all statements, however deep they lie.
+    /// Walks over all statements at any depth.
     fn statements(&mut self) -> Result<(), String> {
         let mut blocks = vec![Block::File];
         let mut at = 0;
@@ -269,13 +272,13 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// One statement; answers what follows it, and what the block is that it has opened.
+    /// Reads one statement; returns the place after it, and the kind of the block that it opens.
     fn statement(&mut self, at: usize, block: Block) -> Result<(usize, Option<Block>), String> {
         let end = self.end(at);
         let opens = self.is(end - 1, b'{');
         let in_edition = self.edition.is_some();
         let is_message = block == Block::Message;
-        // A name may be called like a keyword, as in `message message`.
+        // A name may equal a keyword, as in `message message`.
         match self.text(at) {
             "edition" if block == Block::File && self.is(at + 1, b'=') => self.edition(at, end)?,
             "import" if block == Block::File => self.import(at, end)?,
@@ -307,11 +310,12 @@ impl Reader<'_> {
             self.option_lists(at, end)?;
         }
         self.numbers(at, end);
-        // What is left is a group.
+        // The remaining case is a group.
         Ok((end, opens.then_some(Block::Message)))
     }
 
-    /// The end of a statement: behind its semicolon or the brace that it opens. Braces of options are a part of it.
+    /// The end of a statement: after its semicolon or its opening brace. Braces of options belong
+    /// to the statement.
     fn end(&self, start: usize) -> usize {
         let (mut depth, mut is_value) = (0_usize, self.text(start) == "option");
         for at in start..self.tokens.len() {
@@ -323,7 +327,7 @@ impl Reader<'_> {
                     is_value = depth > 0 || self.text(start) == "option";
                 }
                 Some(Kind::Mark(b'{' | b';')) if depth == 0 => return at + 1,
-                // It is no statement, and the parser will say so.
+                // It is no statement, and the parser reports that.
                 Some(Kind::Mark(b'}')) => return at.max(start + 1),
                 _ => {}
             }
@@ -367,7 +371,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Options are for ranges with two ends only.
+    /// Rewrites extension ranges: the parser only accepts options on ranges with two ends.
     fn ranges(&mut self, at: usize, end: usize) {
         let Some(options) = (at..end).find(|&i| self.is(i, b'[')) else {
             return;
@@ -382,7 +386,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Numbers of options that only a double holds.
+    /// Rewrites numbers in options that only fit a double.
     fn numbers(&mut self, at: usize, end: usize) {
         let mut is_value = self.text(at) == "option";
         for i in at + 1..end {
@@ -412,7 +416,7 @@ impl Reader<'_> {
         }
     }
 
-    /// An edition's reserved names are written like names.
+    /// Rewrites reserved names, which an edition writes as identifiers.
     fn reserved(&mut self, at: usize, end: usize) {
         for i in at + 1..end {
             let text = self.text(i);
@@ -424,7 +428,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The end of `pb.cpp` or the like in brackets of a kind, if it begins here.
+    /// The end of `pb.cpp` or a similar name in these brackets, if one begins here.
     fn language(&self, at: usize, [open, close]: [u8; 2]) -> Option<usize> {
         let name = at + 1 + usize::from(self.is(at + 1, b'.'));
         let is_language = self.is(at, open)
@@ -435,7 +439,7 @@ impl Reader<'_> {
         is_language.then_some(name + 4)
     }
 
-    /// Whether a feature of a language begins here.
+    /// Whether a language feature begins here.
     fn is_left_out(&self, at: usize) -> bool {
         let is_feature = self.text(at) == "features" && self.is(at + 1, b'.');
         is_feature && self.language(at + 2, [b'(', b')']).is_some()
@@ -449,8 +453,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes features of languages from `features = { [pb.cpp] { ... } }`, and checks the others: the parser doesn't say what is wrong in
-    /// such braces.
+    /// Removes language features from `features = { [pb.cpp] { ... } }`, and checks the others: the
+    /// parser doesn't report errors inside such braces.
     fn aggregate(&mut self, at: usize, end: usize) -> Result<(), String> {
         if self.text(at) != "features" || !self.is(at + 1, b'=') || !self.is(at + 2, b'{') {
             return Ok(());
@@ -467,7 +471,7 @@ impl Reader<'_> {
                 self.replace(next..last, "");
                 next = last;
             } else if self.is(next, b'[') || self.is(next, b'{') || self.is(next, b'<') {
-                // What somebody else has added to features.
+                // A third party's extension of features.
                 while next < end && !self.is(next, b']') && !self.is(next, b'}') {
                     next += 1;
                 }
@@ -493,7 +497,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What follows the message that opens here.
+    /// The place after the message that opens here.
     fn closed(&self, open: usize, end: usize) -> usize {
         let mut depth = 0_usize;
         for at in open..end {
@@ -509,7 +513,7 @@ impl Reader<'_> {
         end
     }
 
-    /// Takes features of languages from lists in brackets, each with one comma beside it.
+    /// Removes language features from lists in brackets, each with one adjacent comma.
     fn option_lists(&mut self, at: usize, end: usize) -> Result<(), String> {
         let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
             return Ok(());
@@ -552,7 +556,7 @@ impl Reader<'_> {
     }
 }
 
-/// What is in the quotes of a string of ASCII.
+/// The content of a quoted ASCII string.
 fn unescaped(text: &str) -> String {
     let text = text.strip_prefix(['"', '\'']).unwrap_or(text);
     let text = text.strip_suffix(['"', '\'']).unwrap_or(text);
@@ -576,13 +580,13 @@ fn unescaped(text: &str) -> String {
     out
 }
 
-/// Where a piece ends in the bytes, or all of them.
+/// The offset of a piece's end in the bytes; their length if the piece is absent.
 fn find(bytes: &[u8], piece: &[u8]) -> usize {
     let at = bytes.windows(piece.len()).position(|w| w == piece);
     at.map_or(bytes.len(), |at| at + piece.len())
 }
 
-/// Bytes of a string with its quotes. It ends with its line in any case.
+/// Length of a string in bytes, with its quotes. The end of the line always ends it.
 fn string_len(bytes: &[u8]) -> usize {
     let mut at = 1;
     while let Some(&byte) = bytes.get(at) {
@@ -728,7 +732,7 @@ mod tests {
             let found = rewritten.places.in_source(line, column);
             assert_eq!(found, place(source, word), "{word}");
         }
-        // What is added stands where it is added.
+        // Inserted text has the place where it is inserted.
         let (line, column) = place(&rewritten.text, "optional A");
         assert_eq!(
             rewritten.places.in_source(line, column),
@@ -781,7 +785,7 @@ mod tests {
                 assert_eq!(lines(&rewritten.text), lines(&source), "{source:?}");
             }
         }
-        // However deep.
+        // At any depth.
         read("message M {".repeat(100_000).as_bytes()).unwrap();
     }
 }

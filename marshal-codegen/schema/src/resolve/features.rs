@@ -1,4 +1,5 @@
-//! What a declaration inherits: the syntax's features, then those of each declaration around it, then its own.
+//! Features of a declaration, lowest precedence first: the syntax, each surrounding declaration,
+//! the declaration itself.
 
 use crate::SchemaError;
 use crate::descriptor::{Features, File};
@@ -10,7 +11,7 @@ pub(super) struct Inherited {
     pub(super) syntax: Syntax,
     pub(super) is_edition: bool,
     pub(super) presence: Presence,
-    /// Enums accept declared values only.
+    /// Enums only accept declared values.
     pub(super) is_closed: bool,
     pub(super) is_packed: bool,
     /// Messages are written between two tags.
@@ -31,9 +32,9 @@ pub(super) enum Presence {
     Required,
 }
 
-/// Protobuf's number of the edition 2023.
+/// Protobuf's number for edition 2023.
 const EDITION_2023: i32 = 1000;
-/// What it adds concerns names and visibility.
+/// Edition 2024, which only adds rules for names and visibility.
 const EDITION_2024: i32 = 1001;
 
 impl Inherited {
@@ -72,7 +73,7 @@ impl Inherited {
         Ok(features)
     }
 
-    /// These features, changed by what `owner` sets.
+    /// These features, overridden by the ones that `owner` sets.
     pub(super) fn with(
         self,
         own: &Features,

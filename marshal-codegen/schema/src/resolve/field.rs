@@ -15,7 +15,7 @@ const OPTIONAL: i32 = 1;
 const REQUIRED: i32 = 2;
 const REPEATED: i32 = 3;
 
-/// A message whose fields are still to be resolved.
+/// A message with unresolved fields.
 pub(super) struct Pending<'f, 'a> {
     pub(super) index: MessageIndex,
     pub(super) message: &'f descriptor::Message<'a>,
@@ -28,7 +28,7 @@ impl Pending<'_, '_> {
     }
 }
 
-/// A field of the message that is being resolved.
+/// A field whose message is being resolved.
 struct Context<'c, 'f, 'a> {
     model: &'c Model,
     declared: &'c Pending<'f, 'a>,
@@ -36,7 +36,7 @@ struct Context<'c, 'f, 'a> {
     features: Inherited,
 }
 
-/// The fields by number, and the real oneofs, of the message with this index.
+/// Returns the fields by number, and the real oneofs, of the message with this index.
 pub(super) fn resolve(
     model: &Model,
     at: usize,
@@ -110,7 +110,7 @@ impl Context<'_, '_, '_> {
             return Ok(Value::Scalar(scalar));
         }
         let wanted = match self.field.proto_type {
-            // A parser may leave the type open where the name tells it.
+            // A parser may omit the type if the field names one.
             0 => "a message or enum",
             GROUP | MESSAGE => "a message",
             ENUM => "an enum",
@@ -139,7 +139,7 @@ impl Context<'_, '_, '_> {
         }
     }
 
-    /// Maps and what is in them are never delimited, whatever they inherit.
+    /// Maps and their entries are never delimited, whatever they inherit.
     fn message(&self, index: MessageIndex) -> Value {
         let in_map = self.model.message(index).is_map_entry || self.declared.message.map_entry;
         if self.features.is_delimited && !in_map {
@@ -193,7 +193,7 @@ impl Context<'_, '_, '_> {
         Ok(Label::Map)
     }
 
-    /// The message around an entry: the name says it.
+    /// The message around an entry, found by the entry's name.
     fn entry_parent(&self, entry: MessageIndex) -> Option<MessageIndex> {
         let (outer, _) = self.model.message(entry).name.rsplit_once('.')?;
         self.model.find_message(outer)
@@ -207,7 +207,7 @@ impl Context<'_, '_, '_> {
             }
             return Ok(Label::Oneof(index));
         }
-        // An entry has both of its fields; which were written decides nothing.
+        // An entry always has both of its fields, whether the encoding has them or not.
         if self.declared.message.map_entry {
             return Ok(Label::Implicit);
         }
@@ -234,12 +234,12 @@ impl Context<'_, '_, '_> {
     }
 }
 
-/// The oneofs of one message, and which of them proto3 made up for `optional`.
+/// The oneofs of one message, with the synthetic ones for proto3's `optional` marked.
 struct Oneofs<'f, 'a> {
     declared: &'f [descriptor::Oneof<'a>],
     /// Names of the real ones.
     real: Vec<String>,
-    /// For each one that is declared: its index among the real ones.
+    /// For each declared oneof: its index among the real ones.
     index: Vec<Option<u32>>,
 }
 
@@ -298,7 +298,7 @@ impl<'f, 'a> Oneofs<'f, 'a> {
     }
 }
 
-/// Numbers are in range, distinct, and not set apart.
+/// Checks that numbers are in range, distinct, and not reserved.
 fn check_numbers(message: &descriptor::Message<'_>, name: &str) -> Result<(), SchemaError> {
     let exclusive = |(a, b): &(i32, i32)| (i64::from(*a), i64::from(*b));
     let reserved = Ranges::new(message.reserved_ranges.iter().map(exclusive));
@@ -331,7 +331,7 @@ fn check_numbers(message: &descriptor::Message<'_>, name: &str) -> Result<(), Sc
     Ok(())
 }
 
-/// Descriptions tell a map in one line, so an entry must look as that line says.
+/// Checks a map's entry. A description shows a map in one line, so its entry must match that line.
 pub(super) fn check_entry(model: &Model, entry: &Message) -> Result<(), SchemaError> {
     let is_key = |value| {
         let Value::Scalar(scalar) = value else {
@@ -361,7 +361,7 @@ pub(super) fn check_entry(model: &Model, entry: &Message) -> Result<(), SchemaEr
     })
 }
 
-/// Protobuf's numbers of the types that have no name of their own.
+/// The built-in type with this protobuf number.
 fn scalar(number: i32) -> Option<ProtoType> {
     Some(match number {
         1 => ProtoType::Double,

@@ -1,4 +1,4 @@
-//! The model: what a descriptor set declares, with every reference looked up.
+//! The model: all declarations of a descriptor set, with every reference resolved.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::proto_type::ProtoType;
 /// A resolved descriptor set.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// How many different ones.
+    /// Number of distinct files.
     pub(crate) files: usize,
     pub(crate) messages: Vec<Message>,
     pub(crate) enums: Vec<Enum>,
     pub(crate) services: Vec<Service>,
-    /// Some file was there twice.
+    /// Whether some file occurred twice.
     pub(crate) has_repeated_files: bool,
-    /// Some file is written in an edition, which the reflection library doesn't know.
+    /// Whether some file is written in an edition, which the reflection library doesn't know.
     pub(crate) has_editions: bool,
     pub(super) names: Names,
 }
@@ -70,19 +70,19 @@ pub(crate) struct Field {
 /// The type of one value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
-    /// Anything that names no other type.
+    /// A type that refers to no other type.
     Scalar(ProtoType),
     Enum(EnumIndex),
     Message(MessageIndex),
-    /// A message between two tags: a group of proto2, a delimited message of an edition.
+    /// A message between two tags: a group in proto2, a delimited message in an edition.
     Group(MessageIndex),
 }
 
-/// How many values a field has, and how it tells presence.
+/// The number of a field's values, and how the field tells presence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Label {
     Implicit,
-    /// Messages always are, unless one of the others applies.
+    /// The label of every message field, unless one of the others applies.
     Explicit,
     Required,
     /// Member of the real oneof with this index.
@@ -98,7 +98,7 @@ pub(crate) struct Enum {
     pub(crate) name: String,
     /// In declaration order.
     pub(crate) values: Vec<(String, i32)>,
-    /// The declared values, ascending, if only they may occur.
+    /// For closed enums, the declared values in ascending order; no other value is valid.
     pub(crate) closed: Option<Arc<[i32]>>,
 }
 

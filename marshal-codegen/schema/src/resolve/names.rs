@@ -7,7 +7,7 @@ use crate::SchemaError;
 use crate::error::shown;
 use crate::limits::MAX_NAME;
 
-/// What every full name outside of messages and services stands for, nested types included.
+/// The symbol of every full name outside of messages and services, nested types included.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     symbols: HashMap<Box<str>, (Symbol, u32)>,
@@ -19,12 +19,12 @@ impl Names {
         self.symbols.get(full_name).map(|(symbol, _)| *symbol)
     }
 
-    /// What follows is declared in this file.
+    /// Attributes the next declarations to this file.
     pub(super) fn enter_file(&mut self, file: &str) {
         self.files.push(file.into());
     }
 
-    /// Declares a package and those around it.
+    /// Declares a package and the packages around it.
     pub(super) fn declare_package(&mut self, package: &str) -> Result<(), SchemaError> {
         if package.is_empty() {
             return Ok(());
@@ -39,7 +39,7 @@ impl Names {
         Ok(())
     }
 
-    /// Declares `name` in a package or message and answers its full name.
+    /// Declares `name` in a package or message and returns its full name.
     pub(super) fn declare(
         &mut self,
         scope: &str,
@@ -110,11 +110,12 @@ impl<'m, 'a> Members<'m, 'a> {
 pub(super) struct Ranges(Vec<(i64, i64)>);
 
 impl Ranges {
-    /// From starts and exclusive ends.
+    /// Makes ranges from starts and exclusive ends.
     pub(super) fn new(ranges: impl Iterator<Item = (i64, i64)>) -> Ranges {
         let mut ranges: Vec<_> = ranges.collect();
         ranges.sort_unstable();
-        // Each end becomes the furthest so far: then the last range that starts below a number decides.
+        // Each end becomes the furthest end so far. Then the last range that starts below a number
+        // decides.
         let mut furthest = i64::MIN;
         for (_, end) in &mut ranges {
             furthest = furthest.max(*end);
@@ -130,7 +131,7 @@ impl Ranges {
     }
 }
 
-/// Whether `name` is a name; `scope` is where it stands.
+/// Checks that `name` is a valid name; `scope` is its place.
 pub(super) fn check(name: &str, scope: &str) -> Result<(), SchemaError> {
     let mut bytes = name.bytes();
     let begins = bytes
@@ -145,12 +146,12 @@ pub(super) fn check(name: &str, scope: &str) -> Result<(), SchemaError> {
     })
 }
 
-/// Files are called anything.
+/// File names may contain any characters.
 pub(super) fn check_file_name(name: &str) -> Result<(), SchemaError> {
     check_length(name, name.len())
 }
 
-/// The full name of what is declared in a package or message.
+/// The full name of a declaration in a package or message.
 pub(super) fn join(scope: &str, name: &str) -> String {
     if scope.is_empty() {
         return name.to_owned();

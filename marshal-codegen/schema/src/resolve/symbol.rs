@@ -1,4 +1,4 @@
-//! What a full name stands for: a symbol, with the index of what it names.
+//! Symbols: the kind and the index of the declaration that a full name stands for.
 
 /// Index into [`super::Model::messages`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -8,7 +8,7 @@ pub(crate) struct MessageIndex(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct EnumIndex(pub(crate) u32);
 
-/// What a full name stands for.
+/// The kind of declaration that a full name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Symbol {
     Package,

@@ -1,4 +1,4 @@
-//! Edition 2023, from a descriptor set that is written here: the compiler that is built in knows no editions.
+//! Edition 2023, from a descriptor set written here: the built-in compiler knows no editions.
 
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::{Cardinality, DynamicError, ProtoType, Schema};
@@ -191,7 +191,7 @@ fn features_decide_presence_types_and_encodings() {
         .collect();
     assert_eq!(groups, [8, 10, 13], "a map is never delimited");
     assert_eq!(field("by_name").cardinality, Cardinality::Map);
-    // What the message says about its fields holds for them, unless they say otherwise.
+    // The message's settings apply to its fields, unless a field overrides them.
     let item = service
         .layouts
         .get(service.layouts.find("editions.Item").unwrap());

@@ -1,4 +1,4 @@
-//! Every rule of evolution, in both directions, and texts that no description is.
+//! Every rule of evolution, in both directions, and texts that aren't descriptions.
 
 use super::{compile, schema};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use tollgate_schema::limits::{MAX_COMPARISONS, MAX_DESCRIPTION, MAX_METHODS, MAX
 const NATIVE: &str = "native";
 const PROTOBUF: &str = "protobuf";
 
-/// A service that sends an `M` one way each: `Send` as a request, `Get` as a reply.
+/// A service that sends an `M` in each direction: `Send` as a request, `Get` as a reply.
 fn describe(syntax: &str, declarations: &str) -> String {
     let text = format!(
         "syntax = '{syntax}'; package p; {declarations} message None {{}} \
@@ -25,7 +25,7 @@ fn verdict(found: &MethodMatch) -> String {
     }
 }
 
-/// Declarations of the caller and the server, and what is expected of a request and of a reply.
+/// Declarations of the caller and the server, and the expected verdicts for a request and a reply.
 #[track_caller]
 fn check_syntax(syntax: &str, caller: &str, server: &str, request: &str, reply: &str) {
     let matches = match_methods(&describe(syntax, caller), &describe(syntax, server));
@@ -33,7 +33,8 @@ fn check_syntax(syntax: &str, caller: &str, server: &str, request: &str, reply: 
     assert_eq!(found, [request, reply], "{caller} => {server}");
 }
 
-/// The same verdict for both, and with the sides exchanged if it isn't a sentence.
+/// Expects the same verdict for requests and replies, and with the sides exchanged unless the
+/// verdict is a sentence.
 #[track_caller]
 fn check(caller: &str, server: &str, expected: &str) {
     let message = |fields: &str| {
@@ -65,13 +66,13 @@ fn equal_messages_are_native_and_changed_ones_are_matched_by_number() {
         "string a = 2;",
         "field p.M.a has the number 1 at the caller and 2 at the server",
     );
-    // Two that changed places: each keeps its number and changes its name, or so it seems.
+    // Two swapped fields: each seems to keep its number and change its name.
     check(
         "string a = 1; string b = 2;",
         "string b = 1; string a = 2;",
         "field p.M.a has the number 1 at the caller and 2 at the server",
     );
-    // Packing is no business of the reader's.
+    // Packing doesn't matter to the reader.
     check(
         "repeated int32 a = 1;",
         "repeated int32 a = 1 [packed = false];",
@@ -81,7 +82,7 @@ fn equal_messages_are_native_and_changed_ones_are_matched_by_number() {
 
 #[test]
 fn types_are_interchangeable_within_their_encoding_only() {
-    // One group per line; types of different groups never mix, but for bytes.
+    // One group per line; types of different groups never mix, except with bytes.
     let groups: [&[&str]; 9] = [
         &["int32", "uint32", "int64", "uint64", "bool", "E"],
         &["sint32", "sint64"],
@@ -211,7 +212,7 @@ fn a_native_method_needs_everything_that_it_reaches_to_be_equal() {
     let (old, new) = (message("A = 0;"), message("A = 0; B = 1;"));
     check_syntax("proto3", &old, &old, NATIVE, NATIVE);
     check_syntax("proto3", &old, &new, PROTOBUF, PROTOBUF);
-    // Types that were renamed or moved are still the same by their structure, in recursion, too.
+    // Renamed or moved types are still the same by their structure, in recursion, too.
     check_syntax(
         "proto3",
         "message M { N n = 1; } message N { N next = 1; repeated M all = 2; string name = 3; }",
@@ -388,7 +389,7 @@ fn methods_are_found_by_name_and_stream_alike() {
             ),
         ],
     );
-    // What one method can't carry doesn't hinder the others.
+    // A method that can't be carried doesn't affect the others.
     let hotel = schema("hotel.proto")
         .service("hotel.Reservation")
         .unwrap()
@@ -544,7 +545,7 @@ fn hostile_texts_cost_a_bounded_time() {
     let reason = verdict(&found[0]);
     let limit = format!("the schemas have more than {MAX_COMPARISONS} fields to compare");
     assert!(reason.ends_with(&limit), "{reason}");
-    // A deep one is no recursion of ours.
+    // A deep one causes no recursion in this crate.
     let deep = |last: &str| -> String {
         let field = |i| format!("M{i}.next = 1 M{}\n", i + 1);
         let last = [
@@ -558,7 +559,7 @@ fn hostile_texts_cost_a_bounded_time() {
         verdict(&found[0]),
         "field M5000.x is `string` at the caller and `int32` at the server, which are encoded differently"
     );
-    // What a peer wrote is cut and cleaned before it is in our sentence.
+    // A peer's text is cut and cleaned before a sentence quotes it.
     let rude = format!("p.M.a = 1 \u{7}{}\n{good}", "x y".repeat(10_000));
     let reason = verdict(&match_methods(good, &rude)[0]);
     assert!(reason.len() < 400 && !reason.contains('\u{7}'), "{reason}");
@@ -567,7 +568,7 @@ fn hostile_texts_cost_a_bounded_time() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A spoiled text never panics, and answers for every method of a good caller.
+    /// A corrupted text never panics, and yields an answer for every method of a valid caller.
     #[test]
     fn a_spoiled_description_is_matched_or_refused(
         at: prop::sample::Index, byte in prop::sample::select(b" .=/<>(),\n01azM".to_vec()), cut: prop::sample::Index, cuts: bool,

@@ -1,4 +1,5 @@
-//! Descriptor sets that no compiler writes: each is refused in one sentence that names the culprit, or has no effect.
+//! Descriptor sets that no compiler writes: each has no effect, or is refused in one sentence that
+//! names the culprit.
 
 use proptest::prelude::*;
 use tollgate_schema::limits::*;
@@ -64,7 +65,7 @@ fn bytes_that_are_no_set_are_refused_where_they_go_wrong() {
         &set(&[bytes(4, bytes(2, bytes(3, "x")))]),
         "a field has another wire type than a descriptor's",
     );
-    // What isn't known is skipped: of every wire type, and groups with what is in them.
+    // Unknown records are skipped: of every wire type, and groups with their content.
     let unknown = [
         int(99, 1),
         bytes(99, "x"),
@@ -206,7 +207,7 @@ fn names_are_names_and_not_too_long() {
         &[file("proto3", "a.proto", &mega, &[])],
         &too_long(&mega, 1 << 20),
     );
-    // Long names that are referred to, imported or asked for are cut in the sentence.
+    // The sentence cuts long names that are referenced, imported or requested.
     refused(
         &[m(&[field("a", 1, MESSAGE, &[of(&mega)])])],
         &format!(
@@ -248,7 +249,7 @@ fn imports_are_there_and_lead_nowhere_back() {
         "file \"b\" imports itself by way of \"c\"",
     );
     assert!(Schema::from_descriptor_set(&set(&[with("a", &["b", "b"]), with("b", &[])])).is_ok());
-    // The longest chain is no recursion of ours.
+    // The longest chain causes no recursion in this crate.
     let chain = |n: usize, last: &str| {
         let file = |i: usize| with(&i.to_string(), &[&(i + 1).to_string()]);
         let mut files: Vec<_> = (0..n - 1).map(file).collect();
@@ -294,7 +295,7 @@ fn numbers_are_legal_and_distinct() {
     let range =
         |number: u64, from: i64, to: i64| bytes(number, [int(1, from), int(2, to)].concat());
     check(30, &[range(9, 20, 31)], "its message reserves");
-    // Ranges that overlap hide nothing.
+    // Overlapping ranges hide nothing.
     check(
         30,
         &[range(9, 10, 100), range(9, 20, 21)],
@@ -400,7 +401,7 @@ fn fields_fit_their_syntax_and_their_message() {
         &[a(MESSAGE, &[of(".p.E")]), e.clone()],
         &unknown(".p.E", "a message"),
     );
-    // A parser may leave the type to whoever looks the name up.
+    // A parser may leave the type open, to be found by name.
     for name in [".p.M", ".p.E"] {
         assert!(judge(&[a(0, &[of(name)]), e.clone()]).is_ok());
     }
@@ -629,7 +630,7 @@ fn every_item_of_a_set_is_counted() {
     let check = |item: Vec<u8>, limit: usize, what: &'static str| {
         let error = judge(&[item.repeat(limit + 1)]).unwrap_err();
         assert_eq!(error, SchemaError::TooMany { what, limit });
-        // One less is refused for something else, or not at all.
+        // One less is refused for another reason, or accepted.
         let fewer = judge(&[item.repeat(limit)]).map(|_| ());
         assert_ne!(fewer, Err(SchemaError::TooMany { what, limit }));
     };
@@ -680,7 +681,7 @@ fn a_hundred_thousand_fields_are_too_many() {
 
 #[test]
 fn messages_nest_to_a_named_depth() {
-    // Outermost first, so that it is linear: a header per level, then nothing.
+    // Outermost first, so that the time is linear: a header per level, then nothing.
     let nested = |depth: usize| {
         let mut lengths = vec![3];
         for level in 1..depth {
@@ -750,7 +751,7 @@ fn a_description_that_would_be_too_long_is_refused() {
 
 #[test]
 fn what_only_the_reflection_library_refuses_is_an_error_of_reflection() {
-    // A type of a file that isn't imported has one meaning, but no compiler would have taken it.
+    // A type of a file that isn't imported has one meaning, but no compiler would have accepted it.
     let files = [
         file("proto3", "b.proto", "q", &[m(&[])]),
         file(
@@ -776,7 +777,7 @@ fn what_only_the_reflection_library_refuses_is_an_error_of_reflection() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bits flip in sets that were valid: everything that is answered, is answered without a panic.
+    /// Bits flip in valid sets: loading and all further calls never panic.
     #[test]
     fn flipped_bits_never_panic(which in 0..3_usize, flips in prop::collection::vec((any::<prop::sample::Index>(), 0..8_u8), 1..6)) {
         static SETS: std::sync::LazyLock<[Vec<u8>; 3]> = std::sync::LazyLock::new(|| [

@@ -12,7 +12,7 @@ use super::{editions, protos, schema};
 
 const NONE: [&str; 0] = [];
 
-/// A directory that is removed with its content.
+/// A directory that is removed, with its content, when this is dropped.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -69,7 +69,7 @@ fn a_file_a_directory_and_a_set_are_the_same_schema() {
         let loaded = Schema::load(&[&path], &NONE).unwrap();
         assert_eq!(hash(&loaded), hash(&hotel), "{}", path.display());
     }
-    // What is in the directory is all of it.
+    // The directory's files are the whole schema.
     let all = Schema::load(&[protos()], &NONE).unwrap();
     declares(
         &all,
@@ -94,7 +94,7 @@ fn a_set_is_known_by_its_extension_or_its_content() {
         let path = dir.file(name, hotel.descriptor_set());
         declares(&Schema::load(&[&path], &NONE).unwrap(), &["hotel.Stay"]);
     }
-    // Text of an unknown extension is for the compiler.
+    // Text with an unknown extension goes to the compiler.
     let text = dir.file("a.txt", proto("M", &[], &[]));
     declares(&Schema::load(&[&text], &NONE).unwrap(), &["M"]);
     let editions = dir.file("editions.binpb", editions::set_2023());
@@ -116,7 +116,7 @@ fn directories_are_walked_in_order_and_are_includes() {
         loaded.descriptor_set(),
         Schema::load(&[&dir.0], &NONE).unwrap().descriptor_set()
     );
-    // Below an include, files have the include's names for them, and each is loaded once.
+    // Below an include, files have the names that the include gives them, and each is loaded once.
     let sub = dir.0.join("sub");
     declares(&Schema::load(&[&sub], &[&dir.0]).unwrap(), &["A"]);
     declares(
@@ -127,14 +127,14 @@ fn directories_are_walked_in_order_and_are_includes() {
         &Schema::load(&[&dir.0, &dir.0.join("b.proto")], &NONE).unwrap(),
         &["A", "B"],
     );
-    // A directory beside the includes is one itself.
+    // A directory outside the includes is an include itself.
     let other = Dir::new();
     other.file("c.proto", proto("C", &["b.proto"], &["B"]));
     declares(
         &Schema::load(&[&other.0], &[&dir.0]).unwrap(),
         &["A", "B", "C"],
     );
-    // Without includes, the files' own directories are.
+    // Without includes, the files' own directories are searched.
     let files = [dir.0.join("b.proto"), other.0.join("c.proto")];
     declares(&Schema::load(&files, &NONE).unwrap(), &["A", "B", "C"]);
 }
@@ -164,7 +164,8 @@ fn a_file_may_import_what_a_set_has() {
     let loaded = Schema::load(&[&set, &b], &NONE).unwrap();
     declares(&loaded, &["A", "B", "google.protobuf.Any"]);
     assert!(loaded.message("B").is_ok());
-    // The same set twice, and together with its source, are no contradiction; another version of the source is.
+    // The same set twice, or a set together with its source, is no contradiction; another version
+    // of the source is.
     let twice = other.file("again.binpb", a.descriptor_set());
     declares(&Schema::load(&[&set, &twice], &NONE).unwrap(), &["A"]);
     declares(
@@ -216,7 +217,7 @@ fn protobufs_own_files_are_built_in() {
     let loaded = Schema::load(&[&a], &NONE).unwrap();
     declares(&loaded, &["A", "google.protobuf.FeatureSet"]);
     assert!(loaded.message("A").is_ok());
-    // A set that leaves them out is completed, with what they import.
+    // A set that lacks them is completed, including their imports.
     let lean = set(&[file(
         "proto3",
         "x.proto",
@@ -299,7 +300,7 @@ fn what_is_no_schema_is_refused_by_its_path() {
             MAX_SCHEMA_FILE + 1
         ),
     );
-    // What the compiler refuses, it refuses with file and line.
+    // The compiler's refusals name file and line.
     let bad = dir.file("bad.proto", "syntax = 'proto3';\nmessage {}");
     let error = Schema::load(&[&bad], &NONE).unwrap_err().to_string();
     assert!(

@@ -177,7 +177,7 @@ fn a_difference_names_the_first_item_and_both_sides() {
         "map<string, int32> a = 1;",
         Some("p.M.a is `1 map<string, uint32>` here and `1 map<string, int32>` at the peer"),
     );
-    // The order of two oneofs decides where their cases lie.
+    // The order of two oneofs decides the places of their cases.
     check(
         "oneof x { string a = 1; } oneof y { string b = 2; }",
         "oneof y { string b = 2; } oneof x { string a = 1; }",
@@ -224,7 +224,7 @@ fn what_can_not_be_carried_is_refused_in_one_sentence() {
     );
 }
 
-/// A set of one proto3 file with these messages and a service with so many methods.
+/// A set of one proto3 file with these messages and a service with this number of methods.
 fn descriptor_set(messages: Vec<DescriptorProto>, methods: usize) -> Vec<u8> {
     let method = |i| MethodDescriptorProto {
         name: Some(format!("Do{i}")),
@@ -406,7 +406,7 @@ fn the_writer_keeps_the_limits_of_a_message() {
     let layouts = everything.layouts(&["everything.Node"]).unwrap();
     let id = layouts.find("everything.Node").unwrap();
     let node = everything.message("everything.Node").unwrap();
-    // The field to nest in, and how many times; a map's entry is a level of its own.
+    // The field to nest in, and the number of levels; a map's entry is a level of its own.
     for (field, most) in [("next", 63), ("children", 63), ("by_name", 31)] {
         let write = |times| write_block(&layouts, id, &nested(&node, field, times));
         let block = write(most).unwrap();
@@ -438,7 +438,7 @@ fn nested(node: &MessageDescriptor, field: &str, times: usize) -> DynamicMessage
 
 #[test]
 fn overlapping_parts_can_not_blow_up_a_block() {
-    // 64 slots that all name one array of 64 slots, and so on, would read 64 times 64 times ...
+    // 64 slots that all refer to one array of 64 slots, and so on, would read 64 times 64 times ...
     let everything = schema("everything.proto");
     let layouts = everything.layouts(&["everything.Node"]).unwrap();
     let id = layouts.find("everything.Node").unwrap();

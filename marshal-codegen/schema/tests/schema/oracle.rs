@@ -1,4 +1,4 @@
-//! What the resolver and the layouts say of proto2 and proto3, against what the reflection library says of the same set.
+//! Compares the resolver and the layouts with the reflection library, for proto2 and proto3.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ fn layouts_agree_with_the_reflection_library() {
             checked += agrees(&schema, &name);
         }
     }
-    // Protobuf describes itself in proto2, with much that others don't use.
+    // Protobuf describes itself in proto2, with many features that others don't use.
     let dir = std::env::temp_dir().join(format!("tollgate-oracle-{}", std::process::id()));
     std::fs::create_dir(&dir).unwrap();
     let file = dir.join("a.proto");
@@ -39,7 +39,7 @@ fn layouts_agree_with_the_reflection_library() {
     assert!(checked > 100, "{checked}");
 }
 
-/// Compares the closure of one message; answers how many messages that were.
+/// Compares the closure of one message; returns its number of messages.
 fn agrees(schema: &Schema, name: &str) -> usize {
     let layouts = schema.layouts(&[name]).unwrap();
     for layout in &layouts.messages {
@@ -137,7 +137,7 @@ fn field_agrees(
                 "{name}"
             );
         }
-        // Entries tell no presence here, whatever their syntax.
+        // Entries tell no presence in this layout, whatever their syntax.
         Cardinality::Singular => {
             let is_plain = !described.is_list() && !described.is_map() && oneof.is_none();
             let is_implicit = !described.supports_presence() || message.is_map_entry();

@@ -1,8 +1,8 @@
-//! Sources that protoc takes and that are more than the parser knows: they mean what they mean to protoc.
+//! Sources that protoc accepts and the parser alone doesn't: they mean the same here as in protoc.
 
 use super::*;
 
-/// Compiles files, of which the first is named and the others are imported.
+/// Compiles files: the first one is named, the others are imported.
 fn compile_all(files: &[(&str, &[u8])]) -> Result<Schema, SchemaError> {
     static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -31,7 +31,7 @@ fn a_mark_at_the_beginning_and_comments_in_latin_1_are_nothing() {
     let marked = compile_all(&[("a.proto", marked)]).unwrap();
     assert_eq!(described(&marked, "p.S"), described(&plain, "p.S"));
     assert_eq!(marked.descriptor_set(), plain.descriptor_set());
-    // Elsewhere such bytes are no letters.
+    // Elsewhere such bytes aren't letters.
     let refused = compile_all(&[("a.proto", b"message Stra\xdfe {}")])
         .unwrap_err()
         .to_string();
@@ -122,7 +122,7 @@ fn a_source_of_an_edition_is_what_protoc_makes_of_it() {
     assert_eq!(field(3).proto_type, ProtoType::Group);
     assert!(!field(4).packed && field(5).packed);
     assert!(field(6).closed.is_some() && field(10).required);
-    // The set says what it is, for the daemon and for whoever reads it next.
+    // The set declares its edition, for the daemon and for later readers.
     let again = Schema::from_descriptor_set(schema.descriptor_set()).unwrap();
     assert_eq!(described(&again, "p.S"), described(&schema, "p.S"));
 }
@@ -167,7 +167,7 @@ fn files_of_editions_and_others_import_each_other() {
     ];
     let schema = compile_all(&files).unwrap();
     let expected = described(&schema, "p.S");
-    // The same from a set that has the edition's file.
+    // The same from a set that contains the edition's file.
     let directory =
         std::env::temp_dir().join(format!("tollgate-sources-set-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
@@ -182,7 +182,7 @@ fn files_of_editions_and_others_import_each_other() {
 
 #[test]
 fn fields_may_look_alike_as_far_as_protoc_lets_them() {
-    // A field that JSON knows by its own name keeps that.
+    // A field with an explicit JSON name keeps that name.
     let same = "message M { optional int32 x_ = 1; optional int32 x = 2; }";
     let schema = compile(&format!("syntax = \"proto2\"; {same}")).unwrap();
     let message = schema.message("M").unwrap();
@@ -200,7 +200,7 @@ fn fields_may_look_alike_as_far_as_protoc_lets_them() {
             "{syntax}"
         );
     }
-    // Of proto2, protoc takes those that JSON has one name for.
+    // In proto2, protoc accepts fields with equal JSON names.
     let same = "message M { optional int32 foo_bar = 1; optional int32 fooBar = 2; }";
     let schema = compile(&format!("syntax = \"proto2\"; {same}")).unwrap();
     let message = schema.message("M").unwrap();
@@ -369,7 +369,7 @@ fn oneofs_of_optional_fields_meet_no_other_name() {
 fn names_for_json_are_protocs() {
     let names = |source: &str| -> Vec<String> {
         let schema = compile_all(&[("a.proto", source.as_bytes())]).unwrap();
-        // Of the set: where names meet, reflection tells them apart.
+        // From the set: reflection renames colliding names.
         let set = tollgate_schema::prost_reflect::prost_types::FileDescriptorSet::decode(
             schema.descriptor_set(),
         );

@@ -1,4 +1,5 @@
-//! Descriptor sets byte by byte, for what prost's types can't say: editions, depths and contradictions.
+//! Descriptor sets byte by byte, for cases that prost's types can't express: editions, depths and
+//! contradictions.
 
 /// A varint.
 pub(crate) fn varint(mut value: u64) -> Vec<u8> {
@@ -53,18 +54,18 @@ pub(crate) fn set(files: &[Vec<u8>]) -> Vec<u8> {
     files.iter().flat_map(|file| bytes(1, file)).collect()
 }
 
-/// As a file's or a message's part.
+/// A message, as a part of a file or a message.
 pub(crate) fn message(number: u64, name: &str, parts: &[Vec<u8>]) -> Vec<u8> {
     bytes(number, [bytes(1, name), parts.concat()].concat())
 }
 
-/// As a message's part; the type is protobuf's number.
+/// A field, as a part of a message; the type is protobuf's number.
 pub(crate) fn field(name: &str, number: i64, proto_type: i64, more: &[Vec<u8>]) -> Vec<u8> {
     let head = [bytes(1, name), int(3, number), int(5, proto_type)];
     bytes(2, [head.concat(), more.concat()].concat())
 }
 
-/// As a file's (5) or a message's (4) part.
+/// An enum, as a part of a file (5) or a message (4).
 pub(crate) fn enumeration(
     number: u64,
     name: &str,
@@ -78,7 +79,7 @@ pub(crate) fn enumeration(
     bytes(number, [bytes(1, name), values, more.concat()].concat())
 }
 
-/// As a file's part: a service whose methods take and return the messages with these names.
+/// A service, as a part of a file. Its methods take and return the messages with these names.
 pub(crate) fn service(name: &str, methods: &[(&str, &str)]) -> Vec<u8> {
     let method = |(name, message): &(&str, &str)| {
         bytes(

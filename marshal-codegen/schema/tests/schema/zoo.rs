@@ -180,7 +180,7 @@ fn json_names_are_the_schemas_and_reserved_ones_are_nobodys() {
     check(r#"{"nothing":null}"#);
     let error = round_trip(&known, "wellknown.Names", r#"{"oldName":"x"}"#).unwrap_err();
     assert!(error.to_string().contains("oldName"), "{error}");
-    // The name in the schema is understood, too.
+    // The name in the schema is accepted, too.
     assert_eq!(
         round_trip(
             &known,

@@ -1,7 +1,8 @@
-//! Spans as OTLP's bytes, written at once.
+//! Writes spans directly as OTLP bytes.
 //!
-//! There are many of them, and as the messages that OpenTelemetry's project generates each key and each value is a string of its own: making those
-//! took most of the control plane's time. A test compares both.
+//! Spans are many. In the messages that OpenTelemetry's project generates, each key and each value
+//! is a string of its own. Making those took most of the control plane's time. A test compares
+//! both.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
@@ -14,9 +15,9 @@ use crate::exposition::Now;
 use crate::metrics::TENANT;
 use crate::record::{Attribute, Event, Side, Span};
 
-/// Of a span's flags: it was sampled, and whether its parent is remote is known.
+/// Flags of a span: it was sampled, and it is known whether its parent is remote.
 const SPAN_FLAGS: u32 = 0x101;
-/// Of a span's flags: its parent is another process'.
+/// Flag of a span: its parent belongs to another process.
 const REMOTE_PARENT: u32 = 0x200;
 
 /// A request to a trace service. On the wire it is an `ExportTraceServiceRequest`.
@@ -38,16 +39,16 @@ pub(super) struct ResourceSpans {
 pub(super) struct ScopeSpans {
     #[prost(message, optional, tag = "1")]
     pub(super) scope: Option<InstrumentationScope>,
-    /// Each of them is a message.
+    /// Each is one encoded message.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub(super) spans: Vec<Bytes>,
 }
 
-/// Writes one behind another; none is copied again.
+/// Writes spans one after another, without copying any again.
 #[derive(Default)]
 pub(super) struct Writer {
     spans: BytesMut,
-    /// An event, whose length comes before it.
+    /// An encoded event; its length precedes it.
     event: Vec<u8>,
 }
 
@@ -105,7 +106,7 @@ fn put_event(out: &mut impl BufMut, event: &Event, now: Now) {
     }
 }
 
-/// One that did well says so by an empty status.
+/// Writes the status; an empty status means success.
 fn put_status(out: &mut impl BufMut, span: &Span) {
     let message = match span.outcome.is_error {
         true => &*span.outcome.message,
@@ -127,7 +128,7 @@ fn put_status(out: &mut impl BufMut, span: &Span) {
     }
 }
 
-/// A pair of a key and a value, which is one of several kinds.
+/// Writes a key and a value of one of several kinds.
 fn put_attribute(out: &mut impl BufMut, tag: u32, key: &str, value: &Attribute) {
     match value {
         Attribute::Text(text) => put_text(out, tag, key, text),
@@ -146,14 +147,14 @@ fn put_text(out: &mut impl BufMut, tag: u32, key: &str, text: &str) {
     put_bytes(out, 1, text.as_bytes());
 }
 
-/// The pair's key, and what comes before its value.
+/// Writes the pair's key, and the bytes before its value.
 fn put_key(out: &mut impl BufMut, tag: u32, key: &str, value_len: usize) {
     put_head(out, tag, bytes_len(1, key.len()) + bytes_len(2, value_len));
     put_bytes(out, 1, key.as_bytes());
     put_head(out, 2, value_len);
 }
 
-/// How long a field with so many bytes is.
+/// Length of a field with this number of bytes.
 fn bytes_len(tag: u32, len: usize) -> usize {
     key_len(tag) + encoded_len_varint(len as u64) + len
 }

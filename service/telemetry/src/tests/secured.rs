@@ -1,4 +1,4 @@
-//! Exporters to collectors with TLS which want to know who exports, over both protocols.
+//! Exporters to collectors that use TLS and identify the exporter, over both protocols.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use crate::limits::EXPORT_PAUSE;
 
 const KEY: &str = "Bearer s3cret";
 
-/// Who signs, and a certificate of this host's with its key: all in PEM.
+/// A certificate authority, and a certificate for this host with its key, all in PEM.
 struct Signed {
     ca: String,
     certificate: String,
@@ -40,7 +40,7 @@ fn signed() -> Signed {
     }
 }
 
-/// A collector over gRPC that answers who has the key.
+/// A collector over gRPC that answers clients with the key.
 async fn grpc(signed: &Signed) -> (Arc<Collector>, SocketAddr) {
     let collector = Arc::new(Collector {
         mood: Mood::Good,
@@ -51,7 +51,7 @@ async fn grpc(signed: &Signed) -> (Arc<Collector>, SocketAddr) {
     });
     let knows = |request: Request<()>| match request.metadata().get("authorization") {
         Some(key) if key == KEY => Ok(request),
-        // As rude as can be: what it was told isn't for the log.
+        // A rude answer: it quotes the request, so it must not reach the log.
         key => Err(Status::unauthenticated(format!("who is {key:?}?"))),
     };
     let served = || Served(Arc::clone(&collector));
@@ -73,10 +73,10 @@ async fn grpc(signed: &Signed) -> (Arc<Collector>, SocketAddr) {
     (collector, address)
 }
 
-/// What was sent over HTTP: head and body.
+/// Requests received over HTTP: head and body.
 type Sent = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 
-/// A collector over HTTP that answers who has the key.
+/// A collector over HTTP that answers clients with the key.
 fn https(signed: &Signed) -> (Sent, SocketAddr) {
     let provider = rustls::crypto::ring::default_provider();
     let certificate = CertificateDer::from_pem_slice(signed.certificate.as_bytes()).unwrap();
@@ -218,7 +218,7 @@ async fn a_collector_whose_certificate_somebody_else_has_signed_gets_nothing() {
     let (collector, at_grpc) = grpc(&own).await;
     let (sent, at_http) = https(&own);
     for (address, protocol) in [(at_grpc, Protocol::Grpc), (at_http, Protocol::Http)] {
-        // Another authority; and the system's, which don't know it.
+        // Another authority, and the system's authorities, which don't know this one.
         let system = Endpoint::new(&format!("https://{address}"), protocol).unwrap();
         let other = endpoint(address, protocol, &others.ca);
         for endpoint in [other, system].map(with_key) {
@@ -227,7 +227,7 @@ async fn a_collector_whose_certificate_somebody_else_has_signed_gets_nothing() {
             until("the failure", || exporter.counts().snapshots.failed == 1).await;
             assert_eq!(exporter.counts().failed_requests, 1);
         }
-        // Somebody may mend it: spans are kept, and sent again.
+        // The operator may fix it, so spans are kept and retried.
         let endpoint = with_key(endpoint(address, protocol, &others.ca));
         let exporter = Exporter::start(endpoint, daemon()).unwrap();
         exporter.push(span(0), NOW);
@@ -238,7 +238,7 @@ async fn a_collector_whose_certificate_somebody_else_has_signed_gets_nothing() {
         assert_eq!(exporter.counts().spans, Fate::default());
         assert!(EXPORT_PAUSE.0 < Duration::from_secs(1));
     }
-    // Not even headers have left.
+    // Not even headers have been sent.
     assert_eq!(collector.asked.load(Ordering::SeqCst), 0);
     assert!(sent.lock().unwrap().is_empty());
 }
@@ -268,7 +268,7 @@ fn authorities_that_are_none_are_refused() {
         refused.unwrap_err().to_string(),
         "\"http://a:4317\" has no certificate that authorities could have signed: https has one"
     );
-    // Several are as good as one.
+    // Several certificates work as well as one.
     let both = format!("{}{}", signed.ca, self::signed().ca);
     endpoint("https").with_authorities(both.as_bytes()).unwrap();
 }

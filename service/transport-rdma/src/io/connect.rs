@@ -1,4 +1,4 @@
-//! Connections: how they begin, what the connection manager says of them, and how they end.
+//! Connections: their beginning, the connection manager's events, and their end.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,7 +15,7 @@ use crate::ring::RING_AT;
 use crate::verbs::{Connection, Event, EventKind, Listener, Pools, Queues, Rdma};
 use crate::wire::{Greeting, Kind, WireError};
 
-/// Where links over RDMA are accepted.
+/// Accepts links over RDMA.
 pub struct RdmaListener {
     listener: Listener,
     rdma: Rdma,
@@ -23,10 +23,11 @@ pub struct RdmaListener {
 }
 
 impl RdmaListener {
-    /// Accepts at this address, by the device that has it; by all if it is unspecified. Port 0: any that is free.
+    /// Accepts at this address, on the device that has it; on all devices if it is unspecified.
+    /// Port 0: any free port.
     ///
     /// # Errors
-    /// No device has the address, or the port is taken.
+    /// If no device has the address, or the port is taken.
     pub fn bind(
         rdma: &Rdma,
         address: SocketAddr,
@@ -40,15 +41,16 @@ impl RdmaListener {
         })
     }
 
-    /// The port that it accepts at.
+    /// The port of the listener.
     pub fn port(&self) -> u16 {
         self.listener.port()
     }
 
-    /// The next peer that asks, if there is one. Never waits.
+    /// The next connecting peer, if there is one. Never waits.
     ///
     /// # Errors
-    /// This peer is no Tollgate daemon, which is told it, or there are no resources for its link. Call again: others may wait.
+    /// If this peer is no Tollgate daemon (it gets a rejection), or there are no resources for its
+    /// link. Call again: others may wait.
     pub fn accept(
         &mut self,
         config: &LinkConfig,
@@ -57,10 +59,10 @@ impl RdmaListener {
         self.accept_by(Watch::own, config, now_ns)
     }
 
-    /// The same, as a link of this poller's.
+    /// The same, as a link of this poller.
     ///
     /// # Errors
-    /// As of [`RdmaListener::accept`], and the poller is full.
+    /// Like [`RdmaListener::accept`], and if the poller is full.
     pub fn accept_at(
         &mut self,
         poller: &Door,
@@ -108,7 +110,7 @@ impl RdmaListener {
     }
 }
 
-/// Readable when somebody asks.
+/// Readable when a peer connects.
 impl AsFd for RdmaListener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.listener.descriptor()
@@ -116,8 +118,9 @@ impl AsFd for RdmaListener {
 }
 
 impl RdmaLink {
-    /// Begins to connect, by the device that reaches the address, or the one that the options name. Never waits: what goes wrong is said by the
-    /// next read or flush, and [`tick`](tollgate_transport::Link::tick) ends what takes too long. `now_ns` is its clock.
+    /// Begins to connect, through the device that reaches the address, or the one that the options
+    /// name. Never waits: the next read or flush reports errors, and
+    /// [`tick`](tollgate_transport::Link::tick) ends slow attempts. `now_ns` is its clock.
     ///
     /// # Errors
     /// [`RdmaError`]: as a rule, use TCP.
@@ -133,10 +136,10 @@ impl RdmaLink {
         RdmaLink::open(rdma, &opening, options, Watch::own)
     }
 
-    /// The same, as a link of this poller's.
+    /// The same, as a link of this poller.
     ///
     /// # Errors
-    /// As of [`RdmaLink::connect`]. That the poller is full is said once the device is known, as the link's end.
+    /// Like [`RdmaLink::connect`]. A full poller ends the link once the device is known.
     pub fn connect_at(
         poller: &Door,
         address: SocketAddr,
@@ -148,10 +151,11 @@ impl RdmaLink {
         RdmaLink::dial_at(poller, (address, &target), options, config, now_ns)
     }
 
-    /// The same, at one of the addresses of a target: `host:port`, as an operator or an application has named the peer.
+    /// The same, at one of a target's addresses: `host:port` is the peer's name from an operator or
+    /// an application.
     ///
     /// # Errors
-    /// As of [`RdmaLink::connect_at`].
+    /// Like [`RdmaLink::connect_at`].
     pub fn dial_at(
         poller: &Door,
         (address, target): (SocketAddr, &str),
@@ -236,7 +240,7 @@ impl RdmaLink {
         }
     }
 
-    /// What both ends have said of themselves.
+    /// Agrees on the values of both ends.
     fn greeted(&mut self, theirs: &Greeting) {
         self.flow = Flow::new(limits::RECEIVES, theirs.receives);
         if self.ring_bytes != 0 && theirs.ring_bytes != 0 {
@@ -270,13 +274,13 @@ impl RdmaLink {
         queues.ring()
     }
 
-    /// Ends the link, unless it has ended. What it still says is waited for, so long at most. Afterwards
-    /// [`poll_sent`](tollgate_transport::LinkIo::poll_sent) has all tokens, and [`reclaim_block`](Self::reclaim_block) the block that was given:
-    /// no device touches them any more.
+    /// Ends the link, unless it has ended. Waits for its last messages for at most `patience`.
+    /// Afterwards [`poll_sent`](tollgate_transport::LinkIo::poll_sent) has all tokens, and
+    /// [`reclaim_block`](Self::reclaim_block) the given block: no device touches them any more.
     pub fn end(&mut self, error: LinkError, patience: Duration) {
         self.farewell = true;
         let mut goes_on = self.flush().is_ok();
-        // What was handed over before may have asked for no completion; this does, and comes behind it.
+        // Earlier messages may have asked for no completion; this one does, and follows them.
         if goes_on && self.phase == Phase::Established && self.flow.may_send() && self.has_room() {
             self.control(Kind::Credit, &[]);
             goes_on = self.act().is_ok();
@@ -288,8 +292,8 @@ impl RdmaLink {
         self.broken(error);
     }
 
-    /// Ends the link with what the connection said, unless it has ended for a better reason. No device touches its memory
-    /// afterwards, so all of it is free.
+    /// Ends the link with the connection's error, unless it has ended for a more specific reason.
+    /// No device touches its memory afterwards, so all of it is free.
     pub(super) fn broken(&mut self, error: LinkError) -> LinkError {
         self.link.abandon(error);
         if self.phase != Phase::Ended {
@@ -333,7 +337,7 @@ fn greeting(queues: &Queues, ring_bytes: u32) -> Greeting {
 }
 
 impl RdmaError {
-    /// As the end of a link that was opened.
+    /// Converts it to the error of an opened link.
     pub(crate) fn into_link_error(self) -> LinkError {
         match self {
             RdmaError::Greeting { error, .. } => carried(&error),
@@ -344,7 +348,7 @@ impl RdmaError {
     }
 }
 
-/// The peer broke a rule of this crate's.
+/// The peer broke a rule of this crate's protocol.
 pub(crate) fn carried(error: &WireError) -> LinkError {
     LinkError::Carried {
         sentence: error.to_string(),

@@ -1,4 +1,5 @@
-//! A poller: one place to ask, and one descriptor to wait for, for many links; what they share is in `verbs/pool.rs`.
+//! A poller: one poll and one descriptor for many links. `verbs/pool.rs` holds their shared
+//! resources.
 //!
 //! ```text
 //!   loop {
@@ -7,14 +8,18 @@
 //!   }
 //! ```
 //!
-//! Whoever waits for more than links uses [`poll`](Poller::poll), [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
+//! A thread that waits for more than links uses [`poll`](Poller::poll),
+//! [`prepare_to_wait`](Poller::prepare_to_wait) and the descriptor instead.
 //!
-//! A link that isn't ready needn't be turned, but for its own sake: when it is new to the poller, to send what was just given to it, to read what was left,
-//! and for its clock. Its own [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as any link's does, by the poller's descriptor.
-//! One-sided links have to [say that they sleep](crate::RdmaLink::announce_sleep) before the poller does. What is written into their rings is no completion, so a
-//! poller doesn't see it: while they are polled, turn them all.
+//! A link that isn't ready needs a turn only in these cases: it is new to the poller, it has new
+//! data to send, it has data left to read, or its clock is due. Its own
+//! [`prepare_to_wait`](tollgate_transport::LinkIo::prepare_to_wait) works as for any link, by the
+//! poller's descriptor. One-sided links have to [announce their
+//! sleep](crate::RdmaLink::announce_sleep) before the poller sleeps. A write into a ring makes no
+//! completion, so a poller doesn't see it: while polling, turn all one-sided links.
 //!
-//! One thread has a poller and its links. Others know it by its [`Door`]: they make links of it, and give it theirs.
+//! One thread has a poller and its links. Other threads use its [`Door`]: through it they make
+//! links of the poller, and give it theirs.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -33,13 +38,15 @@ use crate::link_id::LinkId;
 use crate::named::Named;
 use crate::verbs::{Pool, Pools, Rdma};
 
-/// How a poller is made.
+/// Options of a poller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PollerOptions {
-    /// Links of a pool, 1 to [`limits::POOL_LINKS`]; by default [`limits::DEFAULT_POOL_LINKS`]. Memory for so many is pinned when a device's first
-    /// link comes, and again whenever all pools are full, see [`limits::pinned_bytes`].
+    /// Links of a pool, 1 to [`limits::POOL_LINKS`]; by default [`limits::DEFAULT_POOL_LINKS`].
+    /// Memory for that many is pinned when a device's first link comes, and again whenever all
+    /// pools are full, see [`limits::pinned_bytes`].
     pub links: u16,
-    /// Pools that it may have of each device, 1 to [`limits::POLLER_POOLS`]; by default [`limits::DEFAULT_POLLER_POOLS`].
+    /// Most pools on each device, 1 to [`limits::POLLER_POOLS`]; by default
+    /// [`limits::DEFAULT_POLLER_POOLS`].
     pub pools: u16,
 }
 
@@ -52,15 +59,16 @@ impl Default for PollerOptions {
     }
 }
 
-/// What many links share: completions, receives, and the descriptor that says that there are some.
+/// The shared part of many links: completions, receives, and the descriptor that announces
+/// completions.
 pub struct Poller {
     door: Door,
-    /// Since connections' events were looked for.
+    /// Polls since the last check for connections' events.
     polls: u32,
     waited: bool,
 }
 
-/// A poller, as other threads know it, and its links.
+/// A poller's handle for other threads and for its links.
 #[derive(Clone)]
 pub struct Door(Arc<Shared>);
 
@@ -73,22 +81,24 @@ struct Shared {
     called: Mutex<HashMap<u64, Arc<AtomicBool>>>,
 }
 
-/// What a poller has, and has cost beyond what its links have.
+/// A poller's resources, and its costs beyond those of its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uses {
-    /// Links that are its.
+    /// Number of its links.
     pub links: usize,
-    /// Pools that it has made and has.
+    /// Number of its own pools.
     pub pools: usize,
-    /// Of no link alone: receives that were posted for all, entering the kernel, and bytes that were copied because nobody read them.
+    /// Costs of no single link: receives posted for all, system calls, and bytes copied because
+    /// nobody read them.
     pub counts: Counts,
 }
 
 impl Poller {
-    /// One without links.
+    /// A poller without links.
     ///
     /// # Errors
-    /// There are no links in a pool, or no pools, or too many; or there is no descriptor for it.
+    /// If the number of links per pool or the number of pools is 0 or too large, or there is no
+    /// descriptor left.
     pub fn new(rdma: &Rdma, options: &PollerOptions) -> Result<Poller, RdmaError> {
         let PollerOptions { links, pools } = *options;
         if !(1..=limits::POOL_LINKS).contains(&links) {
@@ -112,19 +122,20 @@ impl Poller {
         })
     }
 
-    /// For whoever makes links of it.
+    /// For making links of this poller.
     pub fn door(&self) -> &Door {
         &self.door
     }
 
-    /// Adds the links to which something has come, each once. Never waits.
+    /// Adds the ready links, each once. Never waits.
     ///
     /// # Errors
-    /// A device failed; so will its links, each when it is turned. Links of others are named nevertheless.
+    /// If a device failed; its links fail, too, when they are turned. Links of other devices are
+    /// named nevertheless.
     pub fn poll(&mut self, ready: &mut Vec<LinkId>) -> Result<(), RdmaError> {
         let Shared { pools, named, .. } = &*self.door.0;
         if self.waited {
-            // From here on what this thread finds itself needn't wake it.
+            // From here on this thread's own findings needn't wake it.
             named.wake();
         }
         let polled = pools.poll();
@@ -137,20 +148,21 @@ impl Poller {
         polled
     }
 
-    /// Makes the descriptor say what comes from now on. `false` if something has come already: don't wait.
+    /// Makes the descriptor report the next event. `false` if one has come already: don't wait.
     ///
     /// # Errors
-    /// As of [`Poller::poll`].
+    /// Like [`Poller::poll`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, RdmaError> {
         self.waited = true;
         self.door.0.prepare_to_wait()
     }
 
-    /// Adds the links to which something has come: polls for `spin`, as a runtime does whose waiting is adaptive, and then sleeps until something comes, at
-    /// most so long. Nobody's device makes an event for a poller that polls.
+    /// Adds the ready links: polls for `spin`, like a runtime with adaptive waiting, and then
+    /// sleeps until an event comes, at most for the given time. While a poller polls, no device
+    /// makes an event for it.
     ///
     /// # Errors
-    /// As of [`Poller::poll`], and of waiting for the descriptor.
+    /// Like [`Poller::poll`], and if waiting for the descriptor fails.
     pub fn wait(
         &mut self,
         ready: &mut Vec<LinkId>,
@@ -166,7 +178,7 @@ impl Poller {
             if start.elapsed() >= spin {
                 break;
             }
-            // Whoever else has work on this core goes first.
+            // Let other threads of this core run first.
             std::thread::yield_now();
         }
         if self.prepare_to_wait()? {
@@ -182,7 +194,7 @@ impl Poller {
 }
 
 impl Door {
-    /// What there is of it.
+    /// Its resources and costs.
     pub fn uses(&self) -> Uses {
         let (counts, pools) = self.0.pools.counts();
         Uses {
@@ -196,7 +208,7 @@ impl Door {
         &self.0.rdma
     }
 
-    /// What makes a new link its.
+    /// The membership for a new link.
     pub(super) fn member(&self) -> Membership {
         static NEXT: AtomicU64 = AtomicU64::new(FIRST_LINK);
         self.member_as(LinkId(NEXT.fetch_add(1, Ordering::Relaxed)))
@@ -218,7 +230,7 @@ impl Door {
     }
 }
 
-/// Readable when there is something to do for any of its links, once [`Poller::prepare_to_wait`] was called.
+/// Readable when there is something to do for any of its links, after [`Poller::prepare_to_wait`].
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.door.0.watch.as_fd()
@@ -227,16 +239,16 @@ impl AsFd for Poller {
 
 impl Shared {
     fn called(&self) -> MutexGuard<'_, HashMap<u64, Arc<AtomicBool>>> {
-        // Whoever panicked has added a link or none.
+        // A panic left the link either added or not.
         self.called.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn prepare_to_wait(&self) -> Result<bool, RdmaError> {
-        // In this order: what is found while arming needs no bell.
+        // In this order: completions found while arming need no bell.
         Ok(self.pools.arm()? && self.named.sleep())
     }
 
-    /// Finds the links whose connections have events: each of them will read its own.
+    /// Finds the links whose connections have events; each link reads its own.
     fn take_calls(&self, ready: &mut Vec<LinkId>) -> Result<(), RdmaError> {
         let mut events = [epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -266,12 +278,12 @@ impl Shared {
     }
 }
 
-/// That a link is a poller's.
+/// A link's membership in a poller.
 pub(super) struct Membership {
     door: Door,
     id: LinkId,
     called: Arc<AtomicBool>,
-    /// Once it is known.
+    /// Present once it is known.
     pool: Option<Arc<Pool>>,
 }
 
@@ -296,7 +308,7 @@ impl Membership {
         watch_for(&self.door.0.watch, connection, self.id.0)
     }
 
-    /// All links of a pool have one channel.
+    /// Watches a pool's channel, which all links of the pool share.
     pub(super) fn watch_pool(&mut self, pool: &Arc<Pool>) -> Result<(), RdmaError> {
         let Shared { pools, watch, .. } = &*self.door.0;
         pools.join(pool, |channel| watch_for(watch, channel, CHANNEL))?;
@@ -304,12 +316,12 @@ impl Membership {
         Ok(())
     }
 
-    /// The same link's, of another poller; `None` if it is of that one.
+    /// The same link's membership in another poller; `None` if that is its poller already.
     pub(super) fn at(&self, door: &Door) -> Option<Membership> {
         (!self.door.is(door)).then(|| door.member_as(self.id))
     }
 
-    /// Its connection is watched by another.
+    /// Stops watching the connection, because another poller watches it.
     pub(super) fn leave_connection(&self, connection: BorrowedFd<'_>) {
         let _watched_by_nobody = epoll::delete(&self.door.0.watch, connection);
     }
@@ -318,7 +330,7 @@ impl Membership {
         self.door.0.prepare_to_wait()
     }
 
-    /// The link was waited for by itself, and is turned again.
+    /// Ends the poller's sleep: the link was waited for on its own, and is turned again.
     pub(super) fn wake(&self) {
         self.door.0.named.wake();
         self.door.0.named.hush();

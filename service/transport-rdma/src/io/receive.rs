@@ -1,4 +1,5 @@
-//! Messages in: what the device has done, what the peer has said, and where a large body goes.
+//! Incoming messages: the device's completions, the peer's messages, and the destination of large
+//! bodies.
 
 use tollgate_shm_abi::heap::Block;
 use tollgate_transport::LinkError;
@@ -12,10 +13,12 @@ use crate::wire::{Immediate, Kind, WireError, check_length};
 
 /// Large bodies, without a copy.
 impl RdmaLink {
-    /// Gives the pending large body its place: a block that begins with room for it, which [`RdmaLink::read_landing`] returns.
+    /// Gives the pending large body its place: a block that begins with room for it, which
+    /// [`RdmaLink::read_landing`] returns.
     ///
     /// # Errors
-    /// No body is pending, it is longer, it was begun otherwise, or its bytes have to be checked as they come; the block comes back.
+    /// If no body is pending, the body is longer, was begun otherwise, or needs its bytes checked
+    /// on arrival; the block comes back.
     pub fn land(&mut self, block: Block) -> Result<(), Block> {
         let fits = self
             .link
@@ -28,10 +31,10 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// Receives into the block that was given.
+    /// Receives into the given block.
     ///
     /// # Errors
-    /// The connection failed, and so has the link: [`RdmaLink::reclaim_block`] has the block.
+    /// If the connection failed, and so has the link: [`RdmaLink::reclaim_block`] has the block.
     pub fn read_landing(&mut self) -> Result<Landing, LinkError> {
         self.pump()?;
         self.fresh = false;
@@ -41,7 +44,7 @@ impl RdmaLink {
                 .pending_body()
                 .map_or(0, |(len, _)| len)
                 .min(block.len());
-            // What the link has of it already counts as copied, like what comes in the stream.
+            // The link's bytes of it already count as copied, like bytes in the stream.
             match self.fill(&mut block[..len], usize::MAX, true) {
                 Ok(None) => {
                     let more = self.has_more();
@@ -58,14 +61,14 @@ impl RdmaLink {
         Ok(Landing::Pending)
     }
 
-    /// The block of a body that will never be complete, because the link has ended or the body was skipped; of one that
-    /// the peer is sending, once that is done.
+    /// The block of a body that will never be complete, because the link has ended or the body was
+    /// skipped. If the peer is sending the body, the block comes once that is done.
     pub fn reclaim_block(&mut self) -> Option<Block> {
         let over = self.phase == Phase::Ended || self.link.pending_body().is_none();
         self.block.take_if(|_| over)
     }
 
-    /// The next thing in the stream may be an offer of what is missing: grants it.
+    /// Grants an offer of the missing bytes, if one is next in the stream.
     pub(super) fn land_offer(
         &mut self,
         block: Block,
@@ -106,7 +109,7 @@ impl RdmaLink {
 }
 
 impl RdmaLink {
-    /// Takes what the device and the connection manager have to say.
+    /// Takes the completions of the device and the events of the connection manager.
     pub(super) fn pump(&mut self) -> Result<(), LinkError> {
         if let (true, Watch::Shared(member)) = (self.waited, &self.watch) {
             member.wake();
@@ -134,18 +137,18 @@ impl RdmaLink {
         if self.phase == Phase::Ended {
             return Err(self.broken(LinkError::Closed));
         }
-        // What was said to it won't be acknowledged either, and calls' memory waits for that.
+        // The final messages won't be acknowledged either, and calls' memory waits for that.
         if self.link.failure() == Some(&LinkError::Silent) {
             return Err(self.broken(LinkError::Silent));
         }
-        // What came before the peer's end is still read; what it offered won't come any more.
+        // Messages from before the peer's end are still read; offered bodies won't come any more.
         if self.closing && !self.has_bytes() {
             return Err(self.broken(LinkError::Closed));
         }
         Ok(())
     }
 
-    /// Whether its poller has seen that its connection has an event.
+    /// Whether its poller has seen an event of its connection.
     fn was_called(&self) -> bool {
         match &self.watch {
             Watch::Own(_) => false,
@@ -153,7 +156,7 @@ impl RdmaLink {
         }
     }
 
-    /// Looks at what the peer has written into this end's window; whether that is more than before.
+    /// Looks at the peer's words in this end's window; returns whether they are newer than before.
     pub(super) fn look(&mut self) -> Result<bool, WireError> {
         let Some(rings) = &mut self.rings else {
             return Ok(false);
@@ -180,18 +183,18 @@ impl RdmaLink {
         }
     }
 
-    /// Whether anything does.
+    /// Whether anything waits to be read.
     pub(super) fn has_more(&self) -> bool {
         self.has_bytes() || !self.arrived.is_empty()
     }
 
-    /// Whether the peer has written anything since this end has said that it sleeps.
+    /// Whether the peer has written anything since this end announced its sleep.
     pub(super) fn has_bytes_since_seen(&mut self) -> bool {
-        // A peer that lies is found out by the next turn.
+        // The next turn exposes a lying peer.
         self.look().unwrap_or(true)
     }
 
-    /// The peer's offer, if that is what comes next.
+    /// The peer's offer, if it is next.
     pub(super) fn next_offer(&self) -> Option<usize> {
         match self.arrived.front() {
             Some(Arrived::Offer { len }) if !self.has_bytes() => Some(*len),
@@ -244,7 +247,7 @@ impl RdmaLink {
                 .map_err(|error| carried(&error)),
             Completion::Overrun => Err(carried(&WireError::Overrun)),
             Completion::Landed { len } => self.landed(len).map_err(|error| carried(&error)),
-            // What a peer's end flushes isn't news.
+            // Requests flushed by the peer's end are no news.
             Completion::Failed { status, .. } if self.closing && is_consequence(status) => Ok(()),
             Completion::Failed {
                 receiving: true,
@@ -271,7 +274,7 @@ impl RdmaLink {
             Immediate::decode(immediate.ok_or(WireError::NoImmediate)?)?;
         match written {
             false => check_length(kind, len)?,
-            // Only what wakes: its bytes are in the ring.
+            // Only a wake-up: its bytes are in the ring.
             true if kind == Kind::Credit && self.rings.is_some() => {}
             true => return Err(WireError::Unexpected { kind }),
         }
@@ -304,7 +307,7 @@ impl RdmaLink {
         }
     }
 
-    /// The peer says where to write.
+    /// Handles a RING: the peer gives the place for writes.
     fn ring_came(&mut self, payload: &[u8; 16]) -> Result<(), WireError> {
         let kind = Kind::Ring;
         let rings = self
@@ -325,7 +328,7 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// The peer watches its memory no longer.
+    /// Handles a SLEEP: the peer has stopped watching its memory.
     fn sleep_came(&mut self, payload: &[u8; 16]) -> Result<(), WireError> {
         let kind = Kind::Sleep;
         let rings = self.rings.as_mut().ok_or(WireError::Unexpected { kind })?;
@@ -341,7 +344,7 @@ impl RdmaLink {
             .arrived
             .iter()
             .any(|arrived| matches!(arrived, Arrived::Offer { .. }));
-        // An earlier one that was granted may still be landing: the queue pairs aren't ordered.
+        // An earlier granted offer may still be landing: the queue pairs aren't ordered.
         if another || self.answer.is_some() {
             return Err(WireError::Unexpected { kind: Kind::Offer });
         }
@@ -349,7 +352,7 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// One more message of the granted body is in its place.
+    /// Handles one more message of the granted body.
     pub(super) fn landed(&mut self, len: usize) -> Result<(), WireError> {
         let queues = self.connection.queues().expect("a body came by it");
         let granted = self.granted.as_mut().expect("only a grant posts for it");
@@ -361,20 +364,20 @@ impl RdmaLink {
         if granted.landed == granted.len {
             self.block = queues.landed();
             let (body, len) = (self.block.as_deref().unwrap_or_default(), granted.len);
-            // Whoever reads on at the link is told why it has ended.
+            // A caller that continues to read the link learns why it has ended.
             let _ended = self.link.body_filled(&body[..len.min(body.len())], len);
             self.granted = None;
         }
         Ok(())
     }
 
-    /// The receive was read, and will be posted again.
+    /// Frees a receive after reading, to be posted again.
     pub(super) fn free(&mut self, receive: u16) {
         let queues = self.connection.queues().expect("a message came by it");
         queues.repost(receive);
     }
 
-    /// Posts receives that were read, once they are a batch: credits are of receives that are posted.
+    /// Posts the freed receives once they are a batch: credits are for posted receives.
     pub(super) fn post_receives(&mut self) -> Result<(), LinkError> {
         let queues = self.connection.queues().expect("established");
         let count = queues.free_receives();
@@ -388,7 +391,7 @@ impl RdmaLink {
         Ok(())
     }
 
-    /// Gives the link's buffer what has come; whether that was anything.
+    /// Copies received bytes to the link's buffer; returns whether there were any.
     pub(super) fn feed(&mut self, at_most: usize) -> bool {
         if self.rings.is_some() {
             return self.feed_from_ring(at_most);
@@ -428,7 +431,7 @@ impl RdmaLink {
         }
     }
 
-    /// So many bytes of the first message were read.
+    /// Marks this many bytes of the first message as read.
     pub(super) fn consumed(&mut self, n: usize, receive: u16, len: usize) {
         self.read += n;
         if self.read == len {
@@ -438,8 +441,8 @@ impl RdmaLink {
         }
     }
 
-    /// Copies what has come of the pending body into its place, at most so many bytes; what is still missing. An offer ends
-    /// it, and unless it `lands`, is declined.
+    /// Copies received bytes of the pending body into its place, at most this many; returns the
+    /// range of the missing ones. An offer ends the copying, and is declined unless it `lands`.
     pub(super) fn fill(
         &mut self,
         body: &mut [u8],

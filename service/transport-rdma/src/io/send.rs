@@ -1,4 +1,4 @@
-//! Messages out: what waits in the link, as work requests.
+//! Outgoing messages: turns the link's pending bytes into work requests.
 
 use std::sync::Arc;
 
@@ -18,14 +18,15 @@ enum Planned {
         bytes: usize,
         gathered: bool,
     },
-    /// What waits first had better be offered.
+    /// The first waiting bytes should be offered as a body.
     Body {
         len: usize,
     },
 }
 
 impl RdmaLink {
-    /// Hands the device what there is: an answer, credits with the receives that they stand for, what was added before.
+    /// Hands the pending messages to the device: an answer, credits with their receives, earlier
+    /// additions.
     pub(super) fn act(&mut self) -> Result<(), LinkError> {
         if self.phase != Phase::Established || self.closing {
             return Ok(());
@@ -54,7 +55,7 @@ impl RdmaLink {
         queues.room(Queue::Stream) > 0
     }
 
-    /// A message that brings no bytes of the stream.
+    /// Adds a message without bytes of the stream.
     pub(super) fn control(&mut self, kind: Kind, payload: &[u8]) {
         self.scratch.gathers.clear();
         if !payload.is_empty() {
@@ -80,15 +81,16 @@ impl RdmaLink {
     fn push_to(&mut self, to: To, gathered: bool) {
         let queues = self.connection.queues().expect("established");
         let (next, _) = queues.progress(Queue::Stream);
-        // Of few, more: somebody waits for their places.
+        // Links with few sends ask more often: their places are waited for.
         let every = limits::SIGNAL_EVERY.min(queues.sends() as u64 / 2);
         let signalled = gathered || next % every == every - 1 || self.farewell;
         queues.push(&self.scratch.gathers, to, signalled);
-        // The queues hold what is sent from; a heap that nobody sends from any more can be forgotten.
+        // The queues hold the memory of pending sends; other heaps can be unregistered.
         self.scratch.gathers.clear();
     }
 
-    /// Tells the peer what was written into its ring. With immediate data, which wakes it, if it sleeps.
+    /// Publishes the bytes written into the peer's ring; with immediate data, to wake the peer, if
+    /// it sleeps.
     pub(super) fn publish(&mut self) {
         let Some(rings) = &self.rings else { return };
         let written = rings.writer.as_ref().map_or(0, Writer::written);
@@ -114,7 +116,7 @@ impl RdmaLink {
         self.push_to(To::Window { at, immediate }, false);
     }
 
-    /// Tells the peer what was read of this end's ring, and wakes it if it sleeps and was told something.
+    /// Reports the bytes read from this end's ring, and wakes the peer if it sleeps and has news.
     fn tell(&mut self) {
         let told = match &mut self.rings {
             Some(rings) if rings.writer.is_some() => rings.reader.tell(),
@@ -131,7 +133,8 @@ impl RdmaLink {
         }
     }
 
-    /// Says that this end watches its memory no longer, unless it has said so. Whether it has.
+    /// Announces that this end stops watching its memory, unless that was announced. Returns
+    /// whether it is announced.
     pub(super) fn say_sleep(&mut self) -> Result<bool, LinkError> {
         match self.look() {
             Ok(false) => {}
@@ -158,7 +161,7 @@ impl RdmaLink {
         Ok(true)
     }
 
-    /// Adds one message of what waits. Whether one was added.
+    /// Adds one message of the waiting bytes. Returns whether one was added.
     pub(super) fn send_one(&mut self) -> bool {
         if let Offered::Granted { len } = self.offered {
             return self.send_body(len);
@@ -172,7 +175,7 @@ impl RdmaLink {
         let (sent, gathered) = match self.plan_message(room) {
             Planned::Message { bytes, gathered } => (bytes, gathered),
             Planned::Body { len } => {
-                // What comes before it is there when the offer is.
+                // Earlier bytes must precede the offer.
                 self.publish();
                 if !self.flow.may_send() || !self.has_room() {
                     return false;
@@ -205,20 +208,21 @@ impl RdmaLink {
         true
     }
 
-    /// Bytes that the next message may have, and where it goes in the peer's ring, if there is one. `None` if it has to wait.
+    /// Bytes available for the next message, and its place in the peer's ring, if there is one.
+    /// `None` if it has to wait.
     fn room(&self) -> Option<(usize, Option<usize>)> {
         let queues = self.connection.queues_ref().expect("established");
         let Some(rings) = &self.rings else {
             let may = self.flow.may_send() && self.has_room();
             return may.then_some((limits::MESSAGE_BYTES, None));
         };
-        // One more for what publishes it.
+        // One more for publishing it.
         let (at, free) = rings.writer.as_ref()?.room();
         let may = free > 0 && queues.room(Queue::Stream) >= 2;
         may.then_some((free.min(limits::MESSAGE_BYTES), Some(at)))
     }
 
-    /// Adds the body that the peer has a place for. Whether there was room.
+    /// Adds the body that the peer has granted. Returns whether there was room.
     pub(super) fn send_body(&mut self, len: usize) -> bool {
         let queues = self.connection.queues().expect("established");
         if len.div_ceil(queues.body_message() as usize) > queues.room(Queue::Body) {
@@ -237,7 +241,8 @@ impl RdmaLink {
         true
     }
 
-    /// So many bytes were handed to the device; their tokens, and the room of those that were marshalled, wait until it has read them.
+    /// Marks this many bytes as handed to the device. Their tokens, and the room of marshalled
+    /// ones, wait until it has read them.
     pub(super) fn left(&mut self, n: usize) {
         let before = self.link.left_of_memory();
         self.link.advance(n);
@@ -258,7 +263,7 @@ impl RdmaLink {
         }
     }
 
-    /// Plans the next message, and copies what it copies.
+    /// Plans the next message, and copies the bytes to be fused.
     fn plan_message(&mut self, room: usize) -> Planned {
         let declined = match self.offered {
             Offered::Declined { left } => left,
@@ -291,7 +296,7 @@ impl RdmaLink {
         let (elements, steps) = (&scratch.elements, &mut scratch.steps);
         next_message(elements, Position::default(), &shape, steps);
         let planned = carry_out(&parts[..count], queues, scratch);
-        // A heap that nobody sends from any more can be forgotten.
+        // A heap without pending sends can be unregistered.
         scratch.memories.clear();
         self.copied += planned.copied as u64;
         Planned::Message {
@@ -301,7 +306,7 @@ impl RdmaLink {
     }
 }
 
-/// What a plan has come to.
+/// The result of a plan.
 #[derive(Default)]
 struct Carried {
     bytes: usize,
@@ -309,16 +314,17 @@ struct Carried {
     gathered: bool,
 }
 
-/// Which parts may lie in a heap.
+/// Limits for the parts of a message.
 struct Bounds {
-    /// Of the first bytes so many were declined as a body.
+    /// Number of the first bytes that were declined as a body.
     declined: usize,
-    /// Parts of up to so many bytes are fused.
+    /// Parts of up to this many bytes are fused.
     small_bytes: usize,
 }
 
-/// The parts as elements, as many as may go into one message, with the memory that they lie in, if they are long enough and a device can read it
-/// there. If the first one had better be offered as a body, its length instead.
+/// Lists the parts as elements, as many as may go into one message. Parts that are long enough and
+/// readable by a device come with their memory. If the first one should be offered as a body,
+/// returns its length instead.
 fn list_elements(
     parts: &[Part<'_>],
     bounds: &Bounds,
@@ -353,7 +359,7 @@ fn list_elements(
         scratch.elements.push(Element { len, lies });
         scratch.memories.push(memory);
         total += len;
-        // What won't fit needn't be looked at.
+        // Further bytes won't fit.
         if total >= limits::MESSAGE_BYTES {
             break;
         }
@@ -361,7 +367,7 @@ fn list_elements(
     None
 }
 
-/// Copies what is to be fused into the next message's place, and lists its elements.
+/// Copies the bytes to be fused into the next message's place, and lists the message's elements.
 fn carry_out(parts: &[Part<'_>], queues: &mut Queues, scratch: &mut Scratch) -> Carried {
     let mut carried = Carried::default();
     scratch.gathers.clear();

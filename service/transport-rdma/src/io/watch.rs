@@ -1,4 +1,4 @@
-//! What epolls wait for, and how their events are told apart.
+//! The descriptors that epolls wait for, and how their events are told apart.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::error::RdmaError;
 
-/// What an event of an epoll's says: something of a completion channel, another poller has found something, or the connection of the link of this
-/// number has to say something.
+/// The data of an epoll's event: a completion channel has an event, another poller has found
+/// something, or the connection of the link with this number has an event.
 pub(super) const CHANNEL: u64 = 0;
 pub(super) const BELL: u64 = 1;
 pub(super) const FIRST_LINK: u64 = 2;

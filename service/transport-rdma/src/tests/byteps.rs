@@ -1,5 +1,6 @@
-//! The scheduler on the pattern that the mRPC paper's section 7.5 emulates: BytePS sends each tensor of a model behind an 8-byte key and before a
-//! 4-byte length. Counted are work requests, elements of their lists, elements that are small, and bytes copied, for the trainable tensors of the
+//! The scheduler on the pattern emulated in the mRPC paper's section 7.5: BytePS sends each tensor
+//! of a model after an 8-byte key and before a 4-byte length. The test counts work requests,
+//! elements of their lists, small elements, and bytes copied, for the trainable tensors of the
 //! paper's three models, in their order.
 
 use super::golden;
@@ -17,7 +18,7 @@ fn the_models_have_their_published_parameters() {
     assert_eq!(inception_v3().parameters(), 23_817_352);
 }
 
-/// What a model costs.
+/// The cost of a model.
 #[derive(Default)]
 struct Cost {
     work_requests: usize,
@@ -26,7 +27,7 @@ struct Cost {
     copied: usize,
 }
 
-/// Every call by itself: key, tensor and length as three elements of one list.
+/// Every call separately: key, tensor and length as three elements of one list.
 fn unfused(tensors: &[usize]) -> Cost {
     let small = |tensor: &&usize| **tensor <= limits::SMALL_ELEMENT;
     Cost {
@@ -37,7 +38,7 @@ fn unfused(tensors: &[usize]) -> Cost {
     }
 }
 
-/// All of them wait at once, for a device whose messages may be as long as a model.
+/// All calls wait at once, for a device whose messages may be as long as a model.
 fn fused(tensors: &[usize]) -> Cost {
     let elements: Vec<_> = tensors
         .iter()

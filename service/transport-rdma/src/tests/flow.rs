@@ -1,4 +1,4 @@
-//! Credits: no message without a receive, and no standstill.
+//! Credits: no message without a receive, and no deadlock.
 
 use proptest::prelude::*;
 
@@ -51,7 +51,8 @@ fn credits_that_a_peer_cannot_have_are_its_fault() {
     );
 }
 
-/// What one end knows, and what is on its way to it: how many credits each message gives back, and whether it is a CREDIT.
+/// One end's state, and the messages in flight to it: the credits that each returns, and whether it
+/// is a CREDIT.
 struct End {
     flow: Flow,
     coming: std::collections::VecDeque<u16>,
@@ -60,8 +61,8 @@ struct End {
 }
 
 proptest! {
-    /// Two ends that send, read and give back in any order: no message meets an end without a receive, and when both read
-    /// all that came, both can send.
+    /// Two ends send, read and return credits in any order: no message meets an end without a
+    /// receive, and once both have read all messages, both can send.
     #[test]
     fn any_order_of_sending_and_reading_goes_on(
         receives in (limits::MIN_RECEIVES..80, limits::MIN_RECEIVES..80),

@@ -1,4 +1,5 @@
-//! The scheduler, as a function: which bytes are copied, which are gathered, in how many work requests.
+//! The scheduler, as a function: which bytes are copied, which are gathered, in how many work
+//! requests.
 
 use proptest::prelude::*;
 
@@ -40,7 +41,7 @@ fn plan(elements: &[Element], shape: &Shape) -> Vec<Vec<Step>> {
     }
 }
 
-/// One letter per step, with its bytes; a list's elements are apart by spaces.
+/// One letter per step, with its bytes; spaces separate a list's elements.
 fn drawn(messages: &[Vec<Step>]) -> String {
     let message = |steps: &Vec<Step>| {
         let mut text = String::new();
@@ -95,7 +96,7 @@ fn what_was_marshalled_is_copied_only_beside_what_is_fused() {
     check(&calls, &PAPER, "g48 g6000 g52");
     let calls = [marshalled(48), registered(100), marshalled(52), private(7)];
     check(&calls, &PAPER, "g48 f100+f52+f7");
-    // Of more bytes than are copied for the sake of an element.
+    // More bytes than are worth copying to save an element.
     check(&[private(7), marshalled(5000)], &PAPER, "f7 g5000");
     let few = Shape {
         max_elements: 2,
@@ -113,7 +114,7 @@ fn a_message_ends_where_its_receive_does() {
         &PAPER,
         "f10+f16374 | f3626",
     );
-    // The rest of a large element is small.
+    // The remainder of a large element is small.
     check(
         &[registered(20_000), private(5)],
         &PAPER,
@@ -149,13 +150,13 @@ fn a_device_of_few_elements_gets_its_last_one_fused() {
     check(&elements, &shape(3), "g5000 g5000 g5000");
     check(&elements, &shape(2), "g5000 f5000+f5000");
     check(&elements, &shape(1), "f5000+f5000+f5000");
-    // What doesn't fit goes into the next message.
+    // Elements that don't fit go into the next message.
     let large = [9000, 9000, 9000].map(registered);
     check(&large, &shape(1), "g9000 | g9000 | g9000");
 }
 
 proptest! {
-    /// Every byte leaves once and in order, and no message is more than its shape.
+    /// Every byte leaves once and in order, and no message exceeds its shape.
     #[test]
     fn every_byte_leaves_once_and_in_order(
         elements in prop::collection::vec((0usize..30_000, 0..3usize), 0..40),

@@ -1,4 +1,4 @@
-//! Heaps are registered once, and forgotten when their session is.
+//! Heaps are registered once, and unregistered with their session.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The rings' two ends, against an ordinary queue of bytes, and against a peer that lies.
+//! Both ends of the rings, against an ordinary queue of bytes, and against a peer that lies.
 
 use std::collections::VecDeque;
 
@@ -73,7 +73,8 @@ fn what_a_peer_cannot_have_done_is_its_fault() {
 }
 
 proptest! {
-    /// Whatever is written, read, told and seen in whatever order, what comes out is what went in.
+    /// Whatever the order of writing, reading, publishing and seeing: the same bytes come out as
+    /// went in.
     #[test]
     fn bytes_come_out_as_they_went_in(
         bytes in 16u32..200,

@@ -43,14 +43,14 @@ fn devices() -> Rdma {
     Rdma::open().expect("soft-RoCE devices: .ci/rdma runs these tests in a VM that has them")
 }
 
-/// Has the pages of the stack that a test will use: the VM's emulator goes on with wrong flags where a `set` instruction was the first to write to a page
-/// (conformance/rdma-vm/README.md).
+/// Touches the pages of the stack that a test will use. The VM's emulator continues with wrong
+/// flags if a `set` instruction is the first to write to a page (conformance/rdma-vm/README.md).
 #[inline(never)]
 fn touch_stack() {
     std::hint::black_box([0_u8; 64 << 10]);
 }
 
-/// Two links, with a ring of so many bytes each.
+/// Two links, with rings of these sizes in bytes.
 fn connect_with(rings: [u32; 2], a: &LinkConfig, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
     let rdma = devices();
     let (mut listener, address) = listen_with(&rdma, rings[1]);
@@ -62,7 +62,7 @@ fn listen(rdma: &Rdma) -> (RdmaListener, SocketAddr) {
     listen_with(rdma, 0)
 }
 
-/// For links with a ring of so many bytes.
+/// A listener for links with a ring of this many bytes.
 fn listen_with(rdma: &Rdma, ring_bytes: u32) -> (RdmaListener, SocketAddr) {
     let ip: IpAddr = CALLED.parse().unwrap();
     let options = RdmaOptions {
@@ -85,7 +85,7 @@ fn connect(
     accept(listener, a, b)
 }
 
-/// The link that was accepted, beside the one that asked for it.
+/// Accepts a link; returns it with the one that dialled.
 fn accept(listener: &mut RdmaListener, mut a: RdmaLink, b: &LinkConfig) -> (RdmaLink, RdmaLink) {
     let b = until("the request", || {
         a.flush().unwrap();
@@ -97,7 +97,7 @@ fn accept(listener: &mut RdmaListener, mut a: RdmaLink, b: &LinkConfig) -> (Rdma
     (a, b)
 }
 
-/// By the first device, with a ring of so many bytes.
+/// Options for the first device, with a ring of this many bytes.
 fn from_caller(ring_bytes: u32) -> RdmaOptions {
     RdmaOptions {
         from: Some(CALLER.parse().unwrap()),

@@ -1,4 +1,4 @@
-//! What travels beside the frames, and what may not.
+//! The wire format around the frames, and violations of it.
 
 use proptest::prelude::*;
 

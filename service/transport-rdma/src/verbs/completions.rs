@@ -1,4 +1,4 @@
-//! A completion queue and the channel that says that something has come into it.
+//! A completion queue and the channel that announces its completions.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
@@ -13,11 +13,11 @@ use super::domain::{check, failed, last_errno};
 use crate::error::RdmaError;
 use crate::limits::POLL_BATCH;
 
-/// Nobody else has either; queue pairs that use them are destroyed before.
+/// A completion queue and its channel, both owned; queue pairs that use them are destroyed before.
 pub(super) struct Completions {
     queue: NonNull<sys::ibv_cq>,
     channel: NonNull<sys::ibv_comp_channel>,
-    /// The context outlives both.
+    /// Keeps the context open longer than both.
     _device: Arc<Device>,
 }
 
@@ -57,12 +57,12 @@ impl Completions {
         Ok(completions)
     }
 
-    /// For a queue pair that is made.
+    /// For creating a queue pair.
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_cq {
         self.queue.as_ptr()
     }
 
-    /// Takes what is complete, at most [`POLL_BATCH`].
+    /// Takes pending completions, at most [`POLL_BATCH`].
     pub(super) fn poll(&self, found: &mut [sys::ibv_wc; POLL_BATCH]) -> Result<usize, RdmaError> {
         // SAFETY: the completion queue is there; the function fills at most as many entries as it is told of.
         let count =
@@ -70,7 +70,7 @@ impl Completions {
         usize::try_from(count).map_err(|_| failed("polling for completions"))
     }
 
-    /// Readable once something has come since [`Completions::arm`].
+    /// Readable once a completion has come since [`Completions::arm`].
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel and its descriptor are there while `self` is.
         unsafe { BorrowedFd::borrow_raw(self.channel.as_ref().fd) }
@@ -85,14 +85,15 @@ impl Completions {
         })
     }
 
-    /// The next completion makes the descriptor readable. What has come before doesn't: poll once more.
+    /// The next completion makes the descriptor readable. Earlier ones don't: poll once more.
     pub(super) fn arm(&self) -> Result<(), RdmaError> {
         // SAFETY: the completion queue is there.
         let status = unsafe { sys::ibv_req_notify_cq(self.queue.as_ptr(), 0) };
         check("asking for a completion event", status)
     }
 
-    /// Takes what made the descriptor readable; how many calls that took.
+    /// Takes the notifications that made the descriptor readable; returns the number of system
+    /// calls.
     pub(super) fn take_notifications(&self) -> Result<u64, RdmaError> {
         let mut events = 0;
         loop {
@@ -128,7 +129,7 @@ impl Drop for Completions {
     }
 }
 
-/// Completions that weren't filled in.
+/// Zeroed completions.
 pub(super) fn no_completions() -> [sys::ibv_wc; POLL_BATCH] {
     // SAFETY: C structs of numbers, and a union of them.
     unsafe { std::mem::zeroed() }

@@ -1,4 +1,5 @@
-//! Connections as rdma_cm makes them: an id with an event channel of its own, and its queues once its device is known.
+//! Connections of rdma_cm: an id with its own event channel, and its queues once its device is
+//! known.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
@@ -20,15 +21,15 @@ use crate::limits::{
 };
 use crate::link_id::LinkId;
 
-// Of rdma_cma.h, which is an enum without a name.
+// From an unnamed enum in rdma_cma.h.
 const RDMA_OPTION_ID: i32 = 0;
 const RDMA_OPTION_ID_REUSEADDR: i32 = 1;
 const RDMA_OPTION_ID_ACK_TIMEOUT: i32 = 3;
 
-/// What a connection manager says.
+/// An event of the connection manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What happened.
+    /// The kind of event.
     pub(crate) kind: EventKind,
     /// A negative errno, or the reason of a rejection.
     pub(crate) status: i32,
@@ -36,7 +37,7 @@ pub(crate) struct Event {
     pub(crate) private: Vec<u8>,
 }
 
-/// What happened to a connection.
+/// The kind of a connection's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
     AddressResolved,
@@ -45,10 +46,10 @@ pub(crate) enum EventKind {
     Established,
     Disconnected,
     Rejected,
-    /// It won't stand, or stands no longer: what the connection manager calls it.
+    /// It can't be established, or has ended; the text is the connection manager's.
     Failed(&'static str),
     DeviceRemoved,
-    /// Nothing that matters here.
+    /// An irrelevant event.
     Other,
 }
 
@@ -61,7 +62,7 @@ struct Id {
 // SAFETY: ids and channels aren't bound to a thread; this value owns both.
 unsafe impl Send for Id {}
 
-/// A connection, or one that is being made.
+/// A connection, established or in progress.
 pub(crate) struct Connection {
     /// Dropped before the id, which owns the first queue pair.
     queues: Option<Queues>,
@@ -70,13 +71,13 @@ pub(crate) struct Connection {
     system_calls: u64,
 }
 
-/// An address where connections are accepted.
+/// An address that accepts connections.
 pub(crate) struct Listener {
     id: Id,
 }
 
 impl Connection {
-    /// Begins to look for the device by which an address is reached.
+    /// Begins to find the device that reaches an address.
     pub(crate) fn resolve(to: SocketAddr, from: Option<IpAddr>) -> Result<Connection, RdmaError> {
         let id = Id::new()?;
         let mut to = Address::of(to);
@@ -99,14 +100,14 @@ impl Connection {
         }
     }
 
-    /// Begins to look for the route, once the address is resolved.
+    /// Begins to find the route, once the address is resolved.
     pub(crate) fn resolve_route(&mut self) -> Result<(), RdmaError> {
         // SAFETY: the id is there.
         let status = unsafe { sys::rdma_resolve_route(self.id.id.as_ptr(), RESOLVE_TIMEOUT_MS) };
         check("resolving the route to the peer", status)
     }
 
-    /// Makes the queues, once the device is known; as a link of a poller's, if there is one.
+    /// Makes the queues, once the device is known; as a link of a poller, if one is given.
     pub(crate) fn make_queues(
         &mut self,
         rdma: &Rdma,
@@ -125,8 +126,8 @@ impl Connection {
                 needed: MIN_BODY_MESSAGE,
             });
         }
-        // A lost packet is missed after this, not after the seconds that RoCE's routes are said to take. Kernels that don't know
-        // the option do without.
+        // After this time, a lost packet is resent, instead of after the seconds that RoCE's routes
+        // report. Kernels without the option use their default.
         let mut timeout = ACK_TIMEOUT;
         // SAFETY: the id is there; the option is a number of 8 bits.
         let _without = unsafe {
@@ -149,12 +150,12 @@ impl Connection {
         self.queues.as_mut()
     }
 
-    /// The same, to be looked at.
+    /// The queues, by shared reference.
     pub(crate) fn queues_ref(&self) -> Option<&Queues> {
         self.queues.as_ref()
     }
 
-    /// Asks the peer, once the route is resolved and queues are there.
+    /// Sends the request to the peer, once the route is resolved and the queues exist.
     pub(crate) fn connect(&mut self, private: &[u8]) -> Result<(), RdmaError> {
         let mut parameters = parameters(private, self.retries());
         self.connected = true;
@@ -163,7 +164,7 @@ impl Connection {
         check("connecting to the peer", status)
     }
 
-    /// Takes the peer's request, once queues are there.
+    /// Accepts the peer's request, once the queues exist.
     pub(crate) fn accept(&mut self, private: &[u8]) -> Result<(), RdmaError> {
         let mut parameters = parameters(private, self.retries());
         self.connected = true;
@@ -172,7 +173,8 @@ impl Connection {
         check("accepting the peer's connection", status)
     }
 
-    /// How often the peer's device shall send again what meets no receive: for ever, where it isn't its fault.
+    /// Number of times that the peer's device resends a message that meets no receive: forever,
+    /// where that isn't the peer's fault.
     fn retries(&self) -> u8 {
         match self.queues.as_ref().is_some_and(Queues::is_shared) {
             true => SHARED_RECEIVER_RETRIES,
@@ -187,14 +189,14 @@ impl Connection {
         unsafe { sys::rdma_reject(self.id.id.as_ptr(), private.as_ptr().cast(), len) };
     }
 
-    /// The next thing that the connection manager says, if there is any.
+    /// The next event of the connection manager, if there is one.
     pub(crate) fn next_event(&mut self) -> Result<Option<Event>, RdmaError> {
         self.system_calls += 1;
         let event = self.id.next_event()?;
         Ok(event.map(|(event, _)| event))
     }
 
-    /// Calls that entered the kernel, but for those that the queues count.
+    /// Number of system calls, except for those that the queues count.
     pub(crate) fn system_calls(&self) -> u64 {
         self.system_calls
     }
@@ -204,8 +206,8 @@ impl Connection {
         self.id.descriptor()
     }
 
-    /// Ends the connection: the peer is told, and no device touches memory of the link's any more. The block of a body that
-    /// hadn't come.
+    /// Ends the connection: the peer is told, and no device touches the link's memory afterwards.
+    /// Returns the block of an incomplete body.
     pub(crate) fn end(&mut self) -> Option<Block> {
         self.disconnect();
         self.queues.take().and_then(Queues::destroy)
@@ -250,13 +252,14 @@ impl Listener {
         Ok(Listener { id })
     }
 
-    /// The port that it listens at.
+    /// The port of the listener.
     pub(crate) fn port(&self) -> u16 {
         self.id.own_address().map_or(0, |address| address.port())
     }
 
-    /// The next peer that asks, if there is one: a connection with an event channel of its own, what its event said, its address, and the one of this
-    /// host at which it arrived.
+    /// The next connection request, if there is one. Returns a connection with its own event
+    /// channel, the request's event, the peer's address, and the local address at which the request
+    /// arrived.
     pub(crate) fn next_request(
         &mut self,
     ) -> Result<Option<(Connection, Event, [SocketAddr; 2])>, RdmaError> {
@@ -274,7 +277,7 @@ impl Listener {
                 return Err(error);
             }
         };
-        // From here on both end with this value.
+        // From here on this value ends both.
         let id = Id { id, channel };
         // SAFETY: id and channel are there.
         let status = unsafe { sys::rdma_migrate_id(id.id.as_ptr(), channel.as_ptr()) };
@@ -291,7 +294,7 @@ impl Listener {
         Ok(Some((Connection::of(id), event, [peer, own])))
     }
 
-    /// Readable when somebody asks.
+    /// Readable when there is a request.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.id.descriptor()
     }
@@ -328,7 +331,7 @@ impl Id {
         address_of(&own)
     }
 
-    /// The next event, acknowledged, and the id that it is about.
+    /// The next event, acknowledged, and its id.
     #[allow(clippy::type_complexity, reason = "read in two places")]
     fn next_event(
         &mut self,
@@ -401,7 +404,7 @@ fn open_channel() -> Result<NonNull<sys::rdma_event_channel>, RdmaError> {
     Ok(channel)
 }
 
-/// No reads and no writes of the other end's memory: both ends allow none.
+/// Parameters without remote reads and writes: neither end allows any.
 fn parameters(private: &[u8], retries: u8) -> sys::rdma_conn_param {
     sys::rdma_conn_param {
         private_data: private.as_ptr().cast(),
@@ -416,7 +419,7 @@ fn parameters(private: &[u8], retries: u8) -> sys::rdma_conn_param {
     }
 }
 
-/// Whether an event of this kind has the parameters of a connection.
+/// Whether events of this kind have the parameters of a connection.
 fn has_private(event: sys::rdma_cm_event_type::Type) -> bool {
     use sys::rdma_cm_event_type as is;
     matches!(
@@ -446,7 +449,7 @@ fn kind_of(event: sys::rdma_cm_event_type::Type) -> EventKind {
     }
 }
 
-/// A socket address as C has it.
+/// A socket address in C's form.
 enum Address {
     V4(libc::sockaddr_in),
     V6(libc::sockaddr_in6),
@@ -504,7 +507,7 @@ fn address_of(address: &libc::sockaddr_storage) -> Option<SocketAddr> {
     None
 }
 
-/// What a work request's status means, as a sentence about this end or the other.
+/// The meaning of a work request's status, as a sentence about this end or the other.
 pub(crate) fn sentence_of(status: u32) -> &'static str {
     use sys::ibv_wc_status as is;
     match status {
@@ -522,7 +525,8 @@ pub(crate) fn sentence_of(status: u32) -> &'static str {
     }
 }
 
-/// Whether a receive that failed so met more bytes than it has room for. soft-RoCE has another word for that than other devices.
+/// Whether a receive failed with this status because the message was too long. soft-RoCE has
+/// another status for that than other devices.
 pub(crate) fn is_overlong(status: u32) -> bool {
     matches!(
         status,
@@ -530,7 +534,7 @@ pub(crate) fn is_overlong(status: u32) -> bool {
     )
 }
 
-/// Whether all that a failed work request says is that another one failed before.
+/// Whether this status only says that an earlier work request failed.
 pub(crate) fn is_consequence(status: u32) -> bool {
     status == sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR
 }

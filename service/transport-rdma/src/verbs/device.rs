@@ -1,4 +1,4 @@
-//! This host's devices, and the heaps that are registered with them.
+//! This host's devices, and the heaps registered with them.
 
 use std::ffi::CStr;
 use std::ptr::NonNull;
@@ -21,24 +21,25 @@ pub struct Rdma {
     devices: Arc<[Arc<Device>]>,
 }
 
-/// What a device is called, and what it can do.
+/// A device's name and capabilities.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// As `ibv_devices` lists it.
+    /// The name that `ibv_devices` lists.
     pub name: String,
-    /// Scatter-gather elements that one work request of a link has at most.
+    /// Most scatter-gather elements of one work request of a link.
     pub max_elements: usize,
-    /// Heaps that are registered with it.
+    /// Number of heaps registered with it.
     pub heaps: usize,
-    /// Registrations that were made with it, of heaps and of links' buffers.
+    /// Number of registrations so far, of heaps and of links' buffers.
     pub registrations: u64,
-    /// Bytes that are registered with it now, and so pinned: heaps, links' buffers and rings, pollers' pools.
+    /// Bytes registered with it now, and therefore pinned: heaps, links' buffers and rings,
+    /// pollers' pools.
     pub pinned_bytes: u64,
-    /// Of these, bytes in pages of 2 MiB.
+    /// Of these, bytes in 2 MiB pages.
     pub huge_bytes: u64,
 }
 
-/// One device, and the heaps that are registered with it.
+/// One device, and the heaps registered with it.
 pub(crate) struct Device {
     pub(super) domain: Arc<Domain>,
     max_elements: usize,
@@ -47,10 +48,10 @@ pub(crate) struct Device {
 }
 
 impl Rdma {
-    /// Opens every device that there is.
+    /// Opens every device.
     ///
     /// # Errors
-    /// There is no library, no device, or none can be used.
+    /// If there is no library, no device, or no usable one.
     pub fn open() -> Result<Rdma, RdmaError> {
         let mut count = 0;
         // SAFETY: the function writes the number of entries to `count`.
@@ -82,12 +83,13 @@ impl Rdma {
         }
     }
 
-    /// What there is.
+    /// All opened devices.
     pub fn devices(&self) -> impl Iterator<Item = DeviceInfo> {
         self.devices.iter().map(|device| device.info())
     }
 
-    /// Unregisters heaps that nothing else points into any more: of sessions that have ended. How many.
+    /// Unregisters heaps that nothing else refers to, because their sessions have ended. Returns
+    /// their number.
     pub fn sweep(&self) -> usize {
         let swept = self.devices.iter().map(|device| device.heaps().sweep());
         swept.sum()
@@ -151,7 +153,7 @@ impl Device {
         self.max_elements
     }
 
-    /// Whether one of its completion queues can have so many entries.
+    /// Checks that one of its completion queues can have this many entries.
     pub(super) fn can_complete(&self, entries: usize) -> Result<(), RdmaError> {
         let needed = u32::try_from(entries).unwrap_or(u32::MAX);
         match self.max_completions {
@@ -165,7 +167,7 @@ impl Device {
         }
     }
 
-    /// A whole heap, registered now or before; and whether it was now.
+    /// Registers a whole heap if needed; returns its memory and whether it was registered now.
     pub(crate) fn heap(
         &self,
         address: NonNull<u8>,
@@ -189,12 +191,12 @@ impl Device {
     }
 
     fn heaps(&self) -> MutexGuard<'_, Registrations<Region, Memory, RdmaError>> {
-        // Whoever panicked has left a table of which every entry stands for itself.
+        // A panic left a table in which every entry is valid on its own.
         let heaps = self.registered.lock();
         heaps.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The largest message of a port's, bytes.
+    /// The largest message of a port, in bytes.
     pub(super) fn largest_message(&self, port: u8) -> Result<u32, RdmaError> {
         // SAFETY: a C struct of numbers.
         let mut attributes: sys::ibv_port_attr = unsafe { std::mem::zeroed() };

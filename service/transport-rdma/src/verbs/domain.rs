@@ -1,4 +1,4 @@
-//! A device's protection domain, and why calls fail.
+//! A device's protection domain, and reasons why calls fail.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use crate::error::RdmaError;
 
-/// The contexts that librdmacm opened: one per device, its own, which it keeps open while the list is held.
+/// The contexts that librdmacm opened: one per device, owned by it, and open while the list is
+/// held.
 pub(super) struct Contexts(pub(super) NonNull<*mut sys::ibv_context>);
 
 // SAFETY: the list is memory of librdmacm's that nobody changes; contexts may be used by all threads (verbs are thread-safe).
@@ -25,7 +26,7 @@ impl Drop for Contexts {
     }
 }
 
-/// One device's protection domain: what queue pairs and memory belong to.
+/// One device's protection domain, to which queue pairs and memory belong.
 pub(super) struct Domain {
     pub(super) context: NonNull<sys::ibv_context>,
     pub(super) protection: NonNull<sys::ibv_pd>,
@@ -49,7 +50,7 @@ impl Drop for Domain {
     }
 }
 
-/// What a call that returns 0, an errno, or -1 with errno, says.
+/// Checks the result of a call that returns 0, an errno, or -1 with errno.
 pub(super) fn check(doing: &'static str, status: i32) -> Result<(), RdmaError> {
     match status {
         0 => Ok(()),
@@ -61,7 +62,7 @@ pub(super) fn check(doing: &'static str, status: i32) -> Result<(), RdmaError> {
     }
 }
 
-/// A call that says why by errno.
+/// The error of a call that reports it in errno.
 #[cold]
 pub(super) fn failed(doing: &'static str) -> RdmaError {
     RdmaError::Call {

@@ -1,12 +1,13 @@
-//! What a link sends from that isn't a heap: a range of registered memory, its own or a pool's.
+//! A link's send memory outside heaps: a range of registered memory, the link's own or a pool's.
 //!
 //! ```text
 //!   place of message 0 | place of message 1 | ...      | ring that frames are marshalled into
 //!   MESSAGE_BYTES      | of as many as may be under way |
 //! ```
 //!
-//! A frame is marshalled into the ring, and sent from there. Places are for what lies nowhere that a device reads: what ends say beside the frames,
-//! heaps that can't be registered, frames that found no room in the ring. What is small in a heap and has neighbours there goes to a place, too.
+//! A frame is marshalled into the ring and sent from there. Places hold bytes that no device can
+//! read where they are: control messages outside frames, heaps that can't be registered, frames
+//! that found no room in the ring. Small elements of a heap with neighbours go to a place, too.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,18 +23,19 @@ use crate::limits::{
     LANE_BYTES, MARSHAL_BYTES, MESSAGE_BYTES, POOLED_MARSHAL_BYTES, POOLED_SENDS, SENDS,
 };
 
-/// The range. A queue pair that sends from it and the link that marshals into it both hold it, and a pool gives it to nobody else before.
+/// The range. The queue pair that sends from it and the link that marshals into it both hold it;
+/// until both are dropped, a pool doesn't reassign it.
 pub(super) struct Lane {
     memory: Arc<Memory>,
     at: usize,
     sends: usize,
     marshal_bytes: usize,
-    /// Whose it is, and which of its lanes, if it isn't a link's own.
+    /// The pool and the number of the lane in it, unless it is a link's own.
     pool: Option<(Arc<Pool>, u16)>,
 }
 
 impl Lane {
-    /// A link's own.
+    /// A link's own lane.
     pub(super) fn own(device: &Device) -> Result<Lane, RdmaError> {
         Ok(Lane {
             memory: Arc::new(Memory::of_pages(&device.domain, LANE_BYTES)?),
@@ -44,7 +46,7 @@ impl Lane {
         })
     }
 
-    /// One of a pool's, which begins there in its memory.
+    /// A pool's lane, at this offset of its memory.
     pub(super) fn of_pool(pool: &Arc<Pool>, number: u16, at: usize) -> Lane {
         Lane {
             memory: Arc::clone(&pool.memory),
@@ -55,12 +57,12 @@ impl Lane {
         }
     }
 
-    /// Messages that may be under way.
+    /// Most messages in flight.
     pub(super) fn sends(&self) -> usize {
         self.sends
     }
 
-    /// Bytes that are registered for one link alone, and those of them that are in pages of 2 MiB.
+    /// Bytes registered for one link alone, and those of them in 2 MiB pages.
     pub(super) fn own_bytes(&self) -> [u64; 2] {
         match self.pool {
             None => self.memory.bytes(),
@@ -72,24 +74,24 @@ impl Lane {
         self.at + (message % self.sends as u64) as usize * MESSAGE_BYTES
     }
 
-    /// The place of a message, of [`MESSAGE_BYTES`].
+    /// The place of a message, of [`MESSAGE_BYTES`] bytes.
     pub(super) fn place(&self, message: u64) -> NonNull<u8> {
         self.memory.own(self.place_at(message), MESSAGE_BYTES)
     }
 
-    /// A range of it.
+    /// A range of a message's place.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range leaves the place.
     pub(super) fn place_element(&self, message: u64, at: usize, len: usize) -> sys::ibv_sge {
         assert!(at + len <= MESSAGE_BYTES, "a range inside of the place");
         self.memory.element(self.place_at(message) + at, len)
     }
 
-    /// Where a range of the ring begins in the lane's memory.
+    /// The offset of a range of the ring in the lane's memory.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range leaves the ring.
     fn marshalled(&self, at: usize, len: usize) -> usize {
         assert!(at + len <= self.marshal_bytes, "a range inside of the ring");
         self.at + self.sends * MESSAGE_BYTES + at
@@ -98,19 +100,20 @@ impl Lane {
     /// A range of the ring.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range leaves the ring.
     pub(super) fn marshalled_element(&self, at: usize, len: usize) -> sys::ibv_sge {
         self.memory.element(self.marshalled(at, len), len)
     }
 
-    /// Where in the ring these bytes lie, if they do.
+    /// The offset of these bytes in the ring, if they are in it.
     pub(super) fn marshalled_at(&self, bytes: &[u8]) -> Option<usize> {
         let ring = self.memory.own(self.marshalled(0, 0), self.marshal_bytes);
         let at = (bytes.as_ptr() as usize).checked_sub(ring.as_ptr() as usize)?;
         (at + bytes.len() <= self.marshal_bytes).then_some(at)
     }
 
-    /// Whether a message of so many bytes of the ring had better be known to be sent soon: they are a good part of it.
+    /// Whether a message with this many bytes of the ring should ask for a completion: they are a
+    /// large part of it.
     pub(super) fn is_much_of_ring(&self, bytes: usize) -> bool {
         bytes * 8 >= self.marshal_bytes
     }

@@ -1,4 +1,4 @@
-//! Registered memory: a heap, or buffers of a link's own.
+//! Registered memory: a heap, or a link's own buffers.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr;
@@ -17,7 +17,8 @@ use crate::error::RdmaError;
 use crate::limits::{HUGE_PAGE, HUGE_WASTE};
 use crate::registrations::Held;
 
-/// A range that a device may read, or also write. It stays mapped, and registered, while this is held.
+/// A range that a device may read, or also write. It stays mapped and registered while this value
+/// is held.
 pub(crate) struct Memory {
     key: NonNull<sys::ibv_mr>,
     start: NonNull<u8>,
@@ -27,7 +28,7 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
 }
 
-/// What keeps it mapped.
+/// The owner that keeps it mapped.
 enum Holds {
     Region(#[allow(dead_code, reason = "held, not looked at")] Region),
     Pages(Pages),
@@ -39,7 +40,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// All of a heap, for the device to send from; to receive into as well, if this process may write it.
+    /// Registers a whole heap for sends; for receives as well, if this process may write it.
     pub(super) fn of_region(domain: &Arc<Domain>, region: &Region) -> Result<Memory, RdmaError> {
         let writable = region.is_writable();
         let (start, len) = (region.address(), region.len_bytes());
@@ -64,7 +65,7 @@ impl Memory {
         Memory::zeroed(domain, len, LOCAL_WRITE)
     }
 
-    /// The same, of which a window may be bound.
+    /// The same, with the right to bind a window.
     pub(super) fn of_window(domain: &Arc<Domain>, len: usize) -> Result<Memory, RdmaError> {
         let bind = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
         Memory::zeroed(domain, len, LOCAL_WRITE | bind)
@@ -90,7 +91,7 @@ impl Memory {
         })
     }
 
-    /// Its bytes, and those of them that are in pages of 2 MiB.
+    /// Its bytes, and those of them in 2 MiB pages.
     pub(super) fn bytes(&self) -> [u64; 2] {
         [self.len as u64, self.huge_bytes()]
     }
@@ -102,7 +103,7 @@ impl Memory {
         }
     }
 
-    /// What a window is bound to.
+    /// The registration, to bind a window to.
     pub(super) fn registration(&self) -> *mut sys::ibv_mr {
         self.key.as_ptr()
     }
@@ -110,7 +111,7 @@ impl Memory {
     /// An element of a work request's list.
     ///
     /// # Panics
-    /// If the range leaves the memory: a device may not be told of any other.
+    /// If the range leaves the memory: the device must not learn of any other.
     pub(super) fn element(&self, at: usize, len: usize) -> sys::ibv_sge {
         assert!(
             at <= self.len && len <= self.len - at,
@@ -124,7 +125,7 @@ impl Memory {
         }
     }
 
-    /// What a peer would have to say to reach it, if it were registered for that.
+    /// The key that a peer would need to reach it, if it were registered for that.
     #[cfg(test)]
     pub(super) fn remote_key(&self) -> u32 {
         // SAFETY: the registration is there while `self` is.
@@ -134,7 +135,7 @@ impl Memory {
     /// A range of a link's own buffers.
     ///
     /// # Panics
-    /// If it isn't one.
+    /// If the range leaves the memory, or the memory isn't such a buffer.
     pub(super) fn own(&self, at: usize, len: usize) -> NonNull<u8> {
         let Holds::Pages(pages) = &self.held else {
             panic!("a heap's bytes aren't a link's to look at");
@@ -163,7 +164,7 @@ impl Drop for Memory {
 const NONE: sys::ibv_access_flags = sys::ibv_access_flags(0);
 const LOCAL_WRITE: sys::ibv_access_flags = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 
-/// Never for a peer: no access is remote.
+/// Never registers for a peer: no access is remote.
 fn register(
     domain: &Arc<Domain>,
     start: NonNull<u8>,
@@ -204,7 +205,8 @@ impl Held for Region {
     }
 }
 
-/// Zeroed pages: of 2 MiB if there are some and little of them is wasted, since a device looks up each page; otherwise ordinary ones.
+/// Zeroed pages: of 2 MiB if some are available and little of them is wasted, since a device looks
+/// up each page; otherwise ordinary ones.
 struct Pages {
     start: NonNull<u8>,
     of: PagesOf,
@@ -212,7 +214,7 @@ struct Pages {
 
 enum PagesOf {
     Heap(Layout),
-    /// So many bytes of huge pages, mapped.
+    /// Mapped huge pages of this many bytes.
     Huge(usize),
 }
 
@@ -235,7 +237,7 @@ impl Pages {
         }
     }
 
-    /// Of pages that the host has set aside (`vm.nr_hugepages`); it has none as a rule.
+    /// Takes pages that the host has reserved (`vm.nr_hugepages`); usually it has none.
     fn huge(len: usize) -> Option<Pages> {
         let whole = len.next_multiple_of(HUGE_PAGE);
         if len == 0 || whole - len > len / HUGE_WASTE {
@@ -251,7 +253,7 @@ impl Pages {
         })
     }
 
-    /// What there is: as much as was asked for, or the rest of the last huge page, too.
+    /// The actual length: as requested, or up to the end of the last huge page.
     fn len(&self) -> usize {
         match self.of {
             PagesOf::Heap(layout) => layout.size(),

@@ -1,27 +1,34 @@
-//! What the links of one poller share on one device: a completion queue, a queue of receives (SRQ), and memory that was registered once.
+//! Resources that the links of one poller share on one device: a completion queue, a queue of
+//! receives (SRQ), and memory that is registered once.
 //!
 //! ```text
-//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: what its link sends from
+//!   memory  | receives: SHARED_RECEIVES for each link | lane of link 0 | lane of link 1 | ...     a lane: its link's send memory
 //!
 //!   receive   Free ─▶ Device ─▶ of a link ─▶ Free          by the number of the queue pair that its completion names
 //! ```
 //!
-//! A shared receive is anybody's, so what one peer does to it could be felt by all. Three bounds keep that from happening:
+//! A shared receive may serve any link, so one peer's misuse could affect all links. Three bounds
+//! prevent that:
 //!
-//! - A link holds at most [`SHARED_RECEIVES`], what it has added. What comes to it beyond that, because nobody reads it, is *spilled*: copied into
-//!   ordinary memory, and its receive is free at once.
-//! - A link has at most [`RECEIVES`] messages that weren't read, as many as its peer has credits. One more is the peer's fault: the queue pair
-//!   ends then and there, whoever polls, and the message is dropped.
-//! - When a link ends, what it held is free.
+//! - A link holds at most [`SHARED_RECEIVES`], the number that it has added. If nobody reads the
+//!   link, further messages are *spilled*: copied into ordinary memory, and their receives are free
+//!   at once.
+//! - A link has at most [`RECEIVES`] unread messages, as many as its peer has credits. One more is
+//!   the peer's fault: the queue pair ends at once, whichever poller polls, and the message is
+//!   dropped.
+//! - When a link ends, the receives that it held are free.
 //!
-//! A pool is its poller's, who has further ones when it is full. A link that moves to another poller stays where it is: then both poll
-//! the pool, each for all of its links, and name those of the other to the other ([`Named`]).
+//! A pool belongs to one poller, which makes further pools when it is full. A link that moves to
+//! another poller keeps its place in the pool. Then both pollers poll the pool, each for all links,
+//! and each names the other's ready links to it ([`Named`]).
 //!
-//! So the receives run out only between two polls, when more messages come than there are receives. The device tells their senders to send again,
-//! after [`SHARED_RETRY_TIMER`], until there are; nobody's link ends by it.
+//! So the receives run out only if more messages than receives come between two polls. The device
+//! then tells the senders to retry after [`SHARED_RETRY_TIMER`] until receives are free; no link
+//! ends because of it.
 //!
-//! Absent: waiting for the device's word that it has given back all receives of a queue pair that ends. What is polled before and after
-//! its end is all that comes back; a device that keeps a receive takes it from all links of the poller, for as long as there are any.
+//! Absent: waiting for the device's confirmation that it has returned all receives of an ending
+//! queue pair. Only receives that are polled before and after the end come back. If a device keeps
+//! one, all links of the poller lose it for the pool's lifetime.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -57,37 +64,37 @@ unsafe impl Send for Pool {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pool {}
 
-/// Who may touch a receive.
+/// The owner of a receive, which alone may touch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     Free,
     Device,
-    /// The link of this queue pair.
+    /// The link with this queue pair.
     Link(u32),
 }
 
 pub(super) struct State {
     pub(super) receives: Vec<Holder>,
-    /// Those that are free: to be posted.
+    /// Free receives, to be posted.
     free: Vec<u16>,
-    /// Lanes that no link has.
+    /// Free lanes.
     lanes: Vec<u16>,
-    /// By the number of their first queue pair.
+    /// By the number of the link's first queue pair.
     pub(super) links: HashMap<u32, Inbox>,
-    /// The first queue pair's number of a second one's.
+    /// Maps the number of a second queue pair to that of the first.
     pub(super) bodies: HashMap<u32, u32>,
     counts: Counts,
 }
 
-/// What has come to a link, and wasn't taken by it.
+/// Messages of a link that it hasn't taken yet.
 pub(super) struct Inbox {
     pub(super) link: LinkId,
-    /// Where that is named when something comes.
+    /// The poller's list to name the link in.
     pub(super) named: Arc<Named>,
     pub(super) stream: NonNull<sys::ibv_qp>,
     pub(super) body: u32,
     pub(super) came: VecDeque<Came>,
-    /// Messages that weren't read, and those of them that lie in receives.
+    /// Unread messages, and the number of them in receives.
     pub(super) unread: u16,
     pub(super) holds: usize,
     pub(super) overrun: bool,
@@ -96,19 +103,19 @@ pub(super) struct Inbox {
 // SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys it.
 unsafe impl Send for Inbox {}
 
-/// What has come to a link.
+/// A link's completion.
 pub(super) enum Came {
     Completion(sys::ibv_wc),
     /// A message that was copied out of its receive.
     Spilled(sys::ibv_wc, Box<[u8]>),
-    /// A message beyond what the peer had credits for: its queue pair was ended.
+    /// A message beyond the peer's credits: its queue pair was ended.
     Overrun,
 }
 
 impl Pool {
     pub(super) fn new(device: &Arc<Device>, links: u16) -> Result<Pool, RdmaError> {
         let count = shared_receives(links);
-        // Of each link, all sends of both queue pairs and all receives of the second.
+        // For each link, all sends of both queue pairs and all receives of the second.
         let entries = count + usize::from(links) * (POOLED_SENDS + 2 * BODY_MESSAGES);
         device.can_complete(entries)?;
         let memory = Memory::of_pages(&device.domain, pool_bytes(links))?;
@@ -149,11 +156,11 @@ impl Pool {
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        // What panics in between are asserts, of this crate's own numbers.
+        // Only asserts about this crate's own numbers can panic while the lock is held.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane that no link has, and where it begins in the memory.
+    /// Takes a free lane; returns its number and its offset in the memory.
     pub(super) fn take_lane(&self) -> Option<(u16, usize)> {
         let mut state = self.state();
         let lane = state.lanes.pop()?;
@@ -161,22 +168,22 @@ impl Pool {
         Some((lane, before + usize::from(lane) * POOLED_LANE_BYTES))
     }
 
-    /// The lane is nobody's any more.
+    /// Frees the lane.
     pub(super) fn take_back(&self, lane: u16) {
         self.state().lanes.push(lane);
     }
 
-    /// For queue pairs that receive by it.
+    /// The queue of receives for new queue pairs.
     pub(super) fn receives(&self) -> *mut sys::ibv_srq {
         self.receives.as_ptr()
     }
 
-    /// Takes what is complete, for all links: as much as one turn takes. How many.
+    /// Takes pending completions for all links, as many as one turn takes; returns their number.
     pub(crate) fn poll(&self) -> Result<usize, RdmaError> {
         self.poll_into(&mut self.state())
     }
 
-    /// Makes the descriptor say what comes from now on. `false` if something has come already.
+    /// Makes the descriptor report the next completion. `false` if one has come already.
     pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
         let mut state = self.state();
         state.counts.system_calls += 1 + self.completions.take_notifications()?;
@@ -184,12 +191,12 @@ impl Pool {
         Ok(self.poll_into(&mut state)? == 0)
     }
 
-    /// Readable once something has come since [`Pool::arm`].
+    /// Readable once a completion has come since [`Pool::arm`].
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.completions.descriptor()
     }
 
-    /// What is nobody's own: receives that were posted, system calls, bytes that were spilled.
+    /// Costs of no single link: posted receives, system calls, spilled bytes.
     pub(crate) fn counts(&self) -> Counts {
         self.state().counts
     }
@@ -211,13 +218,13 @@ impl Pool {
         Ok(all)
     }
 
-    /// Gives a completion to its link.
+    /// Delivers a completion to its link.
     fn deliver(&self, state: &mut State, entry: &sys::ibv_wc) {
         let receive = (entry.wr_id & ID_KIND == ID_RECEIVE).then_some(entry.wr_id as u16);
         let number = state.bodies.get(&entry.qp_num).copied();
         let number = number.unwrap_or(entry.qp_num);
         let Some(inbox) = state.links.get_mut(&number) else {
-            // Of a link that has ended.
+            // Its link has ended.
             if let Some(receive) = receive {
                 state.free(receive);
             }
@@ -262,7 +269,8 @@ impl Pool {
         }
     }
 
-    /// What a message has brought into a receive: the device has written it, and writes it no more until it is posted again.
+    /// The message in a receive: the device has written it, and doesn't write again until the
+    /// receive is reposted.
     pub(super) fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
         let at = usize::from(receive) * MESSAGE_BYTES;
         let start = self.memory.own(at, len);
@@ -272,7 +280,8 @@ impl Pool {
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
-    /// Posts what is free, once that is a batch. There are many more, so no message waits for it.
+    /// Posts the free receives once they are a batch. Many others are posted, so no message waits
+    /// for these.
     pub(super) fn post_soon(&self, state: &mut State) -> Result<(), RdmaError> {
         if state.free.len() >= RECEIVE_BATCH {
             self.post(state)?;
@@ -333,7 +342,7 @@ const NO_REQUEST: sys::ibv_recv_wr = sys::ibv_recv_wr {
     num_sge: 0,
 };
 
-/// Ends a queue pair: it takes no receive any more, and what was posted for it comes back.
+/// Ends a queue pair: it takes no more receives, and its posted work requests come back.
 pub(super) fn end_pair(pair: NonNull<sys::ibv_qp>) {
     modify(
         pair,

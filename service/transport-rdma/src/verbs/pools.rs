@@ -11,9 +11,9 @@ use crate::error::RdmaError;
 use crate::link_id::LinkId;
 use crate::named::Named;
 
-/// The pools that a poller polls: those that it has made, and others' that have links of its own.
+/// The pools that a poller polls: its own, and others' that hold some of its links.
 pub(crate) struct Pools {
-    /// Links of a pool, and pools of a device.
+    /// Links per pool, and pools per device.
     size: [u16; 2],
     named: Arc<Named>,
     used: Mutex<All>,
@@ -22,16 +22,16 @@ pub(crate) struct Pools {
 #[derive(Default)]
 struct All {
     pools: Vec<Used>,
-    /// Of pools that it has made, and has no more.
+    /// Costs of its own former pools.
     counted: Counts,
 }
 
-/// A pool, as one poller uses it.
+/// A pool's use by one poller.
 struct Used {
     pool: Arc<Pool>,
-    /// It has made it, and gives it to its links.
+    /// Whether this poller has made it and puts its links there.
     own: bool,
-    /// Links of this poller's.
+    /// Number of this poller's links.
     links: usize,
 }
 
@@ -42,7 +42,8 @@ impl Used {
 }
 
 impl Pools {
-    /// None, of at most so many for each device, of so many links each. Links to which something has come are named there.
+    /// Starts without pools; `size` limits the links of a pool and the pools of a device. Ready
+    /// links are named in `named`.
     pub(crate) fn new(size: [u16; 2], named: &Arc<Named>) -> Pools {
         Pools {
             size,
@@ -52,11 +53,11 @@ impl Pools {
     }
 
     fn used(&self) -> MutexGuard<'_, All> {
-        // Whoever panicked has added a pool or none.
+        // A panic left the pool either added or not.
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A link's place in a pool of its device's.
+    /// Takes a place for a link in a pool of its device.
     pub(super) fn seat(&self, device: &Arc<Device>, link: LinkId) -> Result<Seat, RdmaError> {
         let mut used = self.used();
         let own = used.pools.iter().filter(|used| used.own);
@@ -82,11 +83,11 @@ impl Pools {
         Ok(seat)
     }
 
-    /// A link of this pool's is this poller's from now on. If it is the only one, the pool's descriptor is to be watched: nobody else joins or leaves
-    /// meanwhile.
+    /// Adds a link of this pool to this poller. If it is the only one, calls `watch` with the
+    /// pool's descriptor; other calls to join or leave wait meanwhile.
     ///
     /// # Errors
-    /// It can't be watched; the link isn't its.
+    /// If `watch` fails; then the link isn't added.
     pub(crate) fn join(
         &self,
         pool: &Arc<Pool>,
@@ -108,8 +109,8 @@ impl Pools {
         Ok(())
     }
 
-    /// And no more. If it was the last one, the pool isn't polled, and what its descriptor says isn't to be waited for. A pool is kept if it is its own,
-    /// and there is no other of its device's.
+    /// Removes a link. After the last one, the pool isn't polled any more, and `unwatch` gets its
+    /// descriptor. A poller keeps its own pool if it has no other on that device.
     pub(crate) fn leave(&self, pool: &Arc<Pool>, unwatch: impl FnOnce(BorrowedFd<'_>)) {
         let all = &mut *self.used();
         let Some(at) = all.pools.iter().position(|used| used.is(pool)) else {
@@ -127,10 +128,10 @@ impl Pools {
         }
     }
 
-    /// Takes what is complete, of all links of pools that have links of this poller's.
+    /// Takes pending completions of all pools that hold links of this poller.
     ///
     /// # Errors
-    /// A device failed; the others were polled nevertheless.
+    /// If a device failed; the other pools were polled nevertheless.
     pub(crate) fn poll(&self) -> Result<(), RdmaError> {
         let used = self.used();
         let mut outcome = Ok(());
@@ -140,10 +141,10 @@ impl Pools {
         outcome
     }
 
-    /// Makes their descriptors say what comes from now on. `false` if something has come already.
+    /// Makes their descriptors report the next completion. `false` if one has come already.
     ///
     /// # Errors
-    /// As of [`Pools::poll`].
+    /// Like [`Pools::poll`].
     pub(crate) fn arm(&self) -> Result<bool, RdmaError> {
         let mut nothing = true;
         let used = self.used();
@@ -153,7 +154,7 @@ impl Pools {
         Ok(nothing)
     }
 
-    /// What is nobody's own, of those that it has made; and how many these are.
+    /// Costs of no single link, over its own pools; and the number of these pools.
     pub(crate) fn counts(&self) -> (Counts, usize) {
         let used = self.used();
         let own = used.pools.iter().filter(|used| used.own);

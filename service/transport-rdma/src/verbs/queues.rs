@@ -1,5 +1,5 @@
-//! A connection's two queue pairs, their one completion queue, and the buffers that are sent from and received into: its own, or those of its
-//! poller's pool.
+//! A connection's two queue pairs, their one completion queue, and the send and receive buffers:
+//! the connection's own, or those of its poller's pool.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -25,7 +25,7 @@ use crate::limits::{
 };
 use crate::named::Named;
 
-/// Which of the two.
+/// One of the two queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// Messages of the link's stream.
@@ -34,11 +34,11 @@ pub(crate) enum Queue {
     Body,
 }
 
-/// An element of a message that is to be sent.
+/// An element of an outgoing message.
 pub(crate) enum Gather {
     /// Bytes of the message's own place, see [`Queues::place`].
     Place { at: usize, len: usize },
-    /// Bytes that were marshalled where the device reads them, see [`Queues::marshalled_at`].
+    /// Bytes marshalled into registered memory, see [`Queues::marshalled_at`].
     Marshalled { at: usize, len: usize },
     /// Bytes of a heap.
     Heap {
@@ -48,38 +48,38 @@ pub(crate) enum Gather {
     },
 }
 
-/// What a device has done.
+/// A completion of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Completion {
-    /// All messages up to this one of the queue's were received by the peer's device.
+    /// The peer's device has received all messages of the queue up to this one.
     Sent { queue: Queue, message: u64 },
-    /// A message came, into this receive.
+    /// A message came into this receive.
     Received {
         receive: u16,
         len: usize,
         immediate: Option<u32>,
-        /// It came with a write elsewhere: the receive has no bytes of it.
+        /// It came with a write elsewhere: the receive holds no bytes of it.
         written: bool,
     },
-    /// A message came that the peer had no credit for: the first queue pair was ended.
+    /// A message came for which the peer had no credit: the first queue pair was ended.
     Overrun,
-    /// A body's next message came.
+    /// The next message of a body came.
     Landed { len: usize },
     /// A work request failed: the queue pair has ended. The status is libibverbs'.
     Failed {
         queue: Queue,
-        /// Whether it was to receive.
+        /// Whether the request was a receive.
         receiving: bool,
         status: u32,
     },
 }
 
-/// Where what is sent goes.
+/// The destination of an outgoing message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
     /// Into the peer's next receive.
     Receive { immediate: u32 },
-    /// Into the window that the peer has given, at this byte; with immediate data it takes a receive, too.
+    /// Into the peer's window at this byte; with immediate data it takes a receive, too.
     Window { at: usize, immediate: Option<u32> },
 }
 
@@ -94,7 +94,7 @@ struct PeerWindow {
 /// A body that is being received.
 struct Landing {
     block: Block,
-    /// Receives that are posted for it.
+    /// Number of receives posted for it.
     posted: usize,
     _memory: Arc<Memory>,
 }
@@ -102,30 +102,30 @@ struct Landing {
 /// Sends of one queue pair.
 #[derive(Default)]
 struct Sending {
-    /// The next message's number.
+    /// The number of the next message.
     next: u64,
-    /// All before this one are complete.
+    /// All messages before this one are complete.
     complete: u64,
-    /// Heaps that messages are sent from, until they are complete.
+    /// Heaps that are sent from, until the messages are complete.
     held: VecDeque<(u64, Arc<Memory>)>,
-    /// Not yet handed to the device; the elements of each are a range of `elements`.
+    /// Requests not yet handed to the device; the elements of each are a range of `elements`.
     requests: Vec<(sys::ibv_send_wr, usize)>,
     elements: Vec<sys::ibv_sge>,
 }
 
-/// Where completions come from, and what is received into.
+/// The source of completions and the receive buffers.
 enum Side {
     Own(Own),
     Shared(Seat),
 }
 
-/// A link's own.
+/// Those of a link without a pool.
 struct Own {
     completions: Completions,
     receives: Memory,
-    /// Which receives the device may write.
+    /// Whether the device may write each receive.
     posted: [bool; RECEIVES as usize],
-    /// To be posted by the next [`Queues::post_receives`].
+    /// Receives for the next [`Queues::post_receives`].
     reposts: Vec<u16>,
 }
 
@@ -133,18 +133,18 @@ pub(crate) struct Queues {
     /// Owns the first queue pair; [`Connection`](super::Connection) drops it after this value.
     id: NonNull<sys::rdma_cm_id>,
     body: NonNull<sys::ibv_qp>,
-    /// Neither queue pair is there any more.
+    /// Whether both queue pairs are destroyed.
     destroyed: bool,
     side: Side,
     stream_sends: Sending,
     body_sends: Sending,
     lane: Arc<Lane>,
-    /// The lane's ring, until somebody has it.
+    /// The lane's ring, until the link takes it.
     marshal_memory: Option<MarshalMemory>,
     landing: Option<Landing>,
-    /// What the peer may write.
+    /// The window that the peer may write.
     window: Option<Window>,
-    /// What this end may.
+    /// The window that this end may write.
     peer_window: Option<PeerWindow>,
     inline_bytes: usize,
     body_message: u32,
@@ -156,10 +156,11 @@ pub(crate) struct Queues {
 unsafe impl Send for Queues {}
 
 impl Queues {
-    /// Makes the queue pairs of an id whose device is known, in a pool if there is a seat, and posts all receives.
+    /// Makes the queue pairs of an id whose device is known, in a pool if there is a seat, and
+    /// posts all receives.
     ///
     /// # Safety
-    /// The id is there until this value was dropped, and has no queue pair.
+    /// The id outlives this value, and has no queue pair.
     pub(super) unsafe fn new(
         id: NonNull<sys::rdma_cm_id>,
         device: &Arc<Device>,
@@ -209,34 +210,34 @@ impl Queues {
         Ok(queues)
     }
 
-    /// The first queue pair, which is there until `destroy_pairs`.
+    /// The first queue pair, which exists until `destroy_pairs`.
     fn stream(&self) -> NonNull<sys::ibv_qp> {
         // SAFETY: the id is there while `self` is.
         let pair = unsafe { self.id.as_ref() }.qp;
         NonNull::new(pair).expect("it was made with `self`")
     }
 
-    /// Whether it is of a poller's pool.
+    /// Whether the queues belong to a poller's pool.
     pub(crate) fn is_shared(&self) -> bool {
         matches!(self.side, Side::Shared(_))
     }
 
-    /// Messages of the stream that may be under way.
+    /// Most messages of the stream in flight.
     pub(crate) fn sends(&self) -> usize {
         self.lane.sends()
     }
 
-    /// What its link marshals into; the first time that it is asked for.
+    /// The memory for marshalling; the first call takes it.
     pub(crate) fn marshal_memory(&mut self) -> Option<MarshalMemory> {
         self.marshal_memory.take()
     }
 
-    /// Where in that these bytes lie, if they do.
+    /// The offset of these bytes in that memory, if they are in it.
     pub(crate) fn marshalled_at(&self, bytes: &[u8]) -> Option<usize> {
         self.lane.marshalled_at(bytes)
     }
 
-    /// The connection stands.
+    /// Called once the connection is established.
     pub(crate) fn begin(&mut self) {
         if let Side::Shared(seat) = &self.side {
             self.counts.system_calls += 1;
@@ -249,10 +250,10 @@ impl Queues {
         &self.device
     }
 
-    /// The memory that a span lies in, registered now or before.
+    /// The registered memory of a span; registers it if needed.
     ///
     /// # Errors
-    /// Why it can't be.
+    /// The reason why registering failed.
     pub(crate) fn heap_of(&mut self, span: &Span) -> Result<Arc<Memory>, Arc<RdmaError>> {
         let (memory, fresh) = self.device.heap(span.region_address(), || span.region());
         if fresh {
@@ -268,17 +269,18 @@ impl Queues {
         unsafe { self.body.as_ref() }.qp_num
     }
 
-    /// The largest message of a body, bytes, as far as this end knows.
+    /// The largest message of a body in bytes, as far as this end knows.
     pub(crate) fn body_message(&self) -> u32 {
         self.body_message
     }
 
-    /// Both ends' is this from now on.
+    /// Sets the largest message of a body for both ends.
     pub(crate) fn agree_body_message(&mut self, bytes: u32) {
         self.body_message = self.body_message.min(bytes);
     }
 
-    /// Connects the second queue pair with the peer's of this number, over the path that the first one found.
+    /// Connects the second queue pair with the peer's queue pair of this number, over the first
+    /// one's path.
     pub(crate) fn join_body(&mut self, peer: u32) -> Result<(), RdmaError> {
         use sys::ibv_qp_attr_mask as mask;
         // SAFETY: C structs of numbers, and of pointers that may be null.
@@ -344,7 +346,7 @@ impl Queues {
 
     // ---- sending
 
-    /// Messages of the queue that may still be sent before a completion has to come.
+    /// Number of messages that the queue can take before a completion must come.
     pub(crate) fn room(&self, queue: Queue) -> usize {
         let (sends, all) = match queue {
             Queue::Stream => (&self.stream_sends, self.sends()),
@@ -353,7 +355,7 @@ impl Queues {
         all - usize::try_from(sends.next - sends.complete).unwrap_or(all)
     }
 
-    /// Messages of the queue that were sent, and all of these before which are complete.
+    /// Number of messages sent by the queue, and the number before which all are complete.
     pub(crate) fn progress(&self, queue: Queue) -> (u64, u64) {
         let sends = match queue {
             Queue::Stream => &self.stream_sends,
@@ -362,7 +364,7 @@ impl Queues {
         (sends.next, sends.complete)
     }
 
-    /// Where what the stream's next message copies is put.
+    /// The place for the copied bytes of the stream's next message.
     ///
     /// # Panics
     /// If there is no [room](Self::room).
@@ -375,10 +377,12 @@ impl Queues {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MESSAGE_BYTES) }
     }
 
-    /// Adds a message to the stream's queue; [`Queues::ring`] hands it to the device. Its number.
+    /// Adds a message to the stream's queue and returns its number; [`Queues::ring`] hands it to
+    /// the device.
     ///
     /// # Panics
-    /// If there is no [room](Self::room), an element lies outside of its memory, or what is written outside of the peer's window.
+    /// If there is no [room](Self::room), an element lies outside of its memory, or a write lies
+    /// outside of the peer's window.
     pub(crate) fn push(&mut self, elements: &[Gather], to: To, signalled: bool) -> u64 {
         assert!(self.room(Queue::Stream) > 0, "asked before");
         let sends = &mut self.stream_sends;
@@ -427,7 +431,7 @@ impl Queues {
             };
             request.wr = sys::wr_t {
                 rdma: sys::rdma_t {
-                    // The peer's number, which may be any.
+                    // The peer has chosen this number, so it may be anything.
                     remote_addr: window.address.wrapping_add(at as u64),
                     rkey: window.key,
                 },
@@ -438,8 +442,8 @@ impl Queues {
         message
     }
 
-    /// Opens a window of so many bytes for the peer. Its address and key, which the peer may be told in a message: that is sent after
-    /// the window is bound.
+    /// Opens a window of this many bytes for the peer. Returns its address and key. The peer may be
+    /// told them in a message, since that is sent after the window is bound.
     pub(crate) fn open_window(&mut self, len: usize) -> Result<(u64, u32), RdmaError> {
         assert!(self.window.is_none(), "a link has one");
         let window = Window::new(&self.device.domain, len)?;
@@ -457,25 +461,26 @@ impl Queues {
         Ok((address, key))
     }
 
-    /// The window that the peer has given.
+    /// Sets the window that the peer has given.
     pub(crate) fn use_window(&mut self, address: u64, key: u32, len: usize) {
         self.peer_window = Some(PeerWindow { address, key, len });
     }
 
-    /// Two words of this end's window; zeroes if there is none.
+    /// Two words of this end's window; zeros if there is no window.
     pub(crate) fn words(&self, at: usize) -> [u64; 2] {
         self.window
             .as_ref()
             .map_or([0, 0], |window| window.words(at))
     }
 
-    /// Copies what the peer has written in this end's window.
+    /// Copies bytes that the peer has written out of this end's window.
     pub(crate) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         let window = self.window.as_ref();
         window.expect("a window was opened").copy_out(at, bytes);
     }
 
-    /// Adds the messages of a body, each of at most [`body_message`](Self::body_message) bytes. The number of the last.
+    /// Adds the messages of a body, each of at most [`body_message`](Self::body_message) bytes.
+    /// Returns the number of the last.
     ///
     /// # Panics
     /// If there is no room for them, or the range lies outside of the memory.
@@ -487,7 +492,7 @@ impl Queues {
         for n in 0..messages {
             let from = at + n * most;
             let element = memory.element(from, most.min(at + len - from));
-            // The last one's completion is all that anybody waits for.
+            // Only the last one's completion matters.
             let flags = match n + 1 == messages {
                 true => sys::ibv_send_flags::IBV_SEND_SIGNALED.0,
                 false => 0,
@@ -502,7 +507,7 @@ impl Queues {
         sends.next - 1
     }
 
-    /// Hands what was added to the device, as one list for each queue pair.
+    /// Hands the added messages to the device, as one list per queue pair.
     pub(crate) fn ring(&mut self) -> Result<(), RdmaError> {
         // SAFETY: the id has its queue pair until `destroy_pairs`.
         let stream = unsafe { self.id.as_ref() }.qp;
@@ -539,7 +544,7 @@ impl Queues {
 
     // ---- receiving
 
-    /// What a receive's message has brought.
+    /// The message in a receive.
     ///
     /// # Panics
     /// If the receive is posted: the device may be writing there.
@@ -550,7 +555,8 @@ impl Queues {
         }
     }
 
-    /// The receive was read. A link's own waits for [`Queues::post_receives`]; a shared one is its pool's at once.
+    /// Frees a receive after reading. A link's own receive waits for [`Queues::post_receives`]; a
+    /// shared one returns to its pool at once.
     pub(crate) fn repost(&mut self, receive: u16) {
         match &mut self.side {
             Side::Own(own) => own.repost(receive),
@@ -558,7 +564,7 @@ impl Queues {
         }
     }
 
-    /// How many were read whose credits weren't returned.
+    /// Number of receives that were read and whose credits weren't returned.
     pub(crate) fn free_receives(&self) -> usize {
         match &self.side {
             Side::Own(own) => own.reposts.len(),
@@ -566,7 +572,7 @@ impl Queues {
         }
     }
 
-    /// Posts what is free, as one list: their credits may be returned.
+    /// Posts the free receives as one list: their credits may be returned.
     pub(crate) fn post_receives(&mut self) -> Result<(), RdmaError> {
         // SAFETY: the id is there while `self` is.
         let pair = unsafe { self.id.as_ref() }.qp;
@@ -582,10 +588,12 @@ impl Queues {
         }
     }
 
-    /// Posts what a body of `len` bytes takes, at `at` of the block. It is this value's until [`Queues::landed`].
+    /// Posts the receives for a body of `len` bytes, at `at` of the block. The block stays here
+    /// until [`Queues::landed`].
     ///
     /// # Errors
-    /// The block's heap can't be registered: then the block comes back. Or the device refuses the receives.
+    /// If the block's heap can't be registered: then the block comes back. Or if the device refuses
+    /// the receives.
     ///
     /// # Panics
     /// If another body is being received, or the range leaves the block.
@@ -642,7 +650,7 @@ impl Queues {
         check("posting a body's receives", status).map_err(|error| (None, Arc::new(error)))
     }
 
-    /// The block of a body that is complete.
+    /// The block of a completed body.
     pub(crate) fn landed(&mut self) -> Option<Block> {
         let landing = self.landing.take_if(|landing| landing.posted == 0)?;
         Some(landing.block)
@@ -650,7 +658,7 @@ impl Queues {
 
     // ---- completions
 
-    /// Takes what is complete; how many.
+    /// Takes pending completions; returns their number.
     pub(crate) fn poll(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
         match self.side {
             Side::Own(_) => self.poll_own(found),
@@ -719,7 +727,7 @@ impl Queues {
             ID_BODY | ID_LANDING => Queue::Body,
             _ => Queue::Stream,
         };
-        // The device no longer writes where a receive has failed either, but what is there means nothing.
+        // The device has stopped writing to a failed receive, too, but its content is meaningless.
         if entry.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
             return Completion::Failed {
                 queue,
@@ -756,7 +764,8 @@ impl Queues {
                     Queue::Stream => &mut self.stream_sends,
                     Queue::Body => &mut self.body_sends,
                 };
-                // A reliable connection completes in order, also those that asked for no completion.
+                // A reliable connection completes in order, including sends that asked for no
+                // completion.
                 sends.complete = number + 1;
                 while sends
                     .held
@@ -771,7 +780,7 @@ impl Queues {
         }
     }
 
-    /// Bytes that are registered for it alone, and those of them that are in pages of 2 MiB.
+    /// Bytes registered for this link alone, and those of them in 2 MiB pages.
     pub(crate) fn bytes(&self) -> [u64; 2] {
         let own = match &self.side {
             Side::Own(own) => own.receives.bytes(),
@@ -784,7 +793,7 @@ impl Queues {
 
     // ---- waiting
 
-    /// Readable once something has come since [`Queues::arm`].
+    /// Readable once a completion has come since [`Queues::arm`].
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.side {
             Side::Own(own) => own.completions.descriptor(),
@@ -792,8 +801,8 @@ impl Queues {
         }
     }
 
-    /// The next completion makes the descriptor readable. `false` if something has come already. What comes to a link's own is found by
-    /// polling once more.
+    /// The next completion makes the descriptor readable. `false` if one has come already. For a
+    /// link's own queue, poll once more to find out.
     pub(crate) fn arm(&mut self) -> Result<bool, RdmaError> {
         match &self.side {
             Side::Own(own) => {
@@ -805,7 +814,7 @@ impl Queues {
         }
     }
 
-    /// The pool that it has a seat in, if it has.
+    /// The pool of its seat, if it has one.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         match &self.side {
             Side::Own(_) => None,
@@ -813,14 +822,14 @@ impl Queues {
         }
     }
 
-    /// Its link is another poller's from now on, who is told so there.
+    /// Moves its link to another poller, and names the link there.
     pub(crate) fn move_to(&mut self, named: &Arc<Named>) {
         if let Side::Shared(seat) = &mut self.side {
             seat.move_to(named);
         }
     }
 
-    /// Something has come that its link has taken, and not read.
+    /// Names the link again: it has taken messages and not read them.
     pub(crate) fn remind(&self) {
         if let Side::Shared(seat) = &self.side {
             seat.remind();
@@ -829,7 +838,8 @@ impl Queues {
 
     // ---- the end
 
-    /// Ends both queue pairs: no device touches any memory of theirs any more. The block of a body that hadn't come.
+    /// Ends both queue pairs: no device touches their memory afterwards. Returns the block of an
+    /// incomplete body.
     pub(super) fn destroy(mut self) -> Option<Block> {
         self.destroy_pairs();
         self.landing.take().map(|landing| landing.block)
@@ -857,7 +867,7 @@ impl Queues {
     }
 }
 
-/// What a peer without manners tries, for tests of its victim.
+/// A misbehaving peer's actions, for tests of its victim.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attack {
@@ -869,7 +879,7 @@ pub(crate) enum Attack {
 
 #[cfg(test)]
 impl Queues {
-    /// Where the receives are, and the key to them.
+    /// The address of the receives and their key.
     pub(crate) fn receives_for_attack(&self) -> (u64, u32) {
         let receives = match &self.side {
             Side::Own(own) => &own.receives,
@@ -879,13 +889,13 @@ impl Queues {
         (start, receives.remote_key())
     }
 
-    /// What the peer has told of its window.
+    /// The peer's announcement of its window.
     pub(crate) fn peer_window_for_attack(&self) -> (u64, u32) {
         let window = self.peer_window.expect("a window was given");
         (window.address, window.key)
     }
 
-    /// Tries it on the peer's memory.
+    /// Tries the attack on the peer's memory.
     pub(crate) fn attack(&mut self, attack: Attack, address: u64, key: u32) {
         use sys::ibv_wr_opcode as is;
         let mut element = self.lane.place_element(0, 0, 8);
@@ -947,7 +957,7 @@ impl Own {
     }
 
     /// # Safety
-    /// The queue pair is there, and destroyed before `self` is dropped.
+    /// The queue pair exists, and is destroyed before `self` is dropped.
     unsafe fn post(&mut self, pair: *mut sys::ibv_qp) -> Result<(), RdmaError> {
         const NONE: sys::ibv_recv_wr = sys::ibv_recv_wr {
             wr_id: 0,
@@ -980,7 +990,8 @@ impl Own {
     }
 }
 
-/// The first queue pair, which becomes the id's, and the second; and how many bytes both send inline.
+/// Makes the first queue pair, which becomes the id's, and the second; also returns the number of
+/// bytes that both send inline.
 fn make_queue_pairs(
     id: NonNull<sys::rdma_cm_id>,
     device: &Arc<Device>,
@@ -1036,7 +1047,7 @@ fn make_queue_pairs(
     Ok((body, inline_bytes))
 }
 
-/// A send of so many elements, which `ring` fills in.
+/// A send with this number of elements; `ring` fills them in.
 fn send_request(id: u64, elements: usize, flags: u32, immediate: Option<u32>) -> sys::ibv_send_wr {
     // SAFETY: a C struct of numbers, unions of numbers, and pointers that may be null.
     let empty: sys::ibv_send_wr = unsafe { std::mem::zeroed() };

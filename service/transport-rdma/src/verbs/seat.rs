@@ -13,26 +13,26 @@ use crate::limits::RECEIVES;
 use crate::link_id::LinkId;
 use crate::named::Named;
 
-/// A link's place in a pool: a lane to send from, and its part of the receives.
+/// A link's place in a pool: a lane to send from, and its share of the receives.
 pub(super) struct Seat {
     pub(super) pool: Arc<Pool>,
     link: LinkId,
     named: Arc<Named>,
     pub(super) lane: Arc<Lane>,
-    /// The first queue pair's number, while it may get completions.
+    /// The number of the first queue pair, while it may get completions.
     stream: Option<u32>,
-    /// Messages that lie in ordinary memory, by [`SPILLED`] and their place here.
+    /// Messages in ordinary memory; their index here plus [`SPILLED`] is their receive number.
     spilled: Vec<Option<Box<[u8]>>>,
-    /// Messages that were read, and whose credits weren't returned.
+    /// Number of messages that were read and whose credits weren't returned.
     freed: usize,
     came: Vec<Came>,
 }
 
-/// The bit that tells a spilled message from a receive.
+/// The bit that distinguishes a spilled message from a receive.
 const SPILLED: u16 = 1 << 15;
 
 impl Seat {
-    /// `None`: it has none left.
+    /// Takes a place in the pool; `None`: it is full.
     pub(super) fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
         let (number, before) = pool.take_lane()?;
         Some(Seat {
@@ -47,7 +47,8 @@ impl Seat {
         })
     }
 
-    /// Has its link named to another poller from now on, and at once: whatever has come and wasn't read, the other one doesn't know of.
+    /// Names its link to another poller from now on. It does so at once, too, because that poller
+    /// doesn't know of the unread messages.
     pub(super) fn move_to(&mut self, named: &Arc<Named>) {
         let before = std::mem::replace(&mut self.named, Arc::clone(named));
         let mut state = self.pool.state();
@@ -59,10 +60,10 @@ impl Seat {
         named.add(self.link);
     }
 
-    /// From now on what these queue pairs have done is its own.
+    /// Attributes the completions of these queue pairs to this seat from now on.
     ///
     /// # Safety
-    /// Both are there until [`Seat::leave`].
+    /// Both exist until [`Seat::leave`].
     pub(super) unsafe fn join(&mut self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
         // SAFETY: both queue pairs are there.
         let (number, body) = unsafe { (stream.as_ref().qp_num, body.as_ref().qp_num) };
@@ -82,18 +83,19 @@ impl Seat {
         self.stream = Some(number);
     }
 
-    /// Once the connection stands: whose message meets no receive shall send it again soon.
+    /// Shortens the peer's pause before it resends a message that met no receive. Called once the
+    /// connection is established.
     ///
     /// # Safety
     /// It is the queue pair that has joined.
     pub(super) unsafe fn hurry(&self, stream: NonNull<sys::ibv_qp>) {
         use sys::ibv_qp_attr_mask as mask;
-        // A device that can't be told has its senders wait longer.
+        // If a device can't set this, its senders pause longer.
         let fields = mask::IBV_QP_STATE | mask::IBV_QP_MIN_RNR_TIMER;
         modify(stream, sys::ibv_qp_state::IBV_QPS_RTS, fields);
     }
 
-    /// Takes what has come to its link.
+    /// Takes the completions of its link.
     pub(super) fn poll(&mut self) -> Result<Vec<Came>, RdmaError> {
         let mut came = std::mem::take(&mut self.came);
         let mut state = self.pool.state();
@@ -115,13 +117,13 @@ impl Seat {
         self.named.add(self.link);
     }
 
-    /// Gives the vector of [`Seat::poll`] back.
+    /// Returns the vector from [`Seat::poll`] for reuse.
     pub(super) fn polled(&mut self, mut came: Vec<Came>) {
         came.clear();
         self.came = came;
     }
 
-    /// Keeps a message that was spilled; what stands for its receive.
+    /// Keeps a spilled message; returns a number that stands for its receive.
     pub(super) fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
         let free = self.spilled.iter().position(Option::is_none);
         let place = free.expect("the pool spills no more than there are credits");
@@ -129,7 +131,7 @@ impl Seat {
         SPILLED | place as u16
     }
 
-    /// What a message has brought.
+    /// The bytes of a message.
     pub(super) fn received(&self, receive: u16, len: usize) -> &[u8] {
         if receive & SPILLED != 0 {
             let kept = self.spilled[usize::from(receive & !SPILLED)].as_ref();
@@ -138,7 +140,7 @@ impl Seat {
         self.pool.bytes_of(receive, len)
     }
 
-    /// The message was read.
+    /// Frees a message after reading.
     pub(super) fn repost(&mut self, receive: u16) {
         self.freed += 1;
         let mut state = self.pool.state();
@@ -160,29 +162,29 @@ impl Seat {
         state.free(receive);
     }
 
-    /// Messages that were read since [`Seat::post`].
+    /// Number of messages read since [`Seat::post`].
     pub(super) fn freed(&self) -> usize {
         self.freed
     }
 
-    /// Their credits may be returned.
+    /// Allows their credits to be returned.
     pub(super) fn post(&mut self) -> Result<(), RdmaError> {
         self.freed = 0;
         self.pool.post_soon(&mut self.pool.state())
     }
 
-    /// Ends both queue pairs, so that what was posted for them comes back.
+    /// Ends both queue pairs, so that their posted work requests come back.
     ///
     /// # Safety
     /// They are those that have joined.
     pub(super) unsafe fn stop(&self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
         end_pair(stream);
         end_pair(body);
-        // What can't be polled is lost with the device.
+        // Completions that can't be polled are lost with the device.
         let _lost = self.pool.poll();
     }
 
-    /// Gives back what it held; before its queue pairs' memory is touched by anybody else, they are destroyed.
+    /// Frees its receives. The queue pairs are destroyed before other code touches their memory.
     pub(super) fn leave(&mut self) {
         let Some(number) = self.stream.take() else {
             return;

@@ -1,4 +1,4 @@
-//! The memory that a peer may write: one window per one-sided link, see [`ring`](crate::ring).
+//! Memory that a peer may write: one window per one-sided link, see [`ring`](crate::ring).
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use super::domain::{Domain, failed};
 use super::memory::Memory;
 use crate::error::RdmaError;
 
-/// A window of type 2: once it is bound, its key works for the queue pair that has bound it, and for nothing beside its memory.
+/// A window of type 2: once bound, its key only works for the binding queue pair and only reaches
+/// this memory.
 pub(super) struct Window {
     window: NonNull<sys::ibv_mw>,
     closed: bool,
@@ -35,7 +36,7 @@ impl Window {
         })
     }
 
-    /// Its address and the key that it will have, and what binds it to that.
+    /// Its address, its future key, and the parameters that bind it.
     pub(super) fn binding(&self, len: usize) -> (u64, u32, sys::bind_mw_t) {
         let address = self.memory.own(0, len).as_ptr() as u64;
         assert!(!self.closed, "it is bound when a link begins");
@@ -55,7 +56,7 @@ impl Window {
         (address, key, binding)
     }
 
-    /// Its memory's bytes, see [`Memory::bytes`].
+    /// Bytes of its memory, see [`Memory::bytes`].
     pub(super) fn bytes(&self) -> [u64; 2] {
         self.memory.bytes()
     }
@@ -63,7 +64,7 @@ impl Window {
     /// Two words that the peer may be writing.
     ///
     /// # Panics
-    /// If they aren't inside, or not aligned.
+    /// If they are outside, or not aligned.
     pub(super) fn words(&self, at: usize) -> [u64; 2] {
         assert!(at.is_multiple_of(8), "words are aligned");
         let start = self.memory.own(at, 16).cast::<AtomicU64>();
@@ -73,10 +74,10 @@ impl Window {
         [load(0), load(1)]
     }
 
-    /// Copies bytes out, once: what is looked at afterwards is the copy.
+    /// Copies bytes out, once: later reads only use the copy.
     ///
     /// # Panics
-    /// If they aren't inside.
+    /// If they are outside.
     pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         let from = self.memory.own(at, bytes.len());
         // SAFETY: the range is inside of the pages, which are initialised; the destination is an exclusive slice of other memory. A device may
@@ -87,7 +88,8 @@ impl Window {
 }
 
 impl Window {
-    /// Its key works no longer. Before the queue pair that has bound it can be destroyed: soft-RoCE would wait for it.
+    /// Revokes the key. This must precede destroying the binding queue pair: soft-RoCE would wait
+    /// for it.
     pub(super) fn close(&mut self) {
         if std::mem::replace(&mut self.closed, true) {
             return;

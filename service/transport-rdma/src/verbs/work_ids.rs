@@ -1,4 +1,4 @@
-//! What a work request's id says.
+//! The encoding of work request ids.
 
 pub(super) const ID_STREAM: u64 = 1 << 60;
 pub(super) const ID_BODY: u64 = 2 << 60;

@@ -1,4 +1,4 @@
-//! What is written is what the generated messages would be.
+//! The written bytes equal those of the generated messages.
 #![allow(clippy::unwrap_used)]
 
 use opentelemetry_proto::tonic::trace::v1::{Span as OtlpSpan, Status, span};
@@ -51,7 +51,7 @@ fn generated(span: &Span) -> OtlpSpan {
     }
 }
 
-/// Words of no letter, of some, and of more than a length of one byte can say.
+/// A word with no letters, a few letters, or more than a one-byte length can express.
 fn word(random: &mut fastrand::Rng) -> String {
     let len = *random.choice(&[0, 1, 7, 127, 128, 300]).unwrap();
     std::iter::repeat_with(|| random.alphanumeric())

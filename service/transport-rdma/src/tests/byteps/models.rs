@@ -1,5 +1,6 @@
-//! The trainable tensors of the mRPC paper's three models, in their order, for the counts beside this file and the example `ratios`. They follow from the models'
-//! published architectures; their sum is checked against the published numbers of parameters.
+//! The trainable tensors of the mRPC paper's three models, in their order, for the counts in
+//! `byteps.rs` and the example `ratios`. They follow from the models' published architectures;
+//! their sum is checked against the published numbers of parameters.
 
 /// Tensors of a model as numbers of parameters, 4 bytes each.
 #[derive(Default)]
@@ -17,7 +18,7 @@ impl Model {
         self.add(to);
     }
 
-    /// Of every channel by itself.
+    /// A depthwise convolution: each channel separately.
     fn depthwise(&mut self, kernel: usize, channels: usize) {
         self.add(kernel * channels);
         self.add(channels);

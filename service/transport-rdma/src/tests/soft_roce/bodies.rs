@@ -11,7 +11,7 @@ use tollgate_transport::{Body, Event, Image, Part, Token};
 use super::*;
 use crate::{Landing, limits};
 
-/// An image with these extents behind an inline part.
+/// An image with these extents after an inline part.
 fn image<'a>(extents: &'a [Part<'a>]) -> Image<'a> {
     Image {
         inline: b"inline",
@@ -20,7 +20,7 @@ fn image<'a>(extents: &'a [Part<'a>]) -> Image<'a> {
     }
 }
 
-/// What that image is at the receiver.
+/// That image at the receiver.
 fn expected(extents: &[&[u8]]) -> Vec<u8> {
     let mut body = b"inline".to_vec();
     for extent in extents {
@@ -73,7 +73,7 @@ fn a_large_message_goes_from_heap_to_heap_without_a_copy() {
         let heap = &mut receiver.receive_heap;
         let block = land(&mut a, &mut b, &mut |len| heap.alloc(len).unwrap());
         assert_eq!(*block, *expected(&[&bytes]));
-        // It is the application's as it lies.
+        // The application can use it in place.
         let len = block.len();
         let offset = receiver.receive_heap.commit(block);
         let delivered = server.receive_heap.claim(offset, len).unwrap();
@@ -105,10 +105,10 @@ fn a_body_above_the_devices_largest_message_takes_several() {
     let (mut a, mut b) = joined::<SoftRoce>();
     let (sender, mut caller) = heaps(32 << 20, 0);
     let (mut receiver, _server) = heaps(0, 32 << 20);
-    // With what is beside it, the largest message that there is.
+    // With its header and inline part, the largest possible message.
     let bytes = noise(2, (16 << 20) - 8);
     let span = span_of(&sender, &mut caller, &bytes);
-    // soft-RoCE's takes 2 GiB; as if it were the least that will do.
+    // soft-RoCE accepts 2 GiB; the test sets the smallest valid value.
     for end in [&mut a, &mut b] {
         let queues = end.io.connection.queues().unwrap();
         queues.agree_body_message(limits::MIN_BODY_MESSAGE);
@@ -182,7 +182,7 @@ fn a_body_that_never_comes_gives_its_block_back() {
                 .unwrap();
         }
         let _ = b.io.read_landing();
-        // a only says what it has, and never hears that it may send.
+        // a only makes the offer, and never learns that it may send.
         let _ = a.io.connection.queues().unwrap().ring();
         match b.io.granted {
             Some(_) => ControlFlow::Break(()),
@@ -233,7 +233,8 @@ fn a_body_that_is_skipped_while_it_comes_passes_by() {
     receiver.receive_heap.discard(block);
 }
 
-/// Capabilities count as they were when a device was opened, so this takes a process of its own.
+/// A device keeps the capabilities of the time when it was opened, so this takes a separate
+/// process.
 #[test]
 fn a_process_that_may_not_pin_its_heaps_copies_and_says_why() {
     let status = std::process::Command::new(std::env::current_exe().unwrap())
@@ -244,14 +245,14 @@ fn a_process_that_may_not_pin_its_heaps_copies_and_says_why() {
     assert!(status.success());
 }
 
-/// The limits are the process's: it must be one of its own.
+/// Limits apply to a process, so this must be a separate one.
 #[test]
 #[ignore = "started by a_process_that_may_not_pin_its_heaps_copies_and_says_why"]
 fn without_the_right_to_pin_much() {
     let mut fewer = capabilities(None).unwrap();
     fewer.effective.remove(CapabilitySet::IPC_LOCK);
     set_capabilities(None, fewer).unwrap();
-    // Two links' buffers of 1.75 MiB, and what queues take; not a heap of 4 MiB.
+    // Room for two links' buffers of 1.75 MiB and the queues' memory, but not for a heap of 4 MiB.
     let limit = |bytes| {
         let limit = Rlimit {
             current: Some(bytes),
@@ -277,7 +278,7 @@ fn without_the_right_to_pin_much() {
     assert!(why.contains(advice), "{why}");
     assert_eq!(a.io.counts().bytes_in_place, 0);
     assert!(a.io.counts().bytes_copied > 300_000);
-    // A further link has no room for its own buffers: that ends it before it stands.
+    // A further link has no room for its own buffers: it ends before it is established.
     limit(64 << 10);
     let (_listener, address) = listen(&devices());
     let mut link =

@@ -1,4 +1,4 @@
-//! How connections begin and end, and what is said of it.
+//! How connections begin and end, and the messages about it.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::RdmaError;
 use crate::verbs::{Connection, EventKind};
 use crate::wire::{Greeting, WireError};
 
-/// How connecting to this address ends.
+/// The error of connecting to this address.
 fn refusal(address: &str) -> LinkError {
     let rdma = devices();
     let mut a = RdmaLink::connect(
@@ -56,7 +56,7 @@ fn where_nobody_listens_it_says_so() {
 
 #[test]
 fn an_address_without_a_way_is_refused() {
-    // Beyond every device's network.
+    // Outside of every device's network.
     let rdma = devices();
     let outcome = RdmaLink::connect(
         &rdma,
@@ -89,7 +89,7 @@ fn beyond_loopback_connecting_needs_a_key() {
         refused.err().unwrap().to_string(),
         "10.99.0.2:7471 isn't a loopback address: a peer beyond this host needs a key, the same on both daemons"
     );
-    // A peer that has connected nevertheless hears it.
+    // A peer that has connected anyway learns it.
     let (a, b) = SoftRoce::connect(&key("a"), &config("b"));
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     assert_eq!(turn_until_error(&mut b), LinkError::NotLoopback);
@@ -142,7 +142,7 @@ fn who_does_not_greet_is_turned_away_and_told() {
         });
         assert!(error.contains(expected), "{error}");
         assert!(matches!(said, Some(RdmaError::Greeting { .. })));
-        // What the stranger gets with its rejection says which version there is.
+        // The stranger's rejection names the supported version.
         let told = until("the rejection", || match stranger.next_event().unwrap() {
             Some(event) if event.kind == EventKind::Rejected => ControlFlow::Break(event.private),
             Some(other) => panic!("{other:?}"),
@@ -154,7 +154,7 @@ fn who_does_not_greet_is_turned_away_and_told() {
             Err(WireError::NotTollgate { len: 1 })
         );
     }
-    // The listener goes on.
+    // The listener continues.
     let (a, b) = connect(&rdma, &mut listener, address, &key("a"), &key("b"));
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     turn_until("a link", &mut a, &mut b, |a, b| {
@@ -192,7 +192,7 @@ fn many_links_share_a_listener_and_devices() {
     }
 }
 
-/// The device goes on acknowledging for a process that was stopped, but not for one that is gone.
+/// The device continues to acknowledge for a stopped process, but not for an ended one.
 #[test]
 fn a_killed_peer_ends_the_link() {
     let rdma = devices();
@@ -233,7 +233,7 @@ fn a_killed_peer_ends_the_link() {
     assert_eq!(b.sent, (0..4).map(Token).collect::<Vec<_>>());
 }
 
-/// Not a test: the process that another one kills.
+/// Not a test: the process that another test kills.
 #[test]
 #[ignore = "started by a_killed_peer_ends_the_link"]
 fn a_peer_to_be_killed() {
@@ -248,13 +248,14 @@ fn a_peer_to_be_killed() {
     }
 }
 
-/// Runs a command of the VM's.
+/// Runs a shell command of the VM.
 fn shell(command: &str) {
     let status = Command::new("sh").args(["-c", command]).status().unwrap();
     assert!(status.success(), "{command}");
 }
 
-/// A network that loses packets, while this is there: no other test's, whatever becomes of this one.
+/// A network that loses packets while this value exists. No other test is affected, even if this
+/// one panics.
 struct Loss;
 
 impl Loss {
@@ -272,7 +273,7 @@ impl Drop for Loss {
     }
 }
 
-/// The device sends again what was lost, and nobody above notices.
+/// The device resends lost packets, and upper layers don't notice.
 #[test]
 fn one_packet_in_a_hundred_lost_changes_nothing() {
     let loss = Loss::begin("1%");
@@ -308,14 +309,15 @@ fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
             sentence: "the peer's device has stopped to acknowledge".to_owned()
         }
     );
-    // b hears of it, by the connection manager or from its own silence.
+    // b learns of it from the connection manager or from silence.
     drop(a);
     let error = turn_until_error(&mut b);
     assert_eq!(error.blame(), Blame::Network, "{error}");
     let _next = joined::<SoftRoce>();
 }
 
-/// A flush looks at what has come, too: whoever waits after it would wait for news that it has had.
+/// A flush also takes completions: a caller that waits after it would wait for events that it has
+/// already taken.
 fn a_message_that_a_flush_has_found_keeps_its_link_awake<B: Testbed<Io = RdmaLink>>() {
     let (mut a, mut b) = joined::<B>();
     turn_until("silence", &mut a, &mut b, |_, _| true);
@@ -341,7 +343,8 @@ fn what_a_flush_has_found_keeps_a_link_awake() {
     a_message_that_a_flush_has_found_keeps_its_link_awake::<SmallRings>();
 }
 
-/// What the VM's first process has told the pair's ends of each other, which a device that goes down forgets.
+/// Sets the neighbour entries that the VM's first process has set for the pair; a device that goes
+/// down forgets them.
 fn know_neighbours(ips: [&str; 2]) {
     for (on, of, ip) in [("va", "vb", ips[1]), ("vb", "va", ips[0])] {
         let mac = format!("$(cat /sys/class/net/{of}/address)");
@@ -351,7 +354,8 @@ fn know_neighbours(ips: [&str; 2]) {
     }
 }
 
-/// The network device goes, and the RDMA device stays: it says that nobody acknowledges, or goes on trying, and then only silence says so.
+/// The network device goes away, and the RDMA device stays. It reports missing acknowledgements, or
+/// keeps trying; in the latter case only silence shows the loss.
 #[test]
 #[ignore = "takes a network device away: .ci/rdma runs it in a VM of its own"]
 fn a_network_device_that_goes_down_ends_its_links_and_frees_their_calls() {
@@ -363,7 +367,7 @@ fn a_network_device_that_goes_down_ends_its_links_and_frees_their_calls() {
     a.turn().unwrap();
     assert!(a.sent.is_empty(), "their memory is being read");
     shell("ip link set vb down");
-    // Time goes by: first it asks, then it gives up.
+    // Time passes: first it probes, then it gives up.
     let ended = (1..4).find_map(|minute| {
         let _said = a.io.link().tick(minute * 60_000_000_000);
         a.io.flush().err()
@@ -379,7 +383,8 @@ fn a_network_device_that_goes_down_ends_its_links_and_frees_their_calls() {
     assert_eq!(a.sent, (0..4).map(Token).collect::<Vec<_>>());
 }
 
-/// A device has a GID for each of its addresses, at no fixed place, of which the connection manager chooses the one that the addresses say.
+/// A device has a GID for each of its addresses, at no fixed index. The connection manager chooses
+/// the one for the given addresses.
 #[test]
 fn links_stand_between_ipv6_addresses_too() {
     let ips = ["fd00:99::1", "fd00:99::2"];
@@ -398,7 +403,8 @@ fn links_stand_between_ipv6_addresses_too() {
         });
     }
     know_neighbours(ips);
-    // Both are this host's, and what leaves by one is to reach the other by the pair: addresses of this host are looked up last.
+    // Both addresses are local, but packets from one should reach the other through the pair: local
+    // addresses are looked up last.
     shell("ip -6 rule add pref 10 lookup local; ip -6 rule del pref 0");
     shell("for d in va vb; do ip -6 rule add pref 1 oif $d lookup main; done");
     let rdma = devices();
@@ -426,7 +432,7 @@ fn links_stand_between_ipv6_addresses_too() {
     }
 }
 
-/// A small call, and one that is a body of its own, whose queue pair has to take the same path.
+/// A small call, and one with a separate body, whose queue pair has to take the same path.
 fn call_after_handshake(a: &mut Node<RdmaLink>, b: &mut Node<RdmaLink>) {
     turn_until("the handshake", a, b, |a, b| {
         a.io.link().is_ready() && b.io.link().is_ready()
@@ -439,13 +445,13 @@ fn call_after_handshake(a: &mut Node<RdmaLink>, b: &mut Node<RdmaLink>) {
     });
 }
 
-/// The kernel takes a device away once every process has closed it, and librdmacm keeps what it has opened: so this test is the last of its
-/// process, and of its VM.
+/// The kernel removes a device once every process has closed it, and librdmacm keeps devices open.
+/// So this test is the last of its process, and of its VM.
 #[test]
 #[ignore = "takes a device away: .ci/rdma runs it in a VM of its own"]
 fn a_device_that_is_removed_ends_its_links() {
     let (a, mut b) = joined::<SoftRoce>();
-    // It ends when this process has.
+    // It ends when this process has ended.
     #[allow(clippy::zombie_processes, reason = "nobody can wait for it")]
     let _deleting = Command::new("rdma")
         .args(["link", "delete", "rxe_vb"])

@@ -1,4 +1,4 @@
-//! What a call costs, counted at the verbs.
+//! The cost of a call, counted at the verbs.
 
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_transport::testing::suite::{Node, joined, turn_until};
@@ -9,7 +9,7 @@ use tollgate_transport::{Image, Part, Token};
 use super::*;
 use crate::{Counts, limits};
 
-/// What both ends pay while this happens.
+/// The costs of both ends during this action.
 fn paid(
     a: &mut Node<RdmaLink>,
     b: &mut Node<RdmaLink>,
@@ -30,7 +30,8 @@ fn calls_that_wait_together_leave_by_one_doorbell() {
         a.io.flush().unwrap();
         turn_until("100 calls", a, b, |_, b| b.said.len() == 100);
     });
-    // 100 frames of 39 bytes are one message of one element, sent from where they were marshalled.
+    // 100 frames of 39 bytes are one message of one element, sent from the memory where they were
+    // marshalled.
     assert_eq!(
         (sender.work_requests, sender.doorbells, sender.elements),
         (1, 1, 1),
@@ -44,7 +45,7 @@ fn calls_that_wait_together_leave_by_one_doorbell() {
 #[test]
 fn a_busy_link_registers_nothing_and_enters_the_kernel_for_nothing() {
     let (mut a, mut b) = joined::<SoftRoce>();
-    // Fewer turns than after which connection events are looked for; none in which nothing comes at all.
+    // Fewer turns than the interval of checks for connection events, and no empty turns.
     a.io.idle_polls = 0;
     let [sender, _] = paid(&mut a, &mut b, |a, _| {
         for n in 0..20 {
@@ -60,7 +61,7 @@ fn a_busy_link_registers_nothing_and_enters_the_kernel_for_nothing() {
     assert_eq!(sender.work_requests, 20);
     assert_eq!(sender.doorbells, 20);
     turn_until("20 calls", &mut a, &mut b, |_, b| b.said.len() == 20);
-    // One in SIGNAL_EVERY asked for a completion.
+    // One in SIGNAL_EVERY asks for a completion.
     let most = 20 / limits::SIGNAL_EVERY + 1;
     assert!(sender.completions <= most, "{sender:?}");
 }
@@ -78,7 +79,7 @@ fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
                 b.said.len() as u64 == n + 1 && a.sent.len() as u64 == n + 1
             });
         });
-        // The header with the inline part and padding; the extent where it lies.
+        // The header with the inline part and padding; the extent in place.
         assert_eq!(
             (sender.work_requests, sender.elements),
             (1, 2),
@@ -93,7 +94,8 @@ fn a_medium_extent_is_gathered_from_its_heap_in_one_work_request() {
     }
 }
 
-/// BytePS's pattern: what is small is copied beside its neighbours, or isn't, and arrives as it was sent.
+/// BytePS's pattern: small elements are copied next to their neighbours, or aren't, and arrive
+/// unchanged.
 #[test]
 fn small_elements_are_fused_unless_that_is_switched_off() {
     let (daemon, mut app) = heaps(4 << 20, 0);
@@ -168,11 +170,12 @@ fn a_heap_is_registered_once_for_all_links_and_forgotten_with_its_session() {
         "the session is there"
     );
     drop((span, daemon, app));
-    // What the transport suite's links have sent from it is complete.
+    // All sends of the transport suite's links from it are complete.
     assert_eq!((rdma.sweep(), heaps_of(&rdma)), (1, 0));
 }
 
-/// What finds no room where frames are marshalled is copied once more when it leaves, and nothing waits for that room.
+/// Frames that find no room in the ring are copied once more when they leave, and nothing waits for
+/// that room.
 #[test]
 fn more_than_the_memory_for_frames_has_room_for_is_copied_once_more() {
     for pooled in [false, true] {
@@ -195,7 +198,7 @@ fn more_than_the_memory_for_frames_has_room_for_is_copied_once_more() {
                 said += calls;
                 turn_until("the calls", a, b, |_, b| b.said.len() == said);
             });
-            // Twice as much was sent, in frames with headers.
+            // Twice as many bytes were sent, in frames with headers.
             let [least, most] = [memory / 2, memory + memory / 4].map(|bytes| bytes as u64);
             assert!(
                 (least..most).contains(&sender.bytes_copied),

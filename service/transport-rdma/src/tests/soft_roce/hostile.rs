@@ -1,4 +1,5 @@
-//! A peer that holds a valid connection, and says whatever it likes: its link ends, with a sentence that names it, and nothing else.
+//! A peer with a valid connection that sends anything it likes: only its link ends, with a sentence
+//! that names it.
 
 use tollgate_transport::testing::suite::{Node, joined, turn_until_error};
 use tollgate_transport::testing::{call_with, noise, span};
@@ -20,7 +21,8 @@ pub(super) fn immediate(kind: Kind) -> u32 {
     Immediate { kind, returned }.encode()
 }
 
-/// What a request fails with; `before` is done whenever it is looked for, and others may be carried out or not.
+/// The failure of a request. `before` runs before each poll; `others_succeed` lets other requests
+/// complete.
 fn failure(
     a: &mut Node<RdmaLink>,
     others_succeed: bool,
@@ -43,13 +45,13 @@ fn failure(
     crate::verbs::sentence_of(status)
 }
 
-/// What the peer's device says to this write.
+/// The answer of the peer's device to this write.
 pub(super) fn refusal(a: &mut Node<RdmaLink>, address: u64, key: u32) -> &'static str {
     queues(a).attack(Attack::Write, address, key);
     failure(a, false, |_| {})
 }
 
-/// Sends so many bytes of the place with this immediate data.
+/// Sends this payload from the place with this immediate data.
 pub(super) fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
     if a.io.flow.may_send() {
         a.io.flow.send();
@@ -69,7 +71,7 @@ pub(super) fn forge(a: &mut Node<RdmaLink>, immediate: u32, payload: &[u8]) {
     queues.ring().unwrap();
 }
 
-/// Waits until b's device has what was forged, or has refused it.
+/// Waits until b's device has received or refused the forged message.
 fn until_delivered(a: &mut Node<RdmaLink>) {
     until("their arrival", || {
         let mut found = Vec::new();
@@ -85,7 +87,7 @@ fn until_delivered(a: &mut Node<RdmaLink>) {
     });
 }
 
-/// What b says of what a did.
+/// Checks b's error after a's attack.
 fn check(what: &str, attack: impl FnOnce(&mut Node<RdmaLink>), expected: &str) {
     let (mut a, mut b) = joined::<SoftRoce>();
     attack(&mut a);
@@ -140,7 +142,7 @@ fn answers_that_nobody_asked_for_end_the_link() {
         for _ in 0..2 {
             forge(a, immediate(Kind::Offer), &70_000_u32.to_le_bytes());
         }
-        // Both are there when b looks: it answers none before.
+        // Both messages have arrived when b looks: it answers none before.
         until_delivered(a);
     };
     check("two offers", two_offers, "Offer where none belongs");
@@ -173,7 +175,8 @@ fn credits_that_were_never_taken_end_the_link() {
 fn an_offer_where_no_body_is_pending_is_declined() {
     let (mut a, mut b) = joined::<SoftRoce>();
     forge(&mut a, immediate(Kind::Offer), &70_000_u32.to_le_bytes());
-    // b is as ready as before; a hears that its offer, which its link knows nothing of, was declined.
+    // b is as ready as before. a learns that its offer was declined; a's link doesn't know of the
+    // offer.
     let error = until("the answer", || {
         b.turn().unwrap();
         match a.turn() {
@@ -212,7 +215,7 @@ fn more_bytes_than_a_receive_has_end_the_link_and_are_written_nowhere() {
 #[test]
 fn messages_beyond_the_credits_meet_no_receive_and_harm_their_sender_only() {
     let (mut a, mut b) = joined::<SoftRoce>();
-    // b isn't turned: it posts nothing anew. One round of completions makes room for more.
+    // b isn't turned, so it posts no new receives. One round of completions makes room for more.
     let mut sent = 0;
     let refused = failure(&mut a, true, |a| {
         while sent < 2 * u32::from(RECEIVES) && queues(a).room(Queue::Stream) > 0 {
@@ -221,14 +224,14 @@ fn messages_beyond_the_credits_meet_no_receive_and_harm_their_sender_only() {
         }
     });
     assert_eq!(refused, "the peer had no receive posted");
-    // b has taken what met a receive, and lives until the connection goes.
+    // b has taken the messages that met a receive, and lives until the connection ends.
     drop(a);
     let error = turn_until_error(&mut b);
     assert_eq!(error.blame(), Blame::Network, "{error}");
 }
 
-/// The attacker knows addresses and keys of the victim's, and still can't write there. (Reads can't even be asked for: both ends
-/// allow none when they connect.)
+/// The attacker knows addresses and keys of the victim, and still can't write there. (Reads can't
+/// even be requested: both ends forbid them when they connect.)
 #[test]
 fn memory_cannot_be_written_from_outside_whoever_knows_its_key() {
     let (mut a, mut b) = joined::<SoftRoce>();
@@ -328,8 +331,8 @@ fn a_body_that_nobody_granted_meets_no_receive() {
     assert_eq!(error.blame(), Blame::Network, "{error}");
 }
 
-/// Seeded nonsense, some of it well-formed, over either path: whatever comes, the victim's link goes on or ends with an error, and once the
-/// attacker is gone it ends.
+/// Seeded nonsense, some of it well-formed, over either path: whatever comes, the victim's link
+/// continues or ends with an error. It ends once the attacker is gone.
 #[test]
 fn nonsense_ends_a_link_or_is_survived() {
     let mut ended = 0;
@@ -345,7 +348,7 @@ fn nonsense_ends_a_link_or_is_survived() {
                 break;
             }
             let word = u32::from_le_bytes([chunk[0], chunk[1], chunk[2], chunk[3]]);
-            // Half of them are of a kind that there is, and give nothing back.
+            // Half of them have a valid kind and return no credits.
             let immediate = match chunk[4] % 2 {
                 0 => (1 + word % 7) << 28,
                 _ => word,

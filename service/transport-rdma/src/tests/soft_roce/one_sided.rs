@@ -1,4 +1,5 @@
-//! Links whose stream is written into rings: the same suite, what they cost, and a peer that misuses what it was given.
+//! Links whose stream is written into rings: the same suite, their costs, and a peer that misuses
+//! its key.
 
 use tollgate_transport::Blame;
 use tollgate_transport::testing::suite::{Node, joined, turn_until, turn_until_error};
@@ -11,7 +12,7 @@ use crate::verbs::{Gather, Queue, To};
 use crate::wire::Kind;
 use crate::{RdmaError, limits};
 
-/// The smallest rings that there are: they wrap often, and are full soon.
+/// The smallest possible rings: they wrap often, and fill up soon.
 pub(super) struct SmallRings;
 
 impl Testbed for SmallRings {
@@ -28,7 +29,7 @@ impl Testbed for SmallRings {
 
 transport_suite!(SmallRings);
 
-/// Of different sizes, one of them the default.
+/// Rings of different sizes, one of them the default.
 struct Rings;
 
 impl Testbed for Rings {
@@ -86,7 +87,7 @@ fn a_polled_ring_takes_no_receive_and_wakes_nobody() {
     turn_until("100 calls", &mut a, &mut b, |_, b| b.said.len() == 100);
     let sender = a.io.counts() - before[0];
     let receiver = b.io.counts() - before[1];
-    // The bytes, and the word that says how many they are: one list.
+    // The bytes, and the word with their count: one list.
     assert_eq!(
         (sender.work_requests, sender.doorbells),
         (2, 1),
@@ -118,7 +119,7 @@ fn a_medium_extent_is_written_from_its_heap_into_the_ring() {
     );
 }
 
-/// Writes a word into b's window that a has no business to.
+/// Writes a false word into b's window.
 fn lie(a: &mut Node<RdmaLink>, at: usize, count: u64) {
     let queues = queues(a);
     queues.place()[..16].copy_from_slice(&word(count));
@@ -160,7 +161,7 @@ fn counts_that_cannot_be_end_the_link() {
 #[test]
 fn what_is_written_beside_the_counts_is_the_links_to_judge() {
     let (mut a, mut b) = joined::<Rings>();
-    // Bytes that are no frames, and a count that covers them.
+    // Bytes that aren't frames, and a count that covers them.
     let seen = b.io.seen_of_ring();
     let at = RING_AT + seen as usize % (4 * limits::MIN_RING_BYTES as usize);
     let queues = queues(&mut a);
@@ -178,7 +179,7 @@ fn what_is_written_beside_the_counts_is_the_links_to_judge() {
     );
 }
 
-/// Waits until what was sent before is complete: a message that asks for a completion tells.
+/// Waits until earlier sends are complete: a message that asks for a completion shows it.
 fn settle(node: &mut Node<RdmaLink>) {
     forge(node, immediate(Kind::Credit), b"");
     until("silence", || {
@@ -213,7 +214,7 @@ fn a_ring_is_all_that_its_key_reaches() {
 fn a_ring_is_written_by_its_own_link_only() {
     let (mut victim, mut b) = joined::<Rings>();
     let (mut attacker, _other) = joined::<Rings>();
-    // All that the victim's peer was told.
+    // All that the victim has told its peer.
     let (address, key) = queues(&mut victim).peer_window_for_attack();
     settle(&mut attacker);
     let said = refusal(&mut attacker, address, key);
@@ -230,7 +231,7 @@ fn rings_are_given_once_and_as_announced() {
     assert!(error.ends_with("Ring where none belongs"), "{error}");
 
     let (mut a, b) = connect_with([1 << 20; 2], &key("a"), &key("b"));
-    // It was announced by now.
+    // It was already announced.
     a.ring_bytes *= 2;
     let (mut a, mut b) = (Node::new(a), Node::new(b));
     let error = until("the refusal", || {

@@ -69,11 +69,11 @@ fn poller(rdma: &Rdma, links: u16) -> Poller {
     Poller::new(rdma, &PollerOptions { links, pools: 1 }).unwrap()
 }
 
-/// One thread's poller and its links, by what the poller calls them.
+/// One thread's poller and its links, by their ids.
 struct Side {
     poller: Poller,
     nodes: BTreeMap<LinkId, Node<RdmaLink>>,
-    /// Turned by nobody, whatever comes.
+    /// Links that are never turned, whatever comes.
     neglected: Vec<LinkId>,
     turns: u64,
 }
@@ -94,7 +94,7 @@ impl Side {
         id
     }
 
-    /// Turns those that are ready, and no other.
+    /// Turns only the ready links.
     fn turn_ready(&mut self) -> usize {
         let mut ready = Vec::new();
         self.poller.poll(&mut ready).unwrap();
@@ -106,7 +106,7 @@ impl Side {
         ready.len()
     }
 
-    /// Sleeps until there is something to do; whether there is.
+    /// Sleeps until there is something to do; returns whether there is.
     fn wait(&mut self, at_most: Duration) -> bool {
         !self.poller.prepare_to_wait().unwrap() || self.is_called_within(at_most)
     }
@@ -123,7 +123,7 @@ impl Side {
     }
 }
 
-/// So many ready links between two pollers, and what each is called at both ends.
+/// This many ready links between two pollers, and their ids at both ends.
 fn many(links: u16) -> (Side, Side, Vec<(LinkId, LinkId)>) {
     let rdma = devices();
     let (mut a, mut b) = (Side::new(&rdma, links), Side::new(&rdma, links));
@@ -161,7 +161,7 @@ fn many(links: u16) -> (Side, Side, Vec<(LinkId, LinkId)>) {
     (a, b, pairs)
 }
 
-/// Turns what is ready, until for a while nothing is: the last completions come late.
+/// Turns ready links until none is ready for a while: the last completions come late.
 fn settle(a: &mut Side, b: &mut Side) {
     let mut quiet = Instant::now();
     until("silence", || {
@@ -175,7 +175,8 @@ fn settle(a: &mut Side, b: &mut Side) {
     });
 }
 
-/// A call by each of these links, and its reply; both sides turn only what their pollers name.
+/// A call and its reply on each of these links; both sides only turn the links that their pollers
+/// name.
 fn round_trips(a: &mut Side, b: &mut Side, pairs: &[(LinkId, LinkId)], sleeps: bool) {
     for (at_a, at_b) in pairs {
         b.nodes.get_mut(at_b).unwrap().said.clear();
@@ -223,7 +224,7 @@ fn sixty_four_links_share_receives_and_only_the_ready_ones_are_turned() {
     let (mut a, mut b, pairs) = many(64);
     round_trips(&mut a, &mut b, &pairs, false);
     round_trips(&mut a, &mut b, &pairs, true);
-    // One that is asked for something is one that is turned, and not all of them.
+    // Only the requested link is turned, not all of them.
     settle(&mut a, &mut b);
     let before = [a.turns, b.turns];
     let completions = |side: &Side| {
@@ -238,7 +239,7 @@ fn sixty_four_links_share_receives_and_only_the_ready_ones_are_turned() {
         "{turns:?}"
     );
     assert!(completions(&b) > taken);
-    // No receive is a link's own.
+    // No link has its own receives.
     let own: u64 = b.nodes.values().map(|node| node.io.counts().receives).sum();
     assert_eq!(own, 0);
     let shared = b.poller.door().uses().counts;
@@ -251,7 +252,7 @@ fn sixty_four_links_share_receives_and_only_the_ready_ones_are_turned() {
 
 #[test]
 fn what_links_pin_is_what_the_limits_say() {
-    // Its devices are its own, so what is pinned by other tests isn't counted.
+    // The devices are opened for this test alone, so memory pinned by other tests isn't counted.
     let rdma = devices();
     assert_eq!(devices_pinned(&rdma), 0);
     let (mut listener, address) = listen(&rdma);
@@ -265,7 +266,7 @@ fn what_links_pin_is_what_the_limits_say() {
             (a, b)
         })
         .collect();
-    // Both ends are this process's.
+    // Both ends are in this process.
     let with_own = limits::pinned_bytes(3, 0, None) as u64;
     assert_eq!(devices_pinned(&rdma), 2 * with_own);
     drop(own);
@@ -297,7 +298,7 @@ fn what_links_pin_is_what_the_limits_say() {
     assert_eq!(ring, (1 << 20) + 4096);
 }
 
-/// Sets so many huge pages aside.
+/// Reserves this many huge pages.
 fn set_huge_pages(count: u32) {
     std::fs::write("/proc/sys/vm/nr_hugepages", count.to_string()).unwrap();
 }
@@ -335,7 +336,7 @@ fn rings_and_pools_are_of_huge_pages_while_there_are_some() {
     set_huge_pages(0);
 }
 
-/// What a link says that can't be its poller's.
+/// The error of a link that its poller can't take.
 fn refusal_of(link: &mut RdmaLink) -> String {
     until("a refusal", || match link.flush() {
         Ok(_) => ControlFlow::Continue(()),
@@ -368,7 +369,7 @@ fn pollers_have_limits() {
         refusal_of(&mut second),
         "the connection failed: the poller has 1 links on rxe_va, as many as it was made for"
     );
-    // A link that has ended leaves its place.
+    // An ended link frees its place.
     drop((a, second));
     let again = RdmaLink::connect_at(full.door(), address, &options, &key("a"), 0).unwrap();
     let _pair = accept(&mut listener, again, &key("b"));
@@ -402,7 +403,8 @@ fn a_full_pool_is_followed_by_another_which_ends_when_it_is_empty() {
     );
     drop(fifth);
     let before = full.door().uses();
-    // One of either: both are needed still. A place that is free is taken before another pool is made.
+    // One of either pool, so both are still needed. Free places are taken before a new pool is
+    // made.
     drop((pairs.remove(2), pairs.remove(0)));
     assert_eq!(full.door().uses().pools, 2);
     pairs.push(accept(&mut listener, connect(&full), &key("b")));
@@ -417,7 +419,7 @@ fn a_full_pool_is_followed_by_another_which_ends_when_it_is_empty() {
     drop(again);
 }
 
-/// What the device has said before its last link ended is nobody's to wait for.
+/// Nobody waits for events from before the last link's end.
 #[test]
 fn a_poller_without_links_sleeps() {
     let (mut a, mut b, pairs) = many(1);
@@ -433,7 +435,7 @@ fn a_poller_without_links_sleeps() {
     assert!(!b.wait(Duration::from_millis(100)));
 }
 
-/// Makes one side's link the other's.
+/// Moves one side's link to the other.
 fn hand(id: LinkId, from: &mut Side, to: &mut Side) {
     let mut node = from.nodes.remove(&id).unwrap();
     node.io.move_to(to.poller.door()).unwrap();
@@ -441,7 +443,7 @@ fn hand(id: LinkId, from: &mut Side, to: &mut Side) {
     to.nodes.insert(id, node);
 }
 
-/// Two threads' pollers, played by one: what matters is who is told.
+/// One thread plays two threads' pollers: only the notified poller matters.
 #[test]
 fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
     let (mut a, mut old, pairs) = many(3);
@@ -454,7 +456,7 @@ fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
         node.turn().unwrap();
     };
     let (mut at_old, mut at_new) = (Vec::new(), Vec::new());
-    // What the old one has found already, and wasn't read.
+    // A message that the old poller has already found, and that wasn't read.
     say(&mut a, 1);
     until("its arrival", || {
         old.poller.poll(&mut at_old).unwrap();
@@ -473,7 +475,8 @@ fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
     assert_eq!(new.nodes[&id].said.len(), 1);
     settle(&mut a, &mut new);
 
-    // What the old one finds while the new one sleeps: the device's own word is taken by the old one, so what is left is the bell.
+    // A message that the old poller finds while the new one sleeps. The old one takes the device's
+    // notification, so only the bell remains.
     (at_old, at_new) = (Vec::new(), Vec::new());
     new.poller.poll(&mut at_new).unwrap();
     assert!(new.poller.prepare_to_wait().unwrap());
@@ -494,7 +497,7 @@ fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
     new.nodes.get_mut(&id).unwrap().turn().unwrap();
     assert_eq!(new.nodes[&id].said.len(), 2);
 
-    // All go on, by themselves and with the other, and it may come back.
+    // All continue, separately and with the other, and the link may come back.
     let others = [pairs[0], pairs[2]];
     for _ in 0..3 {
         round_trips(&mut a, &mut new, &pairs[1..2], true);
@@ -508,7 +511,7 @@ fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
     node.io.move_to(old.poller.door()).unwrap();
     round_trips(&mut a, &mut old, &pairs, true);
 
-    // Its end is its poller's to hear of, too.
+    // Its poller also learns of its end.
     hand(id, &mut old, &mut new);
     settle(&mut a, &mut new);
     drop(a.nodes.remove(&at_a));
@@ -527,12 +530,14 @@ fn a_link_that_moves_is_its_new_pollers_alone_and_wakes_it() {
     });
     assert_eq!(error.blame(), Blame::Network);
     assert_eq!(at_old, []);
-    // What the new one has in the old one's pool ends with it, and the old one's links don't.
+    // The new poller's links in the old poller's pool end with it, and the old poller's links
+    // don't.
     drop(new);
     round_trips(&mut a, &mut old, &others, true);
 }
 
-/// Sends so many messages that are credits, without asking what the link may, or until none of them is taken for a while. How many.
+/// Sends CREDIT messages, `count` of them or until none is accepted for a while, and ignores the
+/// link's credits. Returns their number.
 fn flood(node: &mut Node<RdmaLink>, count: u16) -> u16 {
     let mut sent = 0;
     let mut taken = Instant::now();
@@ -551,12 +556,12 @@ fn flood(node: &mut Node<RdmaLink>, count: u16) -> u16 {
 #[test]
 fn a_link_that_nobody_reads_takes_nothing_from_its_neighbours() {
     let (mut a, mut b, pairs) = many(16);
-    // Half of b's links aren't read, and their peers send all that they may.
+    // Half of b's links aren't read, and their peers send as much as allowed.
     let (slow, good) = pairs.split_at(8);
     b.neglected = slow.iter().map(|(_, at_b)| *at_b).collect();
     for (at_a, _) in slow {
         let node = a.nodes.get_mut(at_a).unwrap();
-        // As many as fit beside what the handshake has left.
+        // As many as fit after the handshake.
         for n in 0..40 {
             call(node.io.link(), n, &noise(n, 1000));
             node.turn().unwrap();
@@ -570,7 +575,7 @@ fn a_link_that_nobody_reads_takes_nothing_from_its_neighbours() {
     let spilled = b.poller.door().uses().counts.bytes_copied;
     let beyond = slow.len() * (40 - SHARED_RECEIVES) * 1000;
     assert!(spilled >= beyond as u64, "{spilled} bytes were spilled");
-    // What was spilled is as it was sent.
+    // Spilled messages are unchanged.
     b.neglected.clear();
     until("the late calls", || {
         let mut read = true;
@@ -595,10 +600,11 @@ fn a_link_that_ignores_its_credits_ends_and_its_neighbours_go_on() {
     a.neglected = attackers.iter().map(|(at_a, _)| *at_a).collect();
     b.neglected = attackers.iter().map(|(_, at_b)| *at_b).collect();
     for (at_a, _) in attackers {
-        // b isn't polled in between: all that it shares is used up by one link, and one message more waits.
+        // b isn't polled in between: one link uses up all shared receives, and one more message
+        // waits.
         let node = a.nodes.get_mut(at_a).unwrap();
         assert!(flood(node, 64) > 50);
-        // Whose message meets none is told to send it again, until b has polled.
+        // Senders of messages that meet no receive are told to retry until b has polled.
         round_trips(&mut a, &mut b, good, false);
         let node = a.nodes.get_mut(at_a).unwrap();
         until("the attacker's end", || {
@@ -628,11 +634,11 @@ fn a_link_that_ignores_its_credits_ends_and_its_neighbours_go_on() {
         );
         assert_eq!(error.blame(), Blame::Peer);
     }
-    // What they held is free: as many again change nothing.
+    // The receives that they held are free: another round changes nothing.
     round_trips(&mut a, &mut b, good, false);
 }
 
-/// Links come and go without end, and none takes a receive along.
+/// Links come and go endlessly, and none leaks a receive.
 #[test]
 fn links_that_end_give_back_what_they_held() {
     let rdma = devices();
@@ -653,7 +659,8 @@ fn links_that_end_give_back_what_they_held() {
         suite::turn_until("the handshake", &mut a, &mut b, |a, b| {
             a.io.link().is_ready() && b.io.link().is_ready()
         });
-        // Some have come unread, some are under way, when the link ends: more in all rounds than there are receives.
+        // When the link ends, some messages are unread and some in flight: over all rounds, more
+        // than there are receives.
         for n in 0..12 {
             call_with(a.io.link(), n, b"", &shared);
             a.turn().unwrap();
@@ -677,7 +684,8 @@ fn links_that_end_give_back_what_they_held() {
             _ => ControlFlow::Break(()),
         }
     });
-    // Nobody polls, so these meet only what is posted: all but a batch, and what the link has said itself.
+    // Nobody polls, so these only meet posted receives: all but a batch, minus the link's own
+    // messages.
     let posted = RECEIVES - limits::RECEIVE_BATCH as u16 - 2;
     assert_eq!(flood(&mut a, posted), posted);
     until("their arrival", || {
@@ -690,7 +698,7 @@ fn links_that_end_give_back_what_they_held() {
     });
 }
 
-/// The link has taken it from its poller, which is what is asked next.
+/// The link has taken it from its poller, and the poller is polled next.
 #[test]
 fn what_a_flush_has_found_is_named_once_more() {
     let (mut a, mut b, pairs) = many(2);
@@ -714,7 +722,7 @@ fn what_a_flush_has_found_is_named_once_more() {
     assert_eq!(ready, [at_b]);
 }
 
-/// Processor time that this thread has used.
+/// Processor time of this thread.
 fn thread_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -725,7 +733,7 @@ fn idle_links_of_a_poller_use_no_processor() {
     let (mut a, mut b, pairs) = many(32);
     round_trips(&mut a, &mut b, &pairs, true);
     settle(&mut a, &mut b);
-    // What made the descriptor readable before may be stale once.
+    // The descriptor may be readable once because of an earlier event.
     b.wait(Duration::from_millis(1));
     b.turn_ready();
     let before = (thread_time(), b.poller.door().uses().counts.system_calls);
@@ -743,7 +751,7 @@ fn idle_links_of_a_poller_use_no_processor() {
     assert_eq!(woken, 0, "nothing came");
     assert!(used < Duration::from_millis(60), "{used:?} in 600 ms");
     assert!(calls < 30, "{calls} system calls");
-    // It hears at once nevertheless.
+    // It learns of it at once nevertheless.
     let node = a.nodes.get_mut(&pairs[3].0).unwrap();
     call(node.io.link(), 1, b"wake");
     node.turn().unwrap();
