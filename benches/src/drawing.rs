@@ -1,4 +1,4 @@
-//! What all plots look like.
+//! The common look of all plots.
 
 use std::error::Error;
 

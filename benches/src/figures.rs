@@ -1,4 +1,4 @@
-//! Numbers as the reports show them, and how reports are written.
+//! How the reports format numbers, and how reports are written.
 
 use std::fmt::Write;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Programs that measure Tollgate and what stands beside it, and the orchestrator that compares them.
+//! Programs that measure Tollgate and other systems, and the orchestrator that compares them.
 //!
 //! Each system under measurement is a *client* and a *server* program with the same arguments
 //! ([`settings`]), the same calls ([`request`]), the same closed loop, recorder and output
@@ -20,9 +20,9 @@
 //! | `bench` | starts all of them, interleaves them, and writes the tables |
 //! | `events` | what calls notice while policies and daemons are changed, or die |
 //!
-//! What the orchestrators share is here, too: [`machine`], [`figures`], [`drawing`].
+//! The orchestrators share [`machine`], [`figures`] and [`drawing`].
 //!
-//! What is absent: streaming. It comes with the scenario that needs it.
+//! Absent: streaming. It comes with the scenario that needs it.
 
 #![forbid(unsafe_code)]
 

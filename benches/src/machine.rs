@@ -1,4 +1,4 @@
-//! Where and what was measured: commit, processor, kernel, load.
+//! Where and on what a run was measured: commit, processor, kernel, load.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The closed loop, what it records, and how an outside harness steps it.
+//! The closed loop, its recorder, and how an outside harness steps it.
 //!
 //! ```text
 //!  client                          harness
@@ -12,16 +12,17 @@
 //! ```
 //!
 //! `inflight` workers each keep one call in flight. A call counts if it was answered within the
-//! window; those still in flight at its end are awaited and not counted, so that `secs` is exact and
-//! no rate profits from a tail. The end of standard input stands for both lines, so that `</dev/null`
-//! just runs.
+//! window. Calls still in flight at its end are awaited but not counted, so `secs` is exact and no
+//! rate profits from a tail. The end of standard input stands for both lines, so a run with
+//! `</dev/null` needs no harness.
 //!
 //! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a denied
 //! call is short and would flatter both.
 //!
-//! With a rate the loop is open: calls are issued when they are due, every [`TICK`] those of that while, and latency counts from
-//! there. Those that are due while `inflight` are on their way aren't issued (`unsent`). Calls that are refused for the
-//! server's sake (RESOURCE_EXHAUSTED) are counted apart, with the time that it took.
+//! With a rate the loop is open: every [`TICK`] the calls that are due are issued, and latency
+//! counts from there. Calls that are due while `inflight` calls are in flight aren't issued
+//! (`unsent`). Calls that an overloaded server refuses (RESOURCE_EXHAUSTED) are counted apart, with
+//! the time until the refusal.
 
 use std::future::Future;
 use std::io::{self, BufRead, Write};

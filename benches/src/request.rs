@@ -1,13 +1,14 @@
-//! What the calls carry, for every system alike.
+//! The content of the calls, the same for every system.
 //!
-//! `size` counts *content*: the payload of an echo, or the text in a reservation. What a system adds
-//! (tags, offsets, headers) is its own cost and is not credited as goodput. The reply carries 8 bytes
-//! at every size: an echo's first 8 bytes, a reservation's id.
+//! `size` counts *content*: the payload of an echo, or the text in a reservation. Anything that a
+//! system adds (tags, offsets, headers) is its own cost and is not credited as goodput. The reply
+//! carries 8 bytes at every size: an echo's first 8 bytes, or a reservation's id.
 //!
 //! A reservation of `size` content bytes is filled in the order of [`Filling`]'s fields: always the
-//! customer's name (16 bytes), then the dates (20) if they fit, then a hotel's id (at most 16), and a
-//! coupon with all that is left. So 32 bytes are a name and a hotel, 64 have every field, and in the
-//! large ones a policy's field is small beside a big one that it doesn't read.
+//! customer's name (16 bytes), then the dates (20 bytes) if they fit, then a hotel's id (at most 16
+//! bytes), and a coupon with the rest. So 32 bytes are a name and a hotel, and 64 bytes have every
+//! field. In a large reservation a policy's field is small beside a big field that the policy
+//! doesn't read.
 
 use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
 

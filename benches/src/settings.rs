@@ -1,4 +1,4 @@
-//! The `key=value` arguments that every client and server of this crate takes.
+//! The `key=value` arguments of every client and server of this crate.
 //!
 //! | key | meaning | default |
 //! |---|---|---|
@@ -20,8 +20,8 @@
 //! | `split` | `on` if a reservation's latency is split, see [`crate::split`] | `off` |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one; Tollgate's client: threads that drive its sessions | 1 |
 //!
-//! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
-//! a value that doesn't parse, ends the program with one sentence.
+//! Every program accepts every key, so a harness needs only one set of keys. An unknown key, or a
+//! value that doesn't parse, ends the program with an error of one sentence.
 
 use std::fmt;
 use std::net::SocketAddr;

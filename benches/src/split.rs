@@ -7,7 +7,8 @@
 //!             ^ application       ^ network  ^ appl.   ^ network     ^ application
 //! ```
 //!
-//! The handler's part comes back beside the reply, as HTTP's `server-timing` says it (W3C Server Timing), and only to who asks for it.
+//! The server returns the handler's part with the reply, in the format of HTTP's `server-timing`
+//! (W3C Server Timing), and only if the client asks for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

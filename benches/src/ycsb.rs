@@ -9,9 +9,11 @@
 //! | E | 95% scans of 1 to 100 records, 5% inserts | Zipfian |
 //! | F | half reads, half reads followed by an update of the same record | Zipfian |
 //!
-//! As YCSB has them by default: an update writes one field, a Zipfian choice has the constant 0.99 and is scattered over the keys (Gray
-//! et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD'94, section 3.1). The same seed gives the same operations. What a
-//! store that forgets nothing must answer is checked. A call is one operation, so in F some are two requests.
+//! The defaults are those of YCSB: an update writes one field; a Zipfian choice has the constant
+//! 0.99 and is scattered over the keys (Gray et al., "Quickly Generating Billion-Record Synthetic
+//! Databases", SIGMOD'94, section 3.1). The same seed gives the same operations. The client checks
+//! the answers against a store that forgets nothing. A call is one operation, so in F some calls
+//! are two requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;

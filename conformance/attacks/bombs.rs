@@ -1,4 +1,4 @@
-//! Compile bombs: they cost their tenant a refusal, and nobody else anything to speak of.
+//! Compile bombs: they cost their tenant a refusal. The cost to other tenants is negligible.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

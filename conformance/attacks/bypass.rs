@@ -1,7 +1,8 @@
 //! A tenant's policy rewrites a field between the provider's checks: the last check sees what is sent.
 //!
-//! The provider forbids some names, before and after the tenant's policy, whose rewriting turns every name into one of sixteen, half
-//! of them forbidden. Who counts is the server: a forbidden name that reaches it is a bypass.
+//! The provider forbids some names, before and after the tenant's policy, which rewrites every name
+//! into one of sixteen, half of them forbidden. The server counts: each forbidden name that reaches
+//! it is a bypass.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

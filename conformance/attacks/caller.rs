@@ -1,4 +1,4 @@
-//! An application of a tenant, and daemons for it to attack.
+//! An application of a tenant, and daemons that it attacks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};

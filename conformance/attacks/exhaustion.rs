@@ -1,4 +1,5 @@
-//! Policies that use up memory, tables and the stack, or trap, on every call: that call pays, and the daemon doesn't grow.
+//! Policies that use up memory, tables and the stack, or trap, on every call. Only that call is
+//! affected, and the daemon doesn't grow.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;

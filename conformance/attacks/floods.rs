@@ -1,4 +1,5 @@
-//! Floods: of log lines, of metrics, of faults, of keys. Each is limited where it arises, and what is dropped is counted.
+//! Floods of log lines, metrics, faults and keys. Each is limited at its source, and dropped items
+//! are counted.
 
 use std::time::Duration;
 

@@ -1,8 +1,9 @@
-//! Lies: in the module, in the manifest, in what is returned. Each is refused in a sentence that names the tenant's policy, and
-//! nobody else notices.
+//! Lies: in the module, in the manifest, in the returned values. Each is refused with one sentence
+//! that names the tenant's policy. No other tenant is affected.
 //!
-//! What a guest can answer at all is searched by properties in `service/policy-host/tests/host` (`whatever_a_guest_answers_…`,
-//! `any_effect_list_…`, `damaged_modules_never_panic`); here is one lie of each kind through a whole daemon.
+//! Property tests in `service/policy-host/tests/host` search the space of a guest's answers
+//! (`whatever_a_guest_answers_…`, `any_effect_list_…`, `damaged_modules_never_panic`). Here one lie
+//! of each kind goes through a whole daemon.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;

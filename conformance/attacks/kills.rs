@@ -1,4 +1,5 @@
-//! kill -9 of a process that works for a tenant: it costs that tenant what it was doing, and nobody else anything.
+//! kill -9 of a process that works for a tenant: that tenant loses its current work, and other
+//! tenants lose nothing.
 
 use rustix::process::{Pid, Signal, kill_process};
 use tollgate_conformance::admin::{Admin, Place};

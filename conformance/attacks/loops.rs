@@ -1,4 +1,4 @@
-//! Endless loops: they end at their bound, and cost their own tenant.
+//! Endless loops: they end at their bound, and only their own tenant pays.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! Numbers: what is printed of them, and when they fail a test.
+//! Measured numbers: how they are printed, and when they fail a test.
 //!
-//! Each has a bar, which the issue or a document sets, and a bound for any machine in any state. CI asserts the bound. The long form
-//! asserts the bar: it wants an idle machine. Both print `measured X (bar Y)`.
+//! Each number has a bar, which the issue or a document sets, and a bound for any machine in any
+//! state. CI asserts the bound. The long form asserts the bar, and needs an idle machine. Both
+//! print `measured X (bar Y)`.
 
 use std::io::Write as _;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};

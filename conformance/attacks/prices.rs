@@ -1,6 +1,7 @@
-//! Expensive host calls: whoever makes the daemon work pays for it.
+//! Expensive host calls: their tenant pays for the daemon's work.
 //!
-//! What a runtime really spends is the kernel's word about its thread. The daemon doesn't spin here, so that a thread's time is work.
+//! The kernel reports the real CPU time of a runtime's thread. The daemon doesn't spin here, so all
+//! of a thread's time is work.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;

@@ -1,4 +1,5 @@
-//! Policies in a process of their tenant's: what its death, its silence and its laziness cost, and what it costs to have one.
+//! Policies in a process of their tenant: the effects of its death, its silence and its slowness,
+//! and the cost of the process.
 
 use std::time::{Duration, Instant};
 

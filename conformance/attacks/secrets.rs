@@ -1,9 +1,10 @@
-//! A tenant searches for what is another's.
+//! A tenant searches for another tenant's data.
 //!
-//! The daemon has room for one instance, and each call gets a fresh one, so the two tenants' policies have the very same slot in
-//! turns. One copies a canary all over its memory, the other searches its own with loads at every offset before the host writes
-//! anything into it, and afterwards. `service/policy-host/tests/host/isolation.rs` does the same with every load instruction, the
-//! table and globals.
+//! The daemon has room for one instance, and each call gets a fresh one, so the two tenants'
+//! policies use the very same slot in turns. One policy fills its memory with a canary. The other
+//! searches its own memory with loads at every offset, before and after the host writes anything
+//! into it. `service/policy-host/tests/host/isolation.rs` does the same with every load
+//! instruction, the table and globals.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::{ALLOW, Module};

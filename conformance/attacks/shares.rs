@@ -1,4 +1,5 @@
-//! A thousand policies that think as long as they may: the others keep their share of the machine.
+//! A thousand policies that compute up to their deadline: other tenants keep their share of the
+//! machine.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! A storm of versions: every call is judged by exactly one of them, once.
+//! An upgrade storm: exactly one version judges each call, once.
 //!
 //! The swaps go over one connection to the admin API; the command line would spend its time on starting processes.
 

@@ -1,4 +1,5 @@
-//! Very many tenants: the last of ten thousand gets what the first got, and all of them together fit a daemon.
+//! Ten thousand tenants: the last one gets the same service as the first, and all of them fit into
+//! one daemon.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

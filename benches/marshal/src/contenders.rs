@@ -1,4 +1,4 @@
-//! Each operation on each message, by each who can do it.
+//! Each operation on each message, by each contender that supports it.
 
 use prost::Message;
 use std::hint::black_box;

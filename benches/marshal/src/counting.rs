@@ -1,12 +1,14 @@
-//! How many instructions a call takes: what `.ci/instructions` runs, `PROGRAM [--bless] FILE`, where `FILE` holds the numbers to keep.
-//! `PROGRAM --print` keeps nothing and prints them as JSON.
+//! Counts the instructions of a call. `.ci/instructions` runs `PROGRAM [--bless] FILE`, where
+//! `FILE` holds the expected numbers. `PROGRAM --print` prints the numbers as JSON and writes no
+//! file.
 //!
-//! The program runs itself under valgrind's callgrind, which counts nothing but what happens inside of [`counted_region`] and
-//! writes down the count whenever it returns. So the numbers are exact, free of set-up and of noise, and CI can hold them to a few
-//! per cent; times are for the benches.
+//! The program runs itself under valgrind's callgrind, which counts only the instructions inside
+//! [`counted_region`] and writes the count each time it returns. So the numbers are exact and
+//! contain no set-up and no noise. CI can hold them to a few per cent. The benches measure times.
 //!
-//! Machine code and library functions depend on what the processor can do. Valgrind offers its own model of one, which is
-//! the same on all machines that have AVX2; what it offers is kept with the numbers, and other numbers aren't compared.
+//! Machine code and library functions depend on the processor's features. Valgrind offers its own
+//! model of a processor, which is the same on all machines with AVX2. The features are kept with
+//! the numbers. Numbers with other features aren't compared.
 
 use serde_json::{Map, Value, json};
 use std::fs;

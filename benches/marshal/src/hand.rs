@@ -1,9 +1,10 @@
-//! `gather` and `accept` for the hotel service's messages as a careful person writes them: offsets as constants, the same
-//! checks in the same order as the programs, nothing looked up in a table.
+//! `gather` and `accept` for the hotel service's messages as careful hand-written code: offsets as
+//! constants, the same checks in the same order as the programs, nothing looked up in a table.
 //!
-//! The bar for machine code is a ratio to these, so they deserve to be fast: fixed parts are read as arrays, which leaves one
-//! bounds check per struct; slots are read as one word; what never happens in a healthy message is out of line. The
-//! tests hold them against the interpreter on spoiled blocks: same verdict, same code.
+//! The target for machine code is a ratio to these functions, so they have to be fast. Fixed parts
+//! are read as arrays, which leaves one bounds check per struct. Slots are read as one word. Cases
+//! that never happen in a healthy message are out of line. The tests compare the functions with the
+//! interpreter on damaged blocks: same verdict, same code.
 
 use tollgate_marshal::extents::Gathered;
 use tollgate_marshal::wire::check_unknown;

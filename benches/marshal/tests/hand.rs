@@ -1,4 +1,5 @@
-//! The hand-written functions do the same work as the programs, and all contenders read and write the same.
+//! The hand-written functions do the same work as the programs. All contenders read and write the
+//! same bytes.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

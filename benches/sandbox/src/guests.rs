@@ -1,4 +1,5 @@
-//! The modules: the catalogue's null and ACL, as they are attached in production, and one that does a single thing over and over.
+//! The modules: the catalogue's null and ACL, as they are attached in production, and one that
+//! repeats a single operation.
 
 use std::path::PathBuf;
 use tollgate_policy_host::{Capabilities, Host, HostConfig, Instance, Policy, Setup, TenantLimits};

@@ -1,4 +1,5 @@
-//! What happens per call: each deed with its loop inside, so that a call costs what it costs the daemon's.
+//! The operations per call. Each one has its loop inside, so a call costs the same as in the
+//! daemon.
 
 use std::convert::Infallible;
 use std::hint::black_box;

@@ -1,9 +1,10 @@
 //! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to a
 //! server of the same host).
 //!
-//! The sessions are dealt out to `threads=` threads, of which this one is the first. Two more numbers join the result:
-//! `open_ms` for the first session, and `first_call_ms` from there to its first reply: the schema's way to
-//! the daemon and its peer, what they compile, and one call.
+//! The sessions are distributed over `threads=` threads, of which this one is the first. The result
+//! has two more numbers, in ms. `open_ms` is the time to open the first session. `first_call_ms` is
+//! the time from there to its first reply: sending the schema to the daemon and its peer, compiling
+//! it there, and one call.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! tonic's server: `hotel.Reservation`, `hotel.Echo` and `kv.Store` over plain HTTP/2.
 //!
-//! Configured for speed within what tonic offers: see `tuning.rs`.
+//! Configured for speed with tonic's own settings: see `tuning.rs`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;

@@ -1,4 +1,4 @@
-//! What C hands over as arguments: handles, strings, bytes, and structs of other versions.
+//! C arguments: handles, strings, bytes, and structs of other versions.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;

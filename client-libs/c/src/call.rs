@@ -1,4 +1,5 @@
-//! A call as a handle: either side's, of any type. Its two halves are used apart, by two threads if the program likes.
+//! A call as a handle, for either side and for any type of call. The program may use the two halves
+//! separately, also on two threads.
 //!
 //! ```text
 //!            take                        put back
@@ -6,8 +7,9 @@
 //!     └── finish, cancel, free ──▶ Gone ◀── the same, or `then` ──┘
 //! ```
 //!
-//! Who sends or receives takes the half out, so that nothing is locked while it waits. A send that may not block and would have to
-//! goes on as a task of the session's, with a copy of its message: one at a time per call, which bounds what is held.
+//! A sender or receiver takes its half out, so nothing is locked while it waits. A non-blocking
+//! send that would have to wait continues as a task of the session, with a copy of its message.
+//! Each call has at most one such send, which bounds the memory.
 //!
 //! The call is over for its peer when its halves are dropped: core cancels, or answers INTERNAL. So a handle that is freed early can't
 //! leave anything behind.

@@ -1,4 +1,4 @@
-//! Functions that C hands over, to be run with their `user` pointers.
+//! Functions from C, to be run with their `user` pointers.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, OnceLock};

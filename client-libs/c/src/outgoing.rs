@@ -1,14 +1,15 @@
-//! Messages on their way out: what C's generated writer writes, straight into the send heap.
+//! Outgoing messages: C's generated writer writes straight into the send heap.
 //!
 //! ```text
 //!   Outgoing::new ── writer, no buffer ──▶ len, extents ──▶ core measures, allocates ──▶ writer, into the heap
 //! ```
 //!
-//! A writer is called once to measure and once to write. Extents are the values that it lists instead of copying; one that is exactly a
-//! frozen buffer of the session's is referred to where it lies, and the others are copied behind the block.
+//! The library calls a writer once to measure and once to write. Extents are values that the writer
+//! lists instead of copying. An extent that is exactly a frozen buffer of the session is referred
+//! to in place; the others are copied behind the block.
 //!
-//! What is borrowed from C is valid until the function that brought it returns: a message that hasn't been written by then is
-//! [detached](Outgoing::detach), which copies it.
+//! Memory borrowed from C is valid until the function that lent it returns. A message that hasn't
+//! been written by then is [detached](Outgoing::detach), which copies it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;

@@ -1,4 +1,4 @@
-//! Services of the program's, as core sees them.
+//! The program's services, as core sees them.
 
 use std::sync::Arc;
 

@@ -1,12 +1,13 @@
-//! A session, and what of it waits to be run on a thread of the program's.
+//! A session, and its events that wait to run on a thread of the program.
 //!
 //! ```text
 //!   wakers, tasks (any thread) ──▶ events ──▶ drive: turn, then run events ──▶ completions, readiness, handlers
 //!   core's handlers            ──▶ incoming ──▶ drive, or serve: waits for them in block_on
 //! ```
 //!
-//! Events are run with no lock held, so what they run may call anything. While a descriptor exists, an event rings it; who finds it being
-//! rung or turned by another thread leaves that to the other, which looks at the events afterwards.
+//! Events run with no lock held, so their functions may call anything. While a descriptor exists,
+//! an event rings it. If another thread is ringing or turning it already, this thread leaves it to
+//! that one, which looks at the events afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};

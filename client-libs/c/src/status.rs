@@ -1,4 +1,4 @@
-//! How a function of the library ended, and the object that tells more than its code.
+//! The result of a library function: its code, and an object with the details.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Values that lie in shared memory from the beginning, and are sent from there as often as one likes.
+//! Values that lie in shared memory from the beginning. A program may send them from there any
+//! number of times.
 //!
 //! ```text
 //!   Session::buffer ─▶ SendBuffer ── filled by its one holder ──▶ freeze ─▶ SharedBytes ── clones ──▶ Bytes in messages
@@ -6,11 +7,12 @@
 //!        back to the heap  ◀── dropped by all: holders, and calls whose blocks the daemon still reads
 //! ```
 //!
-//! A message's block refers to a shared value as an extent; so neither the library nor the daemon copies it. The block stays the
-//! library's, it is never handed over: the daemon, which can only read a send heap, has no say in when it is free.
+//! A message's block refers to a shared value as an extent; so neither the library nor the daemon
+//! copies it. The library keeps the block and never hands it over. The daemon can only read a send
+//! heap, and has no say in when the block is freed.
 //!
-//! Invariant: what the daemon may still read isn't freed: until it gives a call's block back, the session keeps the shared values
-//! that the block refers to.
+//! Invariant: memory that the daemon may still read isn't freed. Until the daemon gives a call's
+//! block back, the session keeps the shared values that the block refers to.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! Calls that this app issues.
+//! Calls that this application issues.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,6 +1,6 @@
-//! One connection to the daemon: what futures, handlers and the driver share of it.
+//! One connection to the daemon: the state that futures, handlers and the driver share.
 //!
-//! Absent: what only the thread that drives touches. [`Driven`](crate::drive::Driven) has that.
+//! Absent: state that only the driving thread touches. [`Driven`](crate::drive::Driven) has it.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};

@@ -1,7 +1,8 @@
-//! Deadlines that pass from a call to the calls that its handler makes.
+//! Deadlines that a call passes on to the calls of its handler.
 //!
-//! While a handler is being polled, the calls that it begins have its deadline, if their own would be later. So nobody works for a caller who
-//! has given up, however deep. Futures that a handler gives to other threads or executors know nothing of that.
+//! While a handler is polled, the calls that it begins get the handler's deadline, unless their own
+//! is earlier. So no server works for a caller that has given up, at any depth. Futures that a
+//! handler gives to other threads or executors don't get the deadline.
 
 use std::cell::Cell;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! Every bound of a client session, with its sum.
+//! Every bound of a client session, and their sum.
 //!
-//! The daemon announces how many calls may be outstanding and how long a message may be; what is here bounds the client's
-//! own memory. Per session: at most [`MAX_OUTSTANDING`] call slots of about 100 bytes, [`MAX_HANDLERS`] handler futures,
-//! [`MAX_BINDS`] binds under way, and one descriptor of backlog for each call, handler and delivered block that exists.
+//! The daemon announces the maximum number of outstanding calls and the maximum length of a
+//! message. The bounds here limit the client's own memory. Per session: at most [`MAX_OUTSTANDING`]
+//! call slots of about 100 bytes, [`MAX_HANDLERS`] handler futures, [`MAX_BINDS`] binds under way,
+//! and one descriptor of backlog for each call, handler and delivered block that exists.
 
 use std::time::Duration;
 

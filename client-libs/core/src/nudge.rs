@@ -1,7 +1,8 @@
-//! Getting the driving thread's attention while it sleeps in the kernel.
+//! Wakes the driving thread while it sleeps in the kernel.
 //!
-//! The sleeper says that it sleeps, then looks once more at everything that could be a reason not to; whoever creates such
-//! a reason does so first, then looks whether it sleeps. One of the two sees the other (all SeqCst).
+//! The sleeper first announces that it sleeps, then looks once more for work. A thread that creates
+//! work does so first, then looks whether the sleeper has announced sleep. One of the two sees the
+//! other (all SeqCst).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! Opening a session with the daemon: what is asked for, and the handshake.
+//! Opening a session with the daemon: the request, and the handshake.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

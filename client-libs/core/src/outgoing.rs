@@ -1,4 +1,5 @@
-//! What is checked of a message before it is sent, and how one is sent that isn't a call's only request.
+//! Checks of a message before it is sent, and the sending of messages that aren't a call's only
+//! request.
 
 use std::future::poll_fn;
 use std::sync::Arc;

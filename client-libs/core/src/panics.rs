@@ -1,8 +1,11 @@
-//! The program's code on the library's threads: handlers, wakers, destructors. What panics there ends alone.
+//! The program's code on the library's threads: handlers, wakers, destructors. A panic ends only
+//! the code that panicked.
 //!
-//! A thread that drives a session or runs handlers is everybody's, and nobody starts another. So all such code runs in [`contain`].
+//! All code of the program shares the thread that drives a session or runs handlers, and no other
+//! thread replaces it. So all such code runs in [`contain`].
 //!
-//! Absent: programs that are built with `panic = "abort"`. There a panic ends the process at once, and the daemon answers for it.
+//! Absent: programs that are built with `panic = "abort"`. There a panic ends the process at once,
+//! and the daemon answers its calls.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

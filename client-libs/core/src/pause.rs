@@ -1,5 +1,5 @@
-//! Pauses between attempts: each twice as long as the one before, or less, and shortened by up to a half at random, so that those who failed
-//! together don't all come again together.
+//! Pauses between attempts. Each is up to twice as long as the one before, and up to half of it is
+//! cut off at random, so that clients that failed together don't all retry together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -6,10 +6,10 @@
 //!       └── epoll descriptor ◀── wake, nudge, control socket, timer ◀────────────┘
 //! ```
 //!
-//! Between two turns the session counts as asleep: who would wake a sleeping driver makes the descriptor readable. What is readable is
-//! told once (edges), and [`Pump::turn`] takes it.
+//! Between two turns the session counts as asleep: a wake-up for the sleeping driver makes the
+//! descriptor readable. The descriptor is edge-triggered, and [`Pump::turn`] consumes the event.
 //!
-//! Absent: waiting. The event loop does that, with whatever else it waits for.
+//! Absent: waiting. The event loop waits, for this and for its other descriptors.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;

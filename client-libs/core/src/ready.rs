@@ -1,4 +1,4 @@
-//! How other threads hand tasks to the one that drives: tasks that were woken, and those that haven't begun.
+//! Tasks from other threads for the driving thread: woken ones and new ones.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! Blocks that the daemon delivered, while this program reads them.
+//! Delivered blocks, while this program reads them.
 
 use std::ops::Deref;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! A session that outlives its daemon: when that is gone, another is opened, and everything that was bound and served is again.
+//! A session that outlives its daemon. When a connection ends, another is opened, and all services
+//! are bound and served again.
 //!
 //! ```text
 //!   Session ─▶ Handle ─▶ Inner, the connection that there is now
@@ -7,10 +8,12 @@
 //!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
 //! ```
 //!
-//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are shortened by up to a half at random, so that the
-//! applications of a host don't all come at once. Method handles keep their numbers: [`Methods`] says what they are on the connection that
-//! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
-//! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
+//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are
+//! shortened by up to a half at random, so that the applications of a host don't all reconnect at
+//! once. Method handles keep their numbers: [`Methods`] maps them to the current connection. A
+//! service that can't be bound yet, because its server isn't back, is tried again with the same
+//! pauses. Until then its methods fail with the reason. Everything that belongs to the old
+//! connection (calls, received blocks, buffers) stays with it and ends with it.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The threads that drive a session or would like to: how they are told apart, and how they are woken.
+//! Threads that drive a session or want to: their identity, and how they are woken.
 
 use std::cell::Cell;
 use std::sync::Arc;

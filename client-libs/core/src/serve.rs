@@ -1,4 +1,4 @@
-//! Calls that come in: services, handlers, answers.
+//! Incoming calls: services, handlers, answers.
 //!
 //! ```text
 //!   CALL ──▶ start: Service::call ──▶ future, polled at once ──ready──▶ answered, nothing was stored but one box
@@ -8,9 +8,9 @@
 //!   CANCEL ──▶ the task is dropped where it stands
 //! ```
 //!
-//! Handlers run on the thread that drives the session. A handler answers through its [`Responder`], straight into the send
-//! heap; one that ends without having answered, or panics, is answered INTERNAL. An answer that crosses a CANCEL is
-//! the daemon's to ignore.
+//! Handlers run on the thread that drives the session. A handler answers through its [`Responder`],
+//! straight into the send heap. If a handler ends without an answer, or panics, the call ends with
+//! INTERNAL. The daemon ignores an answer that crosses a CANCEL.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

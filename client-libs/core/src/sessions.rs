@@ -1,4 +1,4 @@
-//! Driving one session, or several, on the calling thread.
+//! Drives one session, or several, on the calling thread.
 
 use std::collections::HashSet;
 use std::future::Future;

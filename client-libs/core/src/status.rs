@@ -1,4 +1,4 @@
-//! How a call ended when it didn't succeed.
+//! How a failed call ended.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Calls of this app with any number of requests and responses, and the two halves of a stream.
+//! Calls of this application with any number of requests and responses, and the two halves of a
+//! stream.
 //!
 //! ```text
 //!   Session::open_stream ── CALL ──▶ (StreamSender, StreamReceiver)
@@ -6,9 +7,9 @@
 //!        next: ◀── RESPONSE ...  ◀── REPLY or STATUS: the end, with trailers
 //! ```
 //!
-//! The call is cancelled if the receiver is dropped before its end, or the sender before it has [finished](StreamSender::finish). A reader that
-//! doesn't read stops its own sender, and nobody else; what it has read counts as consumed, whether the block is dropped
-//! or not.
+//! The call is cancelled if the receiver is dropped before its end, or the sender before it has
+//! [finished](StreamSender::finish). A reader that doesn't read stops only its own sender. A
+//! message counts as consumed once it is read, whether its block is dropped or not.
 
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The submitting half of a session: what any thread may do, under one short lock.
+//! The submitting half of a session: operations that any thread may do, under one short lock.
 //!
 //! ```text
 //!   futures, handlers, drops (any thread)                      driver (one thread)
@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Invariants:
-//! - Every entry that must reach the daemon does, in order: what finds the ring full goes to the backlog, and nothing
-//!   overtakes it. New calls and replies don't go there; they wait for room. So the backlog holds at most one entry per
-//!   submitted call (CANCEL), running handler (STATUS) and delivered block (RELEASE).
-//! - The doorbell is looked at once per turn of the driver, however much was pushed in it; other threads look as they
-//!   unlock, and ring only if the daemon sleeps.
-//! - Wakers of others are called after unlocking.
+//! - Every entry that must reach the daemon does, in order: if the ring is full the entry goes to
+//!   the backlog, and nothing overtakes it. New calls and replies don't go to the backlog; they
+//!   wait for room. So the backlog holds at most one entry per submitted call (CANCEL), running
+//!   handler (STATUS) and delivered block (RELEASE).
+//! - The driver looks at the doorbell once per turn, regardless of the number of entries. Other
+//!   threads look as they unlock. The doorbell is rung only if the daemon sleeps.
+//! - Wakers of other threads are called after unlocking.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};

@@ -1,4 +1,5 @@
-//! Where a program has its tenant's token from. Not from its command line: every user of the host can read that.
+//! Where a program gets its tenant's token from. It doesn't take the token from its command line,
+//! which every user of the host can read.
 //!
 //! ```text
 //!   TOLLGATE_TOKEN        the token itself

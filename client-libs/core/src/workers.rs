@@ -1,4 +1,5 @@
-//! Handlers on threads of their own, for those that compute or block: the thread that drives a session mustn't.
+//! Handlers on threads of their own, for handlers that compute or block. The thread that drives a
+//! session must do neither.
 //!
 //! ```text
 //!   driver: Service::call ──▶ Ticket, the handler's future to the driver ── dropped: the job is, too
@@ -6,7 +7,8 @@
 //!                               ▼ queue ──▶ a worker polls the job ── pending: back when it is woken
 //! ```
 //!
-//! A job is polled by one worker at a time. Its queue is as long as there are handlers, which [`MAX_HANDLERS`](crate::limits::MAX_HANDLERS) bounds.
+//! One worker at a time polls a job. The queue is at most as long as the number of handlers, which
+//! [`MAX_HANDLERS`](crate::limits::MAX_HANDLERS) bounds.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! What a session's calls and its server have in common.
+//! Code that a session's calls and its server share.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Blocks to values, as `tollgate_block.py` reads them: never outside of the block, whatever its slots claim; what can't be read is zero,
-//! empty, absent.
+//! Blocks to values, with the same results as `tollgate_block.py`. A read never leaves the block,
+//! regardless of its slots. An unreadable value is zero, empty, absent.
 //!
-//! A view's properties are [`Reader`]s. They read the blocks that the library received, and those that are `bytes`; views of anything
-//! else are read by the Python code that the properties replace.
+//! A view's properties are [`Reader`]s. They read blocks that the library received, and blocks that
+//! are `bytes`. The Python code that the properties replace reads views of anything else.
 
 use std::sync::Arc;
 

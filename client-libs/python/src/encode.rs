@@ -1,7 +1,8 @@
-//! Messages to blocks, as `tollgate_block.py` writes them: parts in canonical order.
+//! Messages to blocks, with the same results as `tollgate_block.py`: parts in canonical order.
 //!
-//! A message is written into memory of the process first, with Python's lock held; the core copies that into the send heap without it.
-//! Large values aren't copied twice: they stay where they are until then, or for good if they lie in a send heap.
+//! A message is first written into memory of the process, with Python's lock held. The core copies
+//! that memory into the send heap without the lock. Large values aren't copied twice: they stay in
+//! place until then, or for good if they lie in a send heap.
 
 use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError};
 use pyo3::intern;

@@ -1,8 +1,9 @@
-//! What must not be touched in the child of a fork.
+//! Guards for state that the child of a fork must not touch.
 //!
-//! A session's memory and socket are shared with the parent: a child that released a block, or closed its session, would do so in the
-//! parent's name. So everything of a session is in an [`Own`], which says so instead of giving access, and which a child
-//! forgets instead of dropping.
+//! A session's memory and socket are shared with the parent. A child that released a block, or
+//! closed its session, would do so in the parent's name. So all state of a session is in an
+//! [`Own`]. In a child it reports an error instead of giving access, and it is forgotten instead of
+//! dropped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,11 +1,13 @@
-//! Memory of a session's heaps as a Python object that exports it: a received block, a buffer that is filled, a buffer that is sent.
+//! Python objects that export memory of a session's heaps: a received block, a buffer that is
+//! filled, a buffer that is sent.
 //!
 //! ```text
 //!   memoryview, its slices ──▶ tollgate._core.Memory ──▶ Memory: ReceivedBlock | SendBuffer | SharedBytes ──▶ session
 //! ```
 //!
-//! The block lives as long as the last memoryview of it. The type is made by hand, because the macros offer the buffer protocol
-//! to the stable ABI from 3.11 on only; `Py_buffer` has been the same since 3.0 and types have taken these slots since 3.9.
+//! The block lives as long as the last memoryview of it. The type is made by hand, because the
+//! macros offer the buffer protocol to the stable ABI only from 3.11 on. `Py_buffer` has been the
+//! same since 3.0, and types have taken these slots since 3.9.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;

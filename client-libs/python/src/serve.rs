@@ -1,13 +1,14 @@
-//! Calls that come in, for handlers in Python.
+//! Incoming calls, for handlers in Python.
 //!
 //! ```text
 //!   driver: Service::call ─▶ calls ─▶ Acceptor.next_call (workers, or the event loop) ─▶ Incoming ─▶ handler
 //!   driver: CANCEL drops the Watch ─▶ cancelled ─▶ Acceptor.next_cancelled ─▶ callbacks, task.cancel()
 //! ```
 //!
-//! Python's code never runs on the thread that drives: that one only queues, and holds no lock of Python's. A call is answered
-//! by whoever has its [`Incoming`]; one that is dropped unanswered is answered INTERNAL by the core. How many wait is bounded by the
-//! core's handlers, each of which is a [`Watch`] here.
+//! Python code never runs on the thread that drives. That thread only queues, and holds no lock of
+//! Python. The owner of an [`Incoming`] answers its call. If it is dropped unanswered, the core
+//! answers INTERNAL. Each handler of the core is a [`Watch`] here, so the core's bound on handlers
+//! limits the queue.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

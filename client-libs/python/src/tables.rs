@@ -1,7 +1,10 @@
-//! The stubs' tables, compiled: what `tollgate_block.py` reads and writes field by field with, read once.
+//! The stubs' tables, compiled once. `tollgate_block.py` reads and writes field by field with the
+//! same tables.
 //!
-//! The module with the tables hands them over when it is imported ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them.
-//! The Python code beside the tables stays the reference: what is here agrees with it, and a test compares the two.
+//! The module with the tables hands them over when it is imported
+//! ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them. The
+//! Python code beside the tables stays the reference. This code agrees with it, and a test compares
+//! the two.
 
 use std::sync::Arc;
 

@@ -1,13 +1,14 @@
-//! Waiting for a future: on the calling thread, which drives the session and holds no lock of Python's meanwhile, or on an event loop.
+//! Waiting for a future, either on the calling thread or on an event loop. The calling thread
+//! drives the session meanwhile and holds no lock of Python.
 //!
 //! ```text
 //!   run ──no reactor──▶ block_on, detached ◀── every 100 ms at most ── alarm: has Python a signal to handle?
 //!    └────reactor────▶ polled at once ──pending──▶ asyncio.Future;  waker ─▶ ready, eventfd ─▶ loop.add_reader ─▶ Reactor.run
 //! ```
 //!
-//! Python handles signals on its main thread only, between two instructions of its. So a wait of that thread ends now and then, has
-//! Python look, and goes on. The alarm is one thread of the process, which sleeps while nobody waits for long; a wait costs it
-//! two stores.
+//! Python handles signals only on its main thread, between two bytecode instructions. So a wait on
+//! that thread is interrupted at intervals to let Python check for signals, and then continues. The
+//! alarm is one thread of the process. It sleeps while no wait is long; a wait costs two stores.
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -1,7 +1,7 @@
 //! `tollgate daemon`: the settings that change while the daemon runs.
 //!
-//! What a setting takes is the daemon's knowledge: it refuses with a sentence, so an older command line changes the settings of a newer
-//! daemon.
+//! The daemon validates settings and refuses with a sentence. So an older command line can change
+//! the settings of a newer daemon.
 
 use std::path::Path;
 use std::str::FromStr;

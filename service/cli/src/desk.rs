@@ -1,4 +1,4 @@
-//! `tollgate policy test`, `bench` and `inspect`: a module on its author's desk. No daemon takes part.
+//! `tollgate policy test`, `bench` and `inspect`: work on a module without a daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,9 +1,9 @@
-//! What went wrong, said once: a sentence, a status code, and what to try next.
+//! Failures: a sentence, a status code, and a hint.
 //!
-//! Everything that fails in this program becomes a [`Failure`]. It prints as
-//! `tollgate: CODE: SENTENCE. Try: HINT`, and its code's number is the exit status, so that a script
-//! tells a denied call (7) from an unreachable daemon (14) without reading the sentence. What standard
-//! output doesn't take has exit statuses of its own, since the command itself may have done its work:
+//! Every failure of this program becomes a [`Failure`]. It prints as `tollgate: CODE: SENTENCE.
+//! Try: HINT`. The number of its code is the exit status, so a script can tell a denied call (7)
+//! from an unreachable daemon (14) without reading the sentence. Failures to write standard output
+//! have exit statuses of their own, since the command itself may have done its work:
 //!
 //! | exit status | what |
 //! |---|---|

@@ -1,8 +1,9 @@
-//! Messages on standard input: JSON values that follow each other, each handed on when it is complete.
+//! Messages on standard input: consecutive JSON values, each handed on once it is complete.
 //!
-//! A value is complete with its last bracket or quote, and a bare one (a number, `null`) with the space behind it. Whether it
-//! is JSON is for its parser to say: here brackets and quotes are counted, nothing else, so a mistyped value costs its own
-//! message an error and no other's. `answers.rs` has the same for text that is there as a whole.
+//! A value is complete with its last bracket or quote, and a bare one (a number, `null`) with the
+//! space behind it. This module counts only brackets and quotes; the parser decides whether a value
+//! is valid JSON. So a mistyped value is an error only for its own message. `answers.rs` does the
+//! same for text that is complete.
 
 use std::io::{self, BufRead, IsTerminal, Read};
 

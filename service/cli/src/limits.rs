@@ -1,4 +1,5 @@
-//! Bounds on what is read of daemons, files and hosts, on how long is waited for them, and what a host should have.
+//! Bounds on reads from daemons, files and hosts, on waiting times, and on the resources that a
+//! host should have.
 
 use std::time::Duration;
 

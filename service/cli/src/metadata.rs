@@ -1,6 +1,6 @@
 //! Metadata on the command line: `key=value` in, a line of JSON out.
 //!
-//! Values of keys that end in `-bin` may be any bytes, so here they are base64, in both directions.
+//! Values of keys that end in `-bin` may be any bytes. They are base64 here, in both directions.
 
 use std::str::FromStr;
 

@@ -1,11 +1,12 @@
-//! Standard output: the one writer that every command goes through.
+//! Standard output: the one writer that every command uses.
 //!
-//! What standard output doesn't take fails the command: 74 on a full device, and 141 without a word if whoever read it
-//! has closed the pipe (`tollgate tap | head` is a fine command, and ends). `println!` is denied in this crate: it
-//! panics where this fails.
+//! A failed write to standard output fails the command: exit status 74 on a full device, and 141
+//! without a message if the reader has closed the pipe (`tollgate tap | head` is a fine command,
+//! and ends). `println!` is denied in this crate: it panics on a failed write.
 //!
-//! What others chose is shown and not obeyed: [`print`] leaves lines alone and escapes the rest, and who puts such text
-//! into a line escapes it by [`plain`] first, so that it stays in that line.
+//! Untrusted text is shown without effect on the terminal: [`print`] keeps line breaks and escapes
+//! other control characters. Code that puts untrusted text into a line first escapes it with
+//! [`plain`], so that it stays in that line.
 
 use std::borrow::Cow;
 use std::fmt::Display;

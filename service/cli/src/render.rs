@@ -1,4 +1,4 @@
-//! A daemon's JSON as text, for a terminal: what others chose is shown and not obeyed.
+//! A daemon's JSON as text for a terminal. Untrusted text has no effect on the terminal.
 
 use std::time::Duration;
 

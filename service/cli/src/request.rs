@@ -1,7 +1,7 @@
 //! One administrative request to the daemon, one answer.
 //!
-//! The daemon authorises these by the user id that the kernel reports, so there is no password to
-//! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd.
+//! The daemon authorises these by the user id that the kernel reports, so there is no password. A
+//! refusal names the permitted users. A report that doesn't fit a packet travels as a sealed memfd.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A schema on the command line (`.proto` files, directories, descriptor sets), and JSON as messages of its types.
 //!
-//! It is compiled here, in the client: the daemon only ever sees the descriptor set.
+//! The schema is compiled here, in the client. The daemon only sees the descriptor set.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

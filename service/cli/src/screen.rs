@@ -1,4 +1,4 @@
-//! What a person asks, of a daemon's report: `status` and `policy show`, each within a screen.
+//! A daemon's report for a person: `status` and `policy show`, each within one screen.
 //!
 //! ```text
 //!   tollgated 0.1.0, daemon a, process 4711, up 2d 3h
@@ -8,10 +8,12 @@
 //!   ...
 //! ```
 //!
-//! What is wrong comes first. Each part has a bounded number of lines, and says how many are left out. What isn't in a report is left out, and
-//! no report is refused: daemons may be older or newer. Text that others chose is shown as a terminal doesn't obey it.
+//! Problems come first. Each part has a bounded number of lines, and says how many are left out.
+//! Fields that a report lacks are left out, and no report is refused: daemons may be older or
+//! newer. Untrusted text has no effect on the terminal.
 //!
-//! Absent on purpose: everything else, which `--verbose` prints as an outline, and `--json` for programs.
+//! Absent on purpose: everything else. `--verbose` prints it as an outline, and `--json` prints it
+//! for programs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

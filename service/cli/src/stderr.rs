@@ -1,7 +1,8 @@
 //! Standard error: failures, warnings, questions and progress.
 //!
-//! Standard error has nobody to tell, so a message that it doesn't take is lost and nothing else is. A token that was
-//! typed where another word belongs isn't shown. `eprintln!` is denied in this crate: it panics where this goes on.
+//! A failure to write standard error can't be reported, so that message is lost and the program
+//! goes on. A token that was typed in the place of another argument isn't shown. `eprintln!` is
+//! denied in this crate: it panics on a failed write.
 
 use std::io::Write;
 

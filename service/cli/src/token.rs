@@ -1,4 +1,5 @@
-//! Where `call` and `serve` have the tenant's token from: `--token-file`, `--token`, or the environment.
+//! Where `call` and `serve` get the tenant's token from: `--token-file`, `--token`, or the
+//! environment.
 
 use std::convert::Infallible;
 use std::fmt;

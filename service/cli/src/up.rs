@@ -1,7 +1,8 @@
 //! `tollgate up`: becomes the daemon.
 //!
-//! The daemon is its own program, so that this one stays free of its dependencies; `up` looks for
-//! it beside itself first, so that a build tree runs its own daemon, and then in `PATH`.
+//! The daemon is its own program, so that this one stays free of its dependencies. `up` looks for
+//! the daemon first in its own directory, so that a build tree runs its own daemon, and then in
+//! `PATH`.
 
 use std::convert::Infallible;
 use std::ffi::OsString;

@@ -1,4 +1,4 @@
-//! Command lines that clap doesn't run: help, the version, and words that are no command.
+//! Command lines that clap doesn't handle: help, the version, and unknown commands.
 
 use std::ffi::{OsStr, OsString};
 

@@ -1,4 +1,4 @@
-//! Values as they are typed, for several commands: numbers, times, the name of a method, a side.
+//! Values on the command line, for several commands: numbers, times, the name of a method, a side.
 
 use std::str::FromStr;
 use std::time::Duration;

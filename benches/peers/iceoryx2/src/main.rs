@@ -1,9 +1,12 @@
-//! iceoryx2, one message of 64 bytes in flight between two processes that never sleep: what the bench measures beside Tollgate.
+//! iceoryx2, which the bench compares with Tollgate: one message of 64 bytes in flight between two
+//! processes that never sleep.
 //!
-//! `iceoryx2-pingpong client|server KEY=VALUE...`: `socket=` is a path, of which the directory holds what iceoryx2 puts into the file
-//! system; `secs=` and `warmup=` are the window. The server ends with its standard input, because it leaves shared memory behind when it
-//! is killed. Speaks the lines of the other clients (see `benches/src/measure.rs`). Two services of its
-//! publish-subscribe pattern, as in iceoryx2's own benchmark of latency: its fastest way for bytes to another process and back.
+//! `iceoryx2-pingpong client|server KEY=VALUE...`: `socket=` is a path; its directory holds the
+//! files of iceoryx2. `secs=` and `warmup=` are the window, in seconds. The server ends with its
+//! standard input, because it leaves shared memory behind when it is killed. The programs speak the
+//! line protocol of the other clients (see `benches/src/measure.rs`). They use two
+//! publish-subscribe services, like iceoryx2's own benchmark of latency: its fastest way for bytes
+//! to another process and back.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! What is claimed of the scenarios: the table that a reader argues with.
+//! The claims about the scenarios, as one reviewable table.
 
 use crate::metric::{CPU, Metric, P50, P99, RIVAL_GOODPUT};
 use crate::subject::{

@@ -1,4 +1,5 @@
-//! A collector over HTTP that reads what daemons send, counts it, and keeps nothing: what it costs is the least that one can.
+//! A telemetry collector over HTTP. It reads what daemons send, counts it, and keeps nothing, so
+//! its cost is the lower bound for a collector.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

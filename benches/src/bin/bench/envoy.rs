@@ -1,4 +1,5 @@
-//! Envoy as gRPC's sidecar: one beside the client and one beside the server, each with one worker thread, speaking HTTP/2.
+//! Envoy as gRPC's sidecar: one on the client's side and one on the server's, each with one worker
+//! thread, speaking HTTP/2.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

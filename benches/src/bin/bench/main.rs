@@ -1,14 +1,16 @@
-//! `bench`: measures Tollgate and what stands beside it, interleaved in one run.
+//! `bench`: measures Tollgate and the systems compared with it, interleaved in one run.
 //!
 //! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
-//! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
-//! alike, and ratios are taken within a repetition ([`samples`]). [`scenario`] says what is compared, [`claim`]
-//! what is claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
-//! measured by `marshal-bench` and `policy-bench`, which run first, one at a time ([`part`]).
+//! window, stop. So changes during a run (heat, neighbours) hit all subjects alike, and ratios are
+//! taken within a repetition ([`samples`]). [`scenario`] lists the comparisons, [`claim`] lists the
+//! claims, [`stage`] starts and stops the subjects, and [`machine`] describes the machine.
+//! `marshal-bench` and `policy-bench` measure the marshalling and the sandbox alone. They run
+//! first, one at a time ([`part`]).
 //!
-//! Writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with `--record` also `benches/results.json`,
-//! `benches/RESULTS.md` and `benches/plots/`, which are committed. A claim that falls short is reported as such and is no
-//! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
+//! The program writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with
+//! `--record` also `benches/results.json`, `benches/RESULTS.md` and `benches/plots/`, which are
+//! committed. A missed claim is reported; it is not an error. A wrong answer, or a subject that
+//! can't be measured, is an error: exit status 1.
 #![forbid(unsafe_code)]
 
 mod claim;

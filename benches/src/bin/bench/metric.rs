@@ -1,4 +1,4 @@
-//! Numbers out of a client's JSON.
+//! Extracts numbers from a client's JSON.
 
 /// A number out of a client's JSON, and how to show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Parts of the system measured alone, without daemons: programs beside this one, whose tables and samples are taken over.
+//! Parts of the system measured alone, without daemons, by programs beside this one. Their tables
+//! and samples are copied.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Which thread runs where.
+//! Which thread runs on which CPU.
 
 /// Which thread runs where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

@@ -1,7 +1,7 @@
 //! From samples to pictures. Pure: samples in, SVG out.
 //!
-//! Every value is a dot at the median with a line from the least to the most. Axes are logarithmic, since a sidecar and a
-//! busy-polled socket are three orders of magnitude apart.
+//! Every value is a dot at the median with a line from the minimum to the maximum. Axes are
+//! logarithmic, since a sidecar and a busy-polled socket are three orders of magnitude apart.
 
 use plotters::coord::ranged1d::SegmentedCoord;
 use plotters::coord::types::RangedCoordusize;

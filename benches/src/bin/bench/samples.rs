@@ -1,7 +1,8 @@
 //! Samples, and the medians and ratios over them.
 //!
-//! A ratio is taken within a repetition, between two windows that ran seconds apart, and then the
-//! median over the repetitions is shown; so a machine that gets slower over minutes doesn't bias it.
+//! A ratio is taken within a repetition, between two windows that ran seconds apart, and the report
+//! shows the median over the repetitions. So a machine that gets slower over minutes doesn't bias
+//! the ratio.
 
 use serde_json::{Map, Value};
 use tollgate_benches::figures::Spread;

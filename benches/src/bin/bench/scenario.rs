@@ -1,8 +1,9 @@
-//! What is measured, on what, and how: a table that a reader argues with. What is claimed is in [`crate::claim`].
+//! The scenarios, as one reviewable table: what is measured, on which subjects, and how. The claims
+//! are in [`crate::claim`].
 //!
-//! Every scenario runs all of its subjects with the same size, method and number of calls in flight.
-//! `echo` and `hotel` are kept apart: the policies guard reservations, so whatever is said about a
-//! policy compares reservations with reservations.
+//! Every scenario runs all of its subjects with the same size, method and number of calls in
+//! flight. `echo` and `hotel` are kept apart: the policies guard reservations, so every statement
+//! about a policy compares reservations with reservations.
 
 use tollgate_benches::settings::Method;
 use tollgate_benches::ycsb::{FIELD_BYTES, FIELDS, Workload};

@@ -1,4 +1,4 @@
-//! Brings a subject onto the stage, runs its client through one window, and reads the clocks.
+//! Starts a subject, runs its client through one window, and reads the clocks.
 //!
 //! A [`Stage`] lasts one repetition: its daemons are fresh, so that a repetition also samples what
 //! differs from one start to the next, and the first bind is a cold one. tonic's and TCP's servers

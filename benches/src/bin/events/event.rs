@@ -1,8 +1,8 @@
-//! How events are measured: what happens, to which hosts, and what is looked at.
+//! How events are measured: what happens, to which hosts, and what is observed.
 //!
-//! Each event has fresh hosts. For each of its loads the capacity is measured first; then, in turns, the load runs for a while in which nothing
-//! happens and for one in which the event does, so that the machine's own pauses are known. What is claimed of the numbers
-//! is in [`crate::report`].
+//! Each event has fresh hosts. For each of its loads the capacity is measured first. Then the load
+//! runs alternately without the event and with it, so that the machine's own pauses are known. The
+//! claims about the numbers are in [`crate::report`].
 
 use std::path::PathBuf;
 use std::sync::Arc;

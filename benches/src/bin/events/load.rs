@@ -1,7 +1,9 @@
-//! A steady load: calls that are made when they are due, at most so many at once, on a thread of its own, while something happens.
+//! A steady load. A thread of its own issues calls when they are due, up to a maximum in flight,
+//! while the event happens.
 //!
-//! Each call has a number that the server sees, so that it is known of each how it ended and how often it was served. What couldn't be
-//! issued when it was due, since as many as may be were on their way, is issued as soon as one of them ends: after a pause there is a peak.
+//! Each call has a number that the server sees. So for each call it is known how it ended and how
+//! often it was served. If the maximum is in flight when a call is due, the call is issued as soon
+//! as another one ends. So a pause is followed by a peak.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};

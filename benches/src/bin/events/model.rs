@@ -1,4 +1,4 @@
-//! The events and loads that there are, and what is known of each pair of them.
+//! The events and loads, and the settings of each pair of them.
 
 use std::collections::BTreeMap;
 

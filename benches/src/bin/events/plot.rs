@@ -1,4 +1,5 @@
-//! The rate over time, as the paper's Figure 7 has it: a row per load, and when what happened. Pure: samples in, SVG out.
+//! The rate over time, like Figure 7 of the paper: a row per load, and the times of the event's
+//! steps. Pure: samples in, SVG out.
 
 use plotters::prelude::*;
 use tollgate_benches::drawing::{BELOW, BLUE, CAPTION, Drawn, FONT, MARGIN, ORANGE, WIDTH, short};

@@ -1,4 +1,5 @@
-//! What came of a load: when each call ended and how, and when what happened to it. Pure: no clock, no daemon.
+//! The recording of a load: when each call ended and how, and the times of the event's steps. Pure:
+//! no clock, no daemon.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,9 @@
-//! The functions of tollgate.h, and nothing but them: pointers become references here, and results codes.
+//! The functions of tollgate.h, and nothing else. They turn pointers into references, and results
+//! into codes.
 //!
-//! What the header asks of its callers is every function's safety contract: handles are NULL or live and of their kind, structs begin with
-//! their size, strings end with a zero byte, results have room. What can be checked of that is.
+//! The header's requirements are the safety contract of every function: handles are NULL or live
+//! and of their kind, structs begin with their size, strings end with a zero byte, results have
+//! room. The functions check as much of it as possible.
 
 // The header is the documentation, and says what is asked of callers; a test compares the two name by name.
 #![allow(

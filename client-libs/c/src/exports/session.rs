@@ -1,4 +1,4 @@
-//! Sessions, what drives them, what they serve, and buffers in their send heaps.
+//! Sessions, their drivers, their services, and buffers in their send heaps.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The numbers of the block format that encoders and views share.
+//! The limits of the block format that encoders and views share.
 
 /// Most structs on the path from the root to any struct, both included; as in the schema crate.
 pub const MAX_DEPTH: u32 = 64;

@@ -1,4 +1,4 @@
-//! Messages, and what else can be written as a block.
+//! Messages, and other values that can be written as a block.
 
 use std::sync::Arc;
 

@@ -1,7 +1,8 @@
-//! Where views read: a place in a block.
+//! A place in a block, where views read.
 //!
-//! Every read is bounded by the block, whatever its slots claim; a struct must lie behind the struct that refers to it,
-//! and not deeper than [`MAX_DEPTH`], so walking a block always ends. What can't be read is absent: zero, empty, `None`.
+//! Every read is bounded by the block, regardless of its slots. A struct must lie behind the struct
+//! that refers to it, and not deeper than [`MAX_DEPTH`], so walking a block always ends. An
+//! unreadable value is absent: zero, empty, `None`.
 
 use std::fmt;
 

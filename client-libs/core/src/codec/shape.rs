@@ -1,4 +1,5 @@
-//! The schema crate's rule for offsets once more, at compile time: generated numbers that differ from it don't compile.
+//! The schema crate's rule for offsets, checked at compile time: generated numbers that differ from
+//! it don't compile.
 //!
 //! ```text
 //! presence words, cases, then the fields by (alignment descending, number), unknown fields last of alignment 4

@@ -4,9 +4,10 @@
 //! heap block:  [inline][pad to 8][table: n x {offset u64, len u32, zero u32}][metadata][pad to 8][extent 0][pad to 8]...
 //! ```
 //!
-//! The block, its extent table, its metadata and its extents are one allocation: what is allocated once is reclaimed once, and writing
-//! can't run out of memory half-way. Extents' table offsets are heap offsets; of a value that lies in the heap already
-//! ([`SharedBytes`]), its own.
+//! The block, its extent table, its metadata and its extents are one allocation: memory that is
+//! allocated once is reclaimed once, and writing can't run out of memory half-way. The extents'
+//! offsets in the table are heap offsets. A value that lies in the heap already ([`SharedBytes`])
+//! has its own offset.
 
 use tollgate_shm_abi::limits::MAX_EXTENTS;
 

@@ -1,4 +1,4 @@
-//! The two sinks agree with the measure, and reads stay inside of their block.
+//! The two sinks agree with the measured size, and reads stay inside their block.
 
 use super::*;
 

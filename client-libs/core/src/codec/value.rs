@@ -1,4 +1,4 @@
-//! How one value of each kind is stored and read: as a field, as an element of an array.
+//! How one value of each kind is stored and read, as a field or as an element of an array.
 //!
 //! | Rust type | in a struct | in an array |
 //! |---|---|---|

@@ -1,4 +1,4 @@
-//! What views show: fields by their type, lists, maps.
+//! The contents of views: typed fields, lists, maps.
 
 use std::collections::BTreeMap;
 use std::fmt;

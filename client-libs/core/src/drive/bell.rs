@@ -1,4 +1,4 @@
-//! What wakes a thread whose sessions are several, or whose event loop waits.
+//! Wakes a thread that drives several sessions or waits in an event loop.
 
 use std::sync::Arc;
 

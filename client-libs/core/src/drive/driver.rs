@@ -1,5 +1,5 @@
-//! The driving half of a session, in the hands of the thread that drives ([`crate::drive`]): what the daemon says, woken futures,
-//! handlers.
+//! The driving half of a session, held by the thread that drives ([`crate::drive`]): the daemon's
+//! messages, woken futures, handlers.
 //!
 //! ```text
 //!   drain ≤ 256 completions ─▶ wake futures ─▶ handlers ─▶ end of turn: RELEASE, doorbell (once)

@@ -1,4 +1,4 @@
-//! The table of calls that this app issued and whose end it hasn't seen.
+//! The table of calls in flight that this application issued.
 //!
 //! ```text
 //!            insert             mark_submitted          complete, expire, fail_all
@@ -7,8 +7,9 @@
 //!     └──────────────────┴── remove (drop) ────────┴── remove (CANCEL follows) ──────┴── take
 //! ```
 //!
-//! A call's id is its slot and the slot's generation, so what the daemon says of a call that is gone (cancelled, expired)
-//! names nobody. Slots are reused; in the steady state nothing is allocated. Pure: no ring, no clock.
+//! A call's id is its slot and the slot's generation, so a message about a call that is gone
+//! (cancelled, expired) matches no slot. Slots are reused; in the steady state nothing is
+//! allocated. Pure: no ring, no clock.
 
 use std::task::Waker;
 

@@ -1,4 +1,4 @@
-//! Handles of methods: what the program's stand for on the connection that there is. Pure.
+//! Handles of methods: maps the program's handles to those of the current connection. Pure.
 
 use std::collections::{HashMap, HashSet};
 

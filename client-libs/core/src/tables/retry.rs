@@ -1,8 +1,8 @@
-//! Which calls are made again, and when.
+//! Retries: which calls are made again, and when.
 //!
-//! A call of one request and one reply that ended UNAVAILABLE is made again if its method is marked idempotent in the schema
-//! (`option idempotency_level = IDEMPOTENT`, or `NO_SIDE_EFFECTS`): then it doesn't matter whether its handler ran. Others never are, whatever
-//! they ended with, and so each of them runs at most once.
+//! A unary call that ended UNAVAILABLE is made again if the schema marks its method as idempotent
+//! (`option idempotency_level = IDEMPOTENT`, or `NO_SIDE_EFFECTS`): then it doesn't matter whether
+//! its handler ran. Other calls are never made again, so each of them runs at most once.
 //!
 //! ```text
 //!   call ──▶ UNAVAILABLE ──▶ idempotent? attempts, budget, time left? ──▶ pause ──▶ call
@@ -11,12 +11,13 @@
 //!                              the caller's answer
 //! ```
 //!
-//! What keeps a server that is in trouble from being called all the more is gRPC's budget (gRFC A6, "Throttling Retry Attempts and Hedged
-//! RPCs"): a session has [`RETRY_TOKENS`]; each idempotent call that ends UNAVAILABLE takes one, each reply puts a tenth back, and calls are
-//! made again only while more than half are there.
+//! gRPC's retry budget protects a server that is in trouble from more calls (gRFC A6, "Throttling
+//! Retry Attempts and Hedged RPCs"). A session has [`RETRY_TOKENS`]. Each idempotent call that ends
+//! UNAVAILABLE takes one token, and each reply puts a tenth back. Calls are made again only while
+//! more than half of the tokens are there.
 //!
-//! Streams aren't made again: who reads has seen a part. Nor are calls whose session ended: its daemon is gone, and coming back takes the
-//! time that it takes.
+//! Streams aren't made again, because their reader has seen a part. If the session ended, its calls
+//! aren't made again either: the daemon is gone, and the time until it is back is unknown.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,7 +1,8 @@
-//! Who waits for room in the ring or the send heap: first come, first served.
+//! Tasks that wait for room in the ring or the send heap: first come, first served.
 //!
-//! Only the one at the head tries; when it succeeds or leaves, the next is woken, so a large message isn't starved by
-//! small ones and nobody polls in vain. Its length is bounded by the calls and handlers that exist. Pure.
+//! Only the task at the head tries. When it succeeds or leaves, the next is woken. So small
+//! messages don't starve a large one, and no task polls in vain. The number of calls and handlers
+//! bounds the length of the queue. Pure.
 
 use std::collections::VecDeque;
 use std::task::Waker;

@@ -1,8 +1,9 @@
-//! The table of calls with more than one request and one answer, this app's own and incoming ones: what has come of them, and what may
-//! be sent.
+//! The table of streaming calls, outgoing and incoming: what has been received, and what may be
+//! sent.
 //!
-//! A stream's two ends work alike, so one table serves both. What comes waits in an inbox, which its sender's window bounds; what goes
-//! waits for its reader's credit. Pure: no ring, no clock. A call of one request and one answer isn't here.
+//! A stream's two ends work alike, so one table serves both. Incoming messages wait in an inbox,
+//! which the sender's window bounds. Outgoing messages wait for the reader's credit. Pure: no ring,
+//! no clock. Unary calls aren't here.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};

@@ -1,4 +1,4 @@
-//! Calls that the app issues: their ends, their room, their order.
+//! Calls that the application issues: their ends, their room, their order.
 
 use std::future::Future;
 use std::pin::pin;

@@ -1,4 +1,5 @@
-//! How sessions end: the daemon dies, says goodbye, writes nonsense; the app lets go.
+//! How sessions end: the daemon dies, says goodbye or sends invalid bytes; the application closes
+//! the session.
 
 use std::future::Future;
 use std::pin::pin;

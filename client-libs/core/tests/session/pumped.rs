@@ -1,4 +1,5 @@
-//! A session that an event loop drives: nothing happens but in its turns, and its descriptor says when there is a reason for one.
+//! A session that an event loop drives. It works only during turns, and its descriptor signals when
+//! a turn is needed.
 
 use std::future::Future;
 use std::pin::{Pin, pin};

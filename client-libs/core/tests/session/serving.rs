@@ -1,4 +1,4 @@
-//! Calls that come in: handlers inline, asynchronous, cancelled, panicking, too many.
+//! Incoming calls: handlers inline, asynchronous, cancelled, panicking, too many.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

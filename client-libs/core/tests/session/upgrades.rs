@@ -1,4 +1,4 @@
-//! The daemon is replaced by another process, which goes on with the session: the program notices nothing.
+//! Another process replaces the daemon and continues the session: the program notices nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

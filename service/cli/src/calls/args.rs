@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate explain`, `tap` and `trace`, with its help.
+//! The arguments of `tollgate explain`, `tap` and `trace`, with their help.
 
 use std::path::PathBuf;
 use std::str::FromStr;

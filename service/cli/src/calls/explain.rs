@@ -1,4 +1,5 @@
-//! `tollgate explain`: what policies say of a call that might be made, and have said of one that ended.
+//! `tollgate explain`: what policies decide about a hypothetical call, or have decided about a call
+//! that ended.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;

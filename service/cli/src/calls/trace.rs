@@ -1,4 +1,4 @@
-//! `tollgate trace`: calls that ended, as far as the daemon keeps their spans.
+//! `tollgate trace`: calls that ended, if the daemon still has their spans.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

@@ -1,4 +1,5 @@
-//! The daemon: whether it answers, and what its status says of runtimes, policies and links.
+//! Checks of the daemon: whether it answers, and what its status reports about runtimes, policies
+//! and links.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What one check came to, and a list of them as text and as JSON.
+//! The result of one check, and a list of results as text and as JSON.
 
 use std::fmt::Write as _;
 

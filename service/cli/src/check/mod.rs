@@ -1,6 +1,7 @@
-//! `tollgate check`: whether this host, and the daemon if it runs, are as they should be; and of what isn't, how to mend it.
+//! `tollgate check`: checks this host, and the daemon if it runs, and says how to mend each
+//! problem.
 //!
-//! What is looked at is read here; what is thought of it are functions of what was read.
+//! This module reads the facts. The verdicts are pure functions of the facts.
 
 mod daemon;
 mod finding;

@@ -1,4 +1,4 @@
-//! The daemon's state: its directory, and the audit log in it.
+//! Checks of the daemon's state: its directory, and the audit log in it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate fleet`, with its help.
+//! The arguments of `tollgate fleet`, with their help.
 
 use std::path::PathBuf;
 use std::time::Duration;

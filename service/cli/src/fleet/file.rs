@@ -1,4 +1,4 @@
-//! The fleet file: which hosts there are, and how their daemons are reached.
+//! The fleet file: the hosts, and how to reach their daemons.
 //!
 //! ```toml
 //! binary = "/usr/local/bin/tollgated-0.2.0"   # on each host; what it was started from, if left out
@@ -15,7 +15,8 @@
 //! binary = "/opt/tollgate/bin/tollgated"
 //! ```
 //!
-//! What leaves this file has been checked, so that nothing is found wrong when half of the hosts are upgraded.
+//! This module checks the file completely, so that no error appears after half of the hosts are
+//! upgraded.
 
 use std::fs::File;
 use std::io::Read;

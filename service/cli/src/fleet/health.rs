@@ -1,15 +1,17 @@
-//! Whether a host is as it was.
+//! Whether a host is as healthy as before its upgrade.
 //!
-//! A picture of a host is taken before its daemon is replaced. It is well again when the process that took over answers, and nothing is less
-//! than in the picture:
+//! A snapshot of a host is taken before its daemon is replaced. The host is healthy again when the
+//! new process answers, and nothing is less than in the snapshot:
 //!
 //! - each service has as many servers,
-//! - its applications are bound to the same services over its links to each peer, and those of the hosts that call it over theirs to it;
-//!   a service counts when the peer has accepted the binding, so that calls go through,
-//! - no attachment of a policy is out of order, or has failed, that wasn't in the picture already. The new process counts from zero, so
-//!   that is what happened since.
+//! - its applications are bound to the same services over its links to each peer, and the
+//!   applications of its callers over their links to it; a service counts once the peer has
+//!   accepted the binding, so that calls go through,
+//! - no attachment of a policy is newly out of order or has newly failed. The new process counts
+//!   from zero, so its count is the number since the upgrade.
 //!
-//! Deliberately absent: how many sessions there are (who only calls comes and goes), and anything measured: rates and times differ without a reason.
+//! Deliberately absent: the number of sessions (clients come and go), and all measurements: rates
+//! and times vary without a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 

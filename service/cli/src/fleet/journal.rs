@@ -1,8 +1,8 @@
-//! What an upgrade of a fleet has done, beside the fleet file: `fleet.toml.upgrade.json`.
+//! The journal of a fleet's upgrade, next to the fleet file: `fleet.toml.upgrade.json`.
 //!
-//! Invariant: what is about to be done to a host is on disk before it is done. Each change replaces the file whole, synced, so that a
-//! reader, and whoever resumes after a power cut, finds one state or the next. It stays when the upgrade is finished, as its record, and
-//! the next upgrade replaces it.
+//! Invariant: each step on a host is on disk before it is done. Each change replaces the whole
+//! file, synced. So a reader, and a resumed upgrade after a power cut, finds one state or the next.
+//! The file stays as the record of a finished upgrade, until the next upgrade replaces it.
 
 use std::fs::File;
 use std::io::Write;

@@ -1,8 +1,10 @@
-//! In which order hosts are upgraded: who is called before who calls.
+//! The order in which hosts are upgraded: a callee before its callers.
 //!
-//! A host is next when all that it calls are done; of several, the first in the fleet file. Hosts that call each other in a circle have no such
-//! order: then the first in the file goes first of those that call nobody outside of their circle, and the step says which of the hosts that it
-//! calls come after it. So the order depends on nothing but the file and who calls whom.
+//! A host is next when all the hosts that it calls are done. Of several such hosts, the first in
+//! the fleet file is next. Hosts that call each other in a circle have no such order. Then the next
+//! host is the first in the file among those that call no host outside of their circle, and the
+//! step lists the callees that come after it. So the order depends only on the file and the call
+//! graph.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,5 @@
-//! Who calls whom, as the daemons' links show it at the moment, and the order that follows from it.
+//! The call graph of the hosts, as the daemons' links show it now, and the order that follows from
+//! it.
 
 use std::collections::BTreeSet;
 

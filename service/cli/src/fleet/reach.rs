@@ -1,8 +1,9 @@
-//! How a host's daemon is asked: over its socket if it is on this machine, and otherwise by `tollgate` over there, which the system's `ssh`
-//! runs.
+//! How a host's daemon is asked: over its socket if it is on this machine; otherwise by `tollgate`
+//! on the other host, which the system's `ssh` runs.
 //!
-//! A daemon hands reports over as file descriptors and knows administrators by the kernel's word, so its socket can't be forwarded. `ssh`
-//! knows who may log in where, and by which way; nothing of that is to be configured twice.
+//! A daemon hands reports over as file descriptors, and the kernel tells it the user id of an
+//! administrator. So its socket can't be forwarded. `ssh` already has the configuration of logins
+//! and routes, and none of it has to be configured twice.
 
 use std::io::Read;
 use std::path::PathBuf;

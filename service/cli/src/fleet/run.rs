@@ -1,4 +1,5 @@
-//! `tollgate fleet upgrade run`: one host after the other, and no further than the first that isn't as it was.
+//! `tollgate fleet upgrade run`: one host after the other, up to the first that isn't as healthy as
+//! before.
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate policy`, with its help.
+//! The arguments of `tollgate policy`, with their help.
 
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,4 +1,5 @@
-//! What versions of policies there are and what they decide: `tollgate policy list`, `show`, `diff` and `delete`.
+//! The versions of policies and their decisions: `tollgate policy list`, `show`, `diff` and
+//! `delete`.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What `tollgate serve` answers, by reflection: the same to every call, whatever its type.
+//! The answers of `tollgate serve`, by reflection: the same to every call, of any type.
 //!
 //! | requests → responses | `--reply` | `--echo` |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | a stream → one | the reply, after the last request | the last request |
 //! | a stream → a stream | each of the replies, for every request | each request |
 //!
-//! Requests are answered as they come, so a conversation gets its answers before it goes on.
+//! Requests are answered on arrival, so a conversation gets its answers before it goes on.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate top`, with its help.
+//! The arguments of `tollgate top`, with their help.
 
 use std::time::Duration;
 

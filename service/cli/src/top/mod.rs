@@ -1,4 +1,4 @@
-//! `tollgate top`: what a daemon does, live.
+//! `tollgate top`: a live view of a daemon.
 //!
 //! ```text
 //!  daemon ─ sample.rs   what one report says ─┐
@@ -7,8 +7,8 @@
 //!                                                                        terminal.rs   keys, time, and the terminal as it was
 //! ```
 //!
-//! Whoever looks asks, and pays: the daemon keeps nothing for it. Absent on purpose: history, which is Prometheus's; and single calls, which are
-//! traces'.
+//! The viewer polls and computes; the daemon keeps nothing for it. Absent on purpose: history,
+//! which Prometheus has, and single calls, which traces have.
 
 mod args;
 mod ask;

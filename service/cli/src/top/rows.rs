@@ -1,9 +1,12 @@
-//! What has happened between two samples of one daemon, as rows: rates, percentiles, shares.
+//! The difference between two samples of one daemon, as rows: rates, percentiles, shares.
 //!
-//! Percentiles are those of the interval: the later histogram's buckets without the earlier one's. A bucket of scale 3 spans a factor of 2^(1/8), and what is
-//! shown is its geometric middle, so it is off by 4.4 percent at most (2^(1/16)), beside what the clock of turns leaves out. 0: it took no time that this could tell.
+//! Percentiles are those of the interval: the later histogram's buckets minus the earlier one's. A
+//! bucket of scale 3 spans a factor of 2^(1/8). The shown value is its geometric middle, so the
+//! error is at most 4.4 percent (2^(1/16)), plus the error of the clock of turns. 0 means: too
+//! short to measure.
 //!
-//! A counter that has gone down has begun anew, and so does its rate; all of them have if another process counts.
+//! A counter that has gone down has restarted, and so does its rate. All counters have restarted if
+//! another process counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What a daemon has counted until one moment, out of its report: older, newer and nonsensical ones, too.
+//! A daemon's counters at one moment, from its report. Reports may be older, newer or nonsensical.
 //!
-//! What isn't there, or isn't a number that can be, counts as nothing, and what isn't known is passed over: no report is refused. Text is shown
-//! without control characters, whoever chose it.
+//! A missing or impossible number counts as zero, and unknown fields are skipped: no report is
+//! refused. All text is shown without control characters.
 
 use std::collections::{BTreeMap, BTreeSet};
 

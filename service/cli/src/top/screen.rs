@@ -1,4 +1,4 @@
-//! What is shown, as a frame: nothing here knows a terminal or a daemon.
+//! The view as a frame. Nothing here knows a terminal or a daemon.
 //!
 //! ```text
 //!  who, how much        2 lines
@@ -8,7 +8,8 @@
 //!  what is wrong, keys  1 line
 //! ```
 //!
-//! Each part needs its lines or isn't there; the smallest terminal shows the beginning of the first.
+//! A part without room for its lines is left out. The smallest terminal shows the beginning of the
+//! first part.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

@@ -1,7 +1,7 @@
-//! Rows as text in columns, for a terminal, a pipe and a test alike.
+//! Rows as text in columns, for a terminal, a pipe or a test.
 //!
-//! The first column is as wide as there is room, down to a minimum, and cut off with `…`; the others are as wide as what is in them. What doesn't
-//! fit beside that is cut off by whoever shows the line.
+//! The first column is as wide as there is room, down to a minimum, and cut off with `…`; the
+//! others are as wide as their contents. The caller cuts off a line that is too long.
 
 use crate::render::age;
 use crate::top::args::Sort;

@@ -1,7 +1,8 @@
-//! The live view's rim: keys, time, the daemon, and a terminal that is as it was afterwards.
+//! The live view's environment: keys, time, the daemon, and a terminal that is restored afterwards.
 //!
-//! Whatever ends it, a guard or the panic hook leaves the alternate screen and raw mode: a key, a signal, a failure, a panic. (But for SIGKILL, after
-//! which `reset` helps.) The daemon is asked by another thread, so that keys are heard while it doesn't answer; there is one question at a time.
+//! A guard or the panic hook leaves the alternate screen and raw mode when the view ends by a key,
+//! a signal, a failure or a panic. (After SIGKILL, `reset` helps.) Another thread asks the daemon,
+//! so keys work while the daemon doesn't answer. There is one request at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
-//! What each operation costs, by each contender: all of them in turn, repeatedly, so that whatever the machine does
-//! meanwhile happens to all of them, and ratios are taken within a repetition.
+//! What each operation costs, by each contender.
+//!
+//! All contenders run in turn, repeatedly. So a disturbance of the machine hits all of them, and
+//! ratios are taken within a repetition.
 
 use std::time::{Duration, Instant};
 use tollgate_bench_marshal::{Contender, contenders};

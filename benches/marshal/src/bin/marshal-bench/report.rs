@@ -1,4 +1,4 @@
-//! What is claimed, and the tables.
+//! The claims, and the tables.
 
 use serde_json::{Value, json};
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Descriptor sets to bind, each unlike the others, so that nobody has seen one before.
+//! Descriptor sets to bind. Each differs from the others, so no cache has seen it before.
 
 use tollgate_bench_marshal::messages::schema;
 use tollgate_schema::prost_reflect::prost::Message;

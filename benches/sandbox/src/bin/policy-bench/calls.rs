@@ -1,4 +1,5 @@
-//! What happens per call: all jobs in turn, repeatedly, so that whatever the machine does meanwhile happens to all of them.
+//! What happens per call. All jobs run in turn, repeatedly, so a disturbance of the machine hits
+//! all of them.
 
 use tollgate_bench_sandbox::guests::Guests;
 use tollgate_bench_sandbox::judging::{Job, Part, jobs};

@@ -1,4 +1,4 @@
-//! How much is measured: in full, or only whether it works.
+//! How much is measured: everything, or only a smoke test.
 
 use std::time::Duration;
 

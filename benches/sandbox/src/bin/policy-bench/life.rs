@@ -1,4 +1,4 @@
-//! What instances cost: to make, to keep, to swap, to lose.
+//! The cost of instances: to create, keep, swap and lose one.
 
 use std::convert::Infallible;
 

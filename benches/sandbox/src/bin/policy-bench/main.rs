@@ -1,9 +1,12 @@
-//! `policy-bench [--smoke] [--json FILE]`: what judging costs, and what instances cost, without a daemon.
+//! `policy-bench [--smoke] [--json FILE]`: measures the cost of judging and of instances, without a
+//! daemon.
 //!
-//! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`] what happens per call, [`report`]
-//! says what is claimed; `policy-instructions`, which lies beside this program, counts instructions of the same build. Prints Markdown; `--json` keeps all samples. `bench` runs it and puts both into its results.
+//! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`]
+//! measures the work per call, and [`report`] lists the claims. `policy-instructions`, in the same
+//! directory, counts the instructions of the same build. The program prints Markdown; `--json`
+//! keeps all samples. `bench` runs the program and puts both into its results.
 //!
-//! A claim that falls short is reported as such and is no error.
+//! A missed claim is reported. It is not an error.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! A daemon of one session in a thread of the test: real segments, rings and wake-ups, no policy and no transport.
 //!
-//! What it does with a submission is the test's [`Behaviour`]; [`echo`] is the usual one. A test may also run anything on
-//! the daemon's thread ([`Handle::run`]), where it owns the daemon's end of the session.
+//! The test's [`Behaviour`] decides how it handles a submission; [`echo`] is the usual one. A test
+//! may also run anything on the daemon's thread ([`Handle::run`]), where it owns the daemon's end
+//! of the session.
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
 
