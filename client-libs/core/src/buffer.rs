@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use tollgate_shm_abi::heap::Block;
 
-/// Memory of a session's send heap that its holder fills. Dropping it gives it back.
+/// Memory of a session's send heap for its holder to fill. Dropping it gives the memory back.
 pub struct SendBuffer {
     /// Taken in drop only.
     block: Option<Block>,
@@ -30,13 +30,13 @@ pub struct SendBuffer {
     owner: Arc<dyn Owner>,
 }
 
-/// The heap that a buffer goes back to. Auto traits are those that buffers have.
+/// The heap that a buffer goes back to. Buffers inherit the auto traits of this bound.
 pub(crate) trait Owner: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn take_back(&self, block: Block);
 }
 
 impl SendBuffer {
-    /// Memory of the heap of the session of this number.
+    /// Memory in the heap of the session with this number.
     pub(crate) fn new(block: Block, session: u64, owner: Arc<dyn Owner>) -> SendBuffer {
         SendBuffer {
             block: Some(block),
@@ -45,7 +45,7 @@ impl SendBuffer {
         }
     }
 
-    /// Ends the filling: from now on it can be shared and sent.
+    /// Ends the filling. From now on the bytes can be shared and sent.
     pub fn freeze(self) -> SharedBytes {
         SharedBytes(Arc::new(self))
     }
@@ -79,25 +79,26 @@ impl fmt::Debug for SendBuffer {
     }
 }
 
-/// Bytes in a session's send heap that don't change any more. Clones share them; the last one gives them back.
+/// Immutable bytes in a session's send heap. Clones share them; the last clone gives them back.
 #[derive(Clone)]
 pub struct SharedBytes(Arc<SendBuffer>);
 
 impl SharedBytes {
-    /// The session whose daemon can read them; as `Inner::id`.
+    /// The session whose daemon can read the bytes; the same number as `Inner::id`.
     pub(crate) fn session(&self) -> u64 {
         self.0.session
     }
 
-    /// Where they lie in its send heap.
+    /// Their offset in the send heap.
     pub(crate) fn offset(&self) -> u64 {
         self.0.block.as_ref().map_or(0, Block::offset)
     }
 
-    /// The buffer, to be filled anew, if nobody shares it any more: no clone, and no call that the daemon still reads.
+    /// The buffer, to be filled again, if neither a clone nor a call that the daemon still reads
+    /// shares it.
     ///
     /// # Errors
-    /// Gives the bytes back if somebody does.
+    /// Returns the bytes if they are still shared.
     pub fn try_reuse(self) -> Result<SendBuffer, SharedBytes> {
         Arc::try_unwrap(self.0).map_err(SharedBytes)
     }
@@ -117,8 +118,8 @@ impl fmt::Debug for SharedBytes {
     }
 }
 
-/// The value of a `bytes` field for which the stubs were asked for it: ordinary bytes, or bytes in shared memory. Cheap to clone
-/// either way.
+/// The value of a `bytes` field, if the stubs were generated with this type: ordinary bytes, or
+/// bytes in shared memory. Cheap to clone either way.
 #[derive(Clone)]
 pub struct Bytes(Held);
 

@@ -11,7 +11,8 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Runs code of the program's; `None`: it panicked. What it has touched isn't looked at afterwards, or is consistent at each step.
+/// Runs code of the program. `None`: it panicked. State that it has touched isn't used afterwards,
+/// or is consistent at each step.
 pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => Some(done),
@@ -22,14 +23,15 @@ pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Drops what a panic carries. That may panic, and what it panics with may do so, too, so that one isn't dropped.
+/// Drops the payload of a panic. That may panic, too. Dropping the second payload may also panic,
+/// so it is leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }
 }
 
-/// Wakes a future of the program's: of whatever executor.
+/// Wakes a future of the program, on any executor.
 pub(crate) fn wake(waker: Waker) {
     contain(|| waker.wake());
 }

@@ -15,7 +15,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// From the first of these on, up to the second.
+    /// Pauses from the first of these durations up to the second.
     pub(crate) fn new((first, longest): (Duration, Duration)) -> Pauses {
         static MADE: AtomicU64 = AtomicU64::new(1);
         let process = u64::from(std::process::id()) << 32;
@@ -28,7 +28,7 @@ impl Pauses {
         }
     }
 
-    /// Each so many times as long as the one before.
+    /// Makes each pause `growth` times as long as the one before.
     pub(crate) fn growing(self, growth: f64) -> Pauses {
         Pauses { growth, ..self }
     }
@@ -66,7 +66,7 @@ mod tests {
         assert_ne!(taken[0], Pauses::new((first, longest)).next());
     }
 
-    /// The daemon comes back right after an attempt, whichever that is.
+    /// The daemon comes back right after an attempt, for each possible attempt.
     #[test]
     fn a_session_is_late_by_a_third_of_the_outage_at_most_and_never_by_more_than_the_longest_pause()
     {

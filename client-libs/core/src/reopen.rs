@@ -39,24 +39,24 @@ use crate::tables::binds::{Binding, BoundMethod};
 use crate::tables::methods::Methods;
 use crate::tables::retry::idempotent_methods;
 
-/// What the clones of a session share. The last one ends it.
+/// The state that the clones of a session share. The last one ends it.
 pub(crate) struct Handle {
     line: Mutex<Line>,
-    /// The same of every connection: it goes with the token.
+    /// The tenant. It is the same for every connection, because it goes with the token.
     tenant: String,
-    /// The number of the connection that there is.
+    /// The number of the current connection.
     current: AtomicU64,
-    /// The number of the last one that ended, once that is being made up for.
+    /// The number of the last connection that ended, once a replacement is being opened.
     lost: AtomicU64,
-    /// How another is opened; `None`: never.
+    /// How another connection is opened; `None`: never.
     options: Option<SessionOptions>,
-    /// This program has ended it.
+    /// This program has closed the session.
     closed: Arc<Closed>,
-    /// Who waits for that.
+    /// The tasks that wait for that.
     mourners: Mutex<Vec<Waker>>,
-    /// No thread is started to drive it.
+    /// No thread is started to drive the session.
     by_hand: AtomicBool,
-    /// What makes the descriptors of those readable who drive it so.
+    /// Makes the descriptors of the threads that drive by hand readable.
     watchers: Mutex<Vec<Weak<Nudge>>>,
 }
 
@@ -68,13 +68,13 @@ struct Line {
     services: Vec<Arc<dyn Service>>,
 }
 
-/// What was bound to be called.
+/// A service that was bound for calling.
 #[derive(Clone)]
 struct ClientBinding {
     descriptor_set: Arc<[u8]>,
     service: Arc<str>,
     target: Arc<str>,
-    /// Names of the methods, and the handles that the program has.
+    /// Names of the methods, and the program's handles.
     methods: Arc<[(String, u32)]>,
 }
 
@@ -114,7 +114,7 @@ impl Handle {
         &self.tenant
     }
 
-    /// Whether the connection of this number is the one that there is.
+    /// Whether the connection with this number is the current one.
     pub(crate) fn is_current(&self, id: u64) -> bool {
         self.current.load(Ordering::Relaxed) == id
     }
@@ -135,20 +135,20 @@ impl Handle {
         mourners.into_iter().for_each(panics::wake);
     }
 
-    /// No thread is started to drive the session from now on.
+    /// From now on no thread is started to drive the session.
     pub(crate) fn drive_by_hand(&self) {
         self.by_hand.store(true, Ordering::SeqCst);
         self.inner().background.store(true, Ordering::SeqCst);
     }
 
-    /// Tells this one, too, when there is another connection.
+    /// Notifies this one, too, when there is a new connection.
     pub(crate) fn watched_by(&self, nudge: &Arc<Nudge>) {
         let mut watchers = lock(&self.watchers);
         watchers.retain(|known| known.strong_count() > 0);
         watchers.push(Arc::downgrade(nudge));
     }
 
-    /// Keeps the waker for when the session is closed.
+    /// Keeps the waker until the session is closed.
     pub(crate) fn mourn(&self, waker: &Waker) {
         let mut mourners = self.mourners();
         if !mourners.iter().any(|known| known.will_wake(waker)) {
@@ -164,7 +164,7 @@ impl Handle {
         lock(&self.line)
     }
 
-    /// A service was bound on a connection: the handles for the program.
+    /// Records that a service was bound on a connection. Returns the program's handles.
     pub(crate) fn bound(
         &self,
         inner: &Arc<Inner>,
@@ -209,19 +209,19 @@ impl Handle {
         Ok(binding)
     }
 
-    /// A service is served.
+    /// Records that a service is served.
     pub(crate) fn serves(&self, service: Arc<dyn Service>) {
         if self.reopens() {
             self.line().services.push(service);
         }
     }
 
-    /// Nothing is served any more when the session opens itself anew.
+    /// Forgets all served services, so that none is served after a reconnect.
     pub(crate) fn serve_no_more(&self) {
         self.line().services.clear();
     }
 
-    /// Waits for the end of a connection that nobody else has yet.
+    /// Waits for the end of a connection that no other thread waits for yet.
     fn mind(self: &Arc<Self>, inner: &Inner) {
         let loss = Loss {
             handle: Arc::downgrade(self),
@@ -230,7 +230,7 @@ impl Handle {
         inner.lock().mourners.push(Waker::from(Arc::new(loss)));
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     fn lost(self: &Arc<Self>, id: u64) {
         // It may end while it is about to become the current one: then this is asked again.
         if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
@@ -251,7 +251,7 @@ impl Drop for Handle {
     }
 }
 
-/// To be woken at the end of a connection, whose session may open itself anew then.
+/// Woken at the end of a connection. Its session may then reconnect.
 struct Loss {
     handle: Weak<Handle>,
     id: u64,
@@ -271,7 +271,8 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
+/// Reconnects a session, unless it is dropped meanwhile. Then makes sure that all services are
+/// bound.
 fn reopen(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     let (driven, mut missing) = loop {
@@ -308,7 +309,8 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
 }
 
 impl Handle {
-    /// Opens another connection, and puts it into the place of the one that has ended. Answers what couldn't be bound.
+    /// Opens another connection, and replaces the one that has ended. Returns the bindings that
+    /// failed.
     fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
         let gone = || Status::unavailable("the session doesn't open itself anew");
         let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
@@ -363,8 +365,10 @@ impl Handle {
         Ok((driven, missing))
     }
 
-    /// A daemon answers and doesn't open it. Calls say so from now on, instead of how the connection ended; and because a program that only
-    /// serves makes none, standard error does, once for each reason. It is tried again all the same: the operator may mend it.
+    /// Handles a daemon's refusal to open the session. From now on calls fail with the refusal
+    /// instead of the end of the connection. A program that only serves makes no calls, so the
+    /// refusal is printed to standard error, too, once for each reason. The session still retries:
+    /// the operator may fix the cause.
     fn refused(&self, refusal: &Status) {
         if refusal.code == Code::UNAVAILABLE {
             return;
@@ -399,7 +403,7 @@ impl Handle {
 }
 
 impl ClientBinding {
-    /// Binds on a connection: what the program's handles are there.
+    /// Binds on a connection. Returns its handles for the program's handles.
     async fn bind(&self, driven: &Driven) -> HashMap<u32, Result<u32, Status>> {
         let bound = driven
             .bind_client(&self.descriptor_set, &self.service, &self.target)
@@ -426,7 +430,7 @@ impl ClientBinding {
     }
 }
 
-/// Whether a session has been ended by its program, which ends pauses, too.
+/// Whether the program has closed the session. Closing ends pauses, too.
 #[derive(Default)]
 struct Closed {
     is_set: Mutex<bool>,
@@ -443,7 +447,7 @@ impl Closed {
         *lock(&self.is_set)
     }
 
-    /// Waits for so long, or until it is set. Whether it is.
+    /// Waits for this time, or until it is set. Returns whether it is set.
     fn wait(&self, pause: Duration) -> bool {
         let is_set = lock(&self.is_set);
         let waited = self

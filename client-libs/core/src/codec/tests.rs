@@ -54,7 +54,7 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
     );
 }
 
-/// A block that somebody else's encoder writes.
+/// A block from another encoder.
 struct Filled(&'static [u8]);
 
 impl Encode for Filled {

@@ -160,7 +160,7 @@ impl<K, V> Clone for Map<'_, K, V> {
 impl<K, V> Copy for Map<'_, K, V> {}
 
 impl<'a, K: Value, V: Value> Map<'a, K, V> {
-    /// Number of entries; a sender may repeat a key, and then the last one counts.
+    /// Number of entries. A sender may repeat a key; then the last entry counts.
     pub fn len(self) -> usize {
         self.len as usize
     }
@@ -183,7 +183,7 @@ impl<'a, K: Value, V: Value> Map<'a, K, V> {
 }
 
 impl<'a, K: Value + Ord, V: Value> Map<'a, K, V> {
-    /// The value of `key`, found by looking at every entry.
+    /// The value of `key`, found by a linear search.
     pub fn get<'k>(self, key: K::Item<'k>) -> Option<V::Item<'a>>
     where
         K::Item<'a>: PartialEq<K::Item<'k>>,

@@ -73,7 +73,7 @@ impl Drop for Driving<'_> {
     }
 }
 
-/// One turn of each. If there is nothing to do in any, waits until there is, or until `interrupted`.
+/// One turn of each session. If no session has work, waits until one has, or until `interrupted`.
 pub(super) fn turn(
     driven: &mut [Driving<'_>],
     bell: Option<&Bell>,
@@ -96,7 +96,7 @@ pub(super) fn turn(
     }
 }
 
-/// Spins, then sleeps, until there is something to do.
+/// Spins, then sleeps, until there is work.
 fn wait(
     driven: &mut [Driving<'_>],
     bell: Option<&Bell>,
@@ -136,7 +136,7 @@ fn any_work(driven: &mut [Driving<'_>], interrupted: &impl Fn() -> bool) -> bool
     interrupted() || driven.iter_mut().any(has_work)
 }
 
-/// Sleeps, unless there is something to do, until a daemon, a thread or a deadline says that there is.
+/// Sleeps, unless there is work, until a daemon, a thread or a deadline brings work.
 fn sleep(driven: &mut [Driving<'_>], bell: Option<&Bell>, interrupted: &impl Fn() -> bool) {
     for driving in &*driven {
         driving.inner().nudge.begin_sleep();
@@ -162,7 +162,7 @@ fn sleep(driven: &mut [Driving<'_>], bell: Option<&Bell>, interrupted: &impl Fn(
     }
 }
 
-/// How long a thread may sleep that has said that it will; `None` for ever.
+/// How long a thread that has announced its sleep may sleep; `None` for ever.
 pub(crate) fn time_to_sleep(driven: &[Driving<'_>]) -> Option<Timespec> {
     let mut deadline_ns = u64::MAX;
     let mut for_room = false;
