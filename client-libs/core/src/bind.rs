@@ -129,7 +129,7 @@ impl WaitingBind<'_> {
         match polled {
             Some(outcome) => {
                 self.id = None;
-                // It is still there if the daemon refused or didn't answer.
+                // The service is still there if the daemon refused or didn't answer.
                 drop(self.driven.pending.take(id));
                 Poll::Ready(outcome)
             }

@@ -107,7 +107,7 @@ enum State {
     Finished,
 }
 
-// The message is never pinned: it is only ever read through `&self.message`.
+// The message is never pinned. It is only read through `&self.message`.
 impl<E> Unpin for Call<E> {}
 
 impl<E: Encode> Future for Call<E> {
@@ -150,7 +150,7 @@ impl<E: Encode> Call<E> {
             return Poll::Ready(Err(status.clone()));
         }
         let method = match shared.methods.resolve(self.handle) {
-            // A program that calls again and again, and does nothing else, would never let what it calls be bound.
+            // A program that only calls again and again would never let its service be bound.
             Err(_) if matches!(self.state, State::New { .. }) => {
                 drop(shared);
                 self.state = State::Unbound;

@@ -155,7 +155,7 @@ impl Inner {
         if let Some(waker) = self.idle_waker().take() {
             panics::wake(waker);
         }
-        // Taking the lock orders this after a background thread's look at `over`.
+        // Taking the lock orders this store after a background thread's look at `over`.
         drop(self.seat());
         self.seat_changed.notify_all();
     }
@@ -184,7 +184,7 @@ impl Inner {
 
     /// Whether this thread drives. Then its submissions are announced at the end of its turn.
     pub(crate) fn is_driven_here(&self) -> bool {
-        // This thread sees what it wrote itself, and nobody else writes its name.
+        // This thread sees its own store, and no other thread writes its name.
         self.driven_by.load(Ordering::Relaxed) == this_thread()
     }
 
@@ -211,7 +211,7 @@ impl Inner {
     pub(crate) fn poll_emptied(&self) -> impl FnMut(&mut Context<'_>) -> Poll<()> {
         let before = self.emptied.load(Ordering::SeqCst);
         move |cx| {
-            // A look at the ring may have begun before; that which follows it hasn't.
+            // One look at the ring may have begun before this. The next one hasn't.
             let since = self.emptied.load(Ordering::SeqCst).wrapping_sub(before);
             if since >= 2 || self.is_over() {
                 return Poll::Ready(());
@@ -320,7 +320,7 @@ impl<'i> Locked<'i> {
                 Err(panic) => self.unwritten(block, panic),
             };
             if let Some(status) = self.ended().cloned() {
-                // What is shared may be dropped for the last time, which locks.
+                // This may drop the last clone of a shared value, which takes the lock.
                 drop(self);
                 return Err(status);
             }

@@ -34,16 +34,17 @@ impl Nudge {
         }
     }
 
-    /// Says that the driver sleeps from now on. It must look for reasons not to after this.
+    /// Announces that the driver sleeps. Afterwards it must look for work once more.
     pub(crate) fn begin_sleep(&self) {
         self.sleeping.store(true, Ordering::SeqCst);
     }
 
-    /// Says that the driver is awake, and forgets nudges.
+    /// Announces that the driver is awake, and forgets nudges.
     pub(crate) fn end_sleep(&self) {
         if !self.sleeping.swap(false, Ordering::SeqCst) {
             let mut count = [0; 8];
-            // Nothing to read if the nudge is only on its way; then it ends the next sleep early.
+            // There is nothing to read if the nudge hasn't arrived yet. Then it ends the next sleep
+            // early.
             let _empty = rustix::io::read(&self.fd, &mut count);
         }
     }

@@ -34,7 +34,7 @@ impl Pauses {
     }
 
     pub(crate) fn next(&mut self) -> Duration {
-        // xorshift64*: nobody gains by guessing it.
+        // xorshift64*: guessing the numbers is of no use to an attacker.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

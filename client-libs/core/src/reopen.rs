@@ -126,7 +126,8 @@ impl Handle {
     /// Ends the session for good.
     pub(crate) fn close(&self) {
         self.closed.set();
-        // Services may hold the session that they serve on. Whoever opens another connection looks at what is set under the same lock.
+        // Services may hold the session that they serve on. The thread that opens another
+        // connection looks at this state under the same lock.
         let services = std::mem::take(&mut self.line().services);
         panics::contain(|| drop(services));
         let status = Status::new(Code::CANCELLED, "this program closed the session");
@@ -232,13 +233,14 @@ impl Handle {
 
     /// Handles the end of a connection.
     fn lost(self: &Arc<Self>, id: u64) {
-        // It may end while it is about to become the current one: then this is asked again.
+        // The connection may end while it is about to become the current one. Then this function is
+        // called again.
         if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
             return;
         }
         let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
-        // Without a thread the session stays ended, as it would without reopening.
+        // Without a thread the session stays ended, like a session that doesn't reconnect.
         let _no_thread = reopening.spawn(move || reopen(&handle, &closed));
     }
 }
@@ -316,7 +318,8 @@ impl Handle {
         let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
         let inner = &driven.inner;
         self.mind(inner);
-        // This thread drives it until it takes the other's place: then that is its program's business.
+        // This thread drives the connection until it becomes the current one. Then the program
+        // drives it.
         inner.background.store(true, Ordering::SeqCst);
         let (clients, services) = {
             let line = self.line();
@@ -340,7 +343,8 @@ impl Handle {
             known: Some(methods),
             idempotent,
         };
-        // What was bound on the old connection meanwhile is bound here with the next.
+        // Services that were bound on the old connection meanwhile are bound here with the next
+        // attempt.
         missing.extend(line.clients[clients.len()..].iter().cloned());
         if !self.reopens() {
             driven.end(gone());
@@ -359,7 +363,7 @@ impl Handle {
         self.wake_watchers();
         inner.ensure_driven();
         if inner.is_over() {
-            // It ended before it was the current one, so nobody was told.
+            // It ended before it was the current one, so its end wasn't reported.
             self.lost(inner.id);
         }
         Ok((driven, missing))
@@ -389,7 +393,7 @@ impl Handle {
         if !self.by_hand.load(Ordering::SeqCst) {
             return wait(future);
         }
-        // Its program may do nothing but call what isn't bound, and that drives nothing.
+        // The program may only call methods that aren't bound, and such calls drive nothing.
         let output = drive_alone(driven, future);
         self.wake_watchers();
         output
@@ -416,7 +420,7 @@ impl ClientBinding {
                 );
                 Status::new(Code::UNIMPLEMENTED, text)
             }),
-            // Nobody serves it yet: it was there before.
+            // No application serves it yet, but it was there before.
             Err(status) if status.code == Code::UNIMPLEMENTED => {
                 let text = format!("{} isn't back yet: {}", self.service, status.message);
                 Err(Status::unavailable(text))

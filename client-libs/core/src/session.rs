@@ -97,7 +97,8 @@ impl Session {
         let inner = &driven.inner;
         std::future::poll_fn(inner.poll_emptied()).await;
         std::future::poll_fn(|cx| inner.poll_idle(cx)).await;
-        // Nobody says when the daemon has taken the last answer; it does so at once, unless it has much to do.
+        // There is no notification when the daemon has taken the last answer. It does so at once,
+        // unless it is busy.
         std::future::poll_fn(|cx| {
             let mut shared = inner.lock();
             match shared.has_unsent() && shared.ended().is_none() {
@@ -122,7 +123,8 @@ impl Session {
     /// reconnects ends when it is [closed](Self::close).
     pub async fn closed(&self) -> Status {
         std::future::poll_fn(|cx| {
-            // Before the look at whether it is closed: who closes it does that the other way round.
+            // Before the look at whether it is closed. The closing thread does these in the
+            // opposite order.
             self.handle.mourn(cx.waker());
             let inner = self.inner();
             let mut shared = inner.lock();
@@ -186,7 +188,7 @@ impl Session {
         let inner = self.inner();
         inner.ready.spawn(Box::pin(future));
         if inner.is_over() {
-            // Nobody comes for it any more.
+            // No driver takes these tasks any more.
             drop(inner.ready.take_spawned());
         }
         inner.ensure_driven();

@@ -75,7 +75,8 @@ fn drive<F: Future>(sessions: &[Session], bell: &mut Option<Bell>, future: F) ->
     loop {
         let these: Vec<_> = sessions.iter().map(Session::driven).collect();
         if let Some(bell) = bell {
-            // Of those that have opened themselves anew. What comes to one that can't be watched is noticed with whatever comes next.
+            // Watches the new connections of sessions that have reconnected. If one can't be
+            // watched, its events are noticed at the next event of any session.
             let is_new = |one: &&Arc<Driven>| !before.is_empty() && !before.contains(&one.inner.id);
             for one in these.iter().filter(is_new) {
                 let _deaf = bell.watch(&one.inner);

@@ -210,7 +210,7 @@ impl Sink for Measure {
     fn claim(&mut self, len: usize, align: usize) -> u32 {
         let at = align_up(self.cursor, align);
         self.cursor = at.saturating_add(len).min(usize::MAX / 4);
-        // Meaningless beyond 4 GiB; a block that large is refused by its measure.
+        // Meaningless beyond 4 GiB. The measuring pass refuses such a block.
         at as u32
     }
 
@@ -354,7 +354,7 @@ impl Sink for HeapSink<'_> {
         Some(u32::from(index))
     }
 
-    // The depth was measured.
+    // The first pass measured the depth.
     #[inline]
     fn enter(&mut self) -> bool {
         true

@@ -22,7 +22,7 @@ impl Wake for Starter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Without its driver the connection is over.
+        // A connection without a driver is over.
         let Some(driven) = self.0.upgrade() else {
             return;
         };

@@ -195,7 +195,8 @@ impl Driver {
                 } => {
                     let key = (Side::Own, call);
                     if shared.calls.is_submitted(call) {
-                        // Of a call with one reply, which has trailers, it is the first that is heard of it.
+                        // For a call with one reply and trailers, this is the first entry of the
+                        // stream.
                         shared.streams.open(key);
                     }
                     let item = Item {
@@ -230,7 +231,7 @@ impl Driver {
                         shared.delivered(image.held_bytes());
                     }
                     if part.more {
-                        // Its further requests may come before its handler begins.
+                        // Further requests may come before the call's handler begins.
                         shared.streams.open((Side::Incoming, call));
                     }
                     let moments = Moments {
@@ -278,7 +279,7 @@ impl Driver {
     fn complete(&mut self, shared: &mut Locked<'_>, call: u64, outcome: Outcome) {
         match shared.calls.complete(call, outcome) {
             Ok(waker) => self.wakers.extend(waker),
-            // Nobody waits any more, but the block has to go back.
+            // No task waits any more, but the block has to go back.
             Err(Outcome::Reply(image)) => shared.release_image(&image),
             Err(Outcome::Failed(_)) => {}
         }
@@ -294,7 +295,7 @@ impl Driver {
                 if !self.tasks.knows(handle) && inner.lock().binds.serves_soon() =>
             {
                 self.early.push(event);
-                // It may have come by now, and takes them up.
+                // The answer may have come by now. Reading it takes the early events up.
                 self.read_control(inner);
             }
             Event::Call {
@@ -314,7 +315,7 @@ impl Driver {
 
     /// Whether there is something to do: one load, for spinning.
     pub(crate) fn has_work(&mut self) -> bool {
-        // An index that can't be right is work, too: draining reports it.
+        // An invalid index is work, too: draining reports it.
         self.tasks.any_ready() || !matches!(self.completions.is_empty(), Ok(true))
     }
 
@@ -466,7 +467,7 @@ impl Driver {
             return self.lost(inner, outcome.err().unwrap_or(unsaid));
         }
         self.complete_bind(inner, response.id, outcome);
-        // What is still too early waits on.
+        // Events that are still too early stay in the list.
         for event in std::mem::take(&mut self.early) {
             self.handle(inner, event);
         }
@@ -533,7 +534,7 @@ fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, sta
             let text = &delivered[..epilogue.text as usize];
             status.message = String::from_utf8_lossy(text).into_owned();
             let trailers = delivered[held - epilogue.metadata as usize..].to_vec();
-            // The daemon has checked them; what can't be is left out.
+            // The daemon has checked the trailers; invalid ones are left out.
             status.metadata = MetadataBuf::from_bytes(trailers).unwrap_or_default();
             shared.delivered(held);
             shared.release(delivered.into_offset(), held);

@@ -51,7 +51,7 @@ pub(crate) fn drive_these<F: Future>(
         missing.retain(|one| match Driving::try_begin(one) {
             Some(mut driving) => {
                 if bell.is_some() {
-                    // What came to its socket before isn't told again.
+                    // Earlier events of its socket aren't reported again.
                     driving.parts().1.suspect_control();
                 }
                 driven.push(driving);

@@ -207,8 +207,8 @@ impl CallTable {
         Some(removed)
     }
 
-    /// Ends every call whose deadline has passed. `expired` is told of each: its id if the daemon has to be told, and
-    /// whom to wake.
+    /// Ends every call whose deadline has passed. Calls `expired` for each, with its id if the
+    /// daemon has to be told, and the waker to wake.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
@@ -239,7 +239,7 @@ impl CallTable {
         self.next_deadline_ns = next;
     }
 
-    /// Ends every call with this status; answers whom to wake.
+    /// Ends every call with this status; returns the wakers to wake.
     pub(crate) fn fail_all(&mut self, status: &Status) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for slot in &mut self.slots {

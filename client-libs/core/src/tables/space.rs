@@ -21,7 +21,7 @@ impl SpaceQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether `ticket` may try: it is at the head, or it is new and nobody waits.
+    /// Whether `ticket` may try: it is at the head, or it is new and the queue is empty.
     pub(crate) fn may_try(&self, ticket: Option<Ticket>) -> bool {
         self.waiting.front().map(|(head, _)| *head) == ticket
     }
@@ -43,7 +43,7 @@ impl SpaceQueue {
         }
     }
 
-    /// Leaves the queue, successfully or not; answers whom to wake instead.
+    /// Leaves the queue, successfully or not; returns the next waker to wake.
     pub(crate) fn leave(&mut self, ticket: &mut Option<Ticket>) -> Option<Waker> {
         let ticket = ticket.take()?;
         let at = self
@@ -54,12 +54,12 @@ impl SpaceQueue {
         if at == 0 { self.head() } else { None }
     }
 
-    /// Whom to wake when there is room.
+    /// The waker to wake when there is room.
     pub(crate) fn head(&self) -> Option<Waker> {
         self.waiting.front().map(|(_, waker)| waker.clone())
     }
 
-    /// Empties the queue; answers whom to wake.
+    /// Empties the queue; returns the wakers to wake.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Waker> {
         self.waiting.drain(..).map(|(_, waker)| waker)
     }

@@ -15,12 +15,12 @@ use crate::fake::{self, FIRST_HANDLE, Limits, SOON, echo, silence};
 
 const ECHO: u32 = FIRST_HANDLE;
 
-/// A future that is polled once and left alone.
+/// Polls a future once.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A minimal executor of another crate's kind: parks the thread until woken.
+/// A minimal foreign executor. It parks the thread until woken.
 fn foreign_block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -239,7 +239,7 @@ fn a_shorter_timeout_is_noticed_by_a_driver_that_sleeps_for_a_longer_one() {
     assert!(begin.elapsed() < SOON);
 }
 
-/// Issues `count` calls of `len` bytes at once; answers how many ended with each code.
+/// Issues `count` calls of `len` bytes at once; returns how many ended with each code.
 fn flood(
     session: &Session,
     count: usize,

@@ -105,7 +105,7 @@ fn the_daemons_reason_for_the_end_is_told() {
     assert_eq!(status, Status::resource_exhausted("the tenant was removed"));
 }
 
-/// A daemon that writes this to the completion ring costs its session, and nothing else.
+/// If the daemon writes this to the completion ring, the session ends and nothing else happens.
 fn nonsense(name: &str, expected: Option<&str>, write: impl FnOnce(&mut Fake) + Send + 'static) {
     let (session, daemon) = fake::start(Limits::default(), echo());
     block_on(&session, async {

@@ -20,7 +20,7 @@ use crate::fake::{self, FIRST_HANDLE, Fake, Limits, SOON, silence};
 struct Gate {
     open: Arc<Mutex<(bool, Vec<Waker>)>>,
     waiting: Arc<AtomicUsize>,
-    /// Counts handlers that were dropped, ended or not.
+    /// Counts dropped handlers, ended or not.
     dropped: Arc<AtomicUsize>,
 }
 
@@ -127,7 +127,8 @@ fn handlers_answer_inline_and_later() {
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() <= 6 * 64);
 }
 
-/// What a panic carries: dropped, it panics, with another of the kind until there are no more.
+/// The payload of a panic. When dropped it panics with another payload of the kind, until the count
+/// is used up.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -138,7 +139,8 @@ impl Drop for Bomb {
     }
 }
 
-/// Panics where the first byte of a request says: 1 before its future, 2 in it, 3 when that is dropped, and else not at all.
+/// The first byte of a request selects where the handler panics: 1 before its future, 2 in the
+/// future, 3 when the future is dropped; other values: no panic.
 struct Bombs;
 
 impl Service for Bombs {
@@ -190,7 +192,7 @@ fn panics_whose_payload_panics_end_their_call_and_no_thread() {
     }
 }
 
-/// A service that doesn't go quietly.
+/// A service that panics when it is dropped.
 struct Clinging(#[allow(dead_code, reason = "it is dropped")] Bomb);
 
 impl Service for Clinging {
@@ -219,7 +221,7 @@ fn a_service_that_panics_when_it_is_dropped_does_not_keep_its_session() {
     session.close();
 }
 
-/// The waker of an executor that has ended.
+/// A waker of an executor that has ended.
 struct Ruined;
 
 impl Wake for Ruined {

@@ -12,7 +12,7 @@ use crate::fake::{self, Behaviour, FIRST_HANDLE, Handle, Limits, echo, silence};
 
 const ECHO: u32 = FIRST_HANDLE;
 
-/// How their drivers wait: never asleep, usually, always.
+/// How the drivers wait: they never sleep, spin first, or always sleep.
 const SPINS: [Duration; 3] = [Duration::MAX, Duration::from_micros(50), Duration::ZERO];
 
 fn start(count: usize, spin: Duration, behaviour: fn() -> Behaviour) -> Vec<(Session, Handle)> {
@@ -33,7 +33,7 @@ async fn echoes(session: &Session, rounds: usize) {
     }
 }
 
-/// All of these, at once.
+/// Waits for all of these futures together.
 async fn all(futures: impl IntoIterator<Item = impl Future<Output = ()>>) {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     poll_fn(|cx| {
@@ -46,7 +46,7 @@ async fn all(futures: impl IntoIterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// What a thread raises and a future waits for.
+/// A flag that a thread raises and a future waits for.
 #[derive(Clone, Default)]
 struct Flag(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -159,7 +159,8 @@ fn what_another_thread_does_wakes_a_thread_that_sleeps() {
     }
 }
 
-/// A session that somebody else drives is waited for, and taken over when that thread leaves.
+/// A thread waits for a session that another thread drives, and takes it over when that thread
+/// leaves.
 #[test]
 fn a_session_is_taken_over_when_its_driver_leaves() {
     for spin in SPINS {
