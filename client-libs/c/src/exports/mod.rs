@@ -5,7 +5,8 @@
 //! and of their kind, structs begin with their size, strings end with a zero byte, results have
 //! room. The functions check as much of it as possible.
 
-// The header is the documentation, and says what is asked of callers; a test compares the two name by name.
+// The header is the documentation, and has the requirements for callers. A test compares the two
+// name by name.
 #![allow(
     clippy::missing_safety_doc,
     missing_docs,
@@ -85,7 +86,8 @@ impl tollgate_bytes {
     };
 }
 
-/// Runs what a function does, and says how that ended: by the code, and by the status if there is one.
+/// Runs the body of a function, and returns its result as a code, and in the status if there is
+/// one.
 ///
 /// # Safety
 /// The status is NULL, or a live one that nobody else uses.
@@ -114,7 +116,7 @@ unsafe fn answer(
     ended.code()
 }
 
-/// As [`answer`], for functions that have no code to answer with.
+/// Like [`answer`], for functions that return no code.
 fn or_else<T>(fallback: T, work: impl FnOnce() -> Result<T, Status>) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => value,

@@ -129,10 +129,11 @@ pub struct Binding {
 pub struct BoundMethod {
     /// Its name within the service.
     pub name: String,
-    /// What calls name it by.
+    /// The handle for calls.
     pub handle: u32,
-    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there
-    /// (FAILED_PRECONDITION), or the server has no such method (UNIMPLEMENTED).
+    /// The reason why its calls fail although the service was bound: the method is incompatible
+    /// between the two applications' schemas (FAILED_PRECONDITION), or the server has no such
+    /// method (UNIMPLEMENTED).
     pub refused: Option<String>,
 }
 

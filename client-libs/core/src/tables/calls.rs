@@ -17,7 +17,7 @@ use tollgate_shm_abi::descriptor::Image;
 
 use crate::Status;
 
-/// A call's id, as the daemon sees it: generation in the upper half, slot in the lower.
+/// A call's id in the protocol: generation in the upper half, slot in the lower.
 pub(crate) type CallId = u64;
 
 /// How a call ended.
@@ -25,7 +25,7 @@ pub(crate) type CallId = u64;
 pub(crate) enum Outcome {
     /// With a block of the receive heap.
     Reply(Image),
-    /// Without; OK if its responses have come before.
+    /// Without a block; OK if the responses have come before.
     Failed(Status),
 }
 
@@ -46,14 +46,14 @@ struct Slot {
     deadline_ns: u64,
 }
 
-/// What removing a call means for its caller.
+/// The state of a removed call.
 #[derive(Debug)]
 pub(crate) enum Removed {
-    /// The daemon never heard of it.
+    /// The daemon doesn't know the call.
     Unsubmitted,
     /// The daemon has to be told.
     Submitted,
-    /// It ended meanwhile.
+    /// The call ended meanwhile.
     Done(Outcome),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct CallTable {
     free: Option<u32>,
     len: usize,
     max: usize,
-    /// No deadline is earlier; it may be later than that.
+    /// A lower bound of all deadlines. The earliest may be later.
     next_deadline_ns: u64,
 }
 
@@ -86,7 +86,7 @@ impl CallTable {
         self.max
     }
 
-    /// No call expires before this; `u64::MAX` if none ever does.
+    /// No call expires before this; `u64::MAX` if no call has a deadline.
     pub(crate) fn next_deadline_ns(&self) -> u64 {
         self.next_deadline_ns
     }
@@ -123,7 +123,7 @@ impl CallTable {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// The call's descriptor was pushed.
+    /// Records that the call's descriptor was pushed.
     pub(crate) fn mark_submitted(&mut self, call: CallId) {
         if let Some(
             slot @ Slot {
@@ -136,7 +136,7 @@ impl CallTable {
         }
     }
 
-    /// Takes the outcome of a call that is done; otherwise keeps the waker for when it is.
+    /// Takes the outcome of a call that is done; otherwise keeps the waker until it is.
     pub(crate) fn poll(&mut self, call: CallId, waker: &Waker) -> Option<Outcome> {
         let slot = self.slot(call)?;
         if matches!(slot.state, State::Done(_)) {
@@ -152,8 +152,8 @@ impl CallTable {
         None
     }
 
-    /// The daemon says that a call ended. Answers whom to wake, or gives the outcome back if no submitted call has this
-    /// id: it was cancelled, it expired, or the daemon made it up.
+    /// Handles the end of a call. Returns the waker to wake, or the outcome if no submitted call
+    /// has this id: the call was cancelled, it expired, or the daemon made the id up.
     pub(crate) fn complete(
         &mut self,
         call: CallId,

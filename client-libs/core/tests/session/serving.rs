@@ -42,7 +42,7 @@ impl Gate {
 
 impl Service for Gate {
     fn info(&self) -> ServiceInfo<'_> {
-        // Counted in another order than the daemon lists them.
+        // The service lists its methods in another order than the daemon.
         ServiceInfo {
             name: "a.Gate",
             methods: &["Other", "Echo"],
@@ -111,7 +111,7 @@ fn handlers_answer_inline_and_later() {
             .code,
         Code::UNIMPLEMENTED
     );
-    // One of those that wait is cancelled; the others answer when their time has come.
+    // One of the waiting calls is cancelled. The others answer when their time has come.
     daemon.run(|fake| fake.push(Completion::Cancel { call: 5 }));
     while gate.dropped.load(Ordering::SeqCst) < 3 {
         std::thread::sleep(Duration::from_millis(1));
@@ -241,7 +241,7 @@ fn a_waker_that_panics_does_not_end_the_thread_that_drives() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    // Driven by the same thread: nobody is in `block_on`.
+    // Driven by the same thread, because no thread is in `block_on`.
     let mut next = Box::pin(session.call_raw(FIRST_HANDLE, [2; 8], None));
     let began = Instant::now();
     let answered = loop {
@@ -258,7 +258,7 @@ fn a_waker_that_panics_does_not_end_the_thread_that_drives() {
 #[test]
 fn a_call_may_overtake_the_answer_to_its_bind() {
     let (session, daemon) = fake::start(Limits::default(), silence());
-    // The call is in the ring before the app looks at either channel.
+    // The call is in the ring before the application looks at either channel.
     let mut bind = Box::pin(session.bind_server(Gate::default()));
     let (sender, bound) = std::sync::mpsc::channel();
     block_on(
@@ -307,7 +307,7 @@ fn answers_say_how_long_their_calls_waited_if_they_are_asked() {
         fake.delivered_ns = now_ns() - 1_000_000_000;
         fake.call(FIRST_HANDLE, 2, &[0; 8]);
         fake.call(FIRST_HANDLE, 3, &[1; 8]);
-        // Its clock is ahead.
+        // The daemon's clock is ahead.
         fake.delivered_ns = u64::MAX;
         fake.call(FIRST_HANDLE, 4, &[0; 8]);
     });

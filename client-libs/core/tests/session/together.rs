@@ -97,7 +97,7 @@ fn a_session_is_driven_once_however_often_it_is_named() {
 fn none_are_driven_by_whoever_has_none() {
     let (session, _daemon) = fake::start(Limits::default(), echo());
     let mut none = Sessions::new([]).unwrap();
-    // In the background, as by a foreign executor.
+    // In the background, like a foreign executor.
     none.block_on(echoes(&session, 100));
 }
 
@@ -148,7 +148,7 @@ fn what_another_thread_does_wakes_a_thread_that_sleeps() {
                 let (session, raised) = (last.clone(), flag.clone());
                 let other = std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_millis(2));
-                    // Its reply comes to whoever drives.
+                    // The driving thread gets its reply.
                     block_on(&session, echoes(&session, 3));
                     flag.raise();
                 });
@@ -184,7 +184,7 @@ fn a_session_is_taken_over_when_its_driver_leaves() {
                 std::thread::sleep(Duration::from_millis(10));
                 leave.raise();
             });
-            // Whichever thread has it: nothing is lost in between.
+            // Nothing is lost, regardless of which thread drives.
             all([echoes(&first, 500), echoes(second, 500)]).await;
             leaves.join().unwrap();
         });

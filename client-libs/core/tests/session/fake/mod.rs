@@ -217,7 +217,7 @@ impl Fake {
             let len = u32::from_le_bytes(entry[8..12].try_into().unwrap());
             image.resize(image.len().next_multiple_of(8), 0);
             let at = image.len() as u32;
-            // There is no schema here: whatever looks like the extent's slot is taken for it.
+            // There is no schema here. Any bytes that look like the extent's slot are taken for it.
             let mut slot = [0; 8];
             slot[..4].copy_from_slice(&(0x8000_0000 | index).to_le_bytes());
             slot[4..].copy_from_slice(&len.to_le_bytes());
