@@ -43,7 +43,7 @@ fn effects(records: &[[u32; 4]]) -> Module {
     }
 }
 
-/// What a hostile policy answers, and how the refusal tells it.
+/// The answers of a hostile policy, and the words of the refusal.
 fn lies() -> Vec<(&'static str, Module, &'static str)> {
     let answer =
         |verdict, status, address, len| Module::with_verdict(&words(verdict, status, address, len));
@@ -152,7 +152,7 @@ fn forged_answers_are_refused_and_blamed_on_the_tenant() {
     );
 }
 
-/// Overlapping values are no lie: each is copied out, and the last of the daemon's copies is nobody's alias.
+/// Overlapping values are no lie. Each is copied out, so the daemon's copies don't alias.
 #[test]
 fn effects_that_overlap_in_memory_change_what_they_say() {
     let _machine = together();

@@ -50,7 +50,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What was typed.
+    /// Parses the command line.
     pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
         let mut command = Cli::command();
         let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;

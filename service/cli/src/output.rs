@@ -27,8 +27,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Fails if standard output was closed when the program started. Rust's runtime then opens
-/// `/dev/null` in its place for reading and writing, so that writing would lose everything without an
-/// error; `>/dev/null` opens it for writing only. For what is shown once.
+/// `/dev/null` in its place for reading and writing, so that writing would lose everything without
+/// an error; `>/dev/null` opens it for writing only. Used for output that is shown only once.
 pub(crate) fn require_open() -> Result<(), Failure> {
     let out = std::io::stdout();
     let (Ok(stat), Ok(flags)) = (fstat(&out), fcntl_getfl(&out)) else {
@@ -42,12 +42,12 @@ pub(crate) fn require_open() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line of JSON: its values stay what they are.
+/// A line of JSON. Its values stay the same.
 pub(crate) fn json(value: &impl Display) -> String {
     format!("{}\n", text::escape_json(&value.to_string()))
 }
 
-/// Text that others chose, as a part of one line.
+/// Untrusted text, as a part of one line.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     text::escape(text)
 }

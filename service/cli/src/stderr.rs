@@ -15,12 +15,12 @@ pub(crate) fn tell(line: &str) {
     let _lost = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Says what is no failure.
+/// Prints a warning or a note.
 pub(crate) fn warn(sentence: &str) {
     tell(&format!("tollgate: warning: {sentence}"));
 }
 
-/// Writes a question to standard error, whose answer is typed behind it.
+/// Writes a question to standard error. The user types the answer behind it.
 pub(crate) fn prompt(question: &str) {
     let mut err = std::io::stderr().lock();
     let question = without_tokens(question);

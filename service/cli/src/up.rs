@@ -21,7 +21,8 @@ pub(crate) struct Up {
     pub(crate) config: PathBuf,
 }
 
-/// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
+/// Replaces this process by `tollgated --config FILE`, with the socket if one was given; returns
+/// only on failure.
 pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
     std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
     let mut words = vec!["--config".into(), args.config.clone().into_os_string()];
@@ -31,7 +32,7 @@ pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure
     become_daemon(&words)
 }
 
-/// Replaces this process by `tollgated WORDS`; returns only if that fails.
+/// Replaces this process by `tollgated WORDS`; returns only on failure.
 pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
     let error = Command::new(&daemon).args(words).exec();

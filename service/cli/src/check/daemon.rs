@@ -20,7 +20,8 @@ pub(super) fn silent(socket: &Path, failure: &Failure) -> Finding {
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
 
-/// A named state directory is looked at before the first start, too, when there is no socket yet.
+/// The finding before the first start, when there is no socket yet. A named state directory is
+/// checked then, too.
 pub(super) fn not_started(failure: &Failure) -> Finding {
     let sentence = format!(
         "{}; only the host and the directory are checked",
@@ -62,7 +63,7 @@ pub(super) fn runtimes(status: &Value, cores: usize) -> Finding {
     )
 }
 
-/// Attachments that aren't as somebody wanted them.
+/// Attachments in an unintended state.
 pub(super) fn policies(status: &Value) -> Vec<Finding> {
     let all = status["attachments"]
         .as_array()
@@ -126,7 +127,7 @@ pub(super) fn links(status: &Value) -> Vec<Finding> {
     findings
 }
 
-/// What links go over. A host without a device is as it should be.
+/// The transports of links. A host without a device is fine.
 pub(super) fn rdma(status: &Value) -> Vec<Finding> {
     let its = &status["rdma"];
     if let Some(why) = its["unavailable"].as_str() {
@@ -134,7 +135,7 @@ pub(super) fn rdma(status: &Value) -> Vec<Finding> {
     }
     let devices = its["devices"].as_array().map_or(&[][..], Vec::as_slice);
     if devices.is_empty() {
-        // A daemon of before links could.
+        // The daemon predates the report of links.
         return Vec::new();
     }
     let mut findings = Vec::new();

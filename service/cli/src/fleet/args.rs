@@ -44,7 +44,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// Reads them.
+    /// Loads the fleet file.
     pub(super) fn load(&self) -> Result<Hosts, Failure> {
         Hosts::load(&self.fleet, self.binary.as_deref())
     }

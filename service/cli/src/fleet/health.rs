@@ -23,30 +23,30 @@ use crate::fleet::file::{Fleet, Host};
 use crate::fleet::plan;
 use crate::render::flat;
 
-/// What a host is like.
+/// A snapshot of a host.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Picture {
     pub(crate) pid: u64,
     pub(crate) version: String,
     /// Servers, by service and tenant.
     servers: BTreeMap<String, u64>,
-    /// Bindings that stand: whose applications are bound to what, and where.
+    /// Established bindings: which host's applications are bound to which service, and where.
     bindings: BTreeSet<String>,
     /// Attachments that are out of order, or have failed.
     out_of_order: BTreeSet<String>,
 }
 
-/// What keeps a host from being as it was.
+/// A reason why a host isn't as healthy as before.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ill {
-    /// This may pass.
+    /// It may be temporary.
     NotYet(String),
-    /// This doesn't.
+    /// It is permanent.
     ForGood(String),
 }
 
 impl Picture {
-    /// Takes one, of a host and what its callers' links to it carry.
+    /// Takes a snapshot of a host, including the bindings on its callers' links to it.
     pub(crate) fn of(fleet: &Fleet, host: &Host, callers: &[usize]) -> Result<Picture, Failure> {
         let mut picture = Picture::default();
         picture.add_host(&plan::status(host)?);
@@ -82,7 +82,7 @@ impl Picture {
         }
     }
 
-    /// What the links carry that a host has dialled: all of them, or those to one peer.
+    /// Adds the bindings on the links that a host has dialled: all links, or those to one peer.
     fn add_links(&mut self, status: &Value, to: Option<&str>) {
         for link in plan::dialled(status) {
             let peer = flat(&link["peer"]);
@@ -97,7 +97,7 @@ impl Picture {
         }
     }
 
-    /// What of it is missing `now`, when `pid` is to serve.
+    /// What `now` lacks compared with this snapshot. `pid` is the process that should serve.
     pub(crate) fn lacks(&self, now: &Picture, pid: u64) -> Option<Ill> {
         if now.pid != pid {
             let sentence = format!(
@@ -120,7 +120,7 @@ impl Picture {
         Some(Ill::NotYet(format!("the binding of {lost} is missing")))
     }
 
-    /// What was looked at, for a sentence.
+    /// The observed parts, for a sentence.
     pub(crate) fn counted(&self) -> String {
         let servers: u64 = self.servers.values().sum();
         let bindings = self.bindings.len();
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// A host `b` that serves and calls, and `a` that calls it.
+    /// A host `b` that serves and calls, and a host `a` that calls it.
     fn picture(change: impl Fn(&mut Value, &mut Value)) -> Picture {
         let mut b = json!({
             "name": "b", "pid": 8, "version": "0.2.0",
@@ -179,7 +179,7 @@ mod tests {
         let not_yet = |sentence: &str| Some(Ill::NotYet(sentence.to_owned()));
         let for_good = |sentence: &str| Some(Ill::ForGood(sentence.to_owned()));
         check(&|_, _| {}, None);
-        // More is well, and so is another link, and what others do elsewhere.
+        // More servers are fine, and so are another link and changes on other hosts.
         check(&|b, _| b["services"][1]["servers"] = 5.into(), None);
         check(&|b, _| b["links"][2]["bound"] = json!(["x.X"]), None);
         check(&|_, a| a["links"][1]["bound"] = json!([]), None);

@@ -26,7 +26,7 @@ pub(crate) struct Top {
     pub(crate) sort: Sort,
 }
 
-/// A time between two looks at a daemon.
+/// An interval between two requests to a daemon.
 fn interval(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     match time < MIN_INTERVAL {

@@ -30,7 +30,7 @@ use crate::top::ask::ask;
 use crate::top::rows::View;
 use crate::top::screen::Model;
 
-/// Shows it until somebody has seen enough; or returns what one interval came to.
+/// Shows the view until the user quits, or returns the result of one interval.
 pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
     if let Some(tenant) = &args.tenant {
         require_tenant(socket, tenant)?;
