@@ -42,13 +42,13 @@ pub use crate::answer::Answer;
 use crate::request::Requests;
 use crate::settings::Settings;
 
-/// The longest latency that is told apart; longer ones count as this.
+/// The longest recorded latency. Longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// How often the calls of an open loop are issued that are due.
+/// The interval at which an open loop issues the calls that are due.
 pub const TICK: Duration = Duration::from_micros(200);
 
-/// Digits of a latency that are kept: 0.1% of its value.
+/// Significant digits of a latency: 0.1% of its value.
 const DIGITS: u8 = 3;
 
 /// A client that can issue one call.
@@ -57,10 +57,10 @@ pub trait Caller {
     fn call(&self, requests: &Requests, index: usize) -> impl Future<Output = Answer>;
 }
 
-/// One phase of a client: warm-up, or what is measured.
+/// One phase of a client: the warm-up, or the measured window.
 #[derive(Debug)]
 pub struct Run {
-    /// What is sent.
+    /// The calls to issue.
     pub requests: Arc<Requests>,
     /// When the window ends.
     pub until: Instant,
@@ -82,7 +82,7 @@ struct Tally {
 }
 
 impl Run {
-    /// Begins a window of this length now, in which a caller pauses for `gap` between two calls.
+    /// Begins a window of this length now. A caller pauses for `gap` between two calls.
     pub fn begin(requests: Arc<Requests>, window: Duration, gap: Duration) -> Arc<Run> {
         let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("the bounds are in order and the digits at most 5");
@@ -113,7 +113,7 @@ impl Run {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records how call `index` ended, unless the window has.
+    /// Records how call `index` ended, unless the window is over.
     pub fn record(&self, index: usize, answer: Answer, started: Instant, ended: Instant) {
         if ended > self.until {
             return;
@@ -132,7 +132,7 @@ impl Run {
         }
     }
 
-    /// One call after the other until the window ends.
+    /// Makes one call after the other until the window ends.
     pub async fn worker<C: Caller>(&self, caller: &C) {
         let mut started = Instant::now();
         while started < self.until {
@@ -150,7 +150,7 @@ impl Run {
         let mut calls = FuturesUnordered::new();
         loop {
             let tick = tokio::select! {
-                // Answers first: they make room.
+                // Answers first, because they make room.
                 biased;
                 Some(()) = calls.next() => continue,
                 tick = due.recv() => tick,
@@ -175,8 +175,8 @@ impl Run {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The result as one JSON object. `blocked` counts the bookings whose customer is on the block
-    /// list: what a policy should have denied.
+    /// The result as one JSON object. `blocked` counts the bookings with a customer on the block
+    /// list, which a policy should have denied.
     fn result(&self, window: Duration) -> Map<String, Value> {
         let tally = self.tally();
         let (secs, ok) = (window.as_secs_f64(), tally.latency_ns.len());
@@ -221,11 +221,11 @@ impl Run {
     }
 }
 
-/// Runs a client from warm-up to its JSON. `phase` drives one [`Run`] until its window ends and its
-/// calls have; `facts` are further numbers that the client knows already.
+/// Runs a client from warm-up to its JSON. `phase` drives one [`Run`] until its window and its
+/// calls have ended; `facts` are further numbers of the client.
 ///
 /// # Errors
-/// What `phase` says, or that standard input or output is gone.
+/// The error of `phase`, or of standard input or output.
 pub fn step(
     settings: &Settings,
     requests: Arc<Requests>,
@@ -250,8 +250,9 @@ pub fn step(
     say(&Value::Object(result).to_string())
 }
 
-/// Says every [`TICK`] how many calls have become due since the last time if there are `rate` per second: until the end, and then the
-/// channel ends, too; or until nobody listens.
+/// Sends every [`TICK`] the number of calls that have become due since the last time, at `rate`
+/// calls per second. It stops at the end, and then the channel ends, too; or when the receiver is
+/// gone.
 pub fn ticks(began: Instant, until: Instant, rate: u32) -> mpsc::UnboundedReceiver<(Instant, u64)> {
     let (ticks, due) = mpsc::unbounded_channel();
     thread::spawn(move || {
@@ -269,7 +270,7 @@ pub fn ticks(began: Instant, until: Instant, rate: u32) -> mpsc::UnboundedReceiv
     due
 }
 
-/// Lets a handler's work pass, on this thread.
+/// Computes for a handler's time, on this thread.
 pub fn work(span: Duration) {
     if span.is_zero() {
         return;
@@ -280,8 +281,8 @@ pub fn work(span: Duration) {
     }
 }
 
-/// Lets a while pass, on this thread: the caller thinks, and whoever waits for it is on its own. Returns when that was over. A short
-/// while is spun away, since a timer's would be longer.
+/// Pauses on this thread, like a thinking caller. Nothing else on this thread runs meanwhile.
+/// Returns the time of its end. A short pause spins, because a timer would take longer.
 fn pause(from: Instant, gap: Duration) -> Instant {
     const SLEPT: Duration = Duration::from_millis(1);
     if gap >= SLEPT {

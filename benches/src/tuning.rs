@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::settings::Settings;
 
-/// Largest message that is accepted.
+/// The largest accepted message, in bytes.
 pub const MESSAGE: usize = 32 << 20;
 
 /// The runtime that `threads=` asks for.

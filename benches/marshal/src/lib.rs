@@ -24,7 +24,7 @@ use std::process::ExitCode;
 
 pub use contenders::{Contender, contenders};
 
-/// What a program ends with: a failure is told in one sentence.
+/// The exit code of a program. A failure is printed as one sentence.
 pub fn exit(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

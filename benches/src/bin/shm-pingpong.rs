@@ -109,7 +109,7 @@ fn put(ring: &mut Producer, entry: &Entry) -> Result<(), String> {
     ring.push(entry).map_err(|error| format!("{error:?}"))
 }
 
-/// Waits for the one that it serves.
+/// Waits for its client.
 struct Listening {
     listener: ControlListener,
     path: PathBuf,
@@ -125,7 +125,7 @@ impl Listening {
         Ok(Listening { listener, path })
     }
 
-    /// The memory lives as long as both ends of it, and the connection.
+    /// The memory lives as long as both of its ends and the connection.
     fn accept(self) -> Result<(DaemonEnd, ControlSocket), String> {
         let socket = loop {
             match self.listener.accept() {

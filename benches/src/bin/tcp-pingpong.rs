@@ -97,7 +97,7 @@ fn call(settings: &Settings) -> Result<(), String> {
     })
 }
 
-/// Keeps `inflight` requests on their way until the window ends, then awaits the rest.
+/// Keeps `inflight` requests in flight until the window ends, then awaits the rest.
 fn phase(run: &Run, stream: &mut TcpStream, batch: &[u8], inflight: usize) -> io::Result<()> {
     let size = run.requests.size;
     let mut waiting: VecDeque<(usize, Instant)> = VecDeque::with_capacity(inflight);
@@ -144,8 +144,8 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether to try again. A spinning side gives its CPU to whoever waits for it: on two CPUs that
-/// other programs use as well, spinning without it would measure the scheduler's time slice.
+/// Whether to try again. A spinning side yields its CPU. Otherwise, on two CPUs that other programs
+/// use as well, spinning would measure the scheduler's time slice.
 fn would_block(error: &io::Error) -> bool {
     let again = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
     if again {

@@ -30,7 +30,7 @@ struct Tonic {
     hotel: ReservationClient<Channel>,
     store: StoreClient<Channel>,
     payload: Bytes,
-    /// Of a field of the store.
+    /// The value of a field of the store.
     value: Bytes,
 }
 

@@ -115,7 +115,8 @@ impl Acl {
     }
 }
 
-/// The name in a framed message; `None` if it isn't one. Clients write it first.
+/// The name in a framed message; `None` if the frame or the message is invalid. Clients write this
+/// field first.
 fn customer_name(body: &[u8]) -> Option<&[u8]> {
     let message = body.get(FRAME..)?;
     let (&key, rest) = message.split_first()?;

@@ -70,7 +70,7 @@ impl Settings {
                 "warmup" => settings.warmup = secs()?,
                 "size" if value != "64" => return Err("`size` is 64 here".into()),
                 "inflight" if value != "1" => return Err("`inflight` is 1 here".into()),
-                // What the others know.
+                // Keys of the other programs.
                 _ => {}
             }
         }
@@ -187,7 +187,8 @@ fn phase(
     Ok(latencies)
 }
 
-/// Gives the CPU to whoever waits for it, as all do here that never sleep. `None` when it is `over`.
+/// The next message. Yields the CPU meanwhile, like all programs here that never sleep. `None` when
+/// it is `over`.
 fn next<T: Copy + std::fmt::Debug + ZeroCopySend>(
     subscriber: &Subscriber<ipc::Service, T, ()>,
     over: impl Fn() -> bool,

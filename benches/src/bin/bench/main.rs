@@ -80,26 +80,26 @@ fn subject(name: &str) -> Result<Subject, String> {
     found.ok_or_else(|| format!("the subjects are {names}"))
 }
 
-/// What is left of [`SCENARIOS`] after the arguments' choice, and how long it takes.
+/// The part of [`SCENARIOS`] that the arguments select, and the length of its windows.
 struct Plan {
     chosen: Vec<(&'static Scenario, Vec<Subject>)>,
     repetitions: usize,
     window: Window,
     placement: Placement,
-    /// Measured alone.
+    /// The selected parts that are measured alone.
     parts: Vec<Part>,
 }
 
-/// Warm-up before a window, as a part of it.
+/// Warm-up before a window, as a fraction of the window.
 const WARMUP: f64 = 0.25;
 
-/// The window of a smoke run, and of a scenario that needs one call only.
+/// The window of a smoke run, and of a scenario that needs only one call, in seconds.
 const SHORT_SECS: f64 = 0.1;
 
 impl Plan {
     fn new(args: &Args) -> Result<Plan, String> {
         let takes_part = |subject: &Subject| match args.subjects.is_empty() {
-            // What can't be installed here is missed aloud.
+            // Missing subjects are reported.
             true => subject.is_installed(),
             false => args.subjects.contains(subject),
         };
@@ -142,7 +142,7 @@ impl Plan {
         })
     }
 
-    /// Subjects that are left out because they aren't installed.
+    /// The subjects that are left out because they aren't installed.
     fn missing(&self) -> Vec<&'static str> {
         let all = Subject::ALL.into_iter();
         let missing = all.filter(|subject| !subject.is_installed());
@@ -203,7 +203,7 @@ fn bench(args: &Args) -> Result<(), String> {
     let failed: Vec<_> = samples.failures().map(report::failure).collect();
     match &failed[..] {
         [] => Ok(()),
-        // Once more, because the tables are long.
+        // Reported once more, because the tables are long.
         failed => Err(format!(
             "{} of {} windows failed:\n{}",
             failed.len(),
@@ -276,7 +276,7 @@ fn write(
     samples: &Samples,
     found: Vec<Found>,
 ) -> Result<(), String> {
-    // What wasn't measured this time is recorded as it was.
+    // Parts that weren't measured this time keep their recorded results.
     let (mut json, recorded) = match record {
         true => kept(home)?,
         false => (json!({}), Recorded::cut("")),
@@ -319,7 +319,7 @@ fn write(
     Ok(())
 }
 
-/// The key of the run in which a part was measured.
+/// The key of the run that measured a part.
 fn run_of(part: Part) -> String {
     format!("{}_run", part.name)
 }

@@ -53,7 +53,7 @@ impl Args {
         let named = |event: &&Event| {
             let is_part = |part: &String| event.name.contains(part.as_str());
             match self.only.is_empty() {
-                // It takes as long however short the run is to be.
+                // The event takes the same time in a short run.
                 true => !(self.smoke && event.is_long),
                 false => self.only.iter().any(is_part),
             }
@@ -83,7 +83,7 @@ fn events(args: &Args) -> Result<(), String> {
     }
     let chosen = args.chosen()?;
     let mut run = machine::describe(home);
-    // Which build it was of is to be seen.
+    // The build profile has to be visible.
     run["command"] = json!(match cfg!(debug_assertions) {
         true => "target/debug/events --record",
         false => ".ci/events --record",

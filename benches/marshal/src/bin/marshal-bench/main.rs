@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 struct Args {
     smoke: bool,
     json: Option<PathBuf>,
-    /// This process exists to bind one schema, cold.
+    /// This process binds one schema, cold.
     child: bool,
 }
 

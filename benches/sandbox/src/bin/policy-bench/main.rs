@@ -50,7 +50,7 @@ impl Args {
 
 fn bench(args: &Args) -> Result<(), String> {
     let effort = if args.smoke { SMOKE } else { FULL };
-    // First: memory is counted in a process that has done nothing else.
+    // First, because memory is measured in a process that has done nothing else.
     let life = life::measure(effort)?;
     let calls = calls::measure(effort)?;
     let instructions = if args.smoke { None } else { count() };
@@ -64,7 +64,7 @@ fn bench(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions per call, by name; `None` and a sentence without valgrind.
+/// Instructions per call, by name. Without valgrind, prints a sentence and returns `None`.
 fn count() -> Option<Value> {
     let program = std::env::current_exe().ok()?;
     let program = program.with_file_name("policy-instructions");
