@@ -16,9 +16,9 @@
 //! | `bench-client`, `bench-server` | Tollgate, by `socket=` and `token=` |
 //! | `tonic-client`, `tonic-server` | tonic unary over one direct TCP connection |
 //! | `tcp-pingpong` | the floor: a fixed-size request and 8 bytes back, blocking or spinning |
-//! | `shm-pingpong` | the floor of one host: entries of a ring, perhaps handed on by a process in between |
+//! | `shm-pingpong` | the floor of one host: entries of a ring, optionally forwarded by a process in between |
 //! | `bench` | starts all of them, interleaves them, and writes the tables |
-//! | `events` | what calls notice while policies and daemons are changed, or die |
+//! | `events` | the effect on calls while policies and daemons are changed, or die |
 //!
 //! The orchestrators share [`machine`], [`figures`] and [`drawing`].
 //!

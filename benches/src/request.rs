@@ -7,8 +7,8 @@
 //! A reservation of `size` content bytes is filled in the order of [`Filling`]'s fields: always the
 //! customer's name (16 bytes), then the dates (20 bytes) if they fit, then a hotel's id (at most 16
 //! bytes), and a coupon with the rest. So 32 bytes are a name and a hotel, and 64 bytes have every
-//! field. In a large reservation a policy's field is small beside a big field that the policy
-//! doesn't read.
+//! field. In a large reservation a policy's field is small compared with a big field that the
+//! policy doesn't read.
 
 use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
 

@@ -4,10 +4,10 @@
 //! |---|---|---|
 //! | `size` | content bytes of each request (see [`crate::request`]) | 64 |
 //! | `inflight` | calls in flight at any time | 1 |
-//! | `sessions` | sessions or connections that they are spread over, as evenly as they go | 1 |
-//! | `gap_us` | how long a caller pauses between two calls, if it has one in flight | 0 |
+//! | `sessions` | sessions or connections for the calls, spread as evenly as possible | 1 |
+//! | `gap_us` | how long a caller pauses between two calls, in us, if it has one in flight | 0 |
 //! | `method` | `echo`, `hotel`, or `ycsb-a` to `ycsb-f` (see [`crate::ycsb`]) | `echo` |
-//! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
+//! | `secs`, `warmup` | measured seconds, and seconds before them | 2, 0.5 |
 //! | `to` | the server: `IP:PORT` | |
 //! | `listen` | where a TCP server listens | `127.0.0.1:0` |
 //! | `socket`, `token` | Tollgate's daemon and the tenant's token | that of the environment: `TOLLGATE_TOKEN` |
@@ -15,8 +15,8 @@
 //! | `behind` | `shm-pingpong`'s relay: the server's socket | |
 //! | `cpu` | the one CPU to run on | any |
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
-//! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
-//! | `acl` | tonic's server: `on` if its handler refuses who is on the block list | `off` |
+//! | `spin_us` | Tollgate: how long a thread spins before it sleeps, in us, or `forever` | the library's |
+//! | `acl` | tonic's server: `on` if its handler refuses customers on the block list | `off` |
 //! | `split` | `on` if a reservation's latency is split, see [`crate::split`] | `off` |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one; Tollgate's client: threads that drive its sessions | 1 |
 //!

@@ -1,4 +1,5 @@
-//! A tenant's policy rewrites a field between the provider's checks: the last check sees what is sent.
+//! A tenant's policy rewrites a field between the provider's checks: the last check sees the sent
+//! value.
 //!
 //! The provider forbids some names, before and after the tenant's policy, which rewrites every name
 //! into one of sixteen, half of them forbidden. The server counts: each forbidden name that reaches

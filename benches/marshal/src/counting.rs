@@ -38,7 +38,7 @@ const TOLERANCE: f64 = 0.05;
 /// layout of a loop.
 const NOISE: f64 = 3.0;
 
-/// The argument that tells this program that it runs under valgrind.
+/// The argument for a run under valgrind.
 const COUNTED: &str = "--counted";
 
 /// The whole program; `all` makes the counted jobs.

@@ -5,8 +5,8 @@
 //!
 //! | operation | ours | theirs |
 //! |---|---|---|
-//! | `gather`, `accept` | machine code, interpreter | [`hand`]: what a careful person writes for this very layout |
-//! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a message that is used again |
+//! | `gather`, `accept` | machine code, interpreter | [`hand`]: careful hand-written code for this very layout |
+//! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a reused message |
 //! | `project` | machine code, interpreter | |
 //!
 //! This is a crate of its own because CI builds it optimised to count instructions

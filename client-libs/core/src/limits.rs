@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The most calls of one session that wait for their end, regardless of the daemon's limit.
 pub const MAX_OUTSTANDING: usize = 65_536;
 
-/// The most incoming calls whose handlers run at once; further ones are answered RESOURCE_EXHAUSTED.
+/// The most incoming calls with running handlers; further ones are answered RESOURCE_EXHAUSTED.
 pub const MAX_HANDLERS: usize = 4_096;
 
 /// The most binds in flight at once.

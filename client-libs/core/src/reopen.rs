@@ -473,7 +473,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future whose session another thread drives.
+/// Waits for a future of a session that another thread drives.
 fn wait<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);

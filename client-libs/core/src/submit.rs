@@ -138,7 +138,7 @@ impl<E> Letter<'_, E> {
 }
 
 impl Envelope {
-    /// The stream whose window it counts against.
+    /// The stream with the window that it counts against.
     pub(crate) fn stream(self) -> Option<StreamKey> {
         match self {
             Envelope::Request { call } => Some((Side::Own, call)),

@@ -3,8 +3,8 @@
 //!
 //! The module with the tables hands them over when it is imported
 //! ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them. The
-//! Python code beside the tables stays the reference. This code agrees with it, and a test compares
-//! the two.
+//! Python code next to the tables stays the reference. This code agrees with it, and a test
+//! compares the two.
 
 use std::sync::Arc;
 

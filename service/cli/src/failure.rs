@@ -8,10 +8,10 @@
 //! | exit status | what |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | CANCELLED, such as a `tenant remove` whose question was answered with no; or a case of `policy test` failed |
-//! | 2 to 16 | a status code of gRPC's; 2 is UNKNOWN |
+//! | 1 | CANCELLED, such as a `tenant remove` that the user answered with no; or a case of `policy test` failed |
+//! | 2 to 16 | a status code of gRPC; 2 is UNKNOWN |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
-//! | 141 | whoever read standard output closed it (as a shell tells SIGPIPE); nothing is said |
+//! | 141 | the reader of standard output closed it (like SIGPIPE in a shell); nothing is printed |
 //!
 //! `tollgated` follows the same table.
 

@@ -1,5 +1,5 @@
-//! Parts of the system measured alone, without daemons, by programs beside this one. Their tables
-//! and samples are copied.
+//! Parts of the system measured alone, without daemons, by programs in the same directory. Their
+//! tables and samples are copied.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) struct Part {
     pub(crate) name: &'static str,
     /// The heading of its part of the results.
     pub(crate) heading: &'static str,
-    /// Who measures it: `--json FILE`, `--smoke`; Markdown on standard output.
+    /// The program that measures it: `--json FILE`, `--smoke`; Markdown on standard output.
     program: &'static str,
 }
 

@@ -1,8 +1,8 @@
 //! Starts a subject, runs its client through one window, and reads the clocks.
 //!
-//! A [`Stage`] lasts one repetition: its daemons are fresh, so that a repetition also samples what
-//! differs from one start to the next, and the first bind is a cold one. tonic's and TCP's servers
-//! live for one measurement. Nothing outlives its [`Stage`].
+//! A [`Stage`] lasts one repetition: its daemons are fresh, so a repetition also samples
+//! differences from one start to the next, and the first bind is a cold one. tonic's and TCP's
+//! servers live for one measurement. Nothing outlives its [`Stage`].
 
 use std::io::Write;
 use std::net::SocketAddr;

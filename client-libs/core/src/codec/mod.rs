@@ -2,8 +2,8 @@
 //!
 //! The schema crate (`layout`) defines the format of a block: fixed-size structs, followed by their
 //! variable parts in one canonical order. Generated code knows each field's offset. Everything that
-//! is the same for all messages is here: [`Message`] ties a struct to its view, [`Value`] says how
-//! one field is stored and read, [`Sink`] is where an encoder writes ([`Measure`] first, to learn
+//! is the same for all messages is here: [`Message`] ties a struct to its view, [`Value`] defines
+//! how one field is stored and read, [`Sink`] is where an encoder writes (first [`Measure`], to get
 //! the size; then the heap), [`Place`] is where a view reads.
 //!
 //! One `encode` serves both passes, so measuring and writing can't disagree. Reading never panics

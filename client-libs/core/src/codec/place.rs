@@ -109,8 +109,8 @@ impl<'a> Place<'a> {
         )
     }
 
-    /// The element `index` of an array with more than `index` elements, whose end was checked to
-    /// lie in the block.
+    /// The element `index` of an array. The array has more elements than `index`, and its end was
+    /// checked to lie in the block.
     pub(super) fn element(self, index: u32, stride: usize) -> Place<'a> {
         Place {
             at: self.at + index * stride as u32,

@@ -15,7 +15,7 @@ impl<'a> Place<'a> {
         V::field(self, at)
     }
 
-    /// The optional field at `at` whose presence is bit `bit`.
+    /// The optional field at `at`; its presence is bit `bit`.
     #[inline]
     pub fn optional<V: Value>(self, bit: u32, at: u32) -> Option<V::Item<'a>> {
         let [byte] = self.read::<1>(bit / 8);
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
         V::own(V::field(self, at))
     }
 
-    /// An owned copy of the optional field at `at` whose presence is bit `bit`.
+    /// An owned copy of the optional field at `at`; its presence is bit `bit`.
     pub fn optional_owned<V: Value>(self, bit: u32, at: u32) -> Option<V> {
         self.optional::<V>(bit, at).map(V::own)
     }

@@ -513,7 +513,7 @@ impl Driver {
     }
 }
 
-/// The next answer on the control socket, if there is one; an error says that the session is over.
+/// The next answer on the control socket, if there is one; an error means that the session is over.
 fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
     match inner.control.recv() {
         Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {

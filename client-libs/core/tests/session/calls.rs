@@ -62,7 +62,7 @@ fn a_call_is_answered_on_the_calling_thread_and_in_the_background() {
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() < 6 * 1024);
 }
 
-/// A block whose bytes panic when they are asked for the second time, to be written.
+/// A block with bytes that panic the second time they are read, which is for writing.
 struct Broken(AtomicUsize, usize);
 
 impl AsRef<[u8]> for Broken {
