@@ -1,5 +1,5 @@
-# What the scripts beside this one share: stages that announce themselves with
-# the elapsed time, and one-sentence failures. Sourced, never run.
+# Shared functions of the scripts in this directory: stages that print the elapsed time, and
+# failures of one sentence. Sourced, never run.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 STARTED=$SECONDS
 STAGES=0
 
-# say SENTENCE: a line of ours among the tools' output.
+# say SENTENCE: prints a line of ours among the tools' output.
 say() { printf '[%4ds] %s\n' "$((SECONDS - STARTED))" "$*"; }
 
 # die SENTENCE: the one way to fail on purpose.
@@ -25,10 +25,11 @@ stage() {
     "$@" || die "stage \`$name\` failed (command: $*)"
 }
 
-# need COMMAND WHY: what a fresh machine must bring along itself.
+# need COMMAND WHY: requires a command that a fresh machine must already have.
 need() { command -v "$1" >/dev/null || die "\`$1\` is missing: $2"; }
 
-# need_package COMMAND WHY [PACKAGE]: as `need`, for what the Debian package (of the same name) has; root gets it installed.
+# need_package COMMAND WHY [PACKAGE]: like `need`, for a command in a Debian package (by default of
+# the same name). If run as root, it installs the package.
 need_package() {
     local package=${3:-$1}
     command -v "$1" >/dev/null && return
@@ -51,9 +52,9 @@ build_policies() {
     cargo build --locked --profile policy --target wasm32-unknown-unknown "${crates[@]}"
 }
 
-# The policies in other languages than Rust: examples, and the witnesses that the vectors are checked with. They go to
-# guests/LANGUAGE below the target directory. Needs clang, lld and Node.js; AssemblyScript's compiler comes from npm, in the
-# version that package-lock.json pins.
+# Builds the policies in other languages than Rust: examples, and the witnesses that check the
+# vectors. They go to guests/LANGUAGE below the target directory. Needs clang, lld and Node.js.
+# AssemblyScript's compiler comes from npm, in the version that package-lock.json pins.
 build_guests() {
     need_package clang "the C policies are compiled with it"
     need_package lld "it links the C policies"
@@ -61,14 +62,14 @@ build_guests() {
     need_package npm "AssemblyScript's compiler is installed with it"
     local out=${CARGO_TARGET_DIR:-target}/guests name
     mkdir -p "$out/c" "$out/assemblyscript"
-    # As Node.js has paths: without symbolic links.
+    # Without symbolic links, like the paths of Node.js.
     out=$(cd "$out" && pwd -P)
     for name in witness examples/room_limit; do
         clang --target=wasm32 -std=c11 -Wall -Wextra -Werror -O2 -mbulk-memory -ffreestanding -nostdlib \
             -Wl,--no-entry,--strip-all -o "$out/c/$(basename "$name").wasm" "guest-sdk/c/$name.c" ||
             die "clang can't compile guest-sdk/c/$name.c for wasm32; it has to be 14 or newer"
     done
-    # In a copy: node_modules is no part of the sources.
+    # Built in a copy, because node_modules is no part of the sources.
     local work=$out/assemblyscript.work
     mkdir -p "$work"
     cp -r guest-sdk/assemblyscript/. "$work"
@@ -83,7 +84,7 @@ build_guests() {
     done
 }
 
-# The toolchain, the guests' target and the linters, as rust-toolchain.toml names them.
+# Installs the toolchain, the guests' target and the linters of rust-toolchain.toml.
 setup() {
     need rustup "install it from https://rustup.rs"
     need cc "install a C compiler (Debian: apt-get install gcc libc6-dev)"
@@ -109,18 +110,19 @@ setup() {
     done
 }
 
-# Miri lives in nightly toolchains only.
+# Only nightly toolchains have Miri.
 setup_miri() {
     cargo +nightly miri --version >/dev/null 2>&1 &&
         rustup component list --toolchain nightly --installed 2>/dev/null | grep -q '^rust-src' && return
     say "installing Miri through rustup"
-    # To a nightly toolchain that is there already, if that has it; or with the newest one.
+    # Added to an installed nightly toolchain, if that supports it; otherwise installed with the
+    # newest one.
     rustup component add --toolchain nightly miri rust-src 2>/dev/null ||
         rustup toolchain install nightly --profile minimal --component miri,rust-src --no-self-update ||
         die "rustup could not install Miri (a nightly component); install it by hand: rustup toolchain install nightly --component miri,rust-src"
 }
 
-# The end of what a tool says, without the addresses that it asks, and only if it fails.
+# Prints the end of a tool's output, without the addresses that it contacts, and only if it fails.
 quietly() {
     local log status=0
     log=$(mktemp)
@@ -147,14 +149,14 @@ python_tool() {
     echo "$venv/bin/$name"
 }
 
-# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path. It is kept outside of the tree,
-# below the user's cache directory, so that another checkout finds it.
+# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path. It
+# is outside the tree, in the user's cache directory, so that another checkout finds it.
 rust_tool() {
     local name=$1 version=$2 place
     place=${XDG_CACHE_HOME:-$HOME/.cache}/tollgate/$name-$version
     if [ ! -x "$place/bin/$name" ]; then
         say "building $name $version; a minute or two, once" >&2
-        # In directories of its own: the workspace's would build it with other settings.
+        # In separate directories: the workspace's configuration would build it with other settings.
         CARGO_TARGET_DIR=$place/build quietly cargo install --quiet --locked --debug --root "$place" --version "$version" "$name" >&2 ||
             die "cargo could not build $name $version; is the network reachable?"
         rm -rf "$place/build"
@@ -162,7 +164,7 @@ rust_tool() {
     echo "$place/bin/$name"
 }
 
-# fresh OUTPUT SOURCE..: whether an output is there that no source is newer than.
+# fresh OUTPUT SOURCE..: whether the output exists and no source is newer.
 fresh() {
     local output=$1 source
     shift
@@ -185,11 +187,12 @@ need_wasi() {
     fi
 }
 
-# The oldest minor version of Go that will do, and what is fetched where there is only an older one.
+# The oldest sufficient minor version of Go, and the version that is fetched if only an older one is
+# installed.
 GO_MINOR=24
 GO=1.24.9
 
-# Makes `go` one that is new enough: the machine's, or one that it fetches as any other module.
+# Makes `go` a new enough one: the machine's Go, or one that is fetched like any other module.
 new_go() {
     local have fetched
     need_package go "what is written in Go is built with it (https://go.dev/dl)" golang-go
@@ -200,7 +203,8 @@ new_go() {
         say "fetching Go $GO, because this one is 1.${have:-0}"
         (cd / && quietly go mod download "golang.org/toolchain@v0.0.1-go$GO.linux-amd64") ||
             die "go could not fetch Go $GO; install Go 1.$GO_MINOR or newer (https://go.dev/dl), or is the network out of reach?"
-        # An old Go knows of no programs in modules. The last one is what this looks for the next time.
+        # An old Go doesn't set the executable bit of programs in modules. bin/go comes last,
+        # because the next run looks for it.
         find "$fetched/pkg/tool" -type f -exec chmod u+x {} +
         chmod u+x "$fetched/bin/go"
     fi

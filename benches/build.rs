@@ -11,16 +11,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     for proto in PROTOS {
         println!("cargo::rerun-if-changed={INCLUDE}/{proto}");
     }
-    // `Bytes` lets a client share a payload between calls instead of copying it per request: for both.
+    // `Bytes` lets a client share a payload between calls instead of copying it per request. Both
+    // systems use it.
     tollgate_gen::configure()
         .bytes(".")
         .compile_protos(&PROTOS, &[INCLUDE])?;
-    // Both name their files after the packages.
+    // Both generators name their files after the packages.
     let tonic = Path::new(&std::env::var("OUT_DIR")?).join("tonic");
     std::fs::create_dir_all(&tonic)?;
     tonic_prost_build::configure()
         .bytes(".")
-        // It would name a file of this directory, which isn't there, and so run in each build.
+        // It would name a missing file of this directory, and so run in each build.
         .emit_rerun_if_changed(false)
         .out_dir(tonic)
         .compile_fds(protox::compile(PROTOS, [INCLUDE])?)?;

@@ -3,18 +3,18 @@
 /// How a call ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// With the reply that was expected.
+    /// With the expected reply.
     Ok,
     /// With PERMISSION_DENIED.
     Denied,
     /// With RESOURCE_EXHAUSTED.
     Refused,
-    /// With anything else, in one sentence.
+    /// With any other status, in one sentence.
     Failed(String),
 }
 
 impl Answer {
-    /// Nothing is measured after a first call that was refused or failed.
+    /// Fails if the first call was refused or failed, because then nothing is measured.
     pub fn of_first_call(self) -> Result<(), String> {
         match self {
             Answer::Ok | Answer::Denied => Ok(()),

@@ -1,24 +1,24 @@
-//! What all plots look like.
+//! The common look of all plots.
 
 use std::error::Error;
 
 use plotters::style::RGBColor;
 
-/// A picture as SVG, or why there is none.
+/// A picture as SVG, or the reason why there is none.
 pub type Drawn = Result<String, Box<dyn Error>>;
 
-/// Of a picture.
+/// Width of a picture, in pixels.
 pub const WIDTH: u32 = 760;
-/// Of labels.
+/// Font of labels.
 pub const FONT: (&str, u32) = ("sans-serif", 14);
-/// Of a picture's title.
+/// Font of a picture's title.
 pub const CAPTION: (&str, u32) = ("sans-serif", 17);
-/// Around everything.
+/// Margin around everything, in pixels.
 pub const MARGIN: u32 = 12;
-/// Of the axis below, with its name.
+/// Height of the axis below, including its name, in pixels.
 pub const BELOW: u32 = 44;
 
-// Colours that people tell apart who see few (Okabe and Ito's palette).
+// Colours that colour-blind people can tell apart (Okabe and Ito's palette).
 /// See above.
 pub const BLUE: RGBColor = RGBColor(0, 114, 178);
 /// See above.
@@ -36,7 +36,7 @@ pub const VERMILION: RGBColor = RGBColor(213, 94, 0);
 /// See above.
 pub const GREY: RGBColor = RGBColor(119, 119, 119);
 
-/// A tick's number: 1500000 is 1.5M.
+/// The label of a tick: 1500000 is 1.5M.
 pub fn short(value: &f64) -> String {
     match *value {
         value if value >= 1e6 => format!("{}M", value / 1e6),

@@ -1,4 +1,4 @@
-//! Numbers as the reports show them, and how reports are written.
+//! How the reports format numbers, and how reports are written.
 
 use std::fmt::Write;
 use std::fs;
@@ -6,19 +6,19 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// Median, least and most of a few numbers.
+/// Median, minimum and maximum of a few numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
-    /// Of an even number of values, the mean of the middle two.
+    /// For an even number of values, the mean of the middle two.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// `None` if there are no values.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -37,7 +37,7 @@ impl Spread {
     }
 }
 
-/// What was measured, and where: a list in Markdown.
+/// The measured commit and the machine, as a Markdown list.
 pub fn machine_lines(run: &Value) -> String {
     let mut text = String::new();
     for (what, key) in [
@@ -65,7 +65,7 @@ pub fn machine_lines(run: &Value) -> String {
     text
 }
 
-/// One of a run's facts as text.
+/// One field of a run as text.
 pub fn field(run: &Value, key: &str) -> String {
     match &run[key] {
         Value::String(text) => text.clone(),
@@ -76,12 +76,12 @@ pub fn field(run: &Value, key: &str) -> String {
 /// Appends a line.
 ///
 /// # Panics
-/// Never: a `String` takes all that is written.
+/// Never: writing to a `String` doesn't fail.
 pub fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
     writeln!(text, "{arguments}").expect("a String takes all that is written");
 }
 
-/// Writes a file, and makes its directory.
+/// Writes a file, and creates its directory.
 ///
 /// # Errors
 /// If it can't be written, in one sentence.

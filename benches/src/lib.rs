@@ -1,4 +1,4 @@
-//! Programs that measure Tollgate and what stands beside it, and the orchestrator that compares them.
+//! Programs that measure Tollgate and other systems, and the orchestrator that compares them.
 //!
 //! Each system under measurement is a *client* and a *server* program with the same arguments
 //! ([`settings`]), the same calls ([`request`]), the same closed loop, recorder and output
@@ -16,13 +16,13 @@
 //! | `bench-client`, `bench-server` | Tollgate, by `socket=` and `token=` |
 //! | `tonic-client`, `tonic-server` | tonic unary over one direct TCP connection |
 //! | `tcp-pingpong` | the floor: a fixed-size request and 8 bytes back, blocking or spinning |
-//! | `shm-pingpong` | the floor of one host: entries of a ring, perhaps handed on by a process in between |
+//! | `shm-pingpong` | the floor of one host: entries of a ring, optionally forwarded by a process in between |
 //! | `bench` | starts all of them, interleaves them, and writes the tables |
-//! | `events` | what calls notice while policies and daemons are changed, or die |
+//! | `events` | the effect on calls while policies and daemons are changed, or die |
 //!
-//! What the orchestrators share is here, too: [`machine`], [`figures`], [`drawing`].
+//! The orchestrators share [`machine`], [`figures`] and [`drawing`].
 //!
-//! What is absent: streaming. It comes with the scenario that needs it.
+//! Absent: streaming. It comes with the scenario that needs it.
 
 #![forbid(unsafe_code)]
 

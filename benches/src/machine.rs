@@ -1,4 +1,4 @@
-//! Where and what was measured: commit, processor, kernel, load.
+//! Where and on what a run was measured: commit, processor, kernel, load.
 
 use std::fs;
 use std::path::Path;
@@ -7,13 +7,13 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tollgate_conformance::process::stat;
 
-/// Whether a process runs only when nobody else wants to: SCHED_IDLE.
+/// Whether a process runs only when no other process wants to: SCHED_IDLE.
 pub fn is_idle_class(pid: u32) -> bool {
     // `policy` is field 41.
     stat(pid).get(38).is_some_and(|policy| policy == "5")
 }
 
-/// What these processes keep in memory, in MiB: a page that several of them share counts for a part in each.
+/// Memory of these processes, in MiB. A page that several of them share counts for a part in each.
 pub fn memory_mib(pids: &[u32]) -> f64 {
     let kib = |&pid: &u32| {
         let rollup = read(&format!("/proc/{pid}/smaps_rollup"));
@@ -24,14 +24,14 @@ pub fn memory_mib(pids: &[u32]) -> f64 {
     pids.iter().filter_map(kib).sum::<f64>() / 1024.0
 }
 
-/// How busy the machine is: the one-minute load average.
+/// The one-minute load average.
 pub fn load() -> f64 {
     let text = read("/proc/loadavg");
     let first = text.split_whitespace().next();
     first.and_then(|load| load.parse().ok()).unwrap_or(0.0)
 }
 
-/// The machine and the commit, as they go into the results.
+/// The machine and the commit, for the results.
 pub fn describe(repository: &Path) -> Value {
     let cpuinfo = read("/proc/cpuinfo");
     let model = cpuinfo

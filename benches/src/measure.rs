@@ -1,4 +1,4 @@
-//! The closed loop, what it records, and how an outside harness steps it.
+//! The closed loop, its recorder, and how an outside harness steps it.
 //!
 //! ```text
 //!  client                          harness
@@ -12,16 +12,17 @@
 //! ```
 //!
 //! `inflight` workers each keep one call in flight. A call counts if it was answered within the
-//! window; those still in flight at its end are awaited and not counted, so that `secs` is exact and
-//! no rate profits from a tail. The end of standard input stands for both lines, so that `</dev/null`
-//! just runs.
+//! window. Calls still in flight at its end are awaited but not counted, so `secs` is exact and no
+//! rate profits from a tail. The end of standard input stands for both lines, so a run with
+//! `</dev/null` needs no harness.
 //!
 //! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a denied
 //! call is short and would flatter both.
 //!
-//! With a rate the loop is open: calls are issued when they are due, every [`TICK`] those of that while, and latency counts from
-//! there. Those that are due while `inflight` are on their way aren't issued (`unsent`). Calls that are refused for the
-//! server's sake (RESOURCE_EXHAUSTED) are counted apart, with the time that it took.
+//! With a rate the loop is open: every [`TICK`] the calls that are due are issued, and latency
+//! counts from there. Calls that are due while `inflight` calls are in flight aren't issued
+//! (`unsent`). Calls that an overloaded server refuses (RESOURCE_EXHAUSTED) are counted apart, with
+//! the time until the refusal.
 
 use std::future::Future;
 use std::io::{self, BufRead, Write};
@@ -41,13 +42,13 @@ pub use crate::answer::Answer;
 use crate::request::Requests;
 use crate::settings::Settings;
 
-/// The longest latency that is told apart; longer ones count as this.
+/// The longest recorded latency. Longer ones count as this.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// How often the calls of an open loop are issued that are due.
+/// The interval at which an open loop issues the calls that are due.
 pub const TICK: Duration = Duration::from_micros(200);
 
-/// Digits of a latency that are kept: 0.1% of its value.
+/// Significant digits of a latency: 0.1% of its value.
 const DIGITS: u8 = 3;
 
 /// A client that can issue one call.
@@ -56,10 +57,10 @@ pub trait Caller {
     fn call(&self, requests: &Requests, index: usize) -> impl Future<Output = Answer>;
 }
 
-/// One phase of a client: warm-up, or what is measured.
+/// One phase of a client: the warm-up, or the measured window.
 #[derive(Debug)]
 pub struct Run {
-    /// What is sent.
+    /// The calls to issue.
     pub requests: Arc<Requests>,
     /// When the window ends.
     pub until: Instant,
@@ -81,7 +82,7 @@ struct Tally {
 }
 
 impl Run {
-    /// Begins a window of this length now, in which a caller pauses for `gap` between two calls.
+    /// Begins a window of this length now. A caller pauses for `gap` between two calls.
     pub fn begin(requests: Arc<Requests>, window: Duration, gap: Duration) -> Arc<Run> {
         let latency_ns = Histogram::new_with_bounds(1, LONGEST_NS, DIGITS)
             .expect("the bounds are in order and the digits at most 5");
@@ -112,7 +113,7 @@ impl Run {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Records how call `index` ended, unless the window has.
+    /// Records how call `index` ended, unless the window is over.
     pub fn record(&self, index: usize, answer: Answer, started: Instant, ended: Instant) {
         if ended > self.until {
             return;
@@ -131,7 +132,7 @@ impl Run {
         }
     }
 
-    /// One call after the other until the window ends.
+    /// Makes one call after the other until the window ends.
     pub async fn worker<C: Caller>(&self, caller: &C) {
         let mut started = Instant::now();
         while started < self.until {
@@ -149,7 +150,7 @@ impl Run {
         let mut calls = FuturesUnordered::new();
         loop {
             let tick = tokio::select! {
-                // Answers first: they make room.
+                // Answers first, because they make room.
                 biased;
                 Some(()) = calls.next() => continue,
                 tick = due.recv() => tick,
@@ -174,8 +175,8 @@ impl Run {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The result as one JSON object. `blocked` counts the bookings whose customer is on the block
-    /// list: what a policy should have denied.
+    /// The result as one JSON object. `blocked` counts the bookings with a customer on the block
+    /// list, which a policy should have denied.
     fn result(&self, window: Duration) -> Map<String, Value> {
         let tally = self.tally();
         let (secs, ok) = (window.as_secs_f64(), tally.latency_ns.len());
@@ -220,11 +221,11 @@ impl Run {
     }
 }
 
-/// Runs a client from warm-up to its JSON. `phase` drives one [`Run`] until its window ends and its
-/// calls have; `facts` are further numbers that the client knows already.
+/// Runs a client from warm-up to its JSON. `phase` drives one [`Run`] until its window and its
+/// calls have ended; `facts` are further numbers of the client.
 ///
 /// # Errors
-/// What `phase` says, or that standard input or output is gone.
+/// The error of `phase`, or of standard input or output.
 pub fn step(
     settings: &Settings,
     requests: Arc<Requests>,
@@ -249,8 +250,9 @@ pub fn step(
     say(&Value::Object(result).to_string())
 }
 
-/// Says every [`TICK`] how many calls have become due since the last time if there are `rate` per second: until the end, and then the
-/// channel ends, too; or until nobody listens.
+/// Sends every [`TICK`] the number of calls that have become due since the last time, at `rate`
+/// calls per second. It stops at the end, and then the channel ends, too; or when the receiver is
+/// gone.
 pub fn ticks(began: Instant, until: Instant, rate: u32) -> mpsc::UnboundedReceiver<(Instant, u64)> {
     let (ticks, due) = mpsc::unbounded_channel();
     thread::spawn(move || {
@@ -268,7 +270,7 @@ pub fn ticks(began: Instant, until: Instant, rate: u32) -> mpsc::UnboundedReceiv
     due
 }
 
-/// Lets a handler's work pass, on this thread.
+/// Computes for a handler's time, on this thread.
 pub fn work(span: Duration) {
     if span.is_zero() {
         return;
@@ -279,8 +281,8 @@ pub fn work(span: Duration) {
     }
 }
 
-/// Lets a while pass, on this thread: the caller thinks, and whoever waits for it is on its own. Returns when that was over. A short
-/// while is spun away, since a timer's would be longer.
+/// Pauses on this thread, like a thinking caller. Nothing else on this thread runs meanwhile.
+/// Returns the time of its end. A short pause spins, because a timer would take longer.
 fn pause(from: Instant, gap: Duration) -> Instant {
     const SLEPT: Duration = Duration::from_millis(1);
     if gap >= SLEPT {

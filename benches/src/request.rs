@@ -1,13 +1,14 @@
-//! What the calls carry, for every system alike.
+//! The content of the calls, the same for every system.
 //!
-//! `size` counts *content*: the payload of an echo, or the text in a reservation. What a system adds
-//! (tags, offsets, headers) is its own cost and is not credited as goodput. The reply carries 8 bytes
-//! at every size: an echo's first 8 bytes, a reservation's id.
+//! `size` counts *content*: the payload of an echo, or the text in a reservation. Anything that a
+//! system adds (tags, offsets, headers) is its own cost and is not credited as goodput. The reply
+//! carries 8 bytes at every size: an echo's first 8 bytes, or a reservation's id.
 //!
 //! A reservation of `size` content bytes is filled in the order of [`Filling`]'s fields: always the
-//! customer's name (16 bytes), then the dates (20) if they fit, then a hotel's id (at most 16), and a
-//! coupon with all that is left. So 32 bytes are a name and a hotel, 64 have every field, and in the
-//! large ones a policy's field is small beside a big one that it doesn't read.
+//! customer's name (16 bytes), then the dates (20 bytes) if they fit, then a hotel's id (at most 16
+//! bytes), and a coupon with the rest. So 32 bytes are a name and a hotel, and 64 bytes have every
+//! field. In a large reservation a policy's field is small compared with a big field that the
+//! policy doesn't read.
 
 use tollgate_conformance::workload::{Booking, Bookings, NAME_BYTES};
 
@@ -18,25 +19,26 @@ use crate::ycsb::Operations;
 /// Bytes of a reply.
 pub const REPLY_BYTES: usize = 8;
 
-/// Bookings that are made before the run, so that making them is not measured; cycled through.
+/// Number of bookings made before the run, so that making them is not measured. The run cycles
+/// through them.
 const PREPARED: usize = 10_000;
 
 const DATES: [&str; 2] = ["2026-04-01", "2026-04-03"];
 const HOTEL: &str = "hotel-lisboa-042";
 
-/// The content of a reservation besides the customer's name; empty where it didn't fit.
+/// The content of a reservation besides the customer's name. Fields without room are empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filling {
     /// First and last day.
     pub dates: Option<[&'static str; 2]>,
     /// The hotel's id.
     pub hotel: String,
-    /// The rest, of one letter.
+    /// The rest, filled with one letter.
     pub coupon: String,
 }
 
 impl Filling {
-    /// What fills a reservation up to `size` content bytes.
+    /// The content that fills a reservation up to `size` bytes.
     pub fn new(size: usize) -> Filling {
         let mut left = size.saturating_sub(NAME_BYTES);
         let dates_len = DATES.iter().map(|date| date.len()).sum();
@@ -52,22 +54,22 @@ impl Filling {
     }
 }
 
-/// Everything that a client sends, prepared before the run.
+/// All requests of a client, prepared before the run.
 #[derive(Debug)]
 pub struct Requests {
     /// The method that is called.
     pub method: Method,
     /// Content bytes of each request.
     pub size: usize,
-    /// Around each customer's name.
+    /// The fields besides the customer's name.
     pub filling: Filling,
-    /// Whose turn it is, in a circle.
+    /// The bookings, used in turn.
     pub bookings: Vec<Booking>,
     /// An echo's payload.
     pub payload: Vec<u8>,
-    /// What is done to the store, if that is what is called.
+    /// The operations on the store, if the method is one of the store.
     pub operations: Option<Operations>,
-    /// Where a reservation's time is spent, if that is asked for.
+    /// The split of a reservation's latency, if it was requested.
     pub split: Option<Split>,
 }
 
@@ -89,7 +91,7 @@ impl Requests {
         }
     }
 
-    /// As the arguments say.
+    /// Prepares calls from the arguments.
     pub fn of(settings: &Settings) -> Requests {
         Requests {
             split: settings.split.then(Split::default),
@@ -102,18 +104,18 @@ impl Requests {
         &self.bookings[index % self.bookings.len()]
     }
 
-    /// Whether `reply` is what the server answers to [`Requests::payload`].
+    /// Whether `reply` is the server's reply to [`Requests::payload`].
     pub fn echoed(&self, reply: &[u8]) -> bool {
         reply == echo_reply(&self.payload)
     }
 }
 
-/// What an echo server answers: the first [`REPLY_BYTES`] of the payload.
+/// The reply of an echo server: the first [`REPLY_BYTES`] of the payload.
 pub fn echo_reply(payload: &[u8]) -> &[u8] {
     &payload[..payload.len().min(REPLY_BYTES)]
 }
 
-/// What a reservation server answers: an id that is never 0, from what it was asked.
+/// The reply of a reservation server: an id that is never 0, computed from the request.
 pub fn reservation_id(customer: &str) -> u64 {
     1 + customer.len() as u64
 }

@@ -1,13 +1,13 @@
-//! The `key=value` arguments that every client and server of this crate takes.
+//! The `key=value` arguments of every client and server of this crate.
 //!
 //! | key | meaning | default |
 //! |---|---|---|
 //! | `size` | content bytes of each request (see [`crate::request`]) | 64 |
 //! | `inflight` | calls in flight at any time | 1 |
-//! | `sessions` | sessions or connections that they are spread over, as evenly as they go | 1 |
-//! | `gap_us` | how long a caller pauses between two calls, if it has one in flight | 0 |
+//! | `sessions` | sessions or connections for the calls, spread as evenly as possible | 1 |
+//! | `gap_us` | how long a caller pauses between two calls, in us, if it has one in flight | 0 |
 //! | `method` | `echo`, `hotel`, or `ycsb-a` to `ycsb-f` (see [`crate::ycsb`]) | `echo` |
-//! | `secs`, `warmup` | seconds that are measured, and before | 2, 0.5 |
+//! | `secs`, `warmup` | measured seconds, and seconds before them | 2, 0.5 |
 //! | `to` | the server: `IP:PORT` | |
 //! | `listen` | where a TCP server listens | `127.0.0.1:0` |
 //! | `socket`, `token` | Tollgate's daemon and the tenant's token | that of the environment: `TOLLGATE_TOKEN` |
@@ -15,13 +15,13 @@
 //! | `behind` | `shm-pingpong`'s relay: the server's socket | |
 //! | `cpu` | the one CPU to run on | any |
 //! | `wait` | `tcp-pingpong`: `block` or `spin` | `block` |
-//! | `spin_us` | Tollgate: how long a thread spins before it sleeps, or `forever` | the library's |
-//! | `acl` | tonic's server: `on` if its handler refuses who is on the block list | `off` |
+//! | `spin_us` | Tollgate: how long a thread spins before it sleeps, in us, or `forever` | the library's |
+//! | `acl` | tonic's server: `on` if its handler refuses customers on the block list | `off` |
 //! | `split` | `on` if a reservation's latency is split, see [`crate::split`] | `off` |
 //! | `threads` | tonic: 1 for the current-thread runtime, more for the work-stealing one; Tollgate's client: threads that drive its sessions | 1 |
 //!
-//! Every program accepts every key, so that a harness needs to know only one set. An unknown key, or
-//! a value that doesn't parse, ends the program with one sentence.
+//! Every program accepts every key, so a harness needs only one set of keys. An unknown key, or a
+//! value that doesn't parse, ends the program with an error of one sentence.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,10 +35,11 @@ use tollgate_conformance::workload::NAME_BYTES;
 
 use crate::ycsb::Workload;
 
-/// The least content of a request: a customer's name.
+/// The minimum content of a request in bytes: a customer's name.
 pub const MIN_SIZE: usize = NAME_BYTES;
 
-/// The most content of a request: a message, with everything around it, has at most 16 MiB.
+/// The maximum content of a request in bytes. A message, including everything else in it, has at
+/// most 16 MiB.
 pub const MAX_SIZE: usize = 16_000_000;
 
 /// The most calls that a client keeps in flight.
@@ -47,34 +48,34 @@ pub const MAX_INFLIGHT: usize = 4096;
 /// The most sessions or connections that a client opens.
 pub const MAX_SESSIONS: usize = 1024;
 
-/// The longest run: a forgotten client ends by itself.
+/// The longest run, in seconds, so that a forgotten client ends by itself.
 pub const MAX_SECS: f64 = 3600.0;
 
-/// The longest pause between two calls.
+/// The longest pause between two calls, in microseconds.
 pub const MAX_GAP_US: u64 = 10_000_000;
 
 /// The most calls per second that a client offers.
 pub const MAX_RATE: u32 = 1_000_000;
 
-/// The longest work of a handler.
+/// The longest work of a handler, in microseconds.
 pub const MAX_WORK_US: u64 = 1_000_000;
 
-/// The longest spin: longer ones never sleep in practice.
+/// The longest spin, in microseconds. Longer ones never sleep in practice.
 pub const MAX_SPIN_US: u64 = 1_000_000;
 
-/// What is called.
+/// A called method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
     /// `hotel.Echo/Echo`: opaque bytes.
     Echo,
     /// `hotel.Reservation/Reserve`: the typed message that policies guard.
     Hotel,
-    /// `kv.Store`, as a workload of YCSB does it.
+    /// `kv.Store`, with a workload of YCSB.
     Ycsb(Workload),
 }
 
 impl Method {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Method; 8] = [
         Method::Echo,
         Method::Hotel,
@@ -110,14 +111,14 @@ pub enum Wait {
     Spin,
 }
 
-/// What a program is that can be several things.
+/// The role of a program with several roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Calls.
+    /// Makes calls.
     Client,
-    /// Answers.
+    /// Answers calls.
     Server,
-    /// Stands between the two.
+    /// Forwards calls between the two.
     Relay,
 }
 
@@ -128,31 +129,32 @@ pub struct Settings {
     pub size: usize,
     /// Calls in flight at any time.
     pub inflight: usize,
-    /// Sessions or connections that they are spread over.
+    /// Number of sessions or connections for the calls.
     pub sessions: usize,
-    /// Between a call's end and the next one's begin.
+    /// The pause between a call's end and the next one's beginning.
     pub gap: Duration,
-    /// Calls per second that are issued whatever becomes of them, up to `inflight` at once; 0: the next one is issued when one ends.
+    /// Calls issued per second, regardless of how they end, up to `inflight` at once; 0: the next
+    /// call is issued when one ends.
     pub rate: u32,
-    /// What a server's handler computes before it answers.
+    /// How long a server's handler computes before it answers.
     pub work: Duration,
     /// The method that is called.
     pub method: Method,
-    /// The time that is measured.
+    /// The measured time.
     pub run: Duration,
-    /// The time before.
+    /// The time before the measured time.
     pub warmup: Duration,
-    /// Where the server is.
+    /// The address of the server.
     pub to: Option<SocketAddr>,
-    /// Where a TCP server listens.
+    /// The address that a TCP server listens on.
     pub listen: SocketAddr,
     /// The socket of Tollgate's daemon.
     pub socket: Option<PathBuf>,
     /// The tenant's token.
     pub token: Option<String>,
-    /// What this program is.
+    /// The role of this program.
     pub role: Role,
-    /// The socket of whom a relay stands before.
+    /// The socket of the server behind a relay.
     pub behind: Option<PathBuf>,
     /// The CPU to run on.
     pub cpu: Option<usize>,
@@ -160,7 +162,7 @@ pub struct Settings {
     pub wait: Wait,
     /// How long a thread of Tollgate's library spins before it sleeps.
     pub spin: Option<Duration>,
-    /// The handler of tonic's server refuses who is on the block list.
+    /// The handler of tonic's server refuses customers on the block list.
     pub acl: bool,
     /// A reservation's latency is split into the applications' part and the network's.
     pub split: bool,
@@ -168,7 +170,7 @@ pub struct Settings {
     pub threads: usize,
 }
 
-/// An argument that was not understood.
+/// An invalid argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadArgument(String);
 
@@ -209,11 +211,11 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the program's own arguments, moves it to the CPU that they name, and lets it open as many files as it may: a session
-    /// takes several.
+    /// Reads the program's own arguments, moves it to the CPU that they name, and raises its limit
+    /// of open files to the hard limit: a session takes several.
     ///
     /// # Errors
-    /// The argument that was not understood, or a CPU that this machine doesn't have.
+    /// An invalid argument, or a CPU that this machine doesn't have.
     pub fn from_args() -> Result<Settings, BadArgument> {
         let settings = Settings::parse(std::env::args().skip(1))?;
         allow_many_files();
@@ -226,7 +228,7 @@ impl Settings {
     /// Reads `key=value` arguments; a later one overrides an earlier one.
     ///
     /// # Errors
-    /// The argument that was not understood.
+    /// The invalid argument.
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Settings, BadArgument> {
         let mut settings = Settings::default();
         for arg in args {
@@ -302,10 +304,10 @@ impl Settings {
     pub fn session(&self) -> Result<SessionOptions, BadArgument> {
         let missing = |what: &str| BadArgument(format!("`{what}` is missing"));
         let socket = self.socket.clone().ok_or_else(|| missing("socket=PATH"))?;
-        // An empty one is that of the environment.
+        // If it is empty, the token is read from the environment.
         let token = self.token.clone().unwrap_or_default();
         let mut options = SessionOptions::new(socket, token);
-        // A measurement whose daemon is gone is over.
+        // A measurement ends when its daemon is gone.
         options.reconnect = false;
         options.spin = self.spin.unwrap_or(options.spin);
         Ok(options)
@@ -354,7 +356,7 @@ fn refused(key: &str, value: &str, wanted: &str) -> BadArgument {
 fn allow_many_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // If it fails, a thousand sessions may fail with a sentence of their own.
+    // If it fails, opening a thousand sessions may fail with an error of its own.
     let _as_it_was = setrlimit(Resource::Nofile, limit);
 }
 

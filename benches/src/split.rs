@@ -7,18 +7,19 @@
 //!             ^ application       ^ network  ^ appl.   ^ network     ^ application
 //! ```
 //!
-//! The handler's part comes back beside the reply, as HTTP's `server-timing` says it (W3C Server Timing), and only to who asks for it.
+//! The server returns the handler's part with the reply, in the format of HTTP's `server-timing`
+//! (W3C Server Timing), and only if the client asks for it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The key of a request whose handler is to be timed.
+/// The metadata key of a request that asks for the handler's time.
 pub const ASKED: &str = "time-me";
 
-/// The key of a reply that says how long its handler took.
+/// The metadata key of a reply with the handler's time.
 pub const TOLD: &str = "server-timing";
 
-/// What the calls of a window spent in applications.
+/// The time that the calls of a window spent in applications.
 #[derive(Debug, Default)]
 pub struct Split {
     ns: AtomicU64,
@@ -26,13 +27,13 @@ pub struct Split {
 }
 
 impl Split {
-    /// A window begins.
+    /// Resets it at the beginning of a window.
     pub fn reset(&self) {
         self.ns.store(0, Ordering::Relaxed);
         self.calls.store(0, Ordering::Relaxed);
     }
 
-    /// A call begins with what its client does before.
+    /// Begins a call, before its client builds the request.
     pub fn begin(&self) -> Call<'_> {
         let now = Instant::now();
         Call {
@@ -43,7 +44,7 @@ impl Split {
         }
     }
 
-    /// Microseconds that a call spent in applications, in the mean; 0 if none was answered.
+    /// The mean time that a call spent in applications, in microseconds; 0 if none was answered.
     pub fn mean_us(&self) -> f64 {
         let calls = self.calls.load(Ordering::Relaxed).max(1);
         self.ns.load(Ordering::Relaxed) as f64 / calls as f64 / 1e3
@@ -60,17 +61,18 @@ pub struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// The request is handed over.
+    /// Records that the request is handed over.
     pub fn sent(&mut self) {
         self.sent = Instant::now();
     }
 
-    /// The reply is there.
+    /// Records that the reply has come.
     pub fn came(&mut self) {
         self.came = Instant::now();
     }
 
-    /// The client has looked at the reply, beside which its handler said this.
+    /// Ends the call, after the client has looked at the reply; `told` is the handler's time in the
+    /// reply.
     pub fn ended(self, told: Option<&str>) {
         let Some(handler) = told.and_then(parse) else {
             return;
@@ -82,7 +84,7 @@ impl Call<'_> {
     }
 }
 
-/// What a handler that took so long says.
+/// The metadata of a handler that took this long.
 pub fn told(handler: Duration) -> String {
     format!("app;dur={:.6}", handler.as_secs_f64() * 1e3)
 }

@@ -1,19 +1,20 @@
-//! How tonic is configured: what both of its programs share.
+//! tonic's configuration, shared by both of its programs.
 //!
-//! Tried on two cores with 32 B to 2 MiB messages, and not kept: flow-control windows of 1 to 8 MiB per
-//! call and 4 to 64 MiB per connection, frames of 64 KiB to 1 MiB. hyper's defaults were as good or better
-//! at every size (at 2 MiB by half), so tonic runs as most people run it, with TCP_NODELAY and a
-//! message limit that lets the largest pass.
+//! Tried on two cores with messages of 32 B to 2 MiB, and rejected: flow-control windows of 1 to 8
+//! MiB per call and 4 to 64 MiB per connection, and frames of 64 KiB to 1 MiB. hyper's defaults
+//! were as good or better at every size (at 2 MiB by half). So tonic runs with its common
+//! configuration: TCP_NODELAY, and a message limit that lets the largest message pass.
 //!
-//! The client is fastest on the current-thread runtime (work stealing costs it a third of its rate).
-//! For the server one thread or two wins, depending on where the kernel puts them: 73-75 k or 69-105 k
-//! calls/s of 32 B, and neither for large messages. Both are subjects of the bench.
+//! The client is fastest on the current-thread runtime (work stealing costs it a third of its
+//! rate). For the server one thread or two threads win, depending on where the kernel puts them:
+//! 73-75 k calls/s with one and 69-105 k with two, at 32 B. For large messages neither wins. Both
+//! are subjects of the bench.
 
 use tokio::runtime::{Builder, Runtime};
 
 use crate::settings::Settings;
 
-/// Largest message that is accepted.
+/// The largest accepted message, in bytes.
 pub const MESSAGE: usize = 32 << 20;
 
 /// The runtime that `threads=` asks for.

@@ -9,9 +9,11 @@
 //! | E | 95% scans of 1 to 100 records, 5% inserts | Zipfian |
 //! | F | half reads, half reads followed by an update of the same record | Zipfian |
 //!
-//! As YCSB has them by default: an update writes one field, a Zipfian choice has the constant 0.99 and is scattered over the keys (Gray
-//! et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD'94, section 3.1). The same seed gives the same operations. What a
-//! store that forgets nothing must answer is checked. A call is one operation, so in F some are two requests.
+//! The defaults are those of YCSB: an update writes one field; a Zipfian choice has the constant
+//! 0.99 and is scattered over the keys (Gray et al., "Quickly Generating Billion-Record Synthetic
+//! Databases", SIGMOD'94, section 3.1). The same seed gives the same operations. The client checks
+//! the answers against a store that forgets nothing. A call is one operation, so in F some calls
+//! are two requests.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -24,19 +26,20 @@ use tollgate_conformance::workload::mix;
 
 use crate::answer::Answer;
 
-/// Records that the store has from the beginning.
+/// Number of records that the store has at the beginning.
 pub const RECORDS: u64 = 10_000;
 
-/// Fields of a record.
+/// Number of fields of a record.
 pub const FIELDS: usize = 10;
 
-/// Bytes of a field.
+/// Length of a field, in bytes.
 pub const FIELD_BYTES: usize = 100;
 
-/// The longest scan.
+/// The longest scan, in records.
 pub const MAX_SCAN: u64 = 100;
 
-/// Operations that are prepared before the run, so that choosing them is not measured; cycled through.
+/// Number of operations prepared before the run, so that choosing them is not measured. The run
+/// cycles through them.
 const PREPARED: u64 = 20_000;
 
 /// The fields' names.
@@ -45,7 +48,7 @@ pub const NAMES: [&str; FIELDS] = [
     "field9",
 ];
 
-/// One of the six.
+/// One of the six workloads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// Update heavy.
@@ -62,20 +65,20 @@ pub enum Workload {
     F,
 }
 
-/// What is done to the store.
+/// An operation on the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Operation {
-    /// Of this record.
+    /// Reads this record.
     Read(String),
-    /// Of the record so many before the latest.
+    /// Reads the record this many before the latest.
     ReadLatest(u64),
-    /// Of one field.
+    /// Updates one field.
     Update(String, usize),
-    /// Of the next record.
+    /// Inserts the next record.
     Insert,
-    /// Of so many records from here on.
+    /// Scans this many records from here on.
     Scan(String, u32),
-    /// A read, and an update of one field.
+    /// Reads, and updates one field.
     ReadModifyWrite(String, usize),
 }
 
@@ -88,7 +91,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Those of a workload.
+    /// The operations of a workload.
     pub fn new(workload: Workload) -> Operations {
         let zipfian = Zipfian::new(RECORDS);
         let choose = |index: u64| {
@@ -117,14 +120,14 @@ impl Operations {
         }
     }
 
-    /// Carries call number `index` out.
+    /// Makes call number `index`.
     pub async fn call<S: Store>(&self, store: &S, index: usize) -> Answer {
         let done = match &self.prepared[index % self.prepared.len()] {
             Operation::Read(key) => has_all(store.read(key).await),
             Operation::ReadLatest(before) => {
                 let latest = self.next.load(Ordering::Relaxed) - 1;
                 let number = latest.saturating_sub(*before);
-                // An insert may be on its way still.
+                // An insert may still be in flight.
                 match store.read(&key(number)).await {
                     Ok(0) if number >= RECORDS => Ok(()),
                     read => has_all(read),
@@ -173,18 +176,18 @@ fn existed(put: Result<bool, impl Display>) -> Result<(), String> {
     }
 }
 
-/// A store, wherever it is.
+/// A store, local or remote.
 pub trait Store {
-    /// Why it doesn't answer.
+    /// The error of the store.
     type Error: Display;
 
-    /// How many whole fields the record has; none if there is no such record.
+    /// Number of complete fields of the record; 0 if there is no such record.
     fn read(&self, key: &str) -> impl Future<Output = Result<usize, Self::Error>>;
 
-    /// How many records it finds.
+    /// Number of records that a scan finds.
     fn scan(&self, from: &str, count: u32) -> impl Future<Output = Result<usize, Self::Error>>;
 
-    /// Sets these fields; whether the record existed.
+    /// Sets these fields. Returns whether the record existed.
     fn put(&self, key: &str, fields: &[usize]) -> impl Future<Output = Result<bool, Self::Error>>;
 }
 
@@ -198,7 +201,7 @@ pub fn value() -> Vec<u8> {
     (0..FIELD_BYTES).map(|at| (at % 251) as u8).collect()
 }
 
-/// What a server has: fields by record. Filled when it is asked first.
+/// The records of a server: fields by record. Filled at the first request.
 pub struct Table<V>(OnceLock<Mutex<Fields<V>>>);
 
 type Fields<V> = BTreeMap<String, [V; FIELDS]>;
@@ -231,7 +234,7 @@ impl<V: Clone + Default + From<Vec<u8>>> Table<V> {
         count: u32,
         mut take: impl FnMut(&str, &[V; FIELDS]) -> R,
     ) -> Vec<R> {
-        // The longest scan bounds what a reply has, whatever is asked for.
+        // The longest scan bounds a reply, regardless of the request.
         let count = count.min(MAX_SCAN as u32) as usize;
         self.with(|records| {
             let range = records.range::<str, _>((Bound::Included(from), Bound::Unbounded));
@@ -242,7 +245,7 @@ impl<V: Clone + Default + From<Vec<u8>>> Table<V> {
         })
     }
 
-    /// Sets fields by name; whether the record existed.
+    /// Sets fields by name. Returns whether the record existed.
     pub fn put<'f>(&self, key: &str, fields: impl Iterator<Item = (&'f str, V)>) -> bool {
         self.with(|records| {
             let existed = records.contains_key(key);
@@ -257,7 +260,7 @@ impl<V: Clone + Default + From<Vec<u8>>> Table<V> {
     }
 }
 
-/// Ranks by Zipf's law, as YCSB draws them.
+/// Ranks by Zipf's law, drawn like in YCSB.
 struct Zipfian {
     count: f64,
     alpha: f64,
@@ -282,7 +285,7 @@ impl Zipfian {
         }
     }
 
-    /// From 0, the most frequent, for a number in 0..1.
+    /// The rank for a number in 0..1; 0 is the most frequent.
     fn rank(&self, u: f64) -> u64 {
         let scaled = u * self.zeta;
         if scaled < 1.0 {
@@ -337,14 +340,14 @@ mod tests {
                 *count += 1;
             }
         }
-        // The first has about a tenth of all, the second half of that to the power of 0.99.
+        // The first rank has about a tenth of all draws. The second has 0.5^0.99 of that.
         assert!((9_000..12_000).contains(&counts[0]), "{counts:?}");
         let ratio = f64::from(counts[1]) / f64::from(counts[0]);
         assert!((0.45..0.56).contains(&ratio), "{counts:?}");
         assert!((zipfian.rank(1.0 - f64::EPSILON) as f64) > 0.99 * RECORDS as f64);
     }
 
-    /// A store of this process.
+    /// A store in this process.
     impl Store for Table<Vec<u8>> {
         type Error = String;
 

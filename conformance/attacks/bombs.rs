@@ -1,4 +1,4 @@
-//! Compile bombs: they cost their tenant a refusal, and nobody else anything to speak of.
+//! Compile bombs: they cost their tenant a refusal. The cost to other tenants is negligible.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::caller::with_config;
 use crate::kills::{counter, workers};
 use crate::measure::{Limit, alone, measured, p99, say, together};
 
-/// What all bombs together may leave in the daemon: a few modules in flight, code of two workers, the caches, and what the
-/// allocator keeps of it.
+/// The most bytes that all bombs together may leave in the daemon: a few modules in flight, the
+/// code of two workers, the caches, and the allocator's reserve.
 const DAEMON_MAY_GROW: u64 = 96 << 20;
 
 fn push(daemon: &Daemon, tenant: &str, module: &str) -> Outcome {
@@ -46,7 +46,8 @@ fn a_hundred_compile_bombs_are_refused_while_others_work() {
     let before = daemon.footprint().resident_bytes;
     let next = AtomicUsize::new(0);
     let (refused, passed) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    // Over the admin API: a hundred processes that start would be the attack, and not the daemon's work.
+    // Over the admin API: starting a hundred processes would be the load, instead of the daemon's
+    // work.
     let bombard = |tenant: &str| {
         let (mut admin, place) = (Admin::connect(&daemon), Place::client(tenant, ECHO));
         while let Some((kind, hopeless, wasm)) = modules.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -88,7 +89,8 @@ fn a_hundred_compile_bombs_are_refused_while_others_work() {
 fn a_bomb_pushed_again_starts_no_worker() {
     let _machine = together();
     let bed = Testbed::new();
-    // The scan lets it just pass, and no compiler is through with it in half a second. It gets that on a busy machine, too.
+    // The scan just lets it pass, and no compiler finishes it in half a second. It gets this half
+    // second on a busy machine, too.
     let impatient = with_config("[compile]\ntimeout_ms = 500\n");
     let daemon = bed.daemon_with("a", &impatient);
     daemon.tenant("mallory");

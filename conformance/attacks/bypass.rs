@@ -1,7 +1,9 @@
-//! A tenant's policy rewrites a field between the provider's checks: the last check sees what is sent.
+//! A tenant's policy rewrites a field between the provider's checks: the last check sees the sent
+//! value.
 //!
-//! The provider forbids some names, before and after the tenant's policy, whose rewriting turns every name into one of sixteen, half
-//! of them forbidden. Who counts is the server: a forbidden name that reaches it is a bypass.
+//! The provider forbids some names, before and after the tenant's policy, which rewrites every name
+//! into one of sixteen, half of them forbidden. The server counts: each forbidden name that reaches
+//! it is a bypass.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +26,7 @@ use crate::measure::{Limit, is_long, measured, say, together};
 
 const SERVICE: &str = "hotel.Reservation";
 
-/// How often the server has seen which name.
+/// How often the server has seen each name.
 type Seen = Arc<Mutex<BTreeMap<String, u64>>>;
 
 struct Hotel {
@@ -60,7 +62,7 @@ fn rewriter() -> Vec<u8> {
             .to_owned(),
         manifest: r#""capabilities":["change"],"#.to_owned(),
         rest: format!(r#"(global $next (mut i32) (i32.const 0)) (data (i32.const 131072) "{names}")"#),
-        // A record per entry, below the buffer: set field 0 to the eight bytes of name `$next`.
+        // One record per entry, below the buffer: set field 0 to the eight bytes of name `$next`.
         verdict: "(local.set $at (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 16))))
             (i32.store (local.get $at) (i32.const 3))
             (i32.store offset=4 (local.get $at) (i32.const 0))
@@ -77,7 +79,7 @@ fn rewriter() -> Vec<u8> {
     module.wasm()
 }
 
-/// Calls with every name in turn; how many passed, and how many the provider denied.
+/// Makes calls with every name in turn. Returns how many passed, and how many the provider denied.
 fn book(client: &ReservationClient, session: &Session, calls: u64) -> (u64, u64) {
     let names = names();
     let (mut passed, mut denied) = (0, 0);
@@ -95,7 +97,7 @@ fn book(client: &ReservationClient, session: &Session, calls: u64) -> (u64, u64)
     (passed, denied)
 }
 
-/// Names that the server has seen since the last time: forbidden ones, and others.
+/// Number of names that the server has seen since the last time: forbidden ones, and others.
 fn seen(seen: &Seen) -> (u64, u64) {
     let all = std::mem::take(&mut *seen.lock().unwrap());
     let sum = |forbidden: bool| {
@@ -137,7 +139,8 @@ fn what_a_tenants_policy_rewrites_is_what_the_providers_last_check_sees() {
     // Without the provider, half of the names that arrive are forbidden: the attack works.
     assert_eq!(book(&client, &session, calls), (calls, 0));
     assert_eq!(seen(&reached), (calls / 2, calls / 2));
-    // A check before the tenant's policy alone sees the names that were called with, and misses what is sent.
+    // A check only before the tenant's policy sees the names in the calls, and misses the names
+    // that are sent.
     admin.install(&place.clone().pre(), "list", &acl, list.as_bytes());
     assert_eq!(book(&client, &session, calls), (calls / 2, calls / 2));
     let (forbidden, _) = seen(&reached);

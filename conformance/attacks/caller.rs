@@ -1,4 +1,4 @@
-//! An application of a tenant, and daemons for it to attack.
+//! An application of a tenant, and daemons that it attacks.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +10,14 @@ use tollgate::{Session, SessionOptions, Status, block_on};
 use tollgate_conformance::testbed::{Daemon, Options, Testbed};
 use tollgate_conformance::traffic::{ECHO, echo_block, hotel};
 
-/// How often which outcome was seen: `ok`, or the status with its message.
+/// How often each outcome was seen: `ok`, or the status with its message.
 pub(crate) type Outcomes = BTreeMap<String, u64>;
 
 /// A call without an answer for this long is a lost call.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A daemon that leaves faulting policies in the game (quarantine would end these attacks after five faults), with further
-/// lines of `[policies]`.
+/// A daemon that doesn't quarantine faulting policies (quarantine would end these attacks after
+/// five faults), with further lines of `[policies]`.
 pub(crate) fn patient_daemon(bed: &Testbed, more: &str) -> Daemon {
     let config = format!("[policies]\nquarantine_faults = 1000\n{more}\n");
     bed.daemon_with("a", &with_config(&config))
@@ -30,7 +30,7 @@ pub(crate) fn with_config(config: &str) -> Options {
     }
 }
 
-/// An application that serves echoes and calls itself, one call at a time.
+/// An application that serves echoes and calls its own service, one call at a time.
 pub(crate) struct Caller {
     session: Session,
     handle: u32,
@@ -42,7 +42,7 @@ impl Caller {
         Caller::with_payload(daemon, token, "Y2FsbA==")
     }
 
-    /// With another payload, in base64.
+    /// The same with another payload, in base64.
     pub(crate) fn with_payload(daemon: &Daemon, token: String, payload: &str) -> Caller {
         let session = Session::open(SessionOptions::new(daemon.socket(), token)).unwrap();
         let echo = |_, request: &[u8]| Ok(request.to_vec());
@@ -58,7 +58,7 @@ impl Caller {
         }
     }
 
-    /// One call: answered with its request, or with a status.
+    /// Makes one call. It is answered with its request, or with a status.
     pub(crate) fn call(&self) -> Result<(), Status> {
         block_on(&self.session, async {
             let called = self
@@ -70,7 +70,7 @@ impl Caller {
         })
     }
 
-    /// One call, and what became of it.
+    /// Makes one call, and returns its outcome.
     pub(crate) fn outcome(&self) -> String {
         match self.call() {
             Ok(()) => "ok".to_owned(),
@@ -78,7 +78,7 @@ impl Caller {
         }
     }
 
-    /// That many calls at once.
+    /// Makes `count` calls at once.
     pub(crate) fn at_once(&self, count: usize) -> Outcomes {
         block_on(&self.session, async {
             let call = |_| {
@@ -99,14 +99,14 @@ impl Caller {
         })
     }
 
-    /// One call, and how long it took.
+    /// Makes one call, and returns its outcome and how long it took.
     pub(crate) fn timed(&self) -> (String, Duration) {
         let begin = Instant::now();
         let outcome = self.outcome();
         (outcome, begin.elapsed())
     }
 
-    /// One call that is judged: while the tenant's account is overdrawn it is tried again.
+    /// Makes one call that is judged: it is retried while the tenant's account is overdrawn.
     pub(crate) fn judged(&self) -> String {
         loop {
             let outcome = self.outcome();
@@ -117,7 +117,7 @@ impl Caller {
         }
     }
 
-    /// That many calls that are judged.
+    /// Makes this number of judged calls.
     pub(crate) fn calls(&self, times: u64) -> Outcomes {
         let mut outcomes = Outcomes::new();
         for _ in 0..times {
@@ -126,7 +126,7 @@ impl Caller {
         outcomes
     }
 
-    /// Calls until told to stop.
+    /// Makes calls until it is stopped.
     pub(crate) fn call_until(&self, stop: &AtomicBool) -> Outcomes {
         let mut outcomes = Outcomes::new();
         while !stop.load(Ordering::Relaxed) {
@@ -135,13 +135,13 @@ impl Caller {
         outcomes
     }
 
-    /// Calls while `meanwhile` runs.
+    /// Makes calls while `meanwhile` runs.
     pub(crate) fn call_while(&self, meanwhile: impl FnOnce()) -> Outcomes {
         call_all_while(std::slice::from_ref(self), meanwhile)
     }
 }
 
-/// All of them call while `meanwhile` runs.
+/// Makes calls with all of them while `meanwhile` runs.
 pub(crate) fn call_all_while(callers: &[Caller], meanwhile: impl FnOnce()) -> Outcomes {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -161,13 +161,13 @@ pub(crate) fn call_all_while(callers: &[Caller], meanwhile: impl FnOnce()) -> Ou
     })
 }
 
-/// How many calls ended with a text that has `part` in it.
+/// Number of calls that ended with a text containing `part`.
 pub(crate) fn with_text(outcomes: &Outcomes, part: &str) -> u64 {
     let matching = outcomes.iter().filter(|(text, _)| text.contains(part));
     matching.map(|(_, times)| times).sum()
 }
 
-/// How many calls were answered with their request.
+/// Number of calls that were answered with their request.
 pub(crate) fn passed(outcomes: &Outcomes) -> u64 {
     outcomes.get("ok").copied().unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! Policies that use up memory, tables and the stack, or trap, on every call: that call pays, and the daemon doesn't grow.
+//! Policies that use up memory, tables and the stack, or trap, on every call. Only that call is
+//! affected, and the daemon doesn't grow.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
@@ -9,13 +10,15 @@ use tollgate_shm_abi::messages::PolicyOptions;
 use crate::caller::{Caller, passed, patient_daemon, total};
 use crate::measure::{Limit, measured, say, together};
 
-/// Calls of each attack; faults come at the pace of fresh instances, so there are fewer of those.
+/// Calls of each attack. Faults come at the rate of fresh instances, so there are fewer of them.
 const CALLS: u64 = 300;
 
-/// What all attacks together may leave in the daemon: one instance of each at its cap, and what the allocator keeps.
+/// The most bytes that all attacks together may leave in the daemon: one instance of each at its
+/// cap, and the allocator's reserve.
 const DAEMON_MAY_GROW: u64 = 64 << 20;
 
-/// What is attacked with; whether the call that does it passes, being within the limits after all.
+/// The attacks: a name, the policy, and the words of the fault. `None`: the call passes, because it
+/// stays within the limits after all.
 fn attacks() -> Vec<(&'static str, Module, Option<&'static str>)> {
     let grow_memory =
         "(loop $more (br_if $more (i32.ne (memory.grow (i32.const 1)) (i32.const -1))))
@@ -90,7 +93,7 @@ fn exhaustion_and_traps_cost_the_call_only() {
                 assert!(outcomes.keys().all(blamed), "{what}: {outcomes:?}");
             }
         }
-        // The same tenant's next version is judged as if nothing had been.
+        // The same tenant's next version works normally.
         admin.install(&place, "hostile", &Module::default().wasm(), b"");
         assert_eq!(caller.judged(), "ok", "{what}");
         victim.assert_flows();
@@ -104,7 +107,7 @@ fn exhaustion_and_traps_cost_the_call_only() {
     );
 }
 
-/// An instance per call: a trap is over with the call that it ended, and each gets zeroed memory.
+/// One instance per call: a trap affects only its own call, and each instance gets zeroed memory.
 #[test]
 fn fresh_instances_that_fill_their_memory_do_not_add_up() {
     let _machine = together();

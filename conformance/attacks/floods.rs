@@ -1,4 +1,5 @@
-//! Floods: of log lines, of metrics, of faults, of keys. Each is limited where it arises, and what is dropped is counted.
+//! Floods of log lines, metrics, faults and keys. Each is limited at its source, and dropped items
+//! are counted.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tollgate_shm_abi::messages::{Names, PolicyOptions};
 use crate::caller::{Caller, passed, patient_daemon, total, with_text};
 use crate::measure::{Limit, measured, say, together};
 
-/// What the daemon says of a policy: its lines, and how many it says were dropped.
+/// The log lines of a policy, and the number of lines that the daemon reports as dropped.
 fn logged(daemon: &mut Daemon, label: &str) -> (u64, u64) {
     let said = daemon.process().said();
     let of_it = said.iter().filter(|line| line.contains(label));
@@ -32,7 +33,7 @@ fn logged(daemon: &mut Daemon, label: &str) -> (u64, u64) {
     })
 }
 
-/// A thousand lines per call.
+/// A thousand log lines per call.
 #[test]
 fn a_flood_of_log_lines_is_limited_and_counted() {
     let _machine = together();
@@ -80,7 +81,7 @@ fn a_flood_of_log_lines_is_limited_and_counted() {
     );
 }
 
-/// Metrics are numbers in place: a flood of them costs its tenant fuel, and no memory.
+/// Metrics are updated in place. A flood of them costs its tenant fuel, and no memory.
 #[test]
 fn a_flood_of_metrics_costs_fuel_and_no_memory() {
     let _machine = together();
@@ -125,7 +126,7 @@ fn a_flood_of_metrics_costs_fuel_and_no_memory() {
     );
 }
 
-/// Faults without end: the audit log tells the first and then counts, it doesn't repeat itself.
+/// Endless faults: the audit log records the first and then counts; it doesn't repeat records.
 #[test]
 fn a_flood_of_faults_is_counted_in_the_audit_log_not_repeated() {
     let _machine = together();
@@ -138,7 +139,8 @@ fn a_flood_of_faults_is_counted_in_the_audit_log_not_repeated() {
     let place = Place::client("mallory", ECHO);
     admin.install(&place, "trap", &trap, b"");
     let mut faults = 0;
-    // Attaching again ends the pause between instances: the attacker has an operator who is in a hurry.
+    // Attaching again ends the pause between instances. This simulates an operator who reattaches
+    // at once.
     for round in 0..100 {
         if round > 0 {
             admin.attach(&place, "trap", 1).unwrap();
@@ -188,7 +190,7 @@ fn hoarder(keys: u32, value: u32) -> Vec<u8> {
                 .to_owned(),
         rest: "(global $key (mut i32) (i32.const 0)) (global $full (mut i32) (i32.const 0))"
             .to_owned(),
-        // Denied with RESOURCE_EXHAUSTED as soon as something wasn't stored.
+        // Denies with RESOURCE_EXHAUSTED as soon as a value wasn't stored.
         verdict: format!(
             "(if (i32.eqz (global.get $full)) (then {ALLOW}) (else
                (i32.store offset=12 (local.get $entry) (i32.const 2))
@@ -237,7 +239,7 @@ fn shared_state_that_is_filled_up_is_full_for_its_policy_only() {
         );
         assert_eq!(stored + full, total(&outcomes), "{outcomes:?}");
         assert_eq!(stored, fits, "calls until the state was full: {outcomes:?}");
-        // Another policy of the same tenant has a state of its own, and so has another tenant's.
+        // Another policy of the same tenant has its own state, and so has another tenant's policy.
         admin.detach(&granted(tenant), "hoarder").unwrap();
         admin.install(&granted(tenant), "other", &hoarder(1, 1), b"");
         assert_eq!(caller.judged(), "ok");

@@ -1,8 +1,9 @@
-//! Lies: in the module, in the manifest, in what is returned. Each is refused in a sentence that names the tenant's policy, and
-//! nobody else notices.
+//! Lies: in the module, in the manifest, in the returned values. Each is refused with one sentence
+//! that names the tenant's policy. No other tenant is affected.
 //!
-//! What a guest can answer at all is searched by properties in `service/policy-host/tests/host` (`whatever_a_guest_answers_…`,
-//! `any_effect_list_…`, `damaged_modules_never_panic`); here is one lie of each kind through a whole daemon.
+//! Property tests in `service/policy-host/tests/host` search the space of a guest's answers
+//! (`whatever_a_guest_answers_…`, `any_effect_list_…`, `damaged_modules_never_panic`). Here one lie
+//! of each kind goes through a whole daemon.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
@@ -42,7 +43,7 @@ fn effects(records: &[[u32; 4]]) -> Module {
     }
 }
 
-/// What a hostile policy answers, and how the refusal tells it.
+/// The answers of a hostile policy, and the words of the refusal.
 fn lies() -> Vec<(&'static str, Module, &'static str)> {
     let answer =
         |verdict, status, address, len| Module::with_verdict(&words(verdict, status, address, len));
@@ -151,7 +152,7 @@ fn forged_answers_are_refused_and_blamed_on_the_tenant() {
     );
 }
 
-/// Overlapping values are no lie: each is copied out, and the last of the daemon's copies is nobody's alias.
+/// Overlapping values are no lie. Each is copied out, so the daemon's copies don't alias.
 #[test]
 fn effects_that_overlap_in_memory_change_what_they_say() {
     let _machine = together();

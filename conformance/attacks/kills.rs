@@ -1,4 +1,5 @@
-//! kill -9 of a process that works for a tenant: it costs that tenant what it was doing, and nobody else anything.
+//! kill -9 of a process that works for a tenant: that tenant loses its current work, and other
+//! tenants lose nothing.
 
 use rustix::process::{Pid, Signal, kill_process};
 use tollgate_conformance::admin::{Admin, Place};
@@ -8,7 +9,7 @@ use tollgate_conformance::traffic::{ECHO, Traffic};
 
 use crate::measure::{Limit, measured, together};
 
-/// Process ids of the daemon's children, those included that nobody reaped.
+/// Process ids of the daemon's children, including zombies.
 pub(crate) fn workers(daemon: u32) -> Vec<Pid> {
     let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
     let children = tasks.flatten().map(|task| {
@@ -22,7 +23,7 @@ pub(crate) fn workers(daemon: u32) -> Vec<Pid> {
         .collect()
 }
 
-/// What the daemon counts of its compile workers.
+/// A counter of the daemon for its compile workers.
 pub(crate) fn counter(daemon: &Daemon, name: &str) -> u64 {
     let status = daemon.status();
     let value = status["compiler"][name].as_u64();

@@ -1,4 +1,4 @@
-//! Endless loops: they end at their bound, and cost their own tenant.
+//! Endless loops: they end at their bound, and only their own tenant pays.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ fn a_policy_that_loops_on_every_tenth_call_costs_its_own_tenant() {
     let victim = Traffic::start("acme", &daemon, &daemon);
     let sleep = || std::thread::sleep(window());
     let solo = victim.latencies(sleep);
-    // The same application without a policy: what two tenants cost each other on this machine anyway.
+    // The same application without a policy: the effect of two tenants on each other on this
+    // machine without an attack.
     let mut outcomes = Outcomes::new();
     let beside = victim.latencies(|| outcomes = mallory.call_while(sleep));
     assert_eq!(passed(&outcomes), total(&outcomes), "{outcomes:?}");
@@ -56,7 +57,7 @@ fn a_policy_that_loops_on_every_tenth_call_costs_its_own_tenant() {
     );
 }
 
-/// How long loops of two kinds go on: of the plainest instructions, and of loads that miss the caches.
+/// How long loops of two kinds go on: plain instructions, and loads that miss the caches.
 #[test]
 fn a_loop_is_stopped_near_its_bound() {
     let _machine = alone();
@@ -64,7 +65,8 @@ fn a_loop_is_stopped_near_its_bound() {
     let daemon = patient_daemon(&bed, "cpu_share_percent = 100");
     let mut admin = Admin::connect(&daemon);
     let plain = Module::that("(loop $ever (br $ever))");
-    // Each of 32,768 cache lines, 2 MiB, holds the address of the next, 10,007 lines on: no line is met twice before all are.
+    // Each of 32,768 cache lines (2 MiB) holds the address of the next one, 10,007 lines further.
+    // Every line is visited before any is visited twice.
     let chase = Module {
         memory: r#"(memory (export "memory") 64)"#.to_owned(),
         ..Module::that(
@@ -76,7 +78,7 @@ fn a_loop_is_stopped_near_its_bound() {
              (loop $ever (local.set $n (i32.load (local.get $n))) (br $ever))",
         )
     };
-    // Ten milliseconds: beside them, what else a call costs is little.
+    // Ten milliseconds. The other costs of a call are small in comparison.
     let bound = Duration::from_millis(10);
     for (what, module, bar) in [("plain", plain, 1.5), ("cache-missing", chase, 1.5)] {
         let caller = Caller::new(&daemon, admin.tenant(what));
@@ -97,7 +99,7 @@ fn a_loop_is_stopped_near_its_bound() {
                 std::thread::sleep(Duration::from_millis(2));
             }
         }
-        // The quickest of five: the others may have been off their core.
+        // The quickest of five. The others may have been descheduled.
         measured(
             &format!("a {what} loop, its call's time to its bound"),
             shortest.as_secs_f64() / bound.as_secs_f64(),

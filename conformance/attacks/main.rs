@@ -1,11 +1,14 @@
-//! The attack suite: what the project defends, attacked end to end, each attack with an expectation and a number.
+//! The attack suite: end-to-end attacks on the project's guarantees, each with an expectation and a
+//! number.
 //!
-//! One file per family; `README.md` beside this one is the table: attack, expectation, what was measured last. Real daemons, hostile
-//! modules, and an honest tenant next door whose every answer is compared with its request.
+//! There is one file per family of attacks. `README.md` in this directory is the table: attack,
+//! expectation, last measurement. The suite has real daemons, hostile modules, and an honest
+//! tenant; every answer to the honest tenant is compared with its request.
 //!
-//! What is counted is asserted tightly: calls lost, doubled, judged twice, canaries found. What is timed is a ratio within one run
-//! with a generous bound, since two noisy cores carry daemon, attackers and victim; its bar is printed, and asserted by the long form
-//! (`TOLLGATE_ATTACKS=long`, see CONTRIBUTING.md). See [`measure`].
+//! Counts are asserted tightly: calls lost, doubled, judged twice, canaries found. Times are ratios
+//! within one run with a generous bound, since daemon, attackers and victim share two noisy cores.
+//! The bar of a ratio is printed; the long form asserts it (`TOLLGATE_ATTACKS=long`, see
+//! CONTRIBUTING.md). See [`measure`].
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,19 +1,21 @@
-//! Numbers: what is printed of them, and when they fail a test.
+//! Measured numbers: how they are printed, and when they fail a test.
 //!
-//! Each has a bar, which the issue or a document sets, and a bound for any machine in any state. CI asserts the bound. The long form
-//! asserts the bar: it wants an idle machine. Both print `measured X (bar Y)`.
+//! Each number has a bar, which the issue or a document sets, and a bound for any machine in any
+//! state. CI asserts the bound. The long form asserts the bar, and needs an idle machine. Both
+//! print `measured X (bar Y)`.
 
 use std::io::Write as _;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// How often something is measured before a stall of the machine is believed to be ours.
+/// How often a measurement is repeated before a bad result counts as a real one and not as a stall
+/// of the machine.
 const AGAIN: u32 = 3;
 
-/// Who is on the machine: tests that take times are alone, the others may be together.
+/// Use of the machine: tests that measure times run alone, the others may run together.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// For a test that takes times.
+/// For a test that measures times.
 pub(crate) fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().unwrap_or_else(PoisonError::into_inner)
 }
@@ -23,7 +25,7 @@ pub(crate) fn together() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether the bars themselves are asserted, over longer times.
+/// Whether the bars themselves are asserted, over longer windows.
 pub(crate) fn is_long() -> bool {
     std::env::var_os("TOLLGATE_ATTACKS").is_some_and(|form| form == "long")
 }
@@ -56,9 +58,9 @@ impl Limit {
     }
 }
 
-/// Says a sentence past the test runner, which keeps to itself what a passing test prints.
+/// Prints a sentence past the test runner, which hides the output of a passing test.
 pub(crate) fn say(sentence: &str) {
-    // Nobody reads it: then nobody misses it.
+    // If nobody reads it, the error doesn't matter.
     let _unread = writeln!(std::io::stderr(), "attack: {sentence}");
 }
 
@@ -81,8 +83,8 @@ pub(crate) fn measured(what: &str, value: f64, bar: Limit, bound: Limit) {
     );
 }
 
-/// Measures again, up to [`AGAIN`] times, while a result can only be the machine's: a stall within it is nobody's doing. The last
-/// one stands.
+/// Measures up to [`AGAIN`] times until a result fits, because a bad result may be a stall of the
+/// machine. The last result counts.
 pub(crate) fn unless_stalled<T>(mut measure: impl FnMut() -> T, fits: impl Fn(&T) -> bool) -> T {
     let mut result = measure();
     for _ in 1..AGAIN {

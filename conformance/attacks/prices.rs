@@ -1,6 +1,7 @@
-//! Expensive host calls: whoever makes the daemon work pays for it.
+//! Expensive host calls: their tenant pays for the daemon's work.
 //!
-//! What a runtime really spends is the kernel's word about its thread. The daemon doesn't spin here, so that a thread's time is work.
+//! The kernel reports the real CPU time of a runtime's thread. The daemon doesn't spin here, so all
+//! of a thread's time is work.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::Module;
@@ -23,10 +24,11 @@ fn account_ns(admin: &mut Admin, tenant: &str) -> u64 {
 struct Attack {
     what: &'static str,
     imports: &'static str,
-    /// What it does before.
+    /// Code that runs before the calls.
     first: &'static str,
     call: &'static str,
-    /// How often, in CI: a hundred microseconds and more, and not all the fuel of 10 ms on a slow machine.
+    /// How often, in CI: enough for at least a hundred microseconds, and less than the fuel of 10
+    /// ms on a slow machine.
     times: u32,
 }
 
@@ -90,11 +92,11 @@ const ATTACKS: [Attack; 5] = [
     },
 ];
 
-/// A tenant whose policy makes a host call so many times.
+/// A tenant with a policy that makes a host call this many times.
 struct Tenant {
     name: String,
     caller: Caller,
-    /// What its calls have cost the daemon's runtime.
+    /// The cost of its calls for the daemon's runtime, in ns.
     real_ns: u64,
 }
 
@@ -127,7 +129,7 @@ impl Tenant {
     }
 }
 
-/// What the account of the second has been charged more than that of the first.
+/// By how much more the second account has been charged than the first.
 fn charged_more(admin: &mut Admin, [few, many]: &[Tenant; 2]) -> u64 {
     account_ns(admin, &many.name).saturating_sub(account_ns(admin, &few.name))
 }
@@ -142,7 +144,8 @@ fn expensive_host_calls_are_charged_what_they_cost() {
     let (rounds, calls) = if is_long() { (20, 40) } else { (3, 20) };
     for (at, attack) in ATTACKS.into_iter().enumerate() {
         let what = attack.what;
-        // A tenth and all of it: what they differ by is host calls, and not how long a call's application has slept.
+        // A tenth and the full number. The difference between the two is host calls, and not the
+        // time that a call's application has slept.
         let most = attack.times * if is_long() { 2 } else { 1 };
         let mut tenants = [most / 10, most].map(|times| {
             let module = attack.module(times);
@@ -156,7 +159,7 @@ fn expensive_host_calls_are_charged_what_they_cost() {
         let price = || {
             let before = charged_more(&mut admin, &tenants);
             tenants.iter_mut().for_each(|tenant| tenant.real_ns = 0);
-            // In turns, for the machine's pace changes.
+            // In turns, because the machine's speed changes.
             for _ in 0..rounds {
                 for tenant in &mut tenants {
                     tenant.call(&mut daemon, calls);
@@ -167,7 +170,7 @@ fn expensive_host_calls_are_charged_what_they_cost() {
             let charged = charged_more(&mut admin, &tenants).saturating_sub(before);
             (charged, real)
         };
-        // A stall is in one tenant's turn, and so in the difference.
+        // A stall hits one tenant's turn, and so the difference.
         let (charged, real) = unless_stalled(price, |(charged, real)| *charged > real / 2);
         let ratio = charged as f64 / real as f64;
         measured(
@@ -179,7 +182,7 @@ fn expensive_host_calls_are_charged_what_they_cost() {
             Limit::AtMost(5.0),
             Limit::AtMost(10_000.0),
         );
-        // Whoever pays too little has found something.
+        // A tenant that pays too little has found a hole.
         assert!(ratio > 0.5, "{what}: {charged} ns charged of {real}");
     }
 }

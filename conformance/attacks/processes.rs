@@ -1,4 +1,5 @@
-//! Policies in a process of their tenant's: what its death, its silence and its laziness cost, and what it costs to have one.
+//! Policies in a process of their tenant: the effects of its death, its silence and its slowness,
+//! and the cost of the process.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +32,7 @@ fn process_of(admin: &mut Admin, tenant: &str) -> Option<Pid> {
     Pid::from_raw(its["pid"].as_i64().unwrap() as i32)
 }
 
-/// Calls of a tenant that wait for something.
+/// Calls of a tenant that are waiting.
 fn waiting(admin: &mut Admin, tenant: &str) -> u64 {
     let status = admin.status();
     let accounts = status["accounts"].as_array().unwrap();
@@ -39,7 +40,8 @@ fn waiting(admin: &mut Admin, tenant: &str) -> u64 {
     its.map_or(0, |account| account["waiting"].as_u64().unwrap())
 }
 
-/// Every call that a process had is answered, closed, as soon as it is killed; others notice nothing; and the next one judges.
+/// When a process is killed, all its calls are answered at once (fail closed). Other tenants notice
+/// nothing. The next process judges again.
 #[test]
 fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     const ROUNDS: usize = 12;
@@ -55,7 +57,7 @@ fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     for round in 0..ROUNDS {
         eventually(SOON, || caller.outcome() == "ok").expect("the next process judges");
         let process = process_of(&mut admin, "mallory").unwrap();
-        // It answers nothing any more, so that all calls are under way when it is killed.
+        // The process answers nothing any more, so all calls are in flight when it is killed.
         kill_process(process, Signal::STOP).unwrap();
         let (outcomes, ended, killed) = std::thread::scope(|scope| {
             let calling = scope.spawn(|| (caller.at_once(CALLS), Instant::now()));
@@ -92,7 +94,8 @@ fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     );
 }
 
-/// A process that answers nothing is killed, whatever its tenant's calls are; who keeps killing it has no policy any more.
+/// A process that answers nothing is killed, independent of its tenant's calls. If that keeps
+/// happening, its policy is quarantined.
 #[test]
 fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     let _machine = together();
@@ -109,11 +112,11 @@ fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     let mut killed = 0;
     let ended = eventually(SOON, || {
         if let Some(process) = process_of(&mut admin, "mallory") {
-            // Another may have it killed meanwhile.
+            // The daemon may have killed it meanwhile.
             killed += u32::from(kill_process(process, Signal::STOP).is_ok());
         }
         let outcome = caller.outcome();
-        // The time that it stood still is its tenant's.
+        // Its tenant pays for the time that it stood still.
         let throttled = outcome.contains("has used up its CPU share");
         let refused = outcome.contains("so the call is refused");
         assert!(throttled || refused, "{outcome}");
@@ -125,7 +128,7 @@ fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     eventually(SOON, || caller.outcome() == "ok").expect("released, it judges again");
 }
 
-/// More calls than may be under way to a process wait, and all of them are judged.
+/// Calls beyond the limit of a process wait, and all of them are judged.
 #[test]
 fn calls_beyond_what_a_process_is_asked_at_once_wait_for_it() {
     const CALLS: usize = 2_000;
@@ -139,7 +142,7 @@ fn calls_beyond_what_a_process_is_asked_at_once_wait_for_it() {
     kill_process(process, Signal::STOP).unwrap();
     let outcomes = std::thread::scope(|scope| {
         let calling = scope.spawn(|| caller.at_once(CALLS));
-        // More than fit into the orders under way, 16 of 8 calls.
+        // More than fit into the orders in flight: 16 orders of 8 calls.
         let many = || waiting(&mut admin, "acme") > 128;
         let came = eventually(SOON, many);
         kill_process(process, Signal::CONT).unwrap();
@@ -154,7 +157,8 @@ fn calls_beyond_what_a_process_is_asked_at_once_wait_for_it() {
     );
 }
 
-/// One call at a time, and 64 at once: without a policy, with one in the daemon, with one in a process; in turns.
+/// One call at a time, and 64 at once, in turns: without a policy, with one in the daemon, with one
+/// in a process.
 #[test]
 fn what_a_process_costs() {
     let _machine = alone();

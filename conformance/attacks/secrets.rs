@@ -1,9 +1,10 @@
-//! A tenant searches for what is another's.
+//! A tenant searches for another tenant's data.
 //!
-//! The daemon has room for one instance, and each call gets a fresh one, so the two tenants' policies have the very same slot in
-//! turns. One copies a canary all over its memory, the other searches its own with loads at every offset before the host writes
-//! anything into it, and afterwards. `service/policy-host/tests/host/isolation.rs` does the same with every load instruction, the
-//! table and globals.
+//! The daemon has room for one instance, and each call gets a fresh one, so the two tenants'
+//! policies use the very same slot in turns. One policy fills its memory with a canary. The other
+//! searches its own memory with loads at every offset, before and after the host writes anything
+//! into it. `service/policy-host/tests/host/isolation.rs` does the same with every load
+//! instruction, the table and globals.
 
 use tollgate_conformance::admin::{Admin, Place};
 use tollgate_conformance::module::{ALLOW, Module};
@@ -20,11 +21,11 @@ const CANARY: u64 = u64::from_le_bytes(*b"CANARIES");
 
 const READS: &str = r#"{"method":"hotel.Echo/Echo","fields":["payload"]}"#;
 
-/// Copies what its view shows to every eighth byte of its memory behind the buffer.
+/// Copies the contents of its view to every eighth byte of its memory behind the buffer.
 fn hoarder() -> Vec<u8> {
     let module = Module {
         methods: READS.to_owned(),
-        // The one entry's view, its first field's value: where the bytes begin.
+        // The view of the one entry, the value of its first field: the start of the bytes.
         request: "(local.set $n (i32.add (i32.const 4096) (i32.load (i32.const 4096))))
             (local.set $wide (i64.load (i32.add (local.get $n) (i32.load offset=16 (local.get $n)))))
             (local.set $at (i32.const 65536))
@@ -77,7 +78,7 @@ fn canaries_of_another_tenant_are_not_found_in_the_same_slot() {
     let wildcard = r#"{"method":"hotel.Echo/*"}"#;
     admin.install(&fresh("acme"), "hoarder", &hoarder(), b"");
     admin.install(&fresh("mallory"), "searcher", &searcher(wildcard), b"");
-    // The same search where there is something to find: in its own view.
+    // A control: the same search in its own view, which contains the canary.
     admin.install(&fresh("control"), "searcher", &searcher(READS), b"");
     let rounds = if is_long() { 20_000 } else { 300 };
     let (mut found, mut clean) = (0, 0);
@@ -103,7 +104,7 @@ fn canaries_of_another_tenant_are_not_found_in_the_same_slot() {
     );
 }
 
-/// A field that the operator doesn't grant never gets into the sandbox.
+/// A field that the operator doesn't grant never enters the sandbox.
 #[test]
 fn a_field_that_is_not_granted_is_not_in_memory() {
     let _machine = together();

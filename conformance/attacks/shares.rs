@@ -1,4 +1,5 @@
-//! A thousand policies that think as long as they may: the others keep their share of the machine.
+//! A thousand policies that compute up to their deadline: other tenants keep their share of the
+//! machine.
 
 use std::time::Instant;
 
@@ -9,14 +10,14 @@ use tollgate_conformance::traffic::{ECHO, Traffic};
 use crate::caller::{Caller, Outcomes, call_all_while, passed, patient_daemon};
 use crate::measure::{Limit, alone, measured, say, window};
 
-/// All policies that a tenant may have; so sixteen tenants have 1,024.
+/// The most policies that a tenant may have. So sixteen tenants have 1,024.
 const CHAIN: usize = 64;
 const TENANTS: usize = 16;
 
-/// Rounds of `spin` that no budget allows any more, whatever the machine was busy with when it was measured.
+/// Rounds of `spin` beyond any budget, even if the machine was busy when the budget was measured.
 const TOO_MANY: u64 = 60_000;
 
-/// The most rounds, of a few steps, that one judgement is granted: just under the deadline.
+/// The most rounds, in a few steps, that one judgement may take: just under the deadline.
 fn rounds(admin: &mut Admin, daemon: &tollgate_conformance::testbed::Daemon, spin: &[u8]) -> u64 {
     let probe = Caller::new(daemon, admin.tenant("probe"));
     let place = Place::client("probe", ECHO);
@@ -52,7 +53,7 @@ fn a_thousand_policies_just_under_the_deadline_leave_the_others_their_share() {
         });
         calls.len() as f64 / begin.elapsed().as_secs_f64()
     };
-    // A fair share is what the victim has beside the same applications without any policy.
+    // The fair share is the victim's share next to the same applications without any policy.
     let mut outcomes = Outcomes::new();
     let fair = beside(&mut outcomes);
     assert!(outcomes.keys().all(|text| text == "ok"), "{outcomes:?}");

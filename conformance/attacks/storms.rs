@@ -1,4 +1,4 @@
-//! A storm of versions: every call is judged by exactly one of them, once.
+//! An upgrade storm: exactly one version judges each call, once.
 //!
 //! The swaps go over one connection to the admin API; the command line would spend its time on starting processes.
 
@@ -38,7 +38,8 @@ fn a_storm_of_versions_judges_every_call_exactly_once() {
     });
     let calls = total(&outcomes);
     say(&format!("{swaps} swaps under {calls} calls: {outcomes:?}"));
-    // One version's own words end every call: so it was judged, by that one. Twice judged would be counted twice below.
+    // Every call ends with the own words of one version, so that version judged it. A call that was
+    // judged twice would be counted twice below.
     let by = ["one", "two"].map(|version| with_text(&outcomes, version));
     let [one, two] = by;
     assert_eq!(one + two, calls, "{outcomes:?}");

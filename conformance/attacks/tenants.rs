@@ -1,4 +1,5 @@
-//! Very many tenants: the last of ten thousand gets what the first got, and all of them together fit a daemon.
+//! Ten thousand tenants: the last one gets the same service as the first, and all of them fit into
+//! one daemon.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -12,12 +13,12 @@ use crate::measure::{Limit, alone, is_long, measured, say};
 
 /// Bytes that a daemon may grow by for 10,000 tenants with a policy each. 512 MiB.
 const BYTES: u64 = 512 << 20;
-/// The number that the bytes are for: as many as the store takes.
+/// The number of tenants that the bytes are for: the most that the store takes.
 const TENANTS: usize = 10_000;
 
 /// Tenants that make calls, out of all.
 const CALLERS: usize = 20;
-/// What each of them calls.
+/// Number of calls of each caller.
 const CALLS: u64 = 10;
 
 #[test]
@@ -70,7 +71,7 @@ fn ten_thousand_tenants_with_a_policy_each_fit_a_daemon() {
         &format!("{count} tenants with a policy each, MiB that the daemon grew by for 10,000"),
         (grown * (TENANTS / count) as u64) as f64 / f64::from(1 << 20),
         Limit::AtMost((BYTES >> 20) as f64),
-        // What doesn't depend on their number counts 20 times where there are few.
+        // The part that doesn't depend on the number of tenants counts 20 times if there are few.
         Limit::AtMost(4.0 * (BYTES >> 20) as f64),
     );
     measured(

@@ -1,4 +1,4 @@
-//! Each operation on each message, by each who can do it.
+//! Each operation on each message, by each contender that supports it.
 
 use prost::Message;
 use std::hint::black_box;
@@ -12,7 +12,7 @@ use crate::messages::{
     examples,
 };
 
-/// One way to do one thing.
+/// One way to do one operation.
 pub struct Contender {
     /// The message's name inside the package.
     pub message: &'static str,
@@ -20,17 +20,18 @@ pub struct Contender {
     pub operation: &'static str,
     /// `machine code`, `interpreter`, `by hand`, `prost`, `prost, reused`.
     pub executor: &'static str,
-    /// Does it this many times. The loop is inside, so that a call costs what it costs its real caller.
+    /// Does the operation this many times. The loop is inside, so that a call costs the same as for
+    /// its real caller.
     pub work: Box<dyn FnMut(u32)>,
 }
 
 /// Room for a view.
 const VIEW: usize = 256;
 
-/// What is projected: what the access list's policy reads.
+/// The projected fields: those that the ACL policy reads.
 const PROJECTED: (&str, &[&str]) = ("ReserveRequest", &["customer_name"]);
 
-/// All of them; those that do the same stand beside each other.
+/// All contenders. Those with the same operation are adjacent.
 pub fn contenders() -> Vec<Contender> {
     let mut all = Vec::new();
     for example in examples() {
@@ -130,7 +131,7 @@ fn wire<M: Message + Default + 'static>(all: &mut Vec<Contender>, example: &Exam
     let message = M::decode(&wire[..]).expect("prost reads what we write");
     let program = Program::new(&example.layouts, example.id);
 
-    // Each writes into a buffer that it uses again and that is large enough.
+    // Each contender writes into a buffer that it reuses and that is large enough.
     let (codec, image, mut out) = (compiled(example), example.block.clone(), Vec::new());
     let work = repeat(move || codec.encode(black_box(&image), &mut out));
     add("encode", "machine code", work);
@@ -147,7 +148,7 @@ fn wire<M: Message + Default + 'static>(all: &mut Vec<Contender>, example: &Exam
     let (codec, bytes, mut out) = (compiled(example), wire.clone(), Vec::new());
     let work = repeat(move || codec.decode(black_box(&bytes), &mut out));
     add("decode", "machine code", work);
-    // A struct, allocated and freed again: that is what its callers get.
+    // A struct, allocated and freed again, like for its callers.
     let bytes = wire.clone();
     let work = repeat(move || M::decode(&black_box(&bytes)[..]));
     add("decode", "prost", work);

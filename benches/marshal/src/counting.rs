@@ -1,43 +1,47 @@
-//! How many instructions a call takes: what `.ci/instructions` runs, `PROGRAM [--bless] FILE`, where `FILE` holds the numbers to keep.
-//! `PROGRAM --print` keeps nothing and prints them as JSON.
+//! Counts the instructions of a call. `.ci/instructions` runs `PROGRAM [--bless] FILE`, where
+//! `FILE` holds the expected numbers. `PROGRAM --print` prints the numbers as JSON and writes no
+//! file.
 //!
-//! The program runs itself under valgrind's callgrind, which counts nothing but what happens inside of [`counted_region`] and
-//! writes down the count whenever it returns. So the numbers are exact, free of set-up and of noise, and CI can hold them to a few
-//! per cent; times are for the benches.
+//! The program runs itself under valgrind's callgrind, which counts only the instructions inside
+//! [`counted_region`] and writes the count each time it returns. So the numbers are exact and
+//! contain no set-up and no noise. CI can hold them to a few per cent. The benches measure times.
 //!
-//! Machine code and library functions depend on what the processor can do. Valgrind offers its own model of one, which is
-//! the same on all machines that have AVX2; what it offers is kept with the numbers, and other numbers aren't compared.
+//! Machine code and library functions depend on the processor's features. Valgrind offers its own
+//! model of a processor, which is the same on all machines with AVX2. The features are kept with
+//! the numbers. Numbers with other features aren't compared.
 
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Something whose instructions are counted.
+/// A job with counted instructions.
 pub struct Counted {
-    /// As the file of kept numbers has it.
+    /// Its name in the file of kept numbers.
     pub name: String,
-    /// Others are there for comparison: they change with the C library's allocator, and fail nothing.
+    /// Whether it is ours. Others are for comparison: they change with the C library's allocator,
+    /// and never fail the check.
     pub ours: bool,
-    /// Does it this many times, a multiple of 64.
+    /// Does the job this many times, a multiple of 64.
     pub work: Box<dyn FnMut(u32)>,
 }
 
-/// Calls that are counted at once.
+/// Number of calls in one count.
 const CALLS: u32 = 64;
 
-/// Calls before that.
+/// Number of calls before that.
 const WARM_UP: u32 = 64;
 /// More instructions than this, relative to the kept number, fail.
 const TOLERANCE: f64 = 0.05;
 
-/// Below this many instructions per call a change is no news: a few of them come from how a loop was laid out.
+/// A change below this many instructions per call is ignored: a few instructions depend on the
+/// layout of a loop.
 const NOISE: f64 = 3.0;
 
-/// The argument by which this program is told that it runs under valgrind.
+/// The argument for a run under valgrind.
 const COUNTED: &str = "--counted";
 
-/// The whole program; `all` makes what is counted.
+/// The whole program; `all` makes the counted jobs.
 pub fn main(all: impl FnOnce() -> Result<Vec<Counted>, String>) -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -57,15 +61,16 @@ fn counted_region(work: &mut dyn FnMut(u32), calls: u32) {
     std::hint::black_box(calls);
 }
 
-/// When this returns, callgrind writes down what it has counted, by this function's name. It wouldn't if it stopped counting
-/// at the same time; hence two functions.
+/// When this function returns, callgrind writes its count, by this function's name. It wouldn't if
+/// it stopped counting at the same time, hence two functions.
 #[inline(never)]
 fn written_down(work: &mut dyn FnMut(u32), calls: u32) {
     work(calls);
     std::hint::black_box(calls);
 }
 
-/// Under valgrind: first nothing, which is what counting costs, then each in turn. Prints who was counted.
+/// Runs under valgrind: first an empty job, which gives the cost of counting, then each job in
+/// turn. Prints the names of the jobs.
 fn counted(all: Vec<Counted>) {
     println!("{}", features());
     counted_region(&mut |_| {}, CALLS);
@@ -76,10 +81,10 @@ fn counted(all: Vec<Counted>) {
     }
 }
 
-/// Begins the line of one that isn't ours.
+/// Prefix of the line of a job that isn't ours.
 const THEIRS: &str = "theirs: ";
 
-/// What the processor, as valgrind shows it, offers to those who ask.
+/// The features of the processor that valgrind emulates.
 fn features() -> String {
     #[cfg(target_arch = "x86_64")]
     let found = [
@@ -99,10 +104,10 @@ fn features() -> String {
     names.join(" ")
 }
 
-/// What a run found.
+/// The counts of a run.
 struct Counts {
     features: String,
-    /// In the order of the counting.
+    /// In the order of the jobs.
     each: Vec<Count>,
 }
 
@@ -118,7 +123,7 @@ fn count() -> Result<Counts, String> {
     fs::create_dir_all(&directory)
         .map_err(|e| format!("can't make {}: {e}", directory.display()))?;
     let counts = count_in(&directory);
-    // What is left behind would only take room.
+    // The left files only take room.
     let _ = fs::remove_dir_all(&directory);
     counts
 }

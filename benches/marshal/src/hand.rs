@@ -1,16 +1,17 @@
-//! `gather` and `accept` for the hotel service's messages as a careful person writes them: offsets as constants, the same
-//! checks in the same order as the programs, nothing looked up in a table.
+//! `gather` and `accept` for the hotel service's messages as careful hand-written code: offsets as
+//! constants, the same checks in the same order as the programs, nothing looked up in a table.
 //!
-//! The bar for machine code is a ratio to these, so they deserve to be fast: fixed parts are read as arrays, which leaves one
-//! bounds check per struct; slots are read as one word; what never happens in a healthy message is out of line. The
-//! tests hold them against the interpreter on spoiled blocks: same verdict, same code.
+//! The target for machine code is a ratio to these functions, so they have to be fast. Fixed parts
+//! are read as arrays, which leaves one bounds check per struct. Slots are read as one word. Cases
+//! that never happen in a healthy message are out of line. The tests compare the functions with the
+//! interpreter on damaged blocks: same verdict, same code.
 
 use tollgate_marshal::extents::Gathered;
 use tollgate_marshal::wire::check_unknown;
 use tollgate_marshal::{FaultCode, MAX_EXTENTS, MAX_MESSAGE, Program, is_utf8};
 use tollgate_schema::{EXTENT_FLAG, MessageId};
 
-/// Fixed parts, in bytes; the tests compare them with the layout.
+/// Sizes of fixed parts, in bytes. The tests compare them with the layout.
 const RESERVE_REQUEST: usize = 48;
 const RESERVE_REPLY: usize = 24;
 const AVAILABILITY_REQUEST: usize = 24;
@@ -19,17 +20,17 @@ const ROOMS_LEFT_ENTRY: usize = 16;
 const STAY: usize = 24;
 const ECHO_MESSAGE: usize = 16;
 
-/// A message type, as far as checking its unknown fields asks for it.
+/// The message type, for checking unknown fields.
 pub struct Types<'p> {
-    /// Any program that reaches it.
+    /// Any program that reaches the type.
     pub program: &'p Program,
-    /// The root.
+    /// The root type.
     pub root: MessageId,
     /// `hotel.Stay`.
     pub stay: MessageId,
 }
 
-/// Which message a block is.
+/// The message type of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hotel {
     /// `hotel.ReserveRequest`
@@ -69,7 +70,7 @@ impl Hotel {
     }
 }
 
-/// As `tollgate_marshal::interpreter::gather`.
+/// Like `tollgate_marshal::interpreter::gather`.
 #[inline]
 pub fn gather(
     hotel: Hotel,
@@ -90,7 +91,7 @@ pub fn gather(
     Ok(memory.gathered.count())
 }
 
-/// As `tollgate_marshal::interpreter::accept`.
+/// Like `tollgate_marshal::interpreter::accept`.
 #[inline]
 pub fn accept(
     hotel: Hotel,
@@ -118,7 +119,7 @@ pub fn accept(
     Ok(())
 }
 
-/// The inline bytes, and what an extent means there.
+/// The inline bytes, and the meaning of an extent in them.
 trait Memory {
     fn inline(&self) -> &[u8];
     fn extent(&mut self, slot: usize, off: u32, len: u32, utf8: bool) -> Result<(), FaultCode>;
@@ -144,7 +145,7 @@ impl Memory for Gathering<'_> {
 struct Accepting<'a> {
     inline: &'a mut [u8],
     behind: &'a mut [u8],
-    /// Extents so far, and where the last of them ends in the image.
+    /// Number of extents so far, and the end of the last one in the image.
     count: u32,
     end: usize,
 }
@@ -289,7 +290,7 @@ fn half<const N: usize>(fields: &[u8; N], at: usize) -> u32 {
     u32::from_le_bytes(fields[at..at + 4].try_into().expect("4 bytes"))
 }
 
-/// The string or bytes value of a slot, which lies at `at`; answers the cursor after it.
+/// The string or bytes value of the slot at `at`; returns the cursor after it.
 #[inline]
 fn value(
     memory: &mut impl Memory,
@@ -325,7 +326,7 @@ fn part(memory: &impl Memory, off: u32, cursor: usize, len: usize) -> Result<&[u
     bytes.ok_or(FaultCode::Truncated)
 }
 
-/// An array: where it starts and ends.
+/// An array: its start and its end.
 #[inline]
 fn array(
     memory: &impl Memory,

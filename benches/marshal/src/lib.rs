@@ -1,16 +1,17 @@
-//! What is measured of the marshalling, and against what.
+//! Benchmarks of the marshalling, and the contenders that it is compared with.
 //!
-//! The hotel service's messages, in three forms: a block, protobuf bytes, and prost's struct. Per message and
-//! operation there are several [`Contender`]s that do the same work:
+//! The hotel service's messages exist in three forms: a block, protobuf bytes, and prost's struct.
+//! Per message and operation there are several [`Contender`]s that do the same work:
 //!
 //! | operation | ours | theirs |
 //! |---|---|---|
-//! | `gather`, `accept` | machine code, interpreter | [`hand`]: what a careful person writes for this very layout |
-//! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a message that is used again |
+//! | `gather`, `accept` | machine code, interpreter | [`hand`]: careful hand-written code for this very layout |
+//! | `encode`, `decode` | machine code, interpreter | prost; `decode` once more into a reused message |
 //! | `project` | machine code, interpreter | |
 //!
-//! A crate of its own, since CI builds it optimised to count instructions (`marshal-instructions`); times are
-//! measured with it by `tollgate-benches`. [`counting`] serves the sandbox's counts, too.
+//! This is a crate of its own because CI builds it optimised to count instructions
+//! (`marshal-instructions`). `tollgate-benches` measures times with it. The sandbox's counts use
+//! [`counting`], too.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +24,7 @@ use std::process::ExitCode;
 
 pub use contenders::{Contender, contenders};
 
-/// What a program ends with: a failure is told in one sentence.
+/// The exit code of a program. A failure is printed as one sentence.
 pub fn exit(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -97,15 +97,15 @@ pub const EXAMPLES: [(&str, &str); 5] = [
     ),
 ];
 
-/// One message with all that the contenders need.
+/// One message with everything that the contenders need.
 pub struct Example {
-    /// Name inside the package.
+    /// Its name inside the package.
     pub name: &'static str,
     /// The layouts of its service.
     pub layouts: Arc<Layouts>,
     /// Its type in them.
     pub id: MessageId,
-    /// As a block without extents.
+    /// The message as a block without extents.
     pub block: Vec<u8>,
 }
 

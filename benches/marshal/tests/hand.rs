@@ -1,4 +1,5 @@
-//! The hand-written functions do the same work as the programs, and all contenders read and write the same.
+//! The hand-written functions do the same work as the programs. All contenders read and write the
+//! same bytes.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +10,7 @@ use tollgate_bench_marshal::messages::{Example, ReserveRequest, examples, schema
 use tollgate_marshal::{MAX_EXTENTS, Program, interpreter};
 use tollgate_schema::dynamic;
 
-/// Blocks are spoiled this many times each.
+/// How often each block is damaged.
 const SPOILED: u64 = 20_000;
 
 fn random(state: &mut u64) -> usize {
@@ -21,7 +22,7 @@ fn random(state: &mut u64) -> usize {
     (z ^ z >> 31) as usize
 }
 
-/// Changes a few words, bytes or the length.
+/// Changes a few words, a few bytes, or the length.
 fn spoil(block: &[u8], state: &mut u64) -> Vec<u8> {
     let mut bytes = block.to_vec();
     for _ in 0..1 + random(state) % 2 {

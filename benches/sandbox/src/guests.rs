@@ -1,4 +1,5 @@
-//! The modules: the catalogue's null and ACL, as they are attached in production, and one that does a single thing over and over.
+//! The modules: the catalogue's null and ACL, as they are attached in production, and one that
+//! repeats a single operation.
 
 use std::path::PathBuf;
 use tollgate_policy_host::{Capabilities, Host, HostConfig, Instance, Policy, Setup, TenantLimits};
@@ -6,7 +7,7 @@ use tollgate_policy_host::{Capabilities, Host, HostConfig, Instance, Policy, Set
 /// Names on the access list.
 pub const BLOCKED: usize = 1_000;
 
-/// What the single-minded module does for each call that it judges.
+/// The operations of the single-minded module, one for each call that it judges.
 pub const DEEDS: [(&str, &str); 11] = [
     ("nothing", ""),
     (
@@ -43,14 +44,14 @@ pub const DEEDS: [(&str, &str); 11] = [
     ),
 ];
 
-/// A deed that ends the instance.
+/// An operation that ends the instance.
 pub const TRAP: &str = "unreachable";
 
 /// Bytes of state that the single-minded module hands over.
 pub const SAVED: usize = 48 << 10;
 
-/// The smallest module that can be judged, asked to tick, saved and restored: it allows whatever it is asked about, and does `deed`
-/// each time. It finds keys at 0, 8, 16 and 24; the third is there.
+/// The smallest module with the hooks to judge, tick, save and restore. It allows every call, and
+/// does `deed` each time. It finds keys at 0, 8, 16 and 24; the third exists.
 fn single_minded(deed: &str) -> String {
     let manifest = r#"{"abi":1,"name":"deed","hooks":["request","reply","tick"],"tick_ms":1000,"state":{"version":1},
         "methods":[{"method":"*"}],"capabilities":["state","clock","random"],
@@ -94,7 +95,7 @@ fn single_minded(deed: &str) -> String {
     )
 }
 
-/// A host, and what it has loaded. Clones share both.
+/// A host, and its loaded policies. Clones share both.
 #[derive(Clone)]
 pub struct Guests {
     /// The host.
@@ -107,10 +108,10 @@ pub struct Guests {
 }
 
 impl Guests {
-    /// A host with room for so many instances.
+    /// A host with room for this many instances.
     ///
     /// # Errors
-    /// What isn't built, or isn't accepted.
+    /// A module that isn't built, or isn't accepted.
     pub fn new(instances: u32) -> Result<Guests, String> {
         let host = Host::new(HostConfig {
             instances,
@@ -119,7 +120,7 @@ impl Guests {
         Ok(Guests {
             null: load(&host, "null")?,
             acl: load(&host, "acl")?,
-            // A batch of what the host functions ask for is more than a call's default.
+            // A batch of such host calls needs more than a call's default.
             limits: TenantLimits {
                 fuel_per_call: 35_000_000,
                 ..TenantLimits::default()
@@ -152,7 +153,7 @@ impl Guests {
             .map_err(|error| error.to_string())
     }
 
-    /// An instance that is made when it is wanted.
+    /// An instance that is made at first use.
     pub fn later(&self, policy: &Policy, config: Option<&str>) -> Later {
         Later {
             guests: self.clone(),
@@ -163,7 +164,8 @@ impl Guests {
     }
 }
 
-/// An instance that is made when it is wanted: each reserves 4 GiB of address space, of which valgrind has 128 for all.
+/// An instance that is made at first use, because each reserves 4 GiB of address space and valgrind
+/// has 128 GiB for all.
 pub struct Later {
     guests: Guests,
     policy: Policy,
@@ -213,7 +215,7 @@ fn load(host: &Host, name: &str) -> Result<Policy, String> {
     host.load(&wasm).map_err(|error| error.to_string())
 }
 
-/// Where the policies are built: beside the profile's directory that this program lies in.
+/// The directory of the built policies: next to the profile's directory of this program.
 fn directory() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
     let mut target = program.ancestors().skip(2);

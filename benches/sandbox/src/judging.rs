@@ -1,4 +1,5 @@
-//! What happens per call: each deed with its loop inside, so that a call costs what it costs the daemon's.
+//! The operations per call. Each one has its loop inside, so a call costs the same as in the
+//! daemon.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -10,13 +11,13 @@ use tollgate_policy_host::{Hook, Instance, Verdict, limits};
 
 use crate::guests::{DEEDS, Guests, Later, SAVED, access_list, blocked};
 
-/// Something that happens per call. Its instance is made when it is first done, and lives as long as the job.
+/// An operation per call. Its instance is made at first use, and lives as long as the job.
 pub struct Job {
-    /// What it belongs to in the tables.
+    /// Its table.
     pub part: Part,
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// Does it for this many calls, a multiple of 64.
+    /// Does the operation for this many calls, a multiple of 64.
     pub work: Box<dyn FnMut(u32)>,
 }
 
@@ -27,17 +28,17 @@ pub enum Part {
     Judgement,
     /// A hook of the smallest module.
     Hook,
-    /// What a host function adds to a judgement.
+    /// The cost that a host function adds to a judgement.
     HostFunction,
 }
 
-/// Sizes of batches: alone, and as the daemon makes them.
+/// Sizes of batches: a single call, and the daemon's batches.
 pub const BATCHES: [usize; 4] = [1, 8, 16, 32];
 
-/// All of them.
+/// All jobs.
 ///
 /// # Errors
-/// What isn't built, or isn't accepted.
+/// A module that isn't built, or isn't accepted.
 pub fn jobs(guests: &Guests) -> Result<Vec<Job>, String> {
     let mut all = Vec::new();
     judgements(guests, &mut all)?;
@@ -72,7 +73,7 @@ fn judgements(guests: &Guests, all: &mut Vec<Job>) -> Result<(), String> {
     }
     let config = access_list();
     let acl = || guests.later(&guests.acl, Some(&config));
-    // What the daemon does: it projects the field out of the message into the guest's memory.
+    // Like the daemon: projects the field of the message into the guest's memory.
     let example = examples().into_iter().find(|e| e.name == "ReserveRequest");
     let example = example.ok_or("the hotel service has reservations")?;
     let projector = Projector::new(&example.layouts, example.id, &["customer_name"]);
@@ -152,13 +153,13 @@ fn host_functions(guests: &Guests, all: &mut Vec<Job>) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a view, and answers its length.
+/// Writes a view, and returns its length.
 type View = Arc<dyn Fn(&mut [u8]) -> usize>;
 
 /// A view without fields.
 const EMPTY_VIEW: [u8; 8] = [8, 0, 0, 0, 0, 0, 0, 0];
 
-/// A view of one string.
+/// A view with one string.
 pub fn view_of(name: &str) -> Vec<u8> {
     let mut view = Vec::new();
     for word in [24 + name.len() as u32, 1, 1, name.len() as u32, 24, 0] {
@@ -187,7 +188,7 @@ fn work(
         for _ in 0..calls as usize / batch {
             judge(instance, hook, batch, &*view, view_max);
         }
-        // So that lines are logged and not dropped.
+        // Otherwise lines would be dropped instead of logged.
         drop(instance.take_log());
     })
 }
@@ -202,7 +203,7 @@ fn judge(
 ) {
     let bytes = count * view_max.next_multiple_of(8);
     let mut batch = instance.batch(hook, count, bytes).expect("it is alive");
-    // As the daemon fills them.
+    // Filled like in the daemon.
     let mut filling = batch.fill();
     for _ in 0..count {
         let pushed = filling.push::<Infallible>(0, view_max, |room| Ok(view(room)));

@@ -1,7 +1,9 @@
-//! What is measured of the sandbox by itself: judgements, host functions, and the life of instances, without a daemon.
+//! Benchmarks of the sandbox alone, without a daemon: judgements, host functions, and the life of
+//! instances.
 //!
-//! [`judging`] lists what happens per call, for those who time it (`policy-bench`) and for those who count its instructions
-//! (`policy-instructions`); [`guests`] makes the modules. A crate of its own, since CI builds it optimised to count.
+//! [`judging`] lists the operations per call. `policy-bench` times them and `policy-instructions`
+//! counts their instructions. [`guests`] makes the modules. This is a crate of its own because CI
+//! builds it optimised to count instructions.
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,10 @@
 //! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to a
 //! server of the same host).
 //!
-//! The sessions are dealt out to `threads=` threads, of which this one is the first. Two more numbers join the result:
-//! `open_ms` for the first session, and `first_call_ms` from there to its first reply: the schema's way to
-//! the daemon and its peer, what they compile, and one call.
+//! The sessions are distributed over `threads=` threads, of which this one is the first. The result
+//! has two more numbers, in ms. `open_ms` is the time to open the first session. `first_call_ms` is
+//! the time from there to its first reply: sending the schema to the daemon and its peer, compiling
+//! it there, and one call.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ struct Tollgate {
     hotel: ReservationClient,
     store: StoreClient,
     message: Arc<EchoMessage>,
-    /// Of a field of the store.
+    /// The value of a field of the store.
     value: Bytes,
 }
 
@@ -52,7 +53,7 @@ impl Tollgate {
         })
     }
 
-    /// The first call over a session, which binds.
+    /// The first call over a session, including the bind.
     fn first_call(&self, requests: &Requests) -> Result<(), String> {
         block_on(&self.session, self.call(requests, 0)).of_first_call()
     }
@@ -92,7 +93,7 @@ impl Tollgate {
     }
 }
 
-/// Keeps so many calls in flight over each of these until the window ends.
+/// Keeps the given number of calls in flight over each client until the window ends.
 fn drive(run: &Run, dealt: &[(&Tollgate, usize)]) -> Result<(), String> {
     let sessions = dealt.iter().map(|(caller, _)| caller.session.clone());
     let mut sessions = Sessions::new(sessions).map_err(|status| status.to_string())?;
@@ -104,7 +105,7 @@ fn drive(run: &Run, dealt: &[(&Tollgate, usize)]) -> Result<(), String> {
     Ok(())
 }
 
-/// A payload that every call sends from where it is.
+/// A payload that every call sends in place.
 fn shared(session: &Session, payload: &[u8]) -> Result<Bytes, String> {
     let buffer = session.buffer(payload.len());
     let mut buffer = buffer.map_err(|status| format!("no room for the payload: {status}"))?;

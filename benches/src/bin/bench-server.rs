@@ -1,7 +1,7 @@
 //! Tollgate's server: `hotel.Reservation`, `hotel.Echo` and `kv.Store` on the daemon at `socket=`.
 //!
-//! Handlers run on the thread that drives the session, which is this program's only busy one. Prints
-//! `ready` once the services are bound, and ends when the session does.
+//! Handlers run on the thread that drives the session, which is the only busy thread of this
+//! program. The program prints `ready` once the services are bound, and ends when the session ends.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,13 +1,14 @@
-//! The floor of one host: entries of Tollgate's rings between processes that never sleep, one in flight, and nothing else: no heap, no
-//! marshalling, no policy.
+//! The floor of one host: entries of Tollgate's rings between processes that never sleep, with one
+//! entry in flight. There is no heap, no marshalling and no policy.
 //!
 //! ```text
 //! client ──▶ server                 role=client socket=A    role=server socket=A
 //! client ──▶ relay ──▶ server       role=client socket=B    role=relay socket=B behind=A
 //! ```
 //!
-//! A request and its reply lie in one entry each, so `size=` is at most [`ENTRY_BYTES`]. Whoever finds nothing gives its CPU to whoever
-//! waits for it: three that spin on two CPUs without it would measure the scheduler's time slice.
+//! A request and its reply lie in one entry each, so `size=` is at most [`ENTRY_BYTES`]. A process
+//! that finds its ring empty yields its CPU. Otherwise three processes that spin on two CPUs would
+//! measure the scheduler's time slice.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ fn put(ring: &mut Producer, entry: &Entry) -> Result<(), String> {
     ring.push(entry).map_err(|error| format!("{error:?}"))
 }
 
-/// Waits for the one that it serves.
+/// Waits for its client.
 struct Listening {
     listener: ControlListener,
     path: PathBuf,
@@ -124,7 +125,7 @@ impl Listening {
         Ok(Listening { listener, path })
     }
 
-    /// The memory lives as long as both ends of it, and the connection.
+    /// The memory lives as long as both of its ends and the connection.
     fn accept(self) -> Result<(DaemonEnd, ControlSocket), String> {
         let socket = loop {
             match self.listener.accept() {

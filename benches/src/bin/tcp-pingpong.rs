@@ -1,10 +1,11 @@
-//! The floor: requests of a fixed size over TCP, 8 bytes back for each, and nothing else.
+//! The floor: requests of a fixed size over TCP, and 8 bytes back for each.
 //!
-//! Called with `to=` it is the client, without it the server, which must be given the same `size=`.
-//! One thread on either side; `wait=block` sleeps in the kernel, `wait=spin` never does. With more
-//! than one call in flight small requests are coalesced: the client tops up the window in one write. A
-//! request of [`OWN_WRITE`] bytes or more is a write of its own, as it is for whoever has it in a buffer
-//! of its own. The server answers all that it has read in one write.
+//! With `to=` the program is the client, without it the server. Both need the same `size=`. Each
+//! side has one thread; `wait=block` sleeps in the kernel, `wait=spin` never sleeps. With more than
+//! one call in flight small requests are coalesced: the client tops up the window in one write. A
+//! request of [`OWN_WRITE`] bytes or more is a write of its own, as for an application with the
+//! request in a buffer of its own. The server answers all the requests that it has read in one
+//! write.
 //!
 //! ```text
 //! client  [request: size bytes][request]...      no header: the size is known
@@ -96,7 +97,7 @@ fn call(settings: &Settings) -> Result<(), String> {
     })
 }
 
-/// Keeps `inflight` requests on their way until the window ends, then awaits the rest.
+/// Keeps `inflight` requests in flight until the window ends, then awaits the rest.
 fn phase(run: &Run, stream: &mut TcpStream, batch: &[u8], inflight: usize) -> io::Result<()> {
     let size = run.requests.size;
     let mut waiting: VecDeque<(usize, Instant)> = VecDeque::with_capacity(inflight);
@@ -143,8 +144,8 @@ fn write_all(stream: &mut TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether to try again. A spinning side gives its CPU to whoever waits for it: on two CPUs that
-/// other programs use as well, spinning without it would measure the scheduler's time slice.
+/// Whether to try again. A spinning side yields its CPU. Otherwise, on two CPUs that other programs
+/// use as well, spinning would measure the scheduler's time slice.
 fn would_block(error: &io::Error) -> bool {
     let again = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
     if again {

@@ -1,7 +1,7 @@
 //! tonic's client: unary calls over one direct TCP connection.
 //!
-//! The honest best of tonic on two cores (see `tuning.rs`): TCP_NODELAY, payloads shared as `Bytes`, one task
-//! per call in flight.
+//! tonic's best configuration on two cores (see `tuning.rs`): TCP_NODELAY, payloads shared as
+//! `Bytes`, one task per call in flight.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ struct Tonic {
     hotel: ReservationClient<Channel>,
     store: StoreClient<Channel>,
     payload: Bytes,
-    /// Of a field of the store.
+    /// The value of a field of the store.
     value: Bytes,
 }
 

@@ -1,6 +1,6 @@
 //! tonic's server: `hotel.Reservation`, `hotel.Echo` and `kv.Store` over plain HTTP/2.
 //!
-//! Configured for speed within what tonic offers: see `tuning.rs`.
+//! Configured for speed with tonic's own settings: see `tuning.rs`.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 struct Hotel {
-    /// Whom it refuses itself.
+    /// Customers that the handler itself refuses.
     blocked: HashSet<String>,
 }
 
@@ -106,7 +106,8 @@ impl Store for Records {
     async fn put(&self, request: Request<Record>) -> Result<Response<Written>, Status> {
         let record = request.into_inner();
         let fields = record.fields.iter();
-        // A copy: what came lies in a buffer of the connection's, which it would keep.
+        // A copy, because the received bytes are in a buffer of the connection and would keep it
+        // alive.
         let fields = fields.map(|field| (&*field.name, Bytes::copy_from_slice(&field.value)));
         let existed = self.table.put(&record.key, fields);
         Ok(Response::new(Written { existed }))

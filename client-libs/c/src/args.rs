@@ -1,4 +1,4 @@
-//! What C hands over as arguments: handles, strings, bytes, and structs of other versions.
+//! C arguments: handles, strings, bytes, and structs of other versions.
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use tollgate_core::Status;
 
 use crate::status::invalid;
 
-/// What a pointer points to.
+/// The target of a pointer.
 ///
 /// # Safety
 /// It is NULL or as the header asks: a handle that wasn't freed, or a struct of its type; for as long as the caller uses it.
@@ -16,7 +16,7 @@ pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
 }
 
-/// As [`given`], to be changed.
+/// Like [`given`], for changing the target.
 ///
 /// # Safety
 /// As there, and nobody else uses it.
@@ -25,7 +25,7 @@ pub(crate) unsafe fn given_mut<'a, T>(pointer: *mut T, name: &str) -> Result<&'a
     unsafe { pointer.as_mut() }.ok_or_else(|| null(name))
 }
 
-/// A share in what a counted handle names.
+/// A counted reference to the target of a handle.
 ///
 /// # Safety
 /// As of [`given`]; the handle came from [`Arc::into_raw`].
@@ -40,7 +40,7 @@ pub(crate) unsafe fn shared<T>(pointer: *const T, name: &str) -> Result<Arc<T>, 
     }
 }
 
-/// Puts a result where C wants it.
+/// Writes a result through C's pointer.
 ///
 /// # Safety
 /// The pointer is NULL, or one value of `T` may be written there.
@@ -67,7 +67,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     }
     // SAFETY: the caller's.
     let text = unsafe { CStr::from_ptr(pointer) };
-    // Where, not what: it may be a secret.
+    // The error has the position, not the text, which may be a secret.
     text.to_str().map_err(|error| {
         let at = error.valid_up_to();
         invalid(format!(
@@ -76,7 +76,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     })
 }
 
-/// As [`text`], where NULL stands for a default.
+/// Like [`text`], but NULL stands for a default.
 ///
 /// # Safety
 /// As there.
@@ -91,7 +91,7 @@ pub(crate) unsafe fn optional_text<'a>(
     }
 }
 
-/// So many bytes.
+/// `len` bytes.
 ///
 /// # Safety
 /// `len` bytes can be read there, or it is NULL or `len` 0.
@@ -108,10 +108,11 @@ pub(crate) unsafe fn bytes<'a>(
     }
 }
 
-/// The longest struct that a newer header may bring.
+/// The longest struct of a newer header, in bytes.
 const MAX_STRUCT_BYTES: usize = 4096;
 
-/// A struct that begins with its size, as the program's header knew it: what an older one lacks is zero, what a newer one adds has to be.
+/// A struct that begins with its size, in the layout of the program's header. Fields that an older
+/// header lacks become zero. Fields that a newer header adds have to be zero.
 ///
 /// # Safety
 /// The pointer is NULL, or to a struct whose first field tells its size. Zero is a value of every field of `T`, which has no padding that
@@ -151,7 +152,7 @@ pub(crate) unsafe fn sized<T>(
     Ok(Some(value))
 }
 
-/// Gives C what a struct that begins with its size has room for.
+/// Writes into a struct that begins with its size as many fields as it has room for.
 ///
 /// # Safety
 /// The pointer is to a struct whose first field tells its size, and which may be written. `T` has no padding.

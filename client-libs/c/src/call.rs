@@ -1,4 +1,5 @@
-//! A call as a handle: either side's, of any type. Its two halves are used apart, by two threads if the program likes.
+//! A call as a handle, for either side and for any type of call. The program may use the two halves
+//! separately, also on two threads.
 //!
 //! ```text
 //!            take                        put back
@@ -6,8 +7,9 @@
 //!     └── finish, cancel, free ──▶ Gone ◀── the same, or `then` ──┘
 //! ```
 //!
-//! Who sends or receives takes the half out, so that nothing is locked while it waits. A send that may not block and would have to
-//! goes on as a task of the session's, with a copy of its message: one at a time per call, which bounds what is held.
+//! A sender or receiver takes its half out, so nothing is locked while it waits. A non-blocking
+//! send that would have to wait continues as a task of the session, with a copy of its message.
+//! Each call has at most one such send, which bounds the memory.
 //!
 //! The call is over for its peer when its halves are dropped: core cancels, or answers INTERNAL. So a handle that is freed early can't
 //! leave anything behind.
@@ -30,25 +32,25 @@ use crate::outgoing::{Letter, Outgoing};
 use crate::session::{Event, Message, State, lock};
 use crate::status::{Ended, precondition};
 
-/// A call of this program's, or one that came in.
+/// A call of this program, or an incoming one.
 pub(crate) struct Call {
     pub(crate) session: Arc<State>,
     origin: Origin,
     sending: Mutex<Slot<Sending>>,
     receiving: Mutex<Slot<Receiving>>,
-    /// What came beside the first message of the other side.
+    /// The metadata of the other side's first message.
     metadata: OnceLock<MetadataBuf>,
     trailers: OnceLock<MetadataBuf>,
-    /// The program gave it up.
+    /// The program gave the call up.
     is_cancelled: AtomicBool,
-    /// The peer did, or the session has ended.
+    /// The peer gave the call up, or the session has ended.
     is_over: AtomicBool,
-    /// Who waits for a half, or has to notice that the call is given up.
+    /// Tasks that wait for a half, or have to notice that the call is given up.
     waiters: Mutex<Vec<Waker>>,
-    /// What a send that went on as a task has ended with, for the next one.
+    /// The error of a send that continued as a task, for the next send.
     failed: Mutex<Option<Status>>,
     readiness: Mutex<Option<Readiness<Call>>>,
-    /// An event for it is queued.
+    /// An event for the call is queued.
     is_announced: AtomicBool,
     is_kept: AtomicBool,
 }
@@ -69,12 +71,12 @@ struct Answered {
     waker: Option<Waker>,
 }
 
-/// A half of a call, or where it is.
+/// A half of a call, or its state.
 enum Slot<H> {
     Idle(H),
     Busy {
         then: Option<Then>,
-        /// Somebody who may not block was turned away.
+        /// A non-blocking caller was turned away.
         is_wanted: bool,
     },
     Gone,
@@ -87,7 +89,7 @@ impl<H> Slot<H> {
     };
 }
 
-/// What follows what is being sent.
+/// The operation after the current send.
 enum Then {
     HalfClose,
     Finish(Status),
@@ -128,7 +130,8 @@ impl Call {
         })
     }
 
-    /// Starts a call with one request and one reply; how it ended is told when the session is driven.
+    /// Starts a call with one request and one reply. Its completion runs when the session is
+    /// driven.
     pub(crate) fn start(
         session: &Arc<State>,
         handle: u32,
@@ -149,7 +152,7 @@ impl Call {
         };
         let watched = Arc::clone(&call);
         let task = async move {
-            // Moved in, so that it tells of the end however that comes.
+            // Moved in, so that it reports the end of the call in any case.
             let mut told = told;
             let outcome = watched.unless_cancelled(reply).await;
             told.ended(outcome);
@@ -208,7 +211,7 @@ impl Call {
         }
     }
 
-    /// A call that came in, and what core holds for as long as it isn't answered.
+    /// An incoming call, and the object that core holds until it is answered.
     pub(crate) fn incoming(
         session: &Arc<State>,
         handler: Option<Handler<Call>>,
@@ -234,7 +237,7 @@ impl Call {
         (Arc::clone(&call), Handling(call))
     }
 
-    /// Runs the handler of a call that came in, and gives the call back unless the handler keeps it.
+    /// Runs the handler of an incoming call, and gives the call back unless the handler keeps it.
     pub(crate) fn handle(call: &Arc<Call>) {
         let Origin::Incoming {
             handler, deadline, ..
@@ -249,7 +252,7 @@ impl Call {
             Some(handler) => {
                 if let Err(thrown) = deadline.within(|| handler.run(call)) {
                     let text = format!("the handler threw an exception: {thrown}");
-                    // It may have answered before.
+                    // The handler may have answered before.
                     let _answered = call.finish(Status::new(Code::UNKNOWN, text));
                 }
             }
@@ -263,7 +266,8 @@ impl Call {
         }
     }
 
-    /// The call outlives its handler, as a handle that the program frees: one share in it is the program's from now on.
+    /// Lets the call outlive its handler, as a handle that the program frees. From now on the
+    /// program owns one reference to it.
     pub(crate) fn keep(self: &Arc<Self>) -> Result<(), Status> {
         if matches!(self.origin, Origin::Own) {
             return Err(precondition(
@@ -277,12 +281,13 @@ impl Call {
         Ok(())
     }
 
-    /// Whether there is a share that the program may give back: it does so once.
+    /// Takes the program's reference. Returns whether there was one: the program may give it back
+    /// once.
     pub(crate) fn unkeep(&self) -> bool {
         matches!(self.origin, Origin::Own) || self.is_kept.swap(false, Ordering::SeqCst)
     }
 
-    /// The method's index in its service; `None` of a call of one's own.
+    /// The method's index in its service; `None` for a call of this program.
     pub(crate) fn method(&self) -> Option<u32> {
         match &self.origin {
             Origin::Own => None,
@@ -290,7 +295,7 @@ impl Call {
         }
     }
 
-    /// The time that the caller of an incoming call still waits.
+    /// How long the caller of an incoming call still waits.
     pub(crate) fn time_left(&self) -> Option<Duration> {
         match &self.origin {
             Origin::Own => None,
@@ -298,7 +303,7 @@ impl Call {
         }
     }
 
-    /// Sends a message: a request of a call of one's own, a response to one that came in.
+    /// Sends a message: a request of the program's own call, or a response to an incoming call.
     pub(crate) fn send(
         self: &Arc<Self>,
         outgoing: Outgoing,
@@ -331,7 +336,7 @@ impl Call {
         }
     }
 
-    /// Sends metadata before the first response. Doesn't wait for its turn.
+    /// Sends metadata before the first response. It doesn't wait for a send in progress.
     pub(crate) fn send_metadata(self: &Arc<Self>, metadata: MetadataBuf) -> Result<(), Status> {
         self.check()?;
         let Some(mut half) = self.try_take_sending()? else {
@@ -349,7 +354,7 @@ impl Call {
         self.session.block(sent)
     }
 
-    /// Says that no further requests follow.
+    /// Announces that no further requests follow.
     pub(crate) fn half_close(&self) -> Result<(), Status> {
         if self.method().is_some() {
             return Err(precondition(
@@ -360,7 +365,8 @@ impl Call {
         self.then(Then::HalfClose)
     }
 
-    /// Ends a call that came in: with OK well, with any other code not. Trailers are the status' metadata.
+    /// Ends an incoming call: successfully with OK, as failed with any other code. The status'
+    /// metadata become the trailers.
     pub(crate) fn finish(&self, status: Status) -> Result<(), Status> {
         if self.method().is_none() {
             return Err(precondition(
@@ -396,7 +402,8 @@ impl Call {
         }
     }
 
-    /// Does what ends the sending, and answers what is left of it: a sender that has finished must live as long as its call.
+    /// Ends the sending, and returns the remaining half: a finished sender must live as long as its
+    /// call.
     fn end_sending(&self, half: Sending, then: Then) -> Option<Sending> {
         match (half, then) {
             (Sending::Requests(mut sender), Then::HalfClose) => {
@@ -410,7 +417,7 @@ impl Call {
                 }
                 self.answered();
             }
-            // Refused where they are asked for.
+            // Refused before, when the program asked for them.
             (half, _) => return Some(half),
         }
         None
@@ -423,7 +430,8 @@ impl Call {
         })
     }
 
-    /// Answers a call that came in with its one response. It is written now, or kept until there is room.
+    /// Answers an incoming call with its one response. The response is written now, or kept until
+    /// there is room.
     pub(crate) fn reply(
         self: &Arc<Self>,
         outgoing: Outgoing,
@@ -462,7 +470,7 @@ impl Call {
         Ok(())
     }
 
-    /// The next message of the other side.
+    /// The next message from the other side.
     pub(crate) fn receive(self: &Arc<Self>, may_block: bool) -> Result<Message, Ended> {
         self.check()?;
         let next = if may_block {
@@ -486,7 +494,7 @@ impl Call {
             .ok_or(Ended::Well)
     }
 
-    /// What the other side sent beside its messages.
+    /// The metadata of the other side's messages.
     pub(crate) fn metadata(self: &Arc<Self>, may_block: bool) -> Result<&MetadataBuf, Ended> {
         if let Some(metadata) = self.metadata.get() {
             return Ok(metadata);
@@ -512,23 +520,23 @@ impl Call {
         Ok(self.metadata.get_or_init(MetadataBuf::new))
     }
 
-    /// What came behind the messages, once the call has ended well.
+    /// The trailers, once the call has ended successfully.
     pub(crate) fn trailers(&self) -> Option<&MetadataBuf> {
         self.trailers.get()
     }
 
-    /// Whether nobody waits for this call any more.
+    /// Whether the call was cancelled.
     pub(crate) fn is_cancelled(&self) -> bool {
         let known =
             || self.is_cancelled.load(Ordering::SeqCst) || self.is_over.load(Ordering::SeqCst);
         if !known() && self.method().is_some() {
-            // While a handler runs on the only thread, nobody else looks at what the daemon says.
+            // If a handler runs on the only thread, no other thread reads the daemon's messages.
             self.session.glance();
         }
         known()
     }
 
-    /// Gives up a call of one's own.
+    /// Cancels the program's own call.
     pub(crate) fn cancel(&self) -> Result<(), Status> {
         if self.method().is_some() {
             return Err(precondition(
@@ -539,13 +547,13 @@ impl Call {
         Ok(())
     }
 
-    /// Drops what there is of the call: the peer learns of it, unless it has ended.
+    /// Drops both halves of the call. The peer is told, unless the call has ended.
     pub(crate) fn give_up(&self) {
         self.is_cancelled.store(true, Ordering::SeqCst);
         *lock(&self.readiness) = None;
         let sending = std::mem::replace(&mut *lock(&self.sending), Slot::Gone);
         let receiving = std::mem::replace(&mut *lock(&self.receiving), Slot::Gone);
-        // A half that is in use goes when it is put back, and a reply that is under way says itself when it is done.
+        // A half in use is dropped when it is put back. A reply in progress reports its own end.
         if let Slot::Idle(half) = sending {
             drop(half);
             self.answered();
@@ -554,10 +562,10 @@ impl Call {
         self.wake_waiters();
     }
 
-    /// What is to run when a call that would have blocked may go on; nothing any more for `None`.
+    /// Sets the function to run when a call that would have blocked may go on; `None` removes it.
     pub(crate) fn on_ready(self: &Arc<Self>, readiness: Option<Readiness<Call>>) {
         *lock(&self.readiness) = readiness;
-        // What would have been told before was told to nobody.
+        // Earlier announcements reached no function.
         self.announce();
     }
 
@@ -569,7 +577,7 @@ impl Call {
         }
     }
 
-    /// Whether the call can still be used.
+    /// Fails if the call can't be used any more.
     fn check(&self) -> Result<(), Status> {
         if self.session.is_closed() {
             return Err(precondition("the session was closed"));
@@ -583,7 +591,7 @@ impl Call {
         }
     }
 
-    /// A result, unless the call was given up meanwhile.
+    /// The result, unless the call was given up meanwhile.
     fn settle<T>(&self, result: Result<T, Status>) -> Result<T, Status> {
         match self.is_cancelled.load(Ordering::SeqCst) {
             true => Err(cancelled()),
@@ -618,7 +626,7 @@ impl Call {
         self.wait_for(|call| call.try_take_sending()).await
     }
 
-    /// The sending half; `None` while somebody sends.
+    /// The sending half; `None` while a send is in progress.
     fn try_take_sending(self: &Arc<Self>) -> Result<Option<HeldSending>, Status> {
         let half = take(&mut lock(&self.sending), true).map_err(|()| self.ended_sending())?;
         Ok(half.map(|half| HeldSending {
@@ -657,7 +665,8 @@ impl Call {
             waker: None,
         };
         poll_fn(|cx| {
-            // Listed before the look: who puts the half back afterwards finds this waiter.
+            // Listed before the look: a thread that puts the half back afterwards finds this
+            // waiter.
             listed.list(cx.waker());
             match try_take(self) {
                 Ok(Some(half)) => Poll::Ready(Ok(half)),
@@ -679,7 +688,7 @@ impl Call {
                 }
                 (None, is_wanted)
             }
-            // Given up meanwhile.
+            // The call was given up meanwhile.
             Slot::Idle(_) | Slot::Gone => (Some(half), false),
         };
         drop(sending);
@@ -718,7 +727,7 @@ impl Call {
         }
     }
 
-    /// Tells the program, when the session is driven next, that it is worth trying again.
+    /// Tells the program that a retry is worthwhile, when the session is driven next.
     fn announce(self: &Arc<Self>) {
         if lock(&self.readiness).is_some() && !self.is_announced.swap(true, Ordering::SeqCst) {
             let call = Arc::clone(self);
@@ -727,7 +736,7 @@ impl Call {
         }
     }
 
-    /// Core needn't keep the handler any more.
+    /// Records that core needn't keep the handler any more.
     fn answered(&self) {
         if let Origin::Incoming { answered, .. } = &self.origin {
             let mut answered = lock(answered);
@@ -747,7 +756,7 @@ impl Drop for Call {
     }
 }
 
-/// Woken, a call tells its program.
+/// Waking a call tells its program.
 impl Wake for Call {
     fn wake(self: Arc<Self>) {
         self.announce();
@@ -762,7 +771,7 @@ fn cancelled() -> Status {
     Status::new(Code::CANCELLED, "the call was cancelled here")
 }
 
-/// Takes a half out; `None` while it is in use, and an error if it won't come back.
+/// Takes a half out; `None` while it is in use, an error if it won't come back.
 fn take<H>(slot: &mut Slot<H>, is_wanted: bool) -> Result<Option<H>, ()> {
     match slot {
         Slot::Busy {
@@ -780,7 +789,7 @@ fn take<H>(slot: &mut Slot<H>, is_wanted: bool) -> Result<Option<H>, ()> {
     }
 }
 
-/// A place among a call's waiters.
+/// An entry in a call's list of waiters.
 struct Listed<'c> {
     call: &'c Call,
     waker: Option<Waker>,
@@ -804,7 +813,7 @@ impl Drop for Listed<'_> {
     }
 }
 
-/// The sending half while somebody uses it.
+/// The sending half while it is in use.
 struct HeldSending {
     call: Arc<Call>,
     half: Option<Sending>,
@@ -832,7 +841,7 @@ impl Drop for HeldSending {
     }
 }
 
-/// The receiving half while somebody uses it.
+/// The receiving half while it is in use.
 struct HeldReceiving {
     call: Arc<Call>,
     half: Option<Receiving>,
@@ -863,7 +872,7 @@ impl HeldReceiving {
         }
     }
 
-    /// Keeps the metadata that came with the first of what came.
+    /// Keeps the metadata that came with the first message.
     fn note_metadata(&mut self, cx: &Context<'_>) {
         if self.call.metadata.get().is_some() {
             return;
@@ -897,7 +906,8 @@ fn noop() -> Context<'static> {
     Context::from_waker(Waker::noop())
 }
 
-/// What core holds of a call until it is answered; it drops this when nobody waits for the answer any more.
+/// Core's object for a call until it is answered. Core drops it when the caller doesn't wait any
+/// more.
 pub(crate) struct Handling(Arc<Call>);
 
 impl Future for Handling {
@@ -929,7 +939,7 @@ impl Drop for Handling {
     }
 }
 
-/// Tells of a call's end exactly once, also if its task is dropped.
+/// Reports a call's end exactly once, also if its task is dropped.
 struct Told {
     session: Arc<State>,
     completion: Option<Completion>,
@@ -953,8 +963,8 @@ impl Drop for Told {
 }
 
 impl State {
-    /// Runs a task's beginning here, so that a message that it sends can be written from where it lies, and the rest when the session is
-    /// driven.
+    /// Runs the beginning of a task here, so that its message can be written in place. The rest
+    /// runs when the session is driven.
     fn run_on(&self, task: impl Future<Output = ()> + Send + 'static, outgoing: &Outgoing) {
         let mut task = Box::pin(task);
         if task.as_mut().poll(&mut noop()).is_pending() {
@@ -963,7 +973,7 @@ impl State {
         }
     }
 
-    /// The same, of a task that sends no message.
+    /// The same for a task that sends no message.
     fn run(&self, task: impl Future<Output = ()> + Send + 'static) {
         let mut task = Box::pin(task);
         if task.as_mut().poll(&mut noop()).is_pending() {

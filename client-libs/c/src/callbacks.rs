@@ -1,4 +1,4 @@
-//! Functions that C hands over, to be run with their `user` pointers.
+//! Functions from C, to be run with their `user` pointers.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, OnceLock};
@@ -8,7 +8,7 @@ use tollgate_core::{ReceivedBlock, Status};
 use crate::session::{Message, State};
 use crate::status::{Ended, StatusObject};
 
-/// A pointer that the library only hands back.
+/// A pointer that the library only hands back to the program.
 #[derive(Clone, Copy)]
 struct User(*mut c_void);
 
@@ -18,29 +18,32 @@ unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
 
-// Unwinding through them is defined, though only a guard stops it: without one, a C++ exception ends the process with a sentence.
+// Unwinding through these functions is defined, but only a guard stops it. Without a guard, a C++
+// exception ends the process with a message.
 /// `tollgate_done_fn`.
 pub(crate) type DoneFn =
     unsafe extern "C-unwind" fn(*mut c_void, i32, *mut Message, *const StatusObject);
-/// `tollgate_handler_fn` and `tollgate_ready_fn`, which get a call.
+/// `tollgate_handler_fn` and `tollgate_ready_fn`, which take a call.
 type CallFn<C> = unsafe extern "C-unwind" fn(*mut C, *mut c_void);
 /// `tollgate_run_fn`.
 pub(crate) type RunFn = unsafe extern "C-unwind" fn(*mut c_void);
 /// `tollgate_guard_fn`.
 pub(crate) type GuardFn = unsafe extern "C" fn(RunFn, *mut c_void, *mut c_char, usize) -> i32;
 
-/// A C++ program's. Rust can't catch what C++ throws; the program's own compiler has made something that can.
+/// The guard of a C++ program. Rust can't catch C++ exceptions. Code from the program's own
+/// compiler can.
 static GUARD: OnceLock<GuardFn> = OnceLock::new();
 
-/// The longest text of an exception, its zero byte included.
+/// The longest text of an exception in bytes, including its zero byte.
 const EXCEPTION_TEXT_BYTES: usize = 512;
 
-/// Has the program's functions run in this. Of several, from several parts of a program, the first does for all.
+/// Makes the program's functions run in this guard. If several parts of a program set one, the
+/// first is used for all.
 pub(crate) fn guard_with(guard: GuardFn) {
     let _others = GUARD.set(guard);
 }
 
-/// Runs a function of the program's; what it threw, if it did, as text.
+/// Runs a function of the program. Returns the text of its exception, if it threw one.
 fn guarded<F: FnOnce()>(run: F) -> Result<(), String> {
     let Some(guard) = GUARD.get() else {
         run();
@@ -68,12 +71,12 @@ fn guarded<F: FnOnce()>(run: F) -> Result<(), String> {
     }
 }
 
-/// Says what nobody else will hear of.
+/// Prints an error that can't be reported in any other way.
 fn complain(what: &str, thrown: &str) {
     eprintln!("tollgate: a {what} threw an exception: {thrown}");
 }
 
-/// What a program wants to be told of the end of a call that it started.
+/// The completion function of a call that the program started.
 pub(crate) struct Completion {
     done: DoneFn,
     user: User,
@@ -89,12 +92,12 @@ impl Completion {
         }
     }
 
-    /// How the call has ended.
+    /// Sets the outcome of the call.
     pub(crate) fn ended(&mut self, outcome: Result<ReceivedBlock, Status>, session: &Arc<State>) {
         self.outcome = Some(outcome.map(|block| Message::new(block, session)));
     }
 
-    /// Tells it.
+    /// Runs the function.
     pub(crate) fn run(self) {
         let mut object = StatusObject::default();
         let message = match self.outcome {
@@ -113,7 +116,7 @@ impl Completion {
     }
 }
 
-/// What handles the calls of a method.
+/// The handler of a method's calls.
 pub(crate) struct Handler<C> {
     handle: CallFn<C>,
     user: User,
@@ -135,7 +138,7 @@ impl<C> Handler<C> {
         }
     }
 
-    /// Runs it; what it threw, as text.
+    /// Runs it; the text of its exception as an error.
     pub(crate) fn run(self, call: &Arc<C>) -> Result<(), String> {
         // SAFETY: function and pointer go together, as above; the call lives at least as long as the caller's reference, and longer
         // if the handler keeps it.
@@ -144,7 +147,7 @@ impl<C> Handler<C> {
     }
 }
 
-/// What wants to know that a call may go on.
+/// The function to run when a call may go on.
 pub(crate) struct Readiness<C> {
     ready: CallFn<C>,
     user: User,

@@ -6,13 +6,15 @@
 //!                        └── outgoing: C's writer, straight into the send heap
 //! ```
 //!
-//! Invariants: no thread is started, and a program's functions (handlers, completions, readiness) run on the threads that call
-//! `tollgate_session_serve` or `tollgate_session_drive`, with none of the library's locks held; only writers run under one. Nothing
-//! unwinds into C; what C++ throws in such a function, the guard of `include/tollgate_cpp.h` catches. A handle keeps what it needs: it may be freed after its session was closed.
+//! Invariants: no thread is started, and a program's functions (handlers, completions, readiness)
+//! run on the threads that call `tollgate_session_serve` or `tollgate_session_drive`, with none of
+//! the library's locks held; only writers run under one. Nothing unwinds into C. The guard of
+//! `include/tollgate_cpp.h` catches C++ exceptions from such functions. A handle keeps everything
+//! that it needs, so it may be freed after its session was closed.
 //!
 //! Absent: knowledge of schemas (the generated stubs have that).
 //!
-//! `unsafe` is in `args`, `callbacks`, `outgoing` and `exports`; what a session and a call are is safe code.
+//! `unsafe` is in `args`, `callbacks`, `outgoing` and `exports`. Sessions and calls are safe code.
 
 mod args;
 mod call;

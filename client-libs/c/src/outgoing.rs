@@ -1,14 +1,15 @@
-//! Messages on their way out: what C's generated writer writes, straight into the send heap.
+//! Outgoing messages: C's generated writer writes straight into the send heap.
 //!
 //! ```text
 //!   Outgoing::new ── writer, no buffer ──▶ len, extents ──▶ core measures, allocates ──▶ writer, into the heap
 //! ```
 //!
-//! A writer is called once to measure and once to write. Extents are the values that it lists instead of copying; one that is exactly a
-//! frozen buffer of the session's is referred to where it lies, and the others are copied behind the block.
+//! The library calls a writer once to measure and once to write. Extents are values that the writer
+//! lists instead of copying. An extent that is exactly a frozen buffer of the session is referred
+//! to in place; the others are copied behind the block.
 //!
-//! What is borrowed from C is valid until the function that brought it returns: a message that hasn't been written by then is
-//! [detached](Outgoing::detach), which copies it.
+//! Memory borrowed from C is valid until the function that lent it returns. A message that hasn't
+//! been written by then is [detached](Outgoing::detach), which copies it.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -58,10 +59,10 @@ pub struct tollgate_writer {
     depth_: u32,
 }
 
-/// A writer of C's.
+/// A writer function of C.
 pub(crate) type WriteFn = unsafe extern "C-unwind" fn(*mut tollgate_writer, *const c_void) -> i32;
 
-/// What is to be sent, as C says it.
+/// C's description of a message to send.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(non_camel_case_types, unreachable_pub, reason = "as in C")]
@@ -70,11 +71,11 @@ pub struct tollgate_source {
     pub(crate) write: Option<WriteFn>,
     /// The value, or the block.
     pub(crate) value: *const c_void,
-    /// Of a block.
+    /// The length of a block, in bytes.
     pub(crate) len: usize,
 }
 
-/// A message that was measured.
+/// A measured message.
 pub(crate) struct Outgoing {
     content: Mutex<Content>,
     len: usize,
@@ -94,7 +95,7 @@ enum Block {
     Owned(Vec<u8>),
 }
 
-/// A value beside the block.
+/// A value outside the block.
 enum Extent {
     Borrowed(*const u8, usize),
     Shared(SharedBytes),
@@ -108,7 +109,7 @@ unsafe impl Send for Outgoing {}
 unsafe impl Sync for Outgoing {}
 
 impl Outgoing {
-    /// Measures what C wants to send.
+    /// Measures a message from C.
     ///
     /// # Safety
     /// `source` is as tollgate.h asks: its writer reads its value, or its value is a block of its length; valid until the message is
@@ -162,7 +163,7 @@ impl Outgoing {
         Ok(outgoing)
     }
 
-    /// Copies what hasn't been written yet, so that nothing of C's is needed any more.
+    /// Copies everything that hasn't been written yet, so that no memory of C is needed any more.
     pub(crate) fn detach(&self) {
         if self.written.load(Ordering::Acquire) {
             return;
@@ -178,7 +179,7 @@ impl Outgoing {
         }
     }
 
-    /// Fails if the value wasn't the same when it was written as when it was measured.
+    /// Fails if the value changed between measuring and writing.
     pub(crate) fn check_unchanged(&self) -> Result<(), Status> {
         match self.changed.load(Ordering::Acquire) {
             false => Ok(()),
@@ -222,7 +223,7 @@ impl Outgoing {
         }
     }
 
-    /// Claims the block and lists the extents; answers where the block begins.
+    /// Claims the block and lists the extents. Returns the start of the block.
     fn lay_out<S: Sink>(&self, content: &Content, sink: &mut S) -> u32 {
         let at = sink.claim(self.len, 8);
         for extent in &content.extents {
@@ -296,7 +297,8 @@ impl Pass {
     }
 }
 
-/// The message as core takes it: borrowed for a call that ends first, shared with one that may not.
+/// The message for core: borrowed for a call that ends before it, shared with a call that may
+/// outlive it.
 pub(crate) struct Letter<O>(pub(crate) O);
 
 impl<O: Deref<Target = Outgoing>> Encode for Letter<O> {

@@ -1,4 +1,4 @@
-//! Services of the program's, as core sees them.
+//! The program's services, as core sees them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::call::Call;
 use crate::callbacks::Handler;
 use crate::session::State;
 
-/// A service of the program's: calls are queued for its handlers.
+/// A service of the program. Its calls are queued for its handlers.
 pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) descriptor_set: Vec<u8>,
@@ -26,7 +26,7 @@ impl Served {
     }
 }
 
-/// As core sees it, which drops it when the session ends.
+/// Core's view of the service. Core drops it when the session ends.
 struct Bound(Arc<Served>);
 
 impl Drop for Bound {

@@ -1,12 +1,13 @@
-//! A session, and what of it waits to be run on a thread of the program's.
+//! A session, and its events that wait to run on a thread of the program.
 //!
 //! ```text
 //!   wakers, tasks (any thread) ──▶ events ──▶ drive: turn, then run events ──▶ completions, readiness, handlers
 //!   core's handlers            ──▶ incoming ──▶ drive, or serve: waits for them in block_on
 //! ```
 //!
-//! Events are run with no lock held, so what they run may call anything. While a descriptor exists, an event rings it; who finds it being
-//! rung or turned by another thread leaves that to the other, which looks at the events afterwards.
+//! Events run with no lock held, so their functions may call anything. While a descriptor exists,
+//! an event rings it. If another thread is ringing or turning it already, this thread leaves it to
+//! that one, which looks at the events afterwards.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
@@ -23,26 +24,28 @@ use tollgate_health::Reporter;
 
 use crate::status::precondition;
 
-/// How often a call of drive looks again at what its own events brought, before the event loop gets a word in.
+/// How often one call of drive handles the events that its own events caused, before the event loop
+/// runs again.
 const DRIVE_ROUNDS: usize = 16;
 
-/// How long a drain drives before it looks again whether it is done: nobody rings for that.
+/// How long a drain drives before it checks again whether it is done. There is no notification for
+/// that.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 
-/// A drain under way, which goes on with the next call that waits for it.
+/// A drain in progress, which the next call that waits for it continues.
 type Draining = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
-/// What an event loop waits for.
+/// State for the program's event loop.
 struct EventLoop {
     pump: Mutex<Pump>,
-    /// The program's.
+    /// The program's descriptor.
     descriptor: OwnedFd,
 }
 
-/// Runs on a thread of the program's: a completion, a readiness function or a handler.
+/// Runs on a thread of the program: a completion, a readiness function or a handler.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// What runs when the session is driven.
+/// Work that runs when the session is driven.
 pub(crate) enum Event {
     /// A call that was started has ended. It runs even if the session is closed.
     Done(Job),
@@ -50,7 +53,7 @@ pub(crate) enum Event {
     Ready(Job),
 }
 
-/// What a program hasn't given back.
+/// Objects that the program hasn't given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     pub(crate) messages: usize,
@@ -60,7 +63,7 @@ pub(crate) struct Held {
     pub(crate) buffer_bytes: u64,
 }
 
-/// A count, and the bytes of what is counted.
+/// A count of objects, and their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     count: AtomicUsize,
@@ -79,14 +82,14 @@ impl Tally {
     }
 }
 
-/// A session with what the program does with it.
+/// A session with the program's state for it.
 pub(crate) struct State {
     pub(crate) core: Session,
     /// The tenant's name with a zero byte behind it.
     pub(crate) tenant: String,
     event_loop: OnceLock<EventLoop>,
     events: Mutex<VecDeque<Event>>,
-    /// Handlers of calls that came in.
+    /// Handlers of incoming calls.
     incoming: Mutex<VecDeque<Job>>,
     /// Threads in serve.
     servers: Mutex<Vec<Waker>>,
@@ -94,9 +97,9 @@ pub(crate) struct State {
     /// How often serve was stopped.
     stops: AtomicU64,
     draining: Mutex<Option<Draining>>,
-    /// There is nothing to serve any more.
+    /// The session serves nothing any more.
     drained: AtomicBool,
-    /// Who is told when it is about to be so.
+    /// Reporters that are told before a drain begins.
     health: Mutex<Vec<Reporter>>,
     closed: AtomicBool,
     /// Frozen buffers by their addresses.
@@ -112,7 +115,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// No thread is ever started for it.
+    /// Wraps a session. No thread is ever started for it.
     pub(crate) fn new(core: Session) -> State {
         core.drive_by_hand();
         State {
@@ -139,12 +142,12 @@ impl State {
     /// Drives the session on this thread until the future is ready.
     pub(crate) fn block<F: Future>(&self, future: F) -> F::Output {
         let output = block_on(&self.core, future);
-        // The session isn't driven any more, and doesn't count as asleep.
+        // The session isn't driven any more, and it doesn't count as asleep.
         self.ring();
         output
     }
 
-    /// Does what there is to do, without waiting.
+    /// Does all ready work, without waiting.
     pub(crate) fn glance(&self) {
         let mut looked = false;
         self.block(poll_fn(|cx| {
@@ -165,7 +168,7 @@ impl State {
         }
     }
 
-    /// Queues what is to run on a thread of the program's.
+    /// Queues work for a thread of the program.
     pub(crate) fn push(&self, event: Event) {
         if self.closed.load(Ordering::SeqCst) && matches!(event, Event::Ready(_)) {
             return;
@@ -184,7 +187,7 @@ impl State {
         self.ring();
     }
 
-    /// Has the event loop come, if there is one.
+    /// Wakes the event loop, if there is one.
     fn ring(&self) {
         if let Some(EventLoop { pump, .. }) = self.event_loop.get()
             && let Ok(pump) = pump.try_lock()
@@ -208,13 +211,13 @@ impl State {
             .get_or_init(|| EventLoop { pump, descriptor }))
     }
 
-    /// The descriptor that is readable when there is something to do.
+    /// The descriptor that is readable when there is work.
     pub(crate) fn descriptor(&self) -> Result<i32, Status> {
         Ok(self.event_loop()?.descriptor.as_raw_fd())
     }
 
-    /// Does what there is to do and runs what it brings; waits for something first if there is nothing, no longer than `timeout`
-    /// (`None`: for ever).
+    /// Does all ready work and runs the resulting events. If there is no work, first waits for
+    /// some, at most for `timeout` (`None`: for ever).
     pub(crate) fn drive(&self, timeout: Option<Duration>) -> Result<(), Status> {
         let EventLoop { pump, descriptor } = self.event_loop()?;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -238,14 +241,14 @@ impl State {
             if ran || timeout == Some(Duration::ZERO) || left == Some(Duration::ZERO) {
                 return Ok(());
             }
-            // What the clock can't say is for ever.
+            // A time beyond the clock's range is for ever.
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            // Interrupted or failed, it counts as a wait that ended.
+            // An interrupted or failed wait counts as a wait that ended.
             let _ended = poll(&mut [PollFd::new(descriptor, PollFlags::IN)], left.as_ref());
         }
     }
 
-    /// Runs what waits now, and answers whether there was anything.
+    /// Runs the waiting events. Returns whether there were any.
     fn run_events(&self) -> bool {
         let events = std::mem::take(&mut *lock(&self.events));
         let incoming = std::mem::take(&mut *lock(&self.incoming));
@@ -261,7 +264,8 @@ impl State {
         any
     }
 
-    /// Runs handlers on this thread until the session ends, which is an error, or somebody stops it.
+    /// Runs handlers on this thread until the session ends, which is an error, or until it is
+    /// stopped.
     pub(crate) fn serve(&self) -> Result<(), Status> {
         if !self.serves.load(Ordering::SeqCst) {
             return Err(precondition(
@@ -275,12 +279,13 @@ impl State {
         Ok(())
     }
 
-    /// Waits for the next call; `None` once it was stopped more often than `stops`.
+    /// Waits for the next call; `None` once serve was stopped more often than `stops`.
     fn next_incoming(&self, stops: u64) -> Result<Option<Job>, Status> {
         let mut waiting: Option<Waker> = None;
         let next = self.block(poll_fn(|cx| {
             if waiting.is_none() {
-                // Before the look at what has come: whoever queues a call afterwards finds this thread.
+                // Before the look at the queue: a thread that queues a call afterwards finds this
+                // waker.
                 waiting = Some(cx.waker().clone());
                 lock(&self.servers).push(cx.waker().clone());
             }
@@ -297,7 +302,8 @@ impl State {
                         servers.push(cx.waker().clone());
                     }
                     drop(servers);
-                    // Who was woken for a call that another has taken may have missed the next one.
+                    // A thread that was woken for a call that another thread has taken may have
+                    // missed the next call.
                     match lock(&self.incoming).is_empty() {
                         true => {}
                         false => cx.waker().wake_by_ref(),
@@ -312,7 +318,7 @@ impl State {
         next
     }
 
-    /// There is something to serve from now on.
+    /// Records that there is a service to serve.
     pub(crate) fn begin_to_serve(&self) {
         self.serves.store(true, Ordering::SeqCst);
     }
@@ -323,7 +329,7 @@ impl State {
         self.wake_servers();
     }
 
-    /// Serves gRPC's health service; who tells it.
+    /// Serves gRPC's health service. Returns its reporter.
     pub(crate) fn serve_health(&self) -> Result<Reporter, Status> {
         let (health, reporter) = tollgate_health::server();
         self.block(self.core.bind_server(health))?;
@@ -332,11 +338,12 @@ impl State {
         Ok(reporter)
     }
 
-    /// Serves what has come, on this thread as well, until all of it is answered and the daemon has the answers; nothing else comes. Answers
-    /// DEADLINE_EXCEEDED after `timeout` (`None`: never), and may be called again.
+    /// Stops further calls, and serves the calls that have come, also on this thread, until all are
+    /// answered and the daemon has the answers. Fails with DEADLINE_EXCEEDED after `timeout`
+    /// (`None`: never), and may be called again.
     pub(crate) fn drain(&self, timeout: Option<Duration>) -> Result<(), Status> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        // Without a descriptor to wait for there is no waiting.
+        // Waiting needs a descriptor.
         self.event_loop()?;
         for reporter in &*lock(&self.health) {
             reporter.shut_down();
@@ -352,7 +359,7 @@ impl State {
                 let text = "calls that came before the drain aren't answered yet; they go on";
                 return Err(Status::new(Code::DEADLINE_EXCEEDED, text));
             }
-            // How the session ended, the drain says.
+            // The drain reports how the session ended.
             let _ended = self.drive(Some(left.map_or(DRAIN_CHECK, |left| left.min(DRAIN_CHECK))));
         }
     }
@@ -368,26 +375,27 @@ impl State {
         match drain.as_mut().poll(&mut cx) {
             Poll::Pending => Ok(false),
             Poll::Ready(outcome) => {
-                // Drained once more, it asks once more.
+                // A further drain asks the daemon again.
                 *draining = None;
                 outcome.map(|()| true)
             }
         }
     }
 
-    /// Has the threads in serve look around.
+    /// Wakes the threads in serve, so that they check their state.
     pub(crate) fn wake_servers(&self) {
         for waker in lock(&self.servers).drain(..) {
             waker.wake();
         }
     }
 
-    /// Ends the session, runs the completions of what it ends, and answers what hasn't been given back; `None` if it was closed before.
+    /// Ends the session, runs the completions of the ended calls, and returns the objects that
+    /// haven't been given back; `None` if it was closed before.
     pub(crate) fn close(&self) -> Option<Held> {
         if self.closed.swap(true, Ordering::SeqCst) {
             return None;
         }
-        // What the program holds is counted here, in its own terms.
+        // The objects that the program holds are counted here, in the terms of the C interface.
         let _cores = self.core.close();
         lock(&self.incoming).clear();
         let given_up = lock(&self.draining).take();
@@ -418,7 +426,7 @@ impl State {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// The frozen buffer that is exactly these bytes.
+    /// The frozen buffer with exactly these bytes.
     pub(crate) fn shared_at(&self, at: usize, len: usize) -> Option<SharedBytes> {
         if !self.any_shared.load(Ordering::Acquire) {
             return None;

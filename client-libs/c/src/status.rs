@@ -1,23 +1,24 @@
-//! How a function of the library ended, and the object that tells more than its code.
+//! The result of a library function: its code, and an object with the details.
 
 use std::time::Duration;
 
 use tollgate_core::metadata::MetadataBuf;
 use tollgate_core::{Code, Status};
 
-/// Nothing can be done without waiting. Negative, as is [`END`], since what a peer's status says isn't.
+/// The operation would have to wait. Negative, like [`END`], because the codes of a peer's status
+/// aren't.
 pub(crate) const WOULD_BLOCK: i32 = -1;
 /// There are no further messages.
 pub(crate) const END: i32 = -2;
 
-/// Why a function didn't do what it was asked for.
+/// Why a function didn't succeed.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// It would have to wait.
     WouldBlock,
-    /// The messages have ended, and the call well.
+    /// The messages have ended, and the call was successful.
     Well,
-    /// It failed.
+    /// The call or the function failed.
     With(Status),
 }
 
@@ -37,21 +38,21 @@ impl Ended {
     }
 }
 
-/// A caller's mistake.
+/// An error of the caller.
 pub(crate) fn invalid(text: impl Into<String>) -> Status {
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 
-/// Something that can't be done any more, or not yet.
+/// An operation that is not possible any more, or not yet.
 pub(crate) fn precondition(text: impl Into<String>) -> Status {
     Status::new(Code::FAILED_PRECONDITION, text)
 }
 
-/// What C sees of a status.
+/// C's view of a status.
 #[derive(Debug)]
 pub(crate) struct StatusObject {
     pub(crate) code: i32,
-    /// With a zero byte behind it.
+    /// The text, with a zero byte behind it.
     text: Vec<u8>,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) metadata: MetadataBuf,
@@ -100,7 +101,7 @@ impl StatusObject {
         }
     }
 
-    /// The status that a server answers with.
+    /// The status for a server's answer.
     pub(crate) fn to_status(&self) -> Status {
         let code = Code(u32::try_from(self.code).unwrap_or(Code::UNKNOWN.0));
         let mut status = Status::new(code, String::from_utf8_lossy(self.text()).into_owned());

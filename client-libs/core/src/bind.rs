@@ -54,14 +54,14 @@ impl Driven {
             .await
     }
 
-    /// Asks the daemon for no further calls.
+    /// Asks the daemon to send no further calls.
     pub(crate) async fn ask_to_drain(&self) -> Result<(), Status> {
         self.inner.begin_to_drain();
         let asked = self.ask(RequestBody::Drain(Empty {}), None, None);
         asked.await.map(|_| ())
     }
 
-    /// Asks the daemon on the control socket, and waits for its answer.
+    /// Sends a request on the control socket, and waits for the daemon's answer.
     async fn ask(
         &self,
         body: RequestBody,
@@ -83,7 +83,7 @@ impl Driven {
     }
 }
 
-/// A bind under way; forgotten when dropped.
+/// A bind in flight; forgotten when dropped.
 struct WaitingBind<'s> {
     driven: &'s Driven,
     id: Option<u64>,
@@ -129,7 +129,7 @@ impl WaitingBind<'_> {
         match polled {
             Some(outcome) => {
                 self.id = None;
-                // It is still there if the daemon refused or didn't answer.
+                // The service is still there if the daemon refused or didn't answer.
                 drop(self.driven.pending.take(id));
                 Poll::Ready(outcome)
             }

@@ -1,4 +1,5 @@
-//! Values that lie in shared memory from the beginning, and are sent from there as often as one likes.
+//! Values that lie in shared memory from the beginning. A program may send them from there any
+//! number of times.
 //!
 //! ```text
 //!   Session::buffer ─▶ SendBuffer ── filled by its one holder ──▶ freeze ─▶ SharedBytes ── clones ──▶ Bytes in messages
@@ -6,11 +7,12 @@
 //!        back to the heap  ◀── dropped by all: holders, and calls whose blocks the daemon still reads
 //! ```
 //!
-//! A message's block refers to a shared value as an extent; so neither the library nor the daemon copies it. The block stays the
-//! library's, it is never handed over: the daemon, which can only read a send heap, has no say in when it is free.
+//! A message's block refers to a shared value as an extent; so neither the library nor the daemon
+//! copies it. The library keeps the block and never hands it over. The daemon can only read a send
+//! heap, and has no say in when the block is freed.
 //!
-//! Invariant: what the daemon may still read isn't freed: until it gives a call's block back, the session keeps the shared values
-//! that the block refers to.
+//! Invariant: memory that the daemon may still read isn't freed. Until the daemon gives a call's
+//! block back, the session keeps the shared values that the block refers to.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 use tollgate_shm_abi::heap::Block;
 
-/// Memory of a session's send heap that its holder fills. Dropping it gives it back.
+/// Memory of a session's send heap for its holder to fill. Dropping it gives the memory back.
 pub struct SendBuffer {
     /// Taken in drop only.
     block: Option<Block>,
@@ -28,13 +30,13 @@ pub struct SendBuffer {
     owner: Arc<dyn Owner>,
 }
 
-/// The heap that a buffer goes back to. Auto traits are those that buffers have.
+/// The heap that a buffer goes back to. Buffers inherit the auto traits of this bound.
 pub(crate) trait Owner: Send + Sync + UnwindSafe + RefUnwindSafe {
     fn take_back(&self, block: Block);
 }
 
 impl SendBuffer {
-    /// Memory of the heap of the session of this number.
+    /// Memory in the heap of the session with this number.
     pub(crate) fn new(block: Block, session: u64, owner: Arc<dyn Owner>) -> SendBuffer {
         SendBuffer {
             block: Some(block),
@@ -43,7 +45,7 @@ impl SendBuffer {
         }
     }
 
-    /// Ends the filling: from now on it can be shared and sent.
+    /// Ends the filling. From now on the bytes can be shared and sent.
     pub fn freeze(self) -> SharedBytes {
         SharedBytes(Arc::new(self))
     }
@@ -77,25 +79,26 @@ impl fmt::Debug for SendBuffer {
     }
 }
 
-/// Bytes in a session's send heap that don't change any more. Clones share them; the last one gives them back.
+/// Immutable bytes in a session's send heap. Clones share them; the last clone gives them back.
 #[derive(Clone)]
 pub struct SharedBytes(Arc<SendBuffer>);
 
 impl SharedBytes {
-    /// The session whose daemon can read them; as `Inner::id`.
+    /// The session whose daemon can read the bytes; the same number as `Inner::id`.
     pub(crate) fn session(&self) -> u64 {
         self.0.session
     }
 
-    /// Where they lie in its send heap.
+    /// Their offset in the send heap.
     pub(crate) fn offset(&self) -> u64 {
         self.0.block.as_ref().map_or(0, Block::offset)
     }
 
-    /// The buffer, to be filled anew, if nobody shares it any more: no clone, and no call that the daemon still reads.
+    /// The buffer, to be filled again, if neither a clone nor a call that the daemon still reads
+    /// shares it.
     ///
     /// # Errors
-    /// Gives the bytes back if somebody does.
+    /// Returns the bytes if they are still shared.
     pub fn try_reuse(self) -> Result<SendBuffer, SharedBytes> {
         Arc::try_unwrap(self.0).map_err(SharedBytes)
     }
@@ -115,8 +118,8 @@ impl fmt::Debug for SharedBytes {
     }
 }
 
-/// The value of a `bytes` field for which the stubs were asked for it: ordinary bytes, or bytes in shared memory. Cheap to clone
-/// either way.
+/// The value of a `bytes` field, if the stubs were generated with this type: ordinary bytes, or
+/// bytes in shared memory. Cheap to clone either way.
 #[derive(Clone)]
 pub struct Bytes(Held);
 

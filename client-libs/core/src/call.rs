@@ -1,4 +1,4 @@
-//! Calls that this app issues.
+//! Calls that this application issues.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,13 +24,14 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::wait::now_ns;
 
 impl Session {
-    /// Calls a method with a message. The message is written into shared memory when the future is first polled; if there
-    /// is no room, it waits for some. Dropping the future cancels the call.
+    /// Calls a method with a message. The first poll of the future writes the message into shared
+    /// memory; if there is no room, it waits for room. Dropping the future cancels the call.
     ///
     /// # Errors
-    /// What the call ended with; RESOURCE_EXHAUSTED for a message that is too long or one call too many at once,
-    /// DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session ends first. UNAVAILABLE of a method that is marked idempotent has been
-    /// tried again ([`SessionOptions::retries`](crate::SessionOptions::retries)).
+    /// The status that the call ended with; RESOURCE_EXHAUSTED for a message that is too long or
+    /// for too many calls at once, DEADLINE_EXCEEDED after `timeout`, UNAVAILABLE when the session
+    /// ends first. A call of an idempotent method that ended UNAVAILABLE has been tried again
+    /// ([`SessionOptions::retries`](crate::SessionOptions::retries)).
     pub fn call<E: Encode>(&self, handle: u32, message: E, timeout: Option<Duration>) -> Call<E> {
         Call {
             inner: self.inner(),
@@ -46,11 +47,11 @@ impl Session {
         }
     }
 
-    /// Calls a method with a block in canonical form, as [`crate::codec::encode_inline`] and the schema crate's `dynamic`
-    /// write it.
+    /// Calls a method with a block in canonical form, which [`crate::codec::encode_inline`] and the
+    /// schema crate's `dynamic` write.
     ///
     /// # Errors
-    /// As of [`Session::call`].
+    /// The same as [`Session::call`].
     pub fn call_raw<B: AsRef<[u8]>>(
         &self,
         handle: u32,
@@ -66,12 +67,12 @@ impl Session {
 #[must_use = "a call is issued when it is first polled"]
 pub struct Call<E> {
     inner: Arc<Inner>,
-    /// Which ends with the last of its users.
+    /// Ends with the last of its users.
     #[allow(dead_code, reason = "it is only held")]
     session: Session,
     state: State,
     handle: u32,
-    /// Once it has begun; 0 for none.
+    /// Set once the call has begun; 0 for none.
     deadline_ns: u64,
     attempts: Attempts,
     message: E,
@@ -82,11 +83,12 @@ pub struct Call<E> {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Nobody knows of it.
+    /// Not in any table yet.
     New {
         timeout: Option<Duration>,
     },
-    /// Nobody knows of it, as its method isn't bound: who drives has had a turn meanwhile, which may have bound it.
+    /// Not in any table, because its method isn't bound. The driving thread has had a turn
+    /// meanwhile, which may have bound it.
     Unbound,
     /// In the call table, waiting for room.
     Waiting {
@@ -97,14 +99,15 @@ enum State {
     Submitted {
         id: u64,
     },
-    /// It ended, and is to be made again. What is in the call table only waits for its deadline, the end of the pause.
+    /// It ended, and is to be made again. Its entry in the call table only waits for its deadline,
+    /// the end of the pause.
     Pausing {
         id: u64,
     },
     Finished,
 }
 
-// The message is never pinned: it is only ever read through `&self.message`.
+// The message is never pinned. It is only read through `&self.message`.
 impl<E> Unpin for Call<E> {}
 
 impl<E: Encode> Future for Call<E> {
@@ -147,7 +150,7 @@ impl<E: Encode> Call<E> {
             return Poll::Ready(Err(status.clone()));
         }
         let method = match shared.methods.resolve(self.handle) {
-            // A program that calls again and again, and does nothing else, would never let what it calls be bound.
+            // A program that only calls again and again would never let its service be bound.
             Err(_) if matches!(self.state, State::New { .. }) => {
                 drop(shared);
                 self.state = State::Unbound;
@@ -168,7 +171,8 @@ impl<E: Encode> Call<E> {
         self.submit(shared, id, envelope, cx)
     }
 
-    /// Was waiting for room: it may have expired, there may be room, or neither.
+    /// Continues a call that was waiting for room: it may have expired, there may be room, or
+    /// neither.
     fn resume(
         &mut self,
         id: u64,
@@ -212,7 +216,7 @@ impl<E: Encode> Call<E> {
 }
 
 impl<E: Encode> Call<E> {
-    /// It ended UNAVAILABLE: it is made again after a pause, unless it mustn't be.
+    /// Handles a call that ended UNAVAILABLE: makes it again after a pause, if it may be retried.
     #[cold]
     fn pause(&mut self, status: Status, cx: &Context<'_>) -> Poll<Result<ReceivedBlock, Status>> {
         let inner = Arc::clone(&self.inner);
@@ -238,7 +242,7 @@ impl<E: Encode> Call<E> {
         Poll::Pending
     }
 
-    /// The pause may be over, or the session.
+    /// Checks whether the pause is over, or the session.
     #[cold]
     fn begin_again(&mut self, id: u64, cx: &Context<'_>) -> Poll<Result<ReceivedBlock, Status>> {
         let outcome = self.inner.lock().calls.poll(id, cx.waker());
@@ -265,13 +269,14 @@ fn insert(shared: &mut Locked<'_>, deadline_ns: u64, cx: &Context<'_>) -> Result
 }
 
 impl<E> Call<E> {
-    /// Sends this metadata beside the message. A reserved key in it makes the call fail with INVALID_ARGUMENT.
+    /// Sends this metadata with the message. A reserved key in it makes the call fail with
+    /// INVALID_ARGUMENT.
     pub fn with_metadata(mut self, metadata: MetadataBuf) -> Call<E> {
         self.metadata = metadata;
         self
     }
 
-    /// Leaves the table and the queue, wherever the call stands.
+    /// Removes the call from the table and the queue, in any state.
     fn finish(&mut self) {
         let id = match std::mem::replace(&mut self.state, State::Finished) {
             State::Waiting { id, .. } | State::Submitted { id } | State::Pausing { id } => id,
@@ -327,7 +332,7 @@ fn received(
     }
 }
 
-/// The one response that came before a call's end, which had trailers.
+/// The one response before the end of a call with trailers.
 #[cold]
 fn only_response(
     inner: &Arc<Inner>,

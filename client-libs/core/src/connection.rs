@@ -1,6 +1,6 @@
-//! One connection to the daemon: what futures, handlers and the driver share of it.
+//! One connection to the daemon: the state that futures, handlers and the driver share.
 //!
-//! Absent: what only the thread that drives touches. [`Driven`](crate::drive::Driven) has that.
+//! Absent: state that only the driving thread touches. [`Driven`](crate::drive::Driven) has it.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -43,30 +43,30 @@ pub(crate) struct Inner {
     /// Written when the daemon adds a heap.
     pub(crate) receive_heap: RwLock<DeliveredHeap>,
     pub(crate) nudge: Arc<Nudge>,
-    /// Tasks for who drives.
+    /// Tasks for the driving thread.
     pub(crate) ready: Arc<Ready>,
-    /// Which thread drives, as the driver names threads; 0 for none.
+    /// The thread that drives, by the driver's number of a thread; 0 for none.
     pub(crate) driven_by: AtomicUsize,
-    /// How many threads are in `block_on`.
+    /// Number of threads in `block_on`.
     pub(crate) wished: AtomicUsize,
     /// The background thread was started.
     pub(crate) background: AtomicBool,
-    /// Starts it.
+    /// Starts the background thread.
     starter: Waker,
     /// Set once, when the session has ended.
     over: AtomicBool,
-    /// Calls that came and aren't answered.
+    /// Number of incoming calls that aren't answered yet.
     pub(crate) serving: AtomicUsize,
-    /// How often whoever drives has found nothing in the ring.
+    /// How often the driving thread has found the ring empty.
     pub(crate) emptied: AtomicUsize,
-    /// Somebody waits until there are none.
+    /// A task waits until `serving` is 0.
     draining: AtomicBool,
     idle: Mutex<Option<Waker>>,
 }
 
 impl Inner {
-    /// A session that the daemon has opened, and the ring with what it says. The starter is woken when something waits for the daemon and
-    /// no thread was started to drive.
+    /// A session that the daemon has opened, and the ring with the daemon's entries. The starter is
+    /// woken when a future waits for the daemon and no thread was started to drive.
     pub(crate) fn new(
         control: ControlSocket,
         opened: SessionOpened,
@@ -126,7 +126,8 @@ impl Inner {
             .claim(offset, len)
     }
 
-    /// What comes from now on lies in another heap, behind those that there are; where it ends.
+    /// Adds another heap, behind the existing ones. From now on blocks arrive there. Returns its
+    /// end.
     pub(crate) fn add_heap(&self, heap: ReceiveHeap, fds: Vec<OwnedFd>) -> Result<u64, String> {
         let Ok([fd]) = <[OwnedFd; 1]>::try_from(fds) else {
             return Err("the daemon added a heap without its memory".to_owned());
@@ -142,7 +143,8 @@ impl Inner {
         heaps.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the session, if it hasn't ended: everything that waits fails with this status. Handlers are dropped by whoever drives.
+    /// Ends the session, if it hasn't ended. All waiting calls and tasks fail with this status. The
+    /// driving thread drops the handlers.
     pub(crate) fn end(&self, status: Status) {
         let (wakers, _dropped_unlocked) = self.lock().end(status);
         self.over.store(true, Ordering::SeqCst);
@@ -153,7 +155,7 @@ impl Inner {
         if let Some(waker) = self.idle_waker().take() {
             panics::wake(waker);
         }
-        // Taking the lock orders this after a background thread's look at `over`.
+        // Taking the lock orders this store after a background thread's look at `over`.
         drop(self.seat());
         self.seat_changed.notify_all();
     }
@@ -168,25 +170,26 @@ impl Inner {
         self.seat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the threads that drive, or would like to, look around.
+    /// Wakes the threads that drive, or want to, so that they check their state.
     pub(crate) fn summon_drivers(&self) {
         for thread in &self.seat().wishes {
             thread.summon();
         }
     }
 
-    /// Whether somebody drives.
+    /// Whether a thread drives.
     pub(crate) fn is_driven(&self) -> bool {
         self.driven_by.load(Ordering::SeqCst) != 0
     }
 
-    /// Whether this thread drives: then what it submits is announced at the end of its turn.
+    /// Whether this thread drives. Then its submissions are announced at the end of its turn.
     pub(crate) fn is_driven_here(&self) -> bool {
-        // This thread sees what it wrote itself, and nobody else writes its name.
+        // This thread sees its own store, and no other thread writes its name.
         self.driven_by.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Something waits for the daemon: unless this thread drives, the background thread must exist.
+    /// Makes sure that a thread drives, because something waits for the daemon: this thread, or
+    /// else the background thread, which is started if necessary.
     pub(crate) fn ensure_driven(&self) {
         let driven = self.is_driven_here() || self.background.load(Ordering::Relaxed);
         if driven || self.background.swap(true, Ordering::SeqCst) {
@@ -197,17 +200,18 @@ impl Inner {
 }
 
 impl Inner {
-    /// From now on somebody waits until no call is being served.
+    /// Records that a task waits until no call is being served.
     pub(crate) fn begin_to_drain(&self) {
         self.draining.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until everything has been taken out of the ring that lies in it now. Calls that came before the daemon said that no more do may
-    /// still be there when that is read: control socket and ring are two ways.
+    /// Waits until all current entries have been taken out of the ring. The control socket and the
+    /// ring are separate channels. So the ring may still hold calls when the daemon's message that
+    /// no more calls follow is read.
     pub(crate) fn poll_emptied(&self) -> impl FnMut(&mut Context<'_>) -> Poll<()> {
         let before = self.emptied.load(Ordering::SeqCst);
         move |cx| {
-            // A look at the ring may have begun before; that which follows it hasn't.
+            // One look at the ring may have begun before this. The next one hasn't.
             let since = self.emptied.load(Ordering::SeqCst).wrapping_sub(before);
             if since >= 2 || self.is_over() {
                 return Poll::Ready(());
@@ -218,7 +222,7 @@ impl Inner {
         }
     }
 
-    /// Whether all calls that came have been answered; keeps the waker for when they are.
+    /// Whether all incoming calls have been answered. Otherwise keeps the waker until they are.
     pub(crate) fn poll_idle(&self, cx: &Context<'_>) -> Poll<()> {
         *self.idle_waker() = Some(cx.waker().clone());
         match self.serving.load(Ordering::SeqCst) == 0 || self.is_over() {
@@ -227,7 +231,7 @@ impl Inner {
         }
     }
 
-    /// A call that came was answered.
+    /// Records that an incoming call was answered.
     pub(crate) fn answered(&self) {
         let was_last = self.serving.fetch_sub(1, Ordering::SeqCst) == 1;
         if was_last
@@ -249,7 +253,8 @@ impl Owner for Inner {
     }
 }
 
-/// The lock on [`Shared`]. Unlocking it wakes and rings whom the changes concern.
+/// The lock on [`Shared`]. Unlocking it wakes the waiting tasks and rings the daemon, as the
+/// changes require.
 pub(crate) struct Locked<'i> {
     inner: &'i Inner,
     guard: Option<MutexGuard<'i, Shared>>,
@@ -265,8 +270,8 @@ impl<'i> Locked<'i> {
         }
     }
 
-    /// The end of a driver's turn: sends what waits for company, lets the first in who waits for room, and rings for all
-    /// of it.
+    /// Ends a driver's turn: sends the batched entries, lets the first task that waits for room in,
+    /// and rings once for all of it.
     pub(crate) fn end_turn(mut self) -> NextLook {
         self.flush_releases();
         self.flush_backlog();
@@ -315,7 +320,7 @@ impl<'i> Locked<'i> {
                 Err(panic) => self.unwritten(block, panic),
             };
             if let Some(status) = self.ended().cloned() {
-                // What is shared may be dropped for the last time, which locks.
+                // This may drop the last clone of a shared value, which takes the lock.
                 drop(self);
                 return Err(status);
             }
@@ -345,7 +350,7 @@ impl<'i> Locked<'i> {
 }
 
 impl Locked<'_> {
-    /// A user's encoder has panicked: its block is free again, and the panic goes on.
+    /// Handles a panic of a user's encoder: frees its block, and resumes the panic.
     #[cold]
     fn unwritten(mut self, block: Block, panic: Box<dyn Any + Send>) -> ! {
         self.heap.discard(block);

@@ -1,7 +1,8 @@
-//! Deadlines that pass from a call to the calls that its handler makes.
+//! Deadlines that a call passes on to the calls of its handler.
 //!
-//! While a handler is being polled, the calls that it begins have its deadline, if their own would be later. So nobody works for a caller who
-//! has given up, however deep. Futures that a handler gives to other threads or executors know nothing of that.
+//! While a handler is polled, the calls that it begins get the handler's deadline, unless their own
+//! is earlier. So no server works for a caller that has given up, at any depth. Futures that a
+//! handler gives to other threads or executors don't get the deadline.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -9,13 +10,13 @@ use std::time::Duration;
 use tollgate_shm_abi::wait::now_ns;
 
 thread_local! {
-    /// Of the handler that this thread is polling; absolute, 0 for none.
+    /// The deadline of the handler that this thread is polling; absolute, 0 for none.
     static INHERITED_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Does something for a call that has this deadline; 0 for none.
+/// Runs `work` for a call with this deadline; 0 for none.
 pub(crate) fn within<R>(deadline_ns: u64, work: impl FnOnce() -> R) -> R {
-    /// What it was before, also after a panic.
+    /// Restores the previous deadline, also after a panic.
     struct Before(u64);
     impl Drop for Before {
         fn drop(&mut self) {
@@ -26,7 +27,7 @@ pub(crate) fn within<R>(deadline_ns: u64, work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// When the caller of a call that came in gives up, if ever.
+/// When the caller of an incoming call gives up, if ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
     /// Absolute CLOCK_MONOTONIC; 0 for none.
@@ -39,7 +40,8 @@ impl Deadline {
         (self.ns != 0).then(|| Duration::from_nanos(self.ns.saturating_sub(now_ns())))
     }
 
-    /// Does something for the call: calls that this thread begins meanwhile have its deadline, if their own is later.
+    /// Runs `work` for the call. Calls that this thread begins meanwhile get its deadline, unless
+    /// their own is earlier.
     pub fn within<R>(self, work: impl FnOnce() -> R) -> R {
         within(self.ns, work)
     }

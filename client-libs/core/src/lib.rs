@@ -6,8 +6,8 @@
 //!      └──── wakers ◀── driver (one thread) ◀── completion ring, receive heap ◀── wake┘
 //! ```
 //!
-//! There is no async runtime: calls are plain futures, woken by whichever thread drives the session ([`block_on`], or a
-//! background thread). The parts, bottom up:
+//! There is no async runtime. Calls are plain futures. The thread that drives the session wakes
+//! them: a thread in [`block_on`], or a background thread. The parts, bottom up:
 //!
 //! ```text
 //!   buffer, codec                    values and messages
@@ -22,11 +22,11 @@
 //!   sessions, pump                   what users do with it
 //! ```
 //!
-//! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is gone (P9); what the daemon
-//! writes is checked like anyone's bytes, and nonsense ends the session, never the process; every table has a bound in
-//! [`limits`] (P10).
+//! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is
+//! gone (P9). The daemon's bytes are untrusted: they are checked, and invalid ones end the session,
+//! never the process. Every table has a bound in [`limits`] (P10).
 //!
-//! Absent: any knowledge of schemas, but for which methods may be called again (`retry`).
+//! Absent: any knowledge of schemas, except which methods may be called again (`retry`).
 
 #![forbid(unsafe_code)]
 

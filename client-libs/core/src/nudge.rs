@@ -1,7 +1,8 @@
-//! Getting the driving thread's attention while it sleeps in the kernel.
+//! Wakes the driving thread while it sleeps in the kernel.
 //!
-//! The sleeper says that it sleeps, then looks once more at everything that could be a reason not to; whoever creates such
-//! a reason does so first, then looks whether it sleeps. One of the two sees the other (all SeqCst).
+//! The sleeper first announces that it sleeps, then looks once more for work. A thread that creates
+//! work does so first, then looks whether the sleeper has announced sleep. One of the two sees the
+//! other (all SeqCst).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,16 +34,17 @@ impl Nudge {
         }
     }
 
-    /// Says that the driver sleeps from now on. It must look for reasons not to after this.
+    /// Announces that the driver sleeps. Afterwards it must look for work once more.
     pub(crate) fn begin_sleep(&self) {
         self.sleeping.store(true, Ordering::SeqCst);
     }
 
-    /// Says that the driver is awake, and forgets nudges.
+    /// Announces that the driver is awake, and forgets nudges.
     pub(crate) fn end_sleep(&self) {
         if !self.sleeping.swap(false, Ordering::SeqCst) {
             let mut count = [0; 8];
-            // Nothing to read if the nudge is only on its way; then it ends the next sleep early.
+            // There is nothing to read if the nudge hasn't arrived yet. Then it ends the next sleep
+            // early.
             let _empty = rustix::io::read(&self.fd, &mut count);
         }
     }

@@ -1,4 +1,4 @@
-//! Opening a session with the daemon: what is asked for, and the handshake.
+//! Opening a session with the daemon: the request, and the handshake.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -29,27 +29,33 @@ use crate::token::{self, TOKEN, TOKEN_FILE, Token};
 pub struct SessionOptions {
     /// Path of the daemon's socket.
     pub socket: PathBuf,
-    /// The tenant's token. Empty: that of the environment ([`token::from_env`](crate::token::from_env)), which is looked for again whenever
-    /// the session opens itself anew, so that a file with another token is enough where tokens are rotated.
+    /// The tenant's token. Empty: the token of the environment
+    /// ([`token::from_env`](crate::token::from_env)). It is read again whenever the session
+    /// reconnects, so to rotate tokens it is enough to replace the file.
     pub token: String,
-    /// The app's name in the daemon's status. Default: the name of the executable.
+    /// The application's name in the daemon's status. Default: the name of the executable.
     pub app: String,
-    /// Bytes for calls and replies on their way out; 0 for the daemon's default, otherwise 1 MiB to 1 GiB.
+    /// Bytes for outgoing calls and replies; 0 for the daemon's default, otherwise 1 MiB to 1 GiB.
     pub send_heap_bytes: u64,
-    /// Bytes for what is received and not yet dropped; as above.
+    /// Bytes for received blocks that aren't dropped yet; same range.
     pub receive_heap_bytes: u64,
-    /// The label under which this session serves: policies can route calls to the servers of a label. Calls without a route
-    /// go to servers without one, as long as there are any. Empty: none.
+    /// The label under which this session serves: policies can route calls to the servers of a
+    /// label. Calls without a route go to servers without a label, if there are any. Empty: no
+    /// label.
     pub label: String,
-    /// How long the driving thread spins (yielding its core) before it sleeps; where that has been in vain of late it sleeps at
-    /// once. Longer saves wake-ups, which cost tens of microseconds across cores; shorter saves CPU. Zero: never spin;
+    /// How long the driving thread spins (yielding its core) before it sleeps. If spinning has been
+    /// in vain recently, it sleeps at once. A longer time saves wake-ups, which cost tens of
+    /// microseconds across cores; a shorter one saves CPU. Zero: never spin;
     /// [`Duration::MAX`]: never sleep. Default 50 us.
     pub spin: Duration,
-    /// A session whose daemon is gone opens itself anew, binds what was bound and serves what was served, as soon as a daemon answers at
-    /// the socket: see [`RECONNECT_PAUSE`](crate::limits::RECONNECT_PAUSE). Until then calls fail with UNAVAILABLE. Default: yes.
+    /// Whether a session reconnects when its daemon is gone. It binds and serves all services again
+    /// as soon as a daemon answers at the socket: see
+    /// [`RECONNECT_PAUSE`](crate::limits::RECONNECT_PAUSE). Until then calls fail with UNAVAILABLE.
+    /// Default: yes.
     pub reconnect: bool,
-    /// How often a call that ended UNAVAILABLE is made again, if its method is marked idempotent: after pauses of
-    /// [`RETRY_PAUSE`](crate::limits::RETRY_PAUSE) and within its deadline. At most [`MAX_RETRIES`]; 0: never. Default 2.
+    /// How often a call that ended UNAVAILABLE is made again, if its method is marked idempotent.
+    /// The pauses are those of [`RETRY_PAUSE`](crate::limits::RETRY_PAUSE), and the call's deadline
+    /// holds. At most [`MAX_RETRIES`]; 0: never. Default 2.
     pub retries: u32,
 }
 
@@ -75,7 +81,7 @@ impl SessionOptions {
     }
 }
 
-/// Never prints the token, also where another field got it by mistake.
+/// Never prints the token, even if another field contains it by mistake.
 impl std::fmt::Debug for SessionOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let socket = self.socket.to_string_lossy();
@@ -107,7 +113,7 @@ pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Driven>, Status> {
     over(control, options)
 }
 
-/// As [`connect`], over a connected control socket.
+/// Like [`connect`], over a connected control socket.
 pub(crate) fn over(
     control: ControlSocket,
     options: &SessionOptions,
@@ -140,7 +146,8 @@ pub(crate) fn over(
     }))
 }
 
-/// Whether token and socket are in each other's place, or the token in another field's. What was given isn't repeated.
+/// Refuses options with token and socket swapped, or with the token in another field. The message
+/// doesn't repeat the values.
 fn check_places(options: &SessionOptions) -> Result<(), Status> {
     let text = match options.socket.to_str() {
         Some(socket) if has_token(socket) => {
@@ -157,7 +164,7 @@ fn check_places(options: &SessionOptions) -> Result<(), Status> {
     Err(Status::new(Code::INVALID_ARGUMENT, text))
 }
 
-/// Refuses a token where a name belongs: others would see it.
+/// Refuses a token in the place of a name: others would see it.
 pub(crate) fn no_token(what: &str, text: &str) -> Result<(), Status> {
     match has_token(text) {
         true => Err(Status::new(
@@ -168,7 +175,7 @@ pub(crate) fn no_token(what: &str, text: &str) -> Result<(), Status> {
     }
 }
 
-/// Introduces the app and takes the daemon's answer.
+/// Introduces the application and reads the daemon's answer.
 fn handshake(
     control: &ControlSocket,
     options: &SessionOptions,

@@ -1,4 +1,5 @@
-//! What is checked of a message before it is sent, and how one is sent that isn't a call's only request.
+//! Checks of a message before it is sent, and the sending of messages that aren't a call's only
+//! request.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(crate) fn measure(message: &impl Encode, inner: &Inner) -> Result<Measured, 
     Ok(measured)
 }
 
-/// Whether metadata may be sent: the daemon would end the session for less.
+/// Checks whether metadata may be sent. The daemon ends a session that sends invalid metadata.
 pub(crate) fn check_metadata(metadata: &MetadataBuf, inner: &Inner) -> Result<(), Status> {
     if metadata.is_empty() {
         return Ok(());
@@ -48,7 +49,7 @@ pub(crate) fn check_metadata(metadata: &MetadataBuf, inner: &Inner) -> Result<()
     Ok(())
 }
 
-/// What a bare descriptor's block consists of, besides metadata.
+/// The content of a bare descriptor's block, without metadata.
 pub(crate) const NOTHING: RawBlock<&[u8]> = RawBlock(&[]);
 
 /// Whether streams may be used.
@@ -74,7 +75,7 @@ pub(crate) async fn post(
     poll_fn(|cx| poll_post(inner, message, metadata, envelope, &mut place.ticket, cx)).await
 }
 
-/// As [`post`], with the place in the queue for room in the caller's hands.
+/// Like [`post`], but the caller keeps the place in the queue for room.
 pub(crate) fn poll_post(
     inner: &Arc<Inner>,
     message: &impl Encode,
@@ -114,7 +115,7 @@ pub(crate) fn poll_post(
     Poll::Ready(posted)
 }
 
-/// A place in the queue for room; left when dropped.
+/// A place in the queue for room. Dropping it leaves the queue.
 pub(crate) struct Place<'i> {
     pub(crate) inner: &'i Inner,
     pub(crate) ticket: Option<Ticket>,
@@ -128,7 +129,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// Why nothing more can be sent. How the call ended, its receiver says.
+/// The status of a send after the end of the call. The receiver has the call's own status.
 pub(crate) fn over() -> Status {
     Status::new(Code::CANCELLED, "the call is over")
 }

@@ -1,14 +1,18 @@
-//! The program's code on the library's threads: handlers, wakers, destructors. What panics there ends alone.
+//! The program's code on the library's threads: handlers, wakers, destructors. A panic ends only
+//! the code that panicked.
 //!
-//! A thread that drives a session or runs handlers is everybody's, and nobody starts another. So all such code runs in [`contain`].
+//! All code of the program shares the thread that drives a session or runs handlers, and no other
+//! thread replaces it. So all such code runs in [`contain`].
 //!
-//! Absent: programs that are built with `panic = "abort"`. There a panic ends the process at once, and the daemon answers for it.
+//! Absent: programs that are built with `panic = "abort"`. There a panic ends the process at once,
+//! and the daemon answers its calls.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
-/// Runs code of the program's; `None`: it panicked. What it has touched isn't looked at afterwards, or is consistent at each step.
+/// Runs code of the program. `None`: it panicked. State that it has touched isn't used afterwards,
+/// or is consistent at each step.
 pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => Some(done),
@@ -19,14 +23,15 @@ pub(crate) fn contain<T>(work: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
-/// Drops what a panic carries. That may panic, and what it panics with may do so, too, so that one isn't dropped.
+/// Drops the payload of a panic. That may panic, too. Dropping the second payload may also panic,
+/// so it is leaked.
 fn discard(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }
 }
 
-/// Wakes a future of the program's: of whatever executor.
+/// Wakes a future of the program, on any executor.
 pub(crate) fn wake(waker: Waker) {
     contain(|| waker.wake());
 }

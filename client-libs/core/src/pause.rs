@@ -1,5 +1,5 @@
-//! Pauses between attempts: each twice as long as the one before, or less, and shortened by up to a half at random, so that those who failed
-//! together don't all come again together.
+//! Pauses between attempts. Each is up to twice as long as the one before, and up to half of it is
+//! cut off at random, so that clients that failed together don't all retry together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub(crate) struct Pauses {
 }
 
 impl Pauses {
-    /// From the first of these on, up to the second.
+    /// Pauses from the first of these durations up to the second.
     pub(crate) fn new((first, longest): (Duration, Duration)) -> Pauses {
         static MADE: AtomicU64 = AtomicU64::new(1);
         let process = u64::from(std::process::id()) << 32;
@@ -28,13 +28,13 @@ impl Pauses {
         }
     }
 
-    /// Each so many times as long as the one before.
+    /// Makes each pause `growth` times as long as the one before.
     pub(crate) fn growing(self, growth: f64) -> Pauses {
         Pauses { growth, ..self }
     }
 
     pub(crate) fn next(&mut self) -> Duration {
-        // xorshift64*: nobody gains by guessing it.
+        // xorshift64*: guessing the numbers is of no use to an attacker.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -66,7 +66,7 @@ mod tests {
         assert_ne!(taken[0], Pauses::new((first, longest)).next());
     }
 
-    /// The daemon comes back right after an attempt, whichever that is.
+    /// The daemon comes back right after an attempt, for each possible attempt.
     #[test]
     fn a_session_is_late_by_a_third_of_the_outage_at_most_and_never_by_more_than_the_longest_pause()
     {

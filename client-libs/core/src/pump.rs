@@ -6,10 +6,10 @@
 //!       └── epoll descriptor ◀── wake, nudge, control socket, timer ◀────────────┘
 //! ```
 //!
-//! Between two turns the session counts as asleep: who would wake a sleeping driver makes the descriptor readable. What is readable is
-//! told once (edges), and [`Pump::turn`] takes it.
+//! Between two turns the session counts as asleep: a wake-up for the sleeping driver makes the
+//! descriptor readable. The descriptor is edge-triggered, and [`Pump::turn`] consumes the event.
 //!
-//! Absent: waiting. The event loop does that, with whatever else it waits for.
+//! Absent: waiting. The event loop waits, for this and for its other descriptors.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -32,16 +32,16 @@ const ZERO: Timespec = Timespec {
     tv_nsec: 0,
 };
 
-/// What drives one session from somebody's event loop.
+/// Drives one session from an event loop of the program.
 #[derive(Debug)]
 pub struct Pump {
     session: Session,
     /// The number of the connection that the bell watches.
     watched: u64,
     bell: Bell,
-    /// Ends the sleep for deadlines, and for room that nobody announces.
+    /// Ends the sleep for deadlines, and for room, which the daemon doesn't announce.
     timer: OwnedFd,
-    /// Something came to the control socket that nobody has looked at.
+    /// The control socket has an unread message.
     control: bool,
 }
 
@@ -49,7 +49,7 @@ impl Pump {
     /// A pump for this session, which is driven by hand from now on.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the process is short of descriptors, of which this takes three.
+    /// RESOURCE_EXHAUSTED if the process runs out of descriptors. This takes three.
     pub fn new(session: &Session) -> Result<Pump, Status> {
         let failed = |errno| {
             Status::resource_exhausted(format!(
@@ -69,20 +69,21 @@ impl Pump {
             timer,
             control: true,
         };
-        // What came before the descriptor existed isn't told by it.
+        // The descriptor doesn't report events from before it existed.
         pump.bell.nudge.begin_sleep();
         pump.ring();
         Ok(pump)
     }
 
-    /// Makes the descriptor readable, so that the event loop comes for a turn.
+    /// Makes the descriptor readable, so that the event loop runs a turn.
     pub fn ring(&self) {
         self.bell.nudge.wake();
     }
 
-    /// Does what there is to do without waiting: wakes futures, runs tasks, ends what is overdue. If another thread drives, it is left to
-    /// that one. Afterwards the descriptor becomes readable when there is something to do again, so whoever publishes work of his own for
-    /// the event loop looks at that once more.
+    /// Does all ready work without waiting: wakes futures, runs tasks, ends overdue calls. If
+    /// another thread drives, the work is left to that thread. Afterwards the descriptor becomes
+    /// readable when there is new work. So a program that publishes work of its own for the event
+    /// loop has to look for that work once more.
     pub fn turn(&mut self) {
         self.take_events();
         self.bell.nudge.end_sleep();
@@ -90,7 +91,8 @@ impl Pump {
         let driven = self.session.driven();
         let inner = &driven.inner;
         if inner.id != self.watched {
-            // The session has opened itself anew. If it can't be watched, the next turn tries again.
+            // The session has reconnected. If the new connection can't be watched, the next turn
+            // tries again.
             match self.bell.watch(inner) {
                 Ok(()) => self.watched = inner.id,
                 Err(_) => asleep = false,
@@ -108,18 +110,18 @@ impl Pump {
         }
     }
 
-    /// Takes what the descriptor told.
+    /// Takes the events of the descriptor.
     fn take_events(&mut self) {
         let mut events = [MaybeUninit::uninit(); EVENTS];
         self.control |= match epoll::wait(&self.bell.epoll, &mut events, Some(&ZERO)) {
             Ok((events, _)) => events.iter().any(|event| event.data.u64() != SOMETHING),
-            // Interrupted, or broken: then a look more doesn't hurt.
+            // Interrupted, or broken: one more look does no harm.
             Err(_) => true,
         };
     }
 
     fn set_timer(&self, driving: &Driving<'_>) {
-        // All zero disarms; what is due already takes a nanosecond.
+        // All zero disarms the timer. Work that is already due gets one nanosecond.
         let it_value = match time_to_sleep(std::slice::from_ref(driving)) {
             Some(ZERO) => Timespec { tv_nsec: 1, ..ZERO },
             Some(left) => left,
@@ -135,7 +137,7 @@ impl Pump {
 }
 
 impl AsFd for Pump {
-    /// Readable when there is something to do.
+    /// Readable when there is work.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.epoll.as_fd()
     }
@@ -151,7 +153,7 @@ fn timer_in(bell: &Bell) -> Result<OwnedFd, Errno> {
 }
 
 impl Driving<'_> {
-    /// The end of a sleep that [`turn_by_hand`](Self::turn_by_hand) began.
+    /// Ends a sleep that [`turn_by_hand`](Self::turn_by_hand) began.
     fn awake(&mut self, control: bool) {
         let (inner, driver) = self.parts();
         driver.cancel_sleep();
@@ -163,7 +165,7 @@ impl Driving<'_> {
         }
     }
 
-    /// One turn; whether there is nothing more to do, and whoever changes that will wake a sleeper.
+    /// One turn. Returns true if there is no more work and new work will wake a sleeper.
     fn turn_by_hand(&mut self) -> bool {
         let (inner, driver) = self.parts();
         let worked = driver.work(inner);

@@ -9,12 +9,13 @@ use crate::serve::{Incoming, Service, ServiceInfo};
 use crate::session::Session;
 
 impl Session {
-    /// Serves blocks without generated code: `handler` gets the method's index in the schema's order and the request's
-    /// block, and answers with a block in canonical form. It runs on the thread that drives the session. Returns once the
-    /// service is bound; it is served until the session ends.
+    /// Serves blocks without generated code: `handler` gets the method's index in the schema's
+    /// order and the request's block, and returns a block in canonical form. It runs on the thread
+    /// that drives the session. Returns once the service is bound; it is served until the session
+    /// ends.
     ///
     /// # Errors
-    /// As of [`Session::bind_server`].
+    /// The same as [`Session::bind_server`].
     pub async fn serve_raw(
         &self,
         descriptor_set: &[u8],
@@ -27,10 +28,11 @@ impl Session {
         self.serve_raw_with(descriptor_set, service, handler).await
     }
 
-    /// As [`Session::serve_raw`], with metadata: `handler` gets the request's and answers with the reply's.
+    /// Like [`Session::serve_raw`], with metadata: `handler` gets the request's metadata and
+    /// returns the reply's.
     ///
     /// # Errors
-    /// As of [`Session::bind_server`].
+    /// The same as [`Session::bind_server`].
     pub async fn serve_raw_with(
         &self,
         descriptor_set: &[u8],

@@ -1,4 +1,4 @@
-//! How other threads hand tasks to the one that drives: tasks that were woken, and those that haven't begun.
+//! Tasks from other threads for the driving thread: woken ones and new ones.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,10 +8,11 @@ use std::task::Wake;
 
 use crate::nudge::Nudge;
 
-/// What a handler is: it answers through the [`Incoming`](crate::Incoming) that it was made from.
+/// The future of a handler. It answers through the [`Incoming`](crate::Incoming) that it was made
+/// from.
 pub type HandlerFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The tasks that were woken, and those that haven't begun.
+/// Woken tasks, and tasks that haven't begun.
 pub(crate) struct Ready {
     pub(crate) indices: Mutex<Vec<usize>>,
     spawned: Mutex<Vec<HandlerFuture>>,

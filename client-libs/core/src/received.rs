@@ -1,4 +1,4 @@
-//! Blocks that the daemon delivered, while this program reads them.
+//! Delivered blocks, while this program reads them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 use crate::Status;
 use crate::connection::Inner;
 
-/// A block that the daemon delivered, read in place. Dropping it gives the memory back.
+/// A delivered block, read in place. Dropping it gives the memory back.
 #[derive(Debug)]
 pub struct ReceivedBlock {
     /// Taken in drop only.
     delivered: Option<Delivered>,
-    /// Of the block; the metadata lies behind it.
+    /// The length of the block; the metadata lies behind it.
     total_len: usize,
     pub(crate) metadata: MetadataBuf,
     pub(crate) trailers: MetadataBuf,
@@ -46,7 +46,7 @@ impl ReceivedBlock {
         Ok(block)
     }
 
-    /// As [`claim`](Self::claim), of what may be no block.
+    /// Like [`claim`](Self::claim), but the part may be no block.
     pub(crate) fn claim_part(
         inner: &Arc<Inner>,
         image: &Image,
@@ -64,22 +64,22 @@ impl ReceivedBlock {
         })
     }
 
-    /// What came beside the message.
+    /// The metadata of the message.
     pub fn metadata(&self) -> &MetadataBuf {
         &self.metadata
     }
 
-    /// Takes what came beside the message out.
+    /// Takes the metadata of the message.
     pub fn take_metadata(&mut self) -> MetadataBuf {
         std::mem::take(&mut self.metadata)
     }
 
-    /// What came behind the message, when the call ended.
+    /// The trailers, which came at the end of the call.
     pub fn trailers(&self) -> &MetadataBuf {
         &self.trailers
     }
 
-    /// Takes what came behind the message out.
+    /// Takes the trailers, which came at the end of the call.
     pub fn take_trailers(&mut self) -> MetadataBuf {
         std::mem::take(&mut self.trailers)
     }

@@ -1,4 +1,5 @@
-//! A session that outlives its daemon: when that is gone, another is opened, and everything that was bound and served is again.
+//! A session that outlives its daemon. When a connection ends, another is opened, and all services
+//! are bound and served again.
 //!
 //! ```text
 //!   Session ─▶ Handle ─▶ Inner, the connection that there is now
@@ -7,10 +8,12 @@
 //!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
 //! ```
 //!
-//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are shortened by up to a half at random, so that the
-//! applications of a host don't all come at once. Method handles keep their numbers: [`Methods`] says what they are on the connection that
-//! there is. A service that can't be bound yet, because its server isn't back, is tried again with the same pauses; its methods say why
-//! meanwhile. What belongs to the old connection (calls, received blocks, buffers) stays with it and ends with it.
+//! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are
+//! shortened by up to a half at random, so that the applications of a host don't all reconnect at
+//! once. Method handles keep their numbers: [`Methods`] maps them to the current connection. A
+//! service that can't be bound yet, because its server isn't back, is tried again with the same
+//! pauses. Until then its methods fail with the reason. Everything that belongs to the old
+//! connection (calls, received blocks, buffers) stays with it and ends with it.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -36,24 +39,24 @@ use crate::tables::binds::{Binding, BoundMethod};
 use crate::tables::methods::Methods;
 use crate::tables::retry::idempotent_methods;
 
-/// What the clones of a session share. The last one ends it.
+/// The state that the clones of a session share. The last one ends it.
 pub(crate) struct Handle {
     line: Mutex<Line>,
-    /// The same of every connection: it goes with the token.
+    /// The tenant. It is the same for every connection, because it goes with the token.
     tenant: String,
-    /// The number of the connection that there is.
+    /// The number of the current connection.
     current: AtomicU64,
-    /// The number of the last one that ended, once that is being made up for.
+    /// The number of the last connection that ended, once a replacement is being opened.
     lost: AtomicU64,
-    /// How another is opened; `None`: never.
+    /// How another connection is opened; `None`: never.
     options: Option<SessionOptions>,
-    /// This program has ended it.
+    /// This program has closed the session.
     closed: Arc<Closed>,
-    /// Who waits for that.
+    /// The tasks that wait for that.
     mourners: Mutex<Vec<Waker>>,
-    /// No thread is started to drive it.
+    /// No thread is started to drive the session.
     by_hand: AtomicBool,
-    /// What makes the descriptors of those readable who drive it so.
+    /// Makes the descriptors of the threads that drive by hand readable.
     watchers: Mutex<Vec<Weak<Nudge>>>,
 }
 
@@ -65,13 +68,13 @@ struct Line {
     services: Vec<Arc<dyn Service>>,
 }
 
-/// What was bound to be called.
+/// A service that was bound for calling.
 #[derive(Clone)]
 struct ClientBinding {
     descriptor_set: Arc<[u8]>,
     service: Arc<str>,
     target: Arc<str>,
-    /// Names of the methods, and the handles that the program has.
+    /// Names of the methods, and the program's handles.
     methods: Arc<[(String, u32)]>,
 }
 
@@ -111,7 +114,7 @@ impl Handle {
         &self.tenant
     }
 
-    /// Whether the connection of this number is the one that there is.
+    /// Whether the connection with this number is the current one.
     pub(crate) fn is_current(&self, id: u64) -> bool {
         self.current.load(Ordering::Relaxed) == id
     }
@@ -123,7 +126,8 @@ impl Handle {
     /// Ends the session for good.
     pub(crate) fn close(&self) {
         self.closed.set();
-        // Services may hold the session that they serve on. Whoever opens another connection looks at what is set under the same lock.
+        // Services may hold the session that they serve on. The thread that opens another
+        // connection looks at this state under the same lock.
         let services = std::mem::take(&mut self.line().services);
         panics::contain(|| drop(services));
         let status = Status::new(Code::CANCELLED, "this program closed the session");
@@ -132,20 +136,20 @@ impl Handle {
         mourners.into_iter().for_each(panics::wake);
     }
 
-    /// No thread is started to drive the session from now on.
+    /// From now on no thread is started to drive the session.
     pub(crate) fn drive_by_hand(&self) {
         self.by_hand.store(true, Ordering::SeqCst);
         self.inner().background.store(true, Ordering::SeqCst);
     }
 
-    /// Tells this one, too, when there is another connection.
+    /// Notifies this one, too, when there is a new connection.
     pub(crate) fn watched_by(&self, nudge: &Arc<Nudge>) {
         let mut watchers = lock(&self.watchers);
         watchers.retain(|known| known.strong_count() > 0);
         watchers.push(Arc::downgrade(nudge));
     }
 
-    /// Keeps the waker for when the session is closed.
+    /// Keeps the waker until the session is closed.
     pub(crate) fn mourn(&self, waker: &Waker) {
         let mut mourners = self.mourners();
         if !mourners.iter().any(|known| known.will_wake(waker)) {
@@ -161,7 +165,7 @@ impl Handle {
         lock(&self.line)
     }
 
-    /// A service was bound on a connection: the handles for the program.
+    /// Records that a service was bound on a connection. Returns the program's handles.
     pub(crate) fn bound(
         &self,
         inner: &Arc<Inner>,
@@ -206,19 +210,19 @@ impl Handle {
         Ok(binding)
     }
 
-    /// A service is served.
+    /// Records that a service is served.
     pub(crate) fn serves(&self, service: Arc<dyn Service>) {
         if self.reopens() {
             self.line().services.push(service);
         }
     }
 
-    /// Nothing is served any more when the session opens itself anew.
+    /// Forgets all served services, so that none is served after a reconnect.
     pub(crate) fn serve_no_more(&self) {
         self.line().services.clear();
     }
 
-    /// Waits for the end of a connection that nobody else has yet.
+    /// Waits for the end of a connection that no other thread waits for yet.
     fn mind(self: &Arc<Self>, inner: &Inner) {
         let loss = Loss {
             handle: Arc::downgrade(self),
@@ -227,15 +231,16 @@ impl Handle {
         inner.lock().mourners.push(Waker::from(Arc::new(loss)));
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     fn lost(self: &Arc<Self>, id: u64) {
-        // It may end while it is about to become the current one: then this is asked again.
+        // The connection may end while it is about to become the current one. Then this function is
+        // called again.
         if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
             return;
         }
         let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
-        // Without a thread the session stays ended, as it would without reopening.
+        // Without a thread the session stays ended, like a session that doesn't reconnect.
         let _no_thread = reopening.spawn(move || reopen(&handle, &closed));
     }
 }
@@ -248,7 +253,7 @@ impl Drop for Handle {
     }
 }
 
-/// To be woken at the end of a connection, whose session may open itself anew then.
+/// Woken at the end of a connection. Its session may then reconnect.
 struct Loss {
     handle: Weak<Handle>,
     id: u64,
@@ -268,7 +273,8 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// Opens a session anew, unless it is dropped meanwhile; then sees to it that everything is bound.
+/// Reconnects a session, unless it is dropped meanwhile. Then makes sure that all services are
+/// bound.
 fn reopen(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     let (driven, mut missing) = loop {
@@ -305,13 +311,15 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
 }
 
 impl Handle {
-    /// Opens another connection, and puts it into the place of the one that has ended. Answers what couldn't be bound.
+    /// Opens another connection, and replaces the one that has ended. Returns the bindings that
+    /// failed.
     fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
         let gone = || Status::unavailable("the session doesn't open itself anew");
         let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
         let inner = &driven.inner;
         self.mind(inner);
-        // This thread drives it until it takes the other's place: then that is its program's business.
+        // This thread drives the connection until it becomes the current one. Then the program
+        // drives it.
         inner.background.store(true, Ordering::SeqCst);
         let (clients, services) = {
             let line = self.line();
@@ -335,7 +343,8 @@ impl Handle {
             known: Some(methods),
             idempotent,
         };
-        // What was bound on the old connection meanwhile is bound here with the next.
+        // Services that were bound on the old connection meanwhile are bound here with the next
+        // attempt.
         missing.extend(line.clients[clients.len()..].iter().cloned());
         if !self.reopens() {
             driven.end(gone());
@@ -354,14 +363,16 @@ impl Handle {
         self.wake_watchers();
         inner.ensure_driven();
         if inner.is_over() {
-            // It ended before it was the current one, so nobody was told.
+            // It ended before it was the current one, so its end wasn't reported.
             self.lost(inner.id);
         }
         Ok((driven, missing))
     }
 
-    /// A daemon answers and doesn't open it. Calls say so from now on, instead of how the connection ended; and because a program that only
-    /// serves makes none, standard error does, once for each reason. It is tried again all the same: the operator may mend it.
+    /// Handles a daemon's refusal to open the session. From now on calls fail with the refusal
+    /// instead of the end of the connection. A program that only serves makes no calls, so the
+    /// refusal is printed to standard error, too, once for each reason. The session still retries:
+    /// the operator may fix the cause.
     fn refused(&self, refusal: &Status) {
         if refusal.code == Code::UNAVAILABLE {
             return;
@@ -382,7 +393,7 @@ impl Handle {
         if !self.by_hand.load(Ordering::SeqCst) {
             return wait(future);
         }
-        // Its program may do nothing but call what isn't bound, and that drives nothing.
+        // The program may only call methods that aren't bound, and such calls drive nothing.
         let output = drive_alone(driven, future);
         self.wake_watchers();
         output
@@ -396,7 +407,7 @@ impl Handle {
 }
 
 impl ClientBinding {
-    /// Binds on a connection: what the program's handles are there.
+    /// Binds on a connection. Returns its handles for the program's handles.
     async fn bind(&self, driven: &Driven) -> HashMap<u32, Result<u32, Status>> {
         let bound = driven
             .bind_client(&self.descriptor_set, &self.service, &self.target)
@@ -409,7 +420,7 @@ impl ClientBinding {
                 );
                 Status::new(Code::UNIMPLEMENTED, text)
             }),
-            // Nobody serves it yet: it was there before.
+            // No application serves it yet, but it was there before.
             Err(status) if status.code == Code::UNIMPLEMENTED => {
                 let text = format!("{} isn't back yet: {}", self.service, status.message);
                 Err(Status::unavailable(text))
@@ -423,7 +434,7 @@ impl ClientBinding {
     }
 }
 
-/// Whether a session has been ended by its program, which ends pauses, too.
+/// Whether the program has closed the session. Closing ends pauses, too.
 #[derive(Default)]
 struct Closed {
     is_set: Mutex<bool>,
@@ -440,7 +451,7 @@ impl Closed {
         *lock(&self.is_set)
     }
 
-    /// Waits for so long, or until it is set. Whether it is.
+    /// Waits for this time, or until it is set. Returns whether it is set.
     fn wait(&self, pause: Duration) -> bool {
         let is_set = lock(&self.is_set);
         let waited = self
@@ -462,7 +473,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Waits for a future whose session another thread drives.
+/// Waits for a future of a session that another thread drives.
 fn wait<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut future = pin!(future);

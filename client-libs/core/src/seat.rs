@@ -1,4 +1,4 @@
-//! The threads that drive a session or would like to: how they are told apart, and how they are woken.
+//! Threads that drive a session or want to: their identity, and how they are woken.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct ThreadWaker {
 }
 
 impl ThreadWaker {
-    /// Has the thread look around, if it waits.
+    /// Wakes the thread, if it waits, so that it checks its state.
     pub(crate) fn summon(&self) {
         self.nudge.as_ref().inspect(|nudge| nudge.wake());
         self.thread.unpark();
@@ -35,15 +35,15 @@ impl Wake for ThreadWaker {
     }
 }
 
-/// Who would like to drive.
+/// The threads that want to drive.
 #[derive(Default)]
 pub(crate) struct Seat {
     /// Threads in [`block_on`](crate::block_on); the background thread stays away while there are any.
     pub(crate) wishes: Vec<Arc<ThreadWaker>>,
 }
 
-/// Tells this thread from the others that are alive, by the address of something that each has of its own. It could be written to:
-/// of a constant one would do for all.
+/// Identifies this thread among the living threads, by the address of a thread-local variable. The
+/// variable is mutable: all threads could share a constant.
 pub(crate) fn this_thread() -> usize {
     thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
     HERE.with(|here| std::ptr::from_ref(here).addr())

@@ -1,4 +1,4 @@
-//! Calls that come in: services, handlers, answers.
+//! Incoming calls: services, handlers, answers.
 //!
 //! ```text
 //!   CALL ──▶ start: Service::call ──▶ future, polled at once ──ready──▶ answered, nothing was stored but one box
@@ -8,9 +8,9 @@
 //!   CANCEL ──▶ the task is dropped where it stands
 //! ```
 //!
-//! Handlers run on the thread that drives the session. A handler answers through its [`Responder`], straight into the send
-//! heap; one that ends without having answered, or panics, is answered INTERNAL. An answer that crosses a CANCEL is
-//! the daemon's to ignore.
+//! Handlers run on the thread that drives the session. A handler answers through its [`Responder`],
+//! straight into the send heap. If a handler ends without an answer, or panics, the call ends with
+//! INTERNAL. The daemon ignores an answer that crosses a CANCEL.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -33,7 +33,7 @@ use crate::received::ReceivedBlock;
 use crate::submit::Envelope;
 use crate::tables::streams::{Item, Next, Side, StreamKey};
 
-/// What identifies a service to the daemon.
+/// Identifies a service to the daemon.
 #[derive(Clone, Copy, Debug)]
 pub struct ServiceInfo<'a> {
     /// Full name, such as `hotel.Reservation`.
@@ -53,13 +53,13 @@ pub trait Service: Send + Sync + 'static {
     fn call(&self, method: usize, call: Incoming) -> HandlerFuture;
 }
 
-/// A call that came in.
+/// An incoming call.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The request; of a method that takes a stream of them, the first if there is one. Without, it is an empty block, and has the call's
-    /// metadata all the same.
+    /// The request. For a method that takes a stream of requests, the first one. If there is none,
+    /// an empty block with the call's metadata.
     pub request: ReceivedBlock,
-    /// Where the answer goes.
+    /// Answers the call.
     pub responder: Responder,
     part: Part,
     /// Absolute CLOCK_MONOTONIC nanoseconds; 0 for none.
@@ -98,14 +98,14 @@ impl Incoming {
         self.deadline_ns
     }
 
-    /// When the caller gives up: for who runs the handler on a thread of his own.
+    /// When the caller gives up, for programs that run the handler on a thread of their own.
     pub fn deadline(&self) -> Deadline {
         Deadline {
             ns: self.deadline_ns,
         }
     }
 
-    /// All requests, for a method that takes a stream of them, and where the answer goes.
+    /// All requests, for a method that takes a stream of them, and the responder.
     pub fn into_stream(mut self) -> (Requests, Responder) {
         let metadata = self.request.take_metadata();
         let requests = Requests {
@@ -145,18 +145,18 @@ impl Drop for IncomingStream {
 #[derive(Debug)]
 pub struct Requests {
     first: Option<ReceivedBlock>,
-    /// `None`: there are no others.
+    /// `None`: there are no more requests.
     rest: Option<Arc<IncomingStream>>,
     metadata: MetadataBuf,
 }
 
 impl Requests {
-    /// What came beside them.
+    /// The metadata of the requests.
     pub fn metadata(&self) -> &MetadataBuf {
         &self.metadata
     }
 
-    /// Takes what came beside them out.
+    /// Takes the metadata of the requests.
     pub fn take_metadata(&mut self) -> MetadataBuf {
         std::mem::take(&mut self.metadata)
     }
@@ -164,15 +164,15 @@ impl Requests {
     /// The next request, or `None` after the last.
     ///
     /// # Errors
-    /// CANCELLED if nobody waits for the call's answer any more.
+    /// CANCELLED if the caller doesn't wait for the answer any more.
     pub async fn next(&mut self) -> Result<Option<ReceivedBlock>, Status> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`next`](Self::next).
+    /// Like [`next`](Self::next).
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &Context<'_>) -> Poll<Result<Option<ReceivedBlock>, Status>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Ok(Some(first)));
@@ -208,24 +208,25 @@ impl Requests {
 pub struct Responder {
     inner: Arc<Inner>,
     call: u64,
-    /// Until its handler began; 0 if the daemon doesn't ask, or was told.
+    /// How long the call waited until its handler began, in ns; 0 if the daemon doesn't ask, or was
+    /// told.
     waited_ns: u64,
     answered: bool,
-    /// Once there is more than one request, or a response before the answer.
+    /// Set once there is more than one request, or a response before the answer.
     stream: Option<Arc<IncomingStream>>,
 }
 
-/// When something of an incoming call was or is to be, in CLOCK_MONOTONIC nanoseconds.
+/// Times of an incoming call, in CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Copy)]
 pub(crate) struct Moments {
     /// 0 for none.
     pub(crate) deadline_ns: u64,
-    /// 0 if the daemon doesn't ask how long it waits.
+    /// 0 if the daemon doesn't ask how long the call waits.
     pub(crate) delivered_ns: u64,
 }
 
 impl Moments {
-    /// How long it has waited, if the daemon asks; 0 if not.
+    /// How long the call has waited, in ns; 0 if the daemon doesn't ask.
     fn waited_ns(&self) -> u64 {
         match self.delivered_ns {
             0 => 0,
@@ -240,7 +241,7 @@ impl Responder {
         self.reply_with(message, &MetadataBuf::new()).await;
     }
 
-    /// As [`Responder::reply`], with metadata beside the message. A reserved key in it becomes a status, too.
+    /// Like [`Responder::reply`], with metadata. A reserved key in it becomes a status, too.
     pub async fn reply_with(mut self, message: &impl Encode, metadata: &MetadataBuf) {
         let envelope = Envelope::Reply {
             call: self.call,
@@ -256,18 +257,20 @@ impl Responder {
         }
     }
 
-    /// Sends a response; others and [`finish`](Self::finish) follow. Waits until its reader has room for it.
+    /// Sends a response; more responses or [`finish`](Self::finish) follow. Waits until its reader
+    /// has room for it.
     ///
     /// # Errors
-    /// CANCELLED if nobody waits for the answer any more. What kept the message from being sent otherwise.
+    /// CANCELLED if the caller doesn't wait for the answer any more. Otherwise the reason why the
+    /// message couldn't be sent.
     pub async fn respond(&mut self, message: &impl Encode) -> Result<(), Status> {
         self.respond_part(message, &MetadataBuf::new(), false).await
     }
 
-    /// As [`respond`](Self::respond), with the responses' metadata, which is beside the first.
+    /// Like [`respond`](Self::respond), with the responses' metadata, which travels with the first.
     ///
     /// # Errors
-    /// As there, and INVALID_ARGUMENT for a reserved key.
+    /// The same as [`respond`](Self::respond), and INVALID_ARGUMENT for a reserved key.
     pub async fn respond_with(
         &mut self,
         message: &impl Encode,
@@ -280,7 +283,7 @@ impl Responder {
     /// Sends the responses' metadata, before the first of them.
     ///
     /// # Errors
-    /// As of [`respond`](Self::respond), and INVALID_ARGUMENT for a reserved key.
+    /// The same as [`respond`](Self::respond), and INVALID_ARGUMENT for a reserved key.
     pub async fn send_metadata(&mut self, metadata: &MetadataBuf) -> Result<(), Status> {
         check_metadata(metadata, &self.inner)?;
         self.respond_part(&NOTHING, metadata, true).await
@@ -315,7 +318,8 @@ impl Responder {
         }
     }
 
-    /// Ends the responses well, with these trailers. A reserved key in them becomes a status.
+    /// Ends the responses successfully, with these trailers. A reserved key in them becomes a
+    /// status.
     pub fn finish(mut self, trailers: MetadataBuf) {
         if let Err(status) = check_metadata(&trailers, &self.inner) {
             return self.fail(&status);
@@ -326,7 +330,7 @@ impl Responder {
         self.answer(&status);
     }
 
-    /// Waits until nobody waits for the answer any more.
+    /// Waits until the caller doesn't wait for the answer any more.
     pub async fn cancelled(&mut self) {
         self.open_stream();
         std::future::poll_fn(|cx| {

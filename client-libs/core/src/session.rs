@@ -15,12 +15,14 @@ use crate::serve::Service;
 use crate::submit::Held;
 use crate::tables::binds::Binding;
 
-/// A connection to the daemon: shared heaps, rings, and the calls on them. Clones are the same session, which ends when
-/// the last of them, of the channels and of the unfinished calls is dropped. If its daemon goes away, what is under way ends with UNAVAILABLE, and the
-/// session opens itself anew ([`SessionOptions::reconnect`]): handles and services stay what they are.
+/// A connection to the daemon: shared heaps, rings, and the calls on them. Clones are the same
+/// session. It ends when the last clone, the last channel and the last unfinished call are dropped.
+/// If its daemon goes away, calls in flight end with UNAVAILABLE, and the session reconnects
+/// ([`SessionOptions::reconnect`]). Handles and services stay valid.
 ///
-/// One thread at a time *drives* a session: it looks at what the daemon says, wakes futures and runs handlers.
-/// [`block_on`](crate::block_on) drives on the calling thread; while nobody is in it, a background thread drives.
+/// One thread at a time *drives* a session: it reads the daemon's messages, wakes futures and runs
+/// handlers. [`block_on`](crate::block_on) drives on the calling thread; while no thread is in it,
+/// a background thread drives.
 #[derive(Clone, Debug)]
 pub struct Session {
     pub(crate) handle: Arc<Handle>,
@@ -30,17 +32,17 @@ impl Session {
     /// Connects to the daemon. Blocks until it answered, at most [`OPEN_TIMEOUT`](crate::limits::OPEN_TIMEOUT).
     ///
     /// # Errors
-    /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer; what the daemon says otherwise
-    /// (UNAUTHENTICATED for an unknown token).
+    /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer. Otherwise the daemon's
+    /// error (UNAUTHENTICATED for an unknown token).
     pub fn open(options: SessionOptions) -> Result<Session, Status> {
         let driven = open::connect(&options)?;
         Ok(Session::of(driven, options.reconnect.then_some(options)))
     }
 
-    /// Opens a session over a connected control socket. It doesn't open itself anew.
+    /// Opens a session over a connected control socket. It doesn't reconnect.
     ///
     /// # Errors
-    /// As of [`Session::open`].
+    /// The same as [`Session::open`].
     pub fn over(control: ControlSocket, options: &SessionOptions) -> Result<Session, Status> {
         Ok(Session::of(open::over(control, options)?, None))
     }
@@ -68,24 +70,26 @@ impl Session {
         self.inner().opened.max_message_bytes as usize
     }
 
-    /// Ends the session now and for good, whoever else holds it: what is outstanding fails with CANCELLED. What was received can still be
-    /// read. Answers what of the session's memory this program still has, which is nothing if it forgot nothing.
+    /// Ends the session now and for good, also for all clones. Outstanding calls fail with
+    /// CANCELLED. Received blocks can still be read. Returns the session's memory that this program
+    /// still holds; without a leak that is nothing.
     pub fn close(&self) -> Held {
         self.handle.close();
         self.held()
     }
 
-    /// What this program has of the session's memory now, and would have to give back: what a test that looks for leaks asks at its end. It
-    /// can be asked of a session that has ended, too.
+    /// The session's memory that this program holds now, and would have to give back. A test for
+    /// leaks asks for it at its end. It also works for a session that has ended.
     pub fn held(&self) -> Held {
         self.inner().lock().held()
     }
 
-    /// Stops serving: no further calls come, and the ones that came are answered before this is ready. Afterwards the session can be dropped
-    /// without a call lost; what it calls itself goes on. It serves nothing when it opens itself anew.
+    /// Stops serving. No further calls come, and the calls that came are answered before this is
+    /// ready. Afterwards the session can be dropped without losing a call. Its own calls go on. It
+    /// serves nothing after a reconnect.
     ///
     /// # Errors
-    /// UNIMPLEMENTED if the daemon is of a version that can't; why the session ended, if it has.
+    /// UNIMPLEMENTED if the daemon predates draining. The reason why the session ended, if it has.
     pub async fn drain(&self) -> Result<(), Status> {
         self.handle.serve_no_more();
         let driven = self.driven();
@@ -93,7 +97,8 @@ impl Session {
         let inner = &driven.inner;
         std::future::poll_fn(inner.poll_emptied()).await;
         std::future::poll_fn(|cx| inner.poll_idle(cx)).await;
-        // Nobody says when the daemon has taken the last answer; it does so at once, unless it has much to do.
+        // There is no notification when the daemon has taken the last answer. It does so at once,
+        // unless it is busy.
         std::future::poll_fn(|cx| {
             let mut shared = inner.lock();
             match shared.has_unsent() && shared.ended().is_none() {
@@ -108,16 +113,18 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the daemon hasn't taken everything yet that was submitted: closing the session now would lose it. Nobody announces when it
-    /// has; who wants to know looks again.
+    /// Whether the daemon hasn't taken all submitted entries yet. Closing the session now would
+    /// lose them. There is no notification when it has; poll this function.
     pub fn has_unsent(&self) -> bool {
         self.inner().lock().has_unsent()
     }
 
-    /// Waits until the session has ended for good, and says why. One that opens itself anew ends when it is [closed](Self::close).
+    /// Waits until the session has ended for good, and returns the reason. A session that
+    /// reconnects ends when it is [closed](Self::close).
     pub async fn closed(&self) -> Status {
         std::future::poll_fn(|cx| {
-            // Before the look at whether it is closed: who closes it does that the other way round.
+            // Before the look at whether it is closed. The closing thread does these in the
+            // opposite order.
             self.handle.mourn(cx.waker());
             let inner = self.inner();
             let mut shared = inner.lock();
@@ -145,9 +152,10 @@ impl Session {
     /// `host:port` of the daemon to call through, or empty for a server on this host.
     ///
     /// # Errors
-    /// What the daemon says: INVALID_ARGUMENT for a schema it doesn't accept, UNAVAILABLE if the peer isn't there,
-    /// FAILED_PRECONDITION if its schema differs, UNIMPLEMENTED if the server has none of its methods; DEADLINE_EXCEEDED without an
-    /// answer within [`BIND_TIMEOUT`](crate::limits::BIND_TIMEOUT).
+    /// The daemon's error: INVALID_ARGUMENT for a schema it doesn't accept, UNAVAILABLE if the peer
+    /// isn't there, FAILED_PRECONDITION if its schema differs, UNIMPLEMENTED if the server has none
+    /// of its methods; DEADLINE_EXCEEDED without an answer within
+    /// [`BIND_TIMEOUT`](crate::limits::BIND_TIMEOUT).
     pub async fn bind_client(
         &self,
         descriptor_set: &[u8],
@@ -161,11 +169,11 @@ impl Session {
             .bound(&driven.inner, bound, descriptor_set, service, target)
     }
 
-    /// Binds a service for serving: its handlers run on the thread that drives the session, from now on until the session
-    /// ends.
+    /// Binds a service for serving. Its handlers run on the thread that drives the session, until
+    /// the session ends.
     ///
     /// # Errors
-    /// As of [`Session::bind_client`].
+    /// The same as [`Session::bind_client`].
     pub async fn bind_server(&self, service: impl Service) -> Result<Binding, Status> {
         let service: Arc<dyn Service> = Arc::new(service);
         let binding = self.driven().bind_server(Arc::clone(&service)).await?;
@@ -173,19 +181,21 @@ impl Session {
         Ok(binding)
     }
 
-    /// Polls a future where handlers run: on the thread that drives the session, until it is ready or the session has ended, when it is
-    /// dropped. While neither a call of this program is outstanding nor a service bound, nobody may drive. It mustn't block.
+    /// Polls a future like a handler, on the thread that drives the session, until it is ready. It
+    /// is dropped when the session ends. If no call of this program is outstanding and no service
+    /// is bound, possibly no thread drives. The future mustn't block.
     pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
         let inner = self.inner();
         inner.ready.spawn(Box::pin(future));
         if inner.is_over() {
-            // Nobody comes for it any more.
+            // No driver takes these tasks any more.
             drop(inner.ready.take_spawned());
         }
         inner.ensure_driven();
     }
 
-    /// Room for `len` bytes in the session's send heap, with whatever was there before, to be filled and sent without a copy.
+    /// Room for `len` bytes in the session's send heap, to be filled and sent without a copy. The
+    /// bytes may hold old contents.
     ///
     /// ```no_run
     /// # fn example(session: &tollgate_core::Session) -> Result<tollgate_core::Bytes, Box<dyn std::error::Error>> {
@@ -200,8 +210,8 @@ impl Session {
     /// Worth it from [`EXTENT_MIN`](crate::codec::EXTENT_MIN) bytes on: smaller values are copied into their message.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the heap has no room for it at the moment; it doesn't wait, because buffers are given back by this
-    /// program only. Why the session ended, if it has.
+    /// RESOURCE_EXHAUSTED if the heap has no room for it at the moment. It doesn't wait, because
+    /// only this program gives buffers back. The reason why the session ended, if it has.
     pub fn buffer(&self, len: usize) -> Result<SendBuffer, Status> {
         let inner = self.inner();
         let mut shared = inner.lock();
@@ -218,13 +228,13 @@ impl Session {
         Ok(SendBuffer::new(block, inner.id, Arc::clone(&inner) as _))
     }
 
-    /// No thread is started to drive this session from now on: it is driven while somebody is in [`block_on`](crate::block_on), or by a
-    /// [`Pump`](crate::Pump), and stands still otherwise.
+    /// From now on no thread is started to drive this session. It is driven while a thread is in
+    /// [`block_on`](crate::block_on), or by a [`Pump`](crate::Pump), and stands still otherwise.
     pub fn drive_by_hand(&self) {
         self.handle.drive_by_hand();
     }
 
-    /// What there is of the session now.
+    /// The current connection of the session.
     pub(crate) fn inner(&self) -> Arc<Inner> {
         self.handle.inner()
     }

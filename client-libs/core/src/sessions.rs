@@ -1,4 +1,4 @@
-//! Driving one session, or several, on the calling thread.
+//! Drives one session, or several, on the calling thread.
 
 use std::collections::HashSet;
 use std::future::Future;
@@ -9,19 +9,20 @@ use crate::Status;
 use crate::drive::{Bell, Driven, drive_these};
 use crate::session::Session;
 
-/// Drives the session on the calling thread until `future` is ready: the fewest wake-ups and context switches.
+/// Drives the session on the calling thread until `future` is ready, with the fewest wake-ups and
+/// context switches.
 ///
-/// Everything of the session runs here meanwhile, handlers included; they and `future` mustn't block. What they submit is
-/// announced to the daemon when they wait.
+/// The whole session runs here meanwhile, including handlers. They and `future` mustn't block.
+/// Their submissions are announced to the daemon when they wait.
 ///
 /// # Panics
-/// When called from within itself for the same session, which could only wait for ever.
+/// When called from within itself for the same session, because it would wait for ever.
 pub fn block_on<F: Future>(session: &Session, future: F) -> F::Output {
     drive(std::slice::from_ref(session), &mut None, future)
 }
 
-/// Several sessions, of one daemon or of several, that one thread drives together. A thread for each of them would be woken for
-/// each one's replies.
+/// Several sessions, of one or more daemons, that one thread drives together. With a thread for
+/// each session, each session's replies would wake another thread.
 #[derive(Debug)]
 pub struct Sessions {
     sessions: Vec<Session>,
@@ -30,11 +31,11 @@ pub struct Sessions {
 }
 
 impl Sessions {
-    /// These sessions; a second clone of one changes nothing.
+    /// Drives these sessions. A second clone of a session changes nothing.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the process is short of descriptors, of which this takes two, or the user of watches
-    /// (`fs.epoll.max_user_watches`), of which each session takes three.
+    /// RESOURCE_EXHAUSTED if the process runs out of descriptors (this takes two), or the user runs
+    /// out of watches (`fs.epoll.max_user_watches`; each session takes three).
     pub fn new(sessions: impl IntoIterator<Item = Session>) -> Result<Sessions, Status> {
         let mut known = HashSet::new();
         let mut sessions: Vec<_> = sessions.into_iter().collect();
@@ -56,9 +57,9 @@ impl Sessions {
         }
     }
 
-    /// Drives all of them on the calling thread until `future` is ready, as [`block_on`] does it with one. It spins as long as the
-    /// first one's options say before it sleeps. A session that another thread is in [`block_on`] with is driven there until that
-    /// thread leaves.
+    /// Drives all of them on the calling thread until `future` is ready, as [`block_on`] does with
+    /// one. Before it sleeps it spins for the time in the first session's options. If another
+    /// thread is in [`block_on`] with a session, that thread drives the session until it leaves.
     ///
     /// # Panics
     /// When called from within itself, or from within [`block_on`], for one of the same sessions.
@@ -67,14 +68,15 @@ impl Sessions {
     }
 }
 
-/// Drives those that nobody else drives. The bell is for several.
+/// Drives the sessions that no other thread drives. The bell is for several sessions.
 fn drive<F: Future>(sessions: &[Session], bell: &mut Option<Bell>, future: F) -> F::Output {
     let mut future = pin!(future);
     let mut before: Vec<u64> = Vec::new();
     loop {
         let these: Vec<_> = sessions.iter().map(Session::driven).collect();
         if let Some(bell) = bell {
-            // Of those that have opened themselves anew. What comes to one that can't be watched is noticed with whatever comes next.
+            // Watches the new connections of sessions that have reconnected. If one can't be
+            // watched, its events are noticed at the next event of any session.
             let is_new = |one: &&Arc<Driven>| !before.is_empty() && !before.contains(&one.inner.id);
             for one in these.iter().filter(is_new) {
                 let _deaf = bell.watch(&one.inner);

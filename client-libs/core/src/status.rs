@@ -1,4 +1,4 @@
-//! How a call ended when it didn't succeed.
+//! How a failed call ended.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,10 +13,11 @@ pub struct Status {
     pub code: Code,
     /// One sentence; may be empty.
     pub message: String,
-    /// After how long it makes sense to try again, where that is known: of RESOURCE_EXHAUSTED, if a server has too much to do
-    /// (gRPC's `grpc-retry-pushback-ms`). Whole milliseconds travel, rounded up.
+    /// The time after which a retry makes sense, if known: with RESOURCE_EXHAUSTED from an
+    /// overloaded server (gRPC's `grpc-retry-pushback-ms`). It is sent in whole milliseconds,
+    /// rounded up.
     pub retry_after: Option<Duration>,
-    /// The trailers: what the server says beside it, of which [`details`](Self::details) are a part.
+    /// The server's trailers. The [`details`](Self::details) are a part of them.
     pub metadata: MetadataBuf,
 }
 
@@ -34,7 +35,7 @@ impl Status {
     /// The same with details: a serialized `google.rpc.Status`.
     ///
     /// # Errors
-    /// They don't fit among the metadata, which is at most 8 KiB.
+    /// They don't fit into the metadata, which is at most 8 KiB.
     pub fn with_details(mut self, details: &[u8]) -> Result<Status, MetadataError> {
         self.metadata.remove(STATUS_DETAILS);
         self.metadata.push_any(STATUS_DETAILS, details)?;
@@ -46,7 +47,7 @@ impl Status {
         self.metadata.view().get(STATUS_DETAILS).unwrap_or_default()
     }
 
-    /// The same, saying when to try again.
+    /// The same, with the time after which to retry.
     #[must_use]
     pub fn with_retry_after(self, pause: Duration) -> Status {
         Status {
@@ -55,7 +56,7 @@ impl Status {
         }
     }
 
-    /// The pause as descriptors have it: at least 1 ms, and 0 if it isn't known.
+    /// The pause in the format of descriptors: at least 1 ms, and 0 if it isn't known.
     pub(crate) fn retry_after_ms(&self) -> u32 {
         self.retry_after.map_or(0, |pause| {
             let ms = pause.as_nanos().div_ceil(1_000_000).max(1);
@@ -73,7 +74,7 @@ impl Status {
         &self.message
     }
 
-    /// The connection to the daemon is gone, or never came to be.
+    /// The connection to the daemon is gone, or was never established.
     pub fn unavailable(message: impl Into<String>) -> Status {
         Status::new(Code::UNAVAILABLE, message)
     }
@@ -84,7 +85,7 @@ impl Status {
     }
 }
 
-/// What can't become metadata is the fault of whoever gave it.
+/// Invalid metadata is the fault of the code that passed it.
 impl From<MetadataError> for Status {
     fn from(error: MetadataError) -> Status {
         Status::new(Code::INVALID_ARGUMENT, error.to_string())

@@ -1,4 +1,5 @@
-//! Calls of this app with any number of requests and responses, and the two halves of a stream.
+//! Calls of this application with any number of requests and responses, and the two halves of a
+//! stream.
 //!
 //! ```text
 //!   Session::open_stream ── CALL ──▶ (StreamSender, StreamReceiver)
@@ -6,9 +7,9 @@
 //!        next: ◀── RESPONSE ...  ◀── REPLY or STATUS: the end, with trailers
 //! ```
 //!
-//! The call is cancelled if the receiver is dropped before its end, or the sender before it has [finished](StreamSender::finish). A reader that
-//! doesn't read stops its own sender, and nobody else; what it has read counts as consumed, whether the block is dropped
-//! or not.
+//! The call is cancelled if the receiver is dropped before its end, or the sender before it has
+//! [finished](StreamSender::finish). A reader that doesn't read stops only its own sender. A
+//! message counts as consumed once it is read, whether its block is dropped or not.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -35,19 +36,21 @@ use crate::tables::streams::{Item, Next, Side, StreamKey};
 /// How a stream is opened.
 #[derive(Clone, Debug, Default)]
 pub struct Opening {
-    /// What is sent beside its first request, or without one.
+    /// The metadata of the first request, or of a stream without one.
     pub metadata: MetadataBuf,
-    /// The call ends with DEADLINE_EXCEEDED after so long; without, only the session's end bounds it.
+    /// The call ends with DEADLINE_EXCEEDED after this time. Without it, only the session's end
+    /// bounds the call.
     pub timeout: Option<Duration>,
-    /// This first request is the only one, or there is none at all.
+    /// The first request is the only one, or there is no request at all.
     pub is_last: bool,
 }
 
 impl Session {
-    /// Opens a call with any number of requests and responses; with its first request, if that is there already.
+    /// Opens a call with any number of requests and responses, with the first request if there
+    /// already is one.
     ///
     /// # Errors
-    /// As of [`Session::call`], for what is known at once.
+    /// The same as [`Session::call`], if the error is known at once.
     pub async fn open_stream<E: Encode>(
         &self,
         handle: u32,
@@ -59,7 +62,7 @@ impl Session {
         check_metadata(&opening.metadata, inner)?;
         let deadline_ns = deadline::of_call(opening.timeout);
         if inner.lock().methods.resolve(handle).is_err() {
-            // As of a call: it may be bound then.
+            // As for a call: the method may be bound then.
             a_turn().await;
         }
         let (id, method) = enter(inner, handle, deadline_ns)?;
@@ -99,7 +102,7 @@ impl Session {
     }
 }
 
-/// Lets whoever drives have a turn.
+/// Lets the driving thread have a turn.
 async fn a_turn() {
     let mut had = false;
     poll_fn(|cx| {
@@ -112,7 +115,8 @@ async fn a_turn() {
     .await;
 }
 
-/// Enters a call and its stream into the tables. Its number, and the daemon's handle of its method.
+/// Enters a call and its stream into the tables. Returns its number, and the daemon's handle of its
+/// method.
 fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Status> {
     let mut shared = inner.lock();
     if let Some(status) = shared.ended() {
@@ -130,11 +134,11 @@ fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Sta
     Ok((id, method))
 }
 
-/// A call of this app that is a stream, in both tables until both halves are gone.
+/// A streaming call of this application. It is in both tables until both halves are gone.
 #[derive(Debug)]
 struct OwnCall {
     inner: Arc<Inner>,
-    /// Which ends with the last of its users.
+    /// Ends with the last of its users.
     #[allow(dead_code, reason = "it is only held")]
     session: Session,
     id: u64,
@@ -149,14 +153,14 @@ impl OwnCall {
         (Side::Own, self.id)
     }
 
-    /// Ends the call, unless it has ended: how, the receiver may still want to know.
+    /// Ends the call, unless it has ended. Its status stays for the receiver.
     fn give_up(&self) {
         if self.inner().lock().calls.is_open(self.id) {
             self.forget();
         }
     }
 
-    /// Ends the call for this side, wherever it stands.
+    /// Ends the call for this side, in any state.
     fn forget(&self) {
         let mut wakers = Vec::new();
         let mut shared = self.inner().lock();
@@ -190,16 +194,16 @@ impl StreamSender {
     /// Sends a request, once its reader has room for it.
     ///
     /// # Errors
-    /// CANCELLED if the call is over; how it ended, the receiver says. INVALID_ARGUMENT or RESOURCE_EXHAUSTED for a message that can't be
-    /// sent, and the call goes on.
+    /// CANCELLED if the call is over; the receiver has its status. INVALID_ARGUMENT or
+    /// RESOURCE_EXHAUSTED for a message that can't be sent; then the call goes on.
     pub async fn send(&mut self, message: &impl Encode) -> Result<(), Status> {
         poll_fn(|cx| self.poll_send(message, cx)).await
     }
 
-    /// As [`send`](Self::send): to be polled again with the same message until it is ready.
+    /// Like [`send`](Self::send). Poll it again with the same message until it is ready.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`send`](Self::send).
     pub fn poll_send(
         &mut self,
         message: &impl Encode,
@@ -223,7 +227,7 @@ impl StreamSender {
         polled
     }
 
-    /// Says that no further requests follow.
+    /// Announces that no further requests follow.
     pub fn finish(&mut self) {
         if std::mem::replace(&mut self.is_finished, true) {
             return;
@@ -234,12 +238,12 @@ impl StreamSender {
         }
     }
 
-    /// Waits until the call is over, for whatever reason. Not while [`send`](Self::send) waits.
+    /// Waits until the call is over, for any reason. Don't use it while [`send`](Self::send) waits.
     pub async fn closed(&mut self) {
         poll_fn(|cx| self.poll_closed(cx)).await;
     }
 
-    /// As [`closed`](Self::closed).
+    /// Like [`closed`](Self::closed).
     pub fn poll_closed(&mut self, cx: &Context<'_>) -> Poll<()> {
         let inner = self.guard.inner();
         let polled = inner.lock().streams.poll_over(self.guard.key(), cx.waker());
@@ -265,9 +269,9 @@ impl Drop for StreamSender {
 #[derive(Debug)]
 pub struct StreamReceiver {
     guard: Arc<OwnCall>,
-    /// The responses' metadata, once something has come.
+    /// The responses' metadata, once it or a response has come.
     metadata: Option<MetadataBuf>,
-    /// A response that came while only metadata was waited for.
+    /// A response that came while the program waited only for metadata.
     ahead: Option<ReceivedBlock>,
     /// How the call ended.
     end: Option<Result<MetadataBuf, Status>>,
@@ -277,15 +281,15 @@ impl StreamReceiver {
     /// The next response, or `None` after the last.
     ///
     /// # Errors
-    /// How the call ended, if not well; the same again and again.
+    /// The status of a failed call. Each further call returns the same status.
     pub async fn next(&mut self) -> Result<Option<ReceivedBlock>, Status> {
         poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// As [`next`](Self::next).
+    /// Like [`next`](Self::next).
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`next`](Self::next).
     pub fn poll_next(&mut self, cx: &Context<'_>) -> Poll<Result<Option<ReceivedBlock>, Status>> {
         loop {
             if let Some(block) = self.ahead.take() {
@@ -298,19 +302,20 @@ impl StreamReceiver {
         }
     }
 
-    /// Waits for the responses' metadata: until there is any, a first response, or the end. It is empty if the call ended without.
+    /// Waits until the responses' metadata, a first response, or the end has come. The metadata is
+    /// empty if the call ended without any.
     ///
     /// # Errors
-    /// How the call ended, if not well.
+    /// The status of a failed call.
     pub async fn metadata(&mut self) -> Result<&MetadataBuf, Status> {
         poll_fn(|cx| self.poll_metadata(cx)).await?;
         Ok(self.metadata.get_or_insert_default())
     }
 
-    /// As [`metadata`](Self::metadata), which has it once this is ready.
+    /// Like [`metadata`](Self::metadata), which returns at once when this is ready.
     ///
     /// # Errors
-    /// As there.
+    /// The same as [`metadata`](Self::metadata).
     pub fn poll_metadata(&mut self, cx: &Context<'_>) -> Poll<Result<(), Status>> {
         while self.metadata.is_none() {
             if let Some(end) = &self.end {
@@ -321,12 +326,13 @@ impl StreamReceiver {
         Poll::Ready(Ok(()))
     }
 
-    /// What the call ended with beside its status, once [`next`](Self::next) has answered `None`.
+    /// The trailers of the call, once [`next`](Self::next) has returned `None`.
     pub fn trailers(&self) -> Option<&MetadataBuf> {
         self.end.as_ref()?.as_ref().ok()
     }
 
-    /// Takes the next of what comes: metadata, a message, the end. Nothing is ahead.
+    /// Takes the next incoming item: metadata, a message, or the end. Requires that no response is
+    /// `ahead`.
     fn poll_come(&mut self, cx: &Context<'_>) -> Poll<()> {
         let inner = self.guard.inner();
         let mut shared = inner.lock();
@@ -366,7 +372,7 @@ impl StreamReceiver {
         drop(shared);
         match ReceivedBlock::claim_part(inner, &image, bare) {
             Ok(mut block) => {
-                // Only the first has any.
+                // Only the first response has metadata.
                 let metadata = block.take_metadata();
                 self.metadata.get_or_insert(metadata);
                 self.ahead = (!bare).then_some(block);
@@ -381,7 +387,7 @@ impl Drop for StreamReceiver {
     fn drop(&mut self) {
         if self.end.is_none() {
             self.guard.forget();
-            // Who sends may be long in noticing, and nobody will read what came.
+            // The sender may notice late, and the messages that came will not be read.
             self.guard.inner().lock().forget_stream(self.guard.key());
         }
     }

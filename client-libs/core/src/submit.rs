@@ -1,4 +1,4 @@
-//! The submitting half of a session: what any thread may do, under one short lock.
+//! The submitting half of a session: operations that any thread may do, under one short lock.
 //!
 //! ```text
 //!   futures, handlers, drops (any thread)                      driver (one thread)
@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Invariants:
-//! - Every entry that must reach the daemon does, in order: what finds the ring full goes to the backlog, and nothing
-//!   overtakes it. New calls and replies don't go there; they wait for room. So the backlog holds at most one entry per
-//!   submitted call (CANCEL), running handler (STATUS) and delivered block (RELEASE).
-//! - The doorbell is looked at once per turn of the driver, however much was pushed in it; other threads look as they
-//!   unlock, and ring only if the daemon sleeps.
-//! - Wakers of others are called after unlocking.
+//! - Every entry that must reach the daemon does, in order: if the ring is full the entry goes to
+//!   the backlog, and nothing overtakes it. New calls and replies don't go to the backlog; they
+//!   wait for room. So the backlog holds at most one entry per submitted call (CANCEL), running
+//!   handler (STATUS) and delivered block (RELEASE).
+//! - The driver looks at the doorbell once per turn, regardless of the number of entries. Other
+//!   threads look as they unlock. The doorbell is rung only if the daemon sleeps.
+//! - Wakers of other threads are called after unlocking.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};
@@ -37,14 +38,14 @@ use crate::tables::streams::{Side, StreamKey, StreamTable};
 
 pub(crate) struct Shared {
     submissions: Producer,
-    /// Entries that surely fit into the ring, reservations already taken off.
+    /// Entries that surely fit into the ring, minus reservations.
     room: u32,
-    /// Room promised to blocks that are being written outside of the lock.
+    /// Room reserved for blocks that are being written without the lock.
     reserved: u32,
     pub(crate) heap: HeapWriter,
-    /// Of the heap, what is in buffers: this program's to give back, not the daemon's.
+    /// Bytes of the heap in buffers. This program gives them back, not the daemon.
     buffer_bytes: u64,
-    /// What blocks refer to that the daemon still reads, by the block's offset.
+    /// Values that blocks refer to while the daemon still reads the blocks, by the block's offset.
     pub(crate) shared: HashMap<u64, Vec<SharedBytes>>,
     pub(crate) calls: CallTable,
     pub(crate) streams: StreamTable,
@@ -52,51 +53,53 @@ pub(crate) struct Shared {
     pub(crate) binds: Binds,
     pub(crate) methods: Methods,
     pub(crate) retry_budget: Budget,
-    /// Blocks that the daemon delivered and that this program has.
+    /// Delivered blocks that this program holds.
     delivered: u64,
     delivered_bytes: u64,
     /// Delivered blocks to give back, not yet a full RELEASE.
     releases: Vec<u64>,
     release_bytes: u64,
     backlog: VecDeque<Entry>,
-    /// Something was pushed since the doorbell was last looked at.
+    /// An entry was pushed since the last look at the doorbell.
     pushed: bool,
-    /// To be woken by whoever unlocks.
+    /// Woken by the thread that unlocks.
     pub(crate) wake_next: Option<Waker>,
     /// Blocks came back since the last turn's end.
     pub(crate) reclaimed: bool,
-    /// The first in the queue found no room in the ring.
+    /// The first task in the queue found no room in the ring.
     pub(crate) ring_was_full: bool,
-    /// A driver that sleeps has to reconsider for how long.
+    /// A sleeping driver has to compute again how long to sleep.
     pub(crate) nudge: bool,
     ended: Option<Status>,
-    /// Who waits for the end.
+    /// Tasks that wait for the end.
     pub(crate) mourners: Vec<Waker>,
 }
 
-/// When the driver has to look again although nothing happens.
+/// When the driver has to look again, even if nothing happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NextLook {
     /// The next deadline of a call or bind, CLOCK_MONOTONIC; `u64::MAX` if there is none.
     pub(crate) deadline_ns: u64,
-    /// Somebody waits for room in the ring.
+    /// A task waits for room in the ring.
     pub(crate) for_room: bool,
     /// Calls or binds are outstanding, or the backlog isn't empty.
     pub(crate) somebody_waits: bool,
 }
 
-/// What a program holds of a session's heaps.
+/// Memory of a session's heaps that a program holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Messages that came and weren't dropped: replies, requests and what waits in streams. A view of one keeps it.
+    /// Received messages that weren't dropped: replies, requests and messages that wait in streams.
+    /// A view keeps its message.
     pub messages: u64,
-    /// Their bytes, of the receive heap.
+    /// Their bytes in the receive heap.
     pub message_bytes: u64,
-    /// What [`buffer`](crate::Session::buffer)s take of the send heap, those included that messages under way refer to.
+    /// Bytes of [`buffer`](crate::Session::buffer)s in the send heap, including buffers that
+    /// outgoing messages refer to.
     pub buffer_bytes: u64,
 }
 
-/// What to put on the ring for a block, once it is written.
+/// The descriptor to put on the ring for a block, once it is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Envelope {
     Call {
@@ -105,7 +108,7 @@ pub(crate) enum Envelope {
         part: Part,
         deadline_ns: u64,
     },
-    /// A further one of this app's call, not the last.
+    /// A further request of this application's call, not the last.
     Request {
         call: u64,
     },
@@ -120,7 +123,7 @@ pub(crate) enum Envelope {
     },
 }
 
-/// What goes into a block: a message that was measured, and the metadata beside it.
+/// The content of a block: a measured message, and its metadata.
 pub(crate) struct Letter<'m, E> {
     pub(crate) message: &'m E,
     pub(crate) measured: &'m Measured,
@@ -135,7 +138,7 @@ impl<E> Letter<'_, E> {
 }
 
 impl Envelope {
-    /// The stream whose window it counts against.
+    /// The stream with the window that it counts against.
     pub(crate) fn stream(self) -> Option<StreamKey> {
         match self {
             Envelope::Request { call } => Some((Side::Own, call)),
@@ -220,7 +223,8 @@ impl Shared {
         self.ended.as_ref()
     }
 
-    /// Ends the session: every call, bind and wait fails with `status`. Answers whom to wake, and what to drop after unlocking.
+    /// Ends the session: every call, bind and wait fails with `status`. Returns the wakers to wake
+    /// and the values to drop after unlocking.
     pub(crate) fn end(&mut self, status: Status) -> (Vec<Waker>, impl Sized + use<>) {
         let mut wakers = self.calls.fail_all(&status);
         self.streams.end_all(&mut wakers);
@@ -233,7 +237,7 @@ impl Shared {
         (wakers, std::mem::take(&mut self.shared))
     }
 
-    /// The reason, now that there is a better one; whether it is another one.
+    /// Replaces the reason with a better one. Returns whether it differs.
     pub(crate) fn ended_because(&mut self, status: Status) -> bool {
         let is_news = self.ended.as_ref().map(|ended| &ended.message) != Some(&status.message);
         self.ended = Some(status);
@@ -255,11 +259,12 @@ impl Shared {
         self.wake_next = self.space.head();
     }
 
-    /// The daemon gives a block back. Answers what it referred to, to be dropped after unlocking.
+    /// Handles a block that the daemon gives back. Returns the values that it referred to, to be
+    /// dropped after unlocking.
     pub(crate) fn reclaim(&mut self, offset: u64) -> Result<Vec<SharedBytes>, Misbehaved> {
         self.heap.free(offset)?;
         self.reclaimed = true;
-        // Most programs have none.
+        // Most programs have no shared values.
         Ok(match self.shared.is_empty() {
             true => Vec::new(),
             false => self.shared.remove(&offset).unwrap_or_default(),
@@ -329,7 +334,7 @@ impl Shared {
         }
     }
 
-    /// Ends what is overdue; adds whom to wake.
+    /// Ends overdue calls and binds; adds the wakers to wake.
     pub(crate) fn expire(&mut self, now_ns: u64, wakers: &mut Vec<Waker>) {
         let mut cancelled = Vec::new();
         self.calls.expire(now_ns, |call, waker| {
@@ -343,14 +348,14 @@ impl Shared {
         wakers.extend(self.binds.expire(now_ns));
     }
 
-    /// The daemon delivered a block of this length.
+    /// Counts a delivered block of this length.
     #[inline]
     pub(crate) fn delivered(&mut self, len: usize) {
         self.delivered += 1;
         self.delivered_bytes += len as u64;
     }
 
-    /// What the program has of both heaps.
+    /// The memory of both heaps that the program holds.
     pub(crate) fn held(&self) -> Held {
         Held {
             messages: self.delivered,
@@ -386,12 +391,13 @@ impl Shared {
         }
     }
 
-    /// Tells the daemon that the app gave a call up.
+    /// Tells the daemon that the application gave a call up.
     pub(crate) fn cancel(&mut self, call: u64) {
         self.push_surely(Submission::Cancel { call });
     }
 
-    /// Ends an incoming call with a status; without its text and trailers if the heap has no room for them.
+    /// Ends an incoming call with a status. The text and trailers are left out if the heap has no
+    /// room for them.
     pub(crate) fn answer_status(
         &mut self,
         call: u64,
@@ -436,7 +442,7 @@ impl Shared {
         self.push_surely(Submission::RequestCredit { call, credit });
     }
 
-    /// Says that no further requests of a call follow.
+    /// Tells the daemon that no further requests of a call follow.
     pub(crate) fn end_requests(&mut self, call: u64) {
         self.push_surely(Submission::Request {
             call,
@@ -448,7 +454,7 @@ impl Shared {
         });
     }
 
-    /// Submits what brings neither a message nor metadata.
+    /// Submits an entry with neither a message nor metadata.
     pub(crate) fn submit_bare(&mut self, envelope: Envelope) {
         if let Envelope::Call { call, .. } = envelope {
             self.calls.mark_submitted(call);
@@ -459,7 +465,7 @@ impl Shared {
         self.push_surely(envelope.around(BlockRef::default()));
     }
 
-    /// Leaves the table of streams; what of it wasn't read goes back.
+    /// Removes a stream from the table; unread blocks go back.
     pub(crate) fn forget_stream(&mut self, key: StreamKey) {
         if self.streams.is_empty() {
             return;
@@ -492,10 +498,10 @@ impl Shared {
         }
     }
 
-    /// Whether there is room that isn't promised, after a look at the daemon's progress if need be.
+    /// Whether there is unreserved room. Looks at the daemon's progress if necessary.
     fn refresh_room(&mut self) -> bool {
         if self.room == 0 {
-            // An index that can't be right gives no room; the driver ends the session when it meets it.
+            // An invalid index gives no room. The driver ends the session when it meets it.
             self.room = self
                 .submissions
                 .free()
@@ -509,7 +515,7 @@ impl Shared {
         self.room -= 1;
         match self.submissions.push(entry) {
             Ok(()) => self.pushed = true,
-            // Room was seen, so only the daemon's index can be at fault; see `refresh_room`.
+            // There was room, so only the daemon's index can be wrong; see `refresh_room`.
             Err(PushError::Full | PushError::Misbehaved(_)) => self.backlog.push_back(*entry),
         }
     }
@@ -519,9 +525,9 @@ impl Shared {
         self.submissions.free().map(|_| ())
     }
 
-    /// Whether something is on its way into the ring, or in it.
+    /// Whether an entry waits for the ring, or is in it.
     pub(crate) fn has_unsent(&mut self) -> bool {
-        // An index that can't be right: the daemon takes nothing more.
+        // An invalid index: the daemon takes nothing more.
         let in_ring = match self.submissions.free() {
             Ok(free) => free < self.submissions.capacity(),
             Err(_) => false,
@@ -539,7 +545,7 @@ impl Shared {
         self.reserved -= 1;
     }
 
-    /// Whether the doorbell has to be rung for what was pushed.
+    /// Whether the doorbell has to be rung for the pushed entries.
     pub(crate) fn take_doorbell(&mut self) -> bool {
         std::mem::take(&mut self.pushed) && self.submissions.needs_wake()
     }

@@ -14,7 +14,7 @@ use crate::panics::contain;
 use crate::ready::{HandlerFuture, Ready, TaskWaker, lock};
 use crate::serve::{Incoming, Service};
 
-/// The handlers that run, and who handles what. Only the driver touches it.
+/// The running handlers, and the services by method. Only the driver touches it.
 pub(crate) struct Tasks {
     services: HashMap<u32, (Arc<dyn Service>, usize)>,
     slots: Vec<Slot>,
@@ -32,9 +32,9 @@ struct Slot {
 }
 
 struct Task {
-    /// Whose handler it is; `None`: it was spawned.
+    /// The call of the handler; `None`: it was spawned.
     call: Option<u64>,
-    /// Of the call; 0 for none.
+    /// The deadline of the call; 0 for none.
     deadline_ns: u64,
     future: HandlerFuture,
 }
@@ -61,7 +61,7 @@ impl Tasks {
         }
     }
 
-    /// Whether there is something to serve or being served.
+    /// Whether there is a service, or a running handler.
     pub(crate) fn is_serving(&self) -> bool {
         !self.services.is_empty()
     }
@@ -80,7 +80,7 @@ impl Tasks {
         self.ready.any.load(Ordering::SeqCst)
     }
 
-    /// A call came in: its handler is made and polled.
+    /// Handles an incoming call: makes its handler and polls it.
     pub(crate) fn start(&mut self, handle: u32, call: u64, incoming: Incoming) {
         let Some((service, method)) = self.services.get(&handle).cloned() else {
             return incoming.responder.fail(&Status::new(
@@ -110,7 +110,7 @@ impl Tasks {
         }
     }
 
-    /// The daemon says that nobody waits for this call any more.
+    /// Handles the daemon's message that the caller doesn't wait any more.
     pub(crate) fn cancel(&mut self, call: u64) {
         if let Some(index) = self.by_call.remove(&call) {
             drop_task(self.slots[index].task.take());
@@ -145,7 +145,7 @@ impl Tasks {
         self.batch = batch;
     }
 
-    /// Drops all tasks and services: the session has ended.
+    /// Drops all tasks and services, because the session has ended.
     pub(crate) fn clear(&mut self) {
         for (_, service) in self.services.drain() {
             contain(|| drop(service));
@@ -161,14 +161,14 @@ impl Tasks {
         }
     }
 
-    /// Polls the task in this slot; frees it and answers true if it has ended.
+    /// Polls the task in this slot. If it has ended, frees it and returns true.
     fn poll(&mut self, index: usize) -> bool {
         let slot = &mut self.slots[index];
         let Some(task) = &mut slot.task else {
             return false;
         };
         let mut cx = Context::from_waker(&slot.waker);
-        // A panic of a handler's ends that call only. The future isn't used again.
+        // A handler's panic ends only that call. The future isn't used again.
         let deadline_ns = task.deadline_ns;
         let poll = || deadline::within(deadline_ns, || task.future.as_mut().poll(&mut cx));
         if matches!(contain(poll), Some(Poll::Pending)) {
@@ -198,7 +198,8 @@ impl Tasks {
     }
 }
 
-/// Drops a handler where it stands; a panic in a destructor of its is its own.
+/// Drops a handler in its current state. A panic in one of its destructors affects only that
+/// handler.
 fn drop_task(task: Option<Task>) {
     contain(|| drop(task));
 }

@@ -1,4 +1,5 @@
-//! Where a program has its tenant's token from. Not from its command line: every user of the host can read that.
+//! Where a program gets its tenant's token from. It doesn't take the token from its command line,
+//! which every user of the host can read.
 //!
 //! ```text
 //!   TOLLGATE_TOKEN        the token itself
@@ -15,20 +16,20 @@ use tollgate_shm_abi::Code;
 use crate::Status;
 use crate::limits::MAX_TOKEN_BYTES;
 
-/// The variable of the environment that has the token.
+/// The environment variable with the token.
 pub const TOKEN: &str = "TOLLGATE_TOKEN";
 
-/// The variable of the environment that has the path of a file with it.
+/// The environment variable with the path of a token file.
 pub const TOKEN_FILE: &str = "TOLLGATE_TOKEN_FILE";
 
-/// Who may read a file apart from its owner and its group.
+/// The permission bit of users other than the owner and the group.
 const OTHERS_READ: u32 = 0o004;
 
-/// A token, and what its user should know. Not for printing.
+/// A token, and a warning for its user. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     value: String,
-    /// A sentence: others can read the file.
+    /// A warning of one sentence: others can read the file.
     pub warning: Option<String>,
 }
 
@@ -48,10 +49,10 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// The token of the environment; `None` if neither variable is set, or if what is set is empty.
+/// The token of the environment; `None` if neither variable is set, or the set one is empty.
 ///
 /// # Errors
-/// As of [`from_file`].
+/// The same as [`from_file`].
 pub fn from_env() -> Result<Option<Token>, Status> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(value) = set(TOKEN) {
@@ -67,7 +68,7 @@ pub fn from_env() -> Result<Option<Token>, Status> {
         .transpose()
 }
 
-/// The token in a file, which has nothing else; `-` is standard input.
+/// The token in a file that contains nothing else; `-` is standard input.
 ///
 /// # Errors
 /// NOT_FOUND: there is no such file. PERMISSION_DENIED: this user may not read it. INVALID_ARGUMENT: it has no token, or more than one, or can't
@@ -114,7 +115,7 @@ fn unreadable(what: &str, error: &std::io::Error) -> Status {
     Status::new(code, format!("{what} can't be read: {error}"))
 }
 
-/// What is found isn't shown: it may be another secret.
+/// The error doesn't show the text: it may be another secret.
 fn of_text(text: &str, what: &str) -> Result<String, Status> {
     let token = text.trim();
     if token.is_empty() {

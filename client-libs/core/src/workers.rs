@@ -1,4 +1,5 @@
-//! Handlers on threads of their own, for those that compute or block: the thread that drives a session mustn't.
+//! Handlers on threads of their own, for handlers that compute or block. The thread that drives a
+//! session must do neither.
 //!
 //! ```text
 //!   driver: Service::call ──▶ Ticket, the handler's future to the driver ── dropped: the job is, too
@@ -6,7 +7,8 @@
 //!                               ▼ queue ──▶ a worker polls the job ── pending: back when it is woken
 //! ```
 //!
-//! A job is polled by one worker at a time. Its queue is as long as there are handlers, which [`MAX_HANDLERS`](crate::limits::MAX_HANDLERS) bounds.
+//! One worker at a time polls a job. The queue is at most as long as the number of handlers, which
+//! [`MAX_HANDLERS`](crate::limits::MAX_HANDLERS) bounds.
 
 use std::collections::{HashSet, VecDeque};
 use std::future::Future;
@@ -24,13 +26,14 @@ use crate::panics::contain;
 use crate::ready::HandlerFuture;
 use crate::serve::{Incoming, Service, ServiceInfo};
 
-/// Threads that handlers run on. They end when the last clone and the last service on them are dropped.
+/// Threads that run handlers. They end when the last clone and the last service on them are
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Workers {
     crew: Arc<Crew>,
 }
 
-/// Tells the threads to end with the last user.
+/// Ends the threads when the last user is gone.
 #[derive(Debug)]
 struct Crew {
     queue: Arc<Queue>,
@@ -49,10 +52,10 @@ struct Waiting {
 }
 
 impl Workers {
-    /// Starts `threads` of them, at least one.
+    /// Starts `threads` threads, at least one.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if the process can't have as many.
+    /// RESOURCE_EXHAUSTED if the process can't have so many threads.
     pub fn start(threads: usize) -> Result<Workers, Status> {
         let queue = Arc::new(Queue::default());
         let crew = Arc::new(Crew {
@@ -113,7 +116,7 @@ impl Drop for Crew {
     }
 }
 
-/// A service some of whose handlers run on workers.
+/// A service with some of its handlers on workers.
 #[derive(Debug)]
 pub struct OnWorkers<S> {
     service: Arc<S>,
@@ -137,19 +140,19 @@ impl<S: Service> Service for OnWorkers<S> {
         }
         let service = Arc::clone(&self.service);
         let deadline_ns = call.deadline_ns();
-        // What a handler does before its first await belongs there, too.
+        // Code of a handler before its first await belongs on a worker, too.
         let future = Box::pin(async move { service.call(method, call).await });
         Box::pin(Ticket::queue(&self.workers.crew.queue, deadline_ns, future))
     }
 }
 
-/// Nothing is to be done about a job.
+/// A job without pending work.
 const IDLE: u8 = 0;
-/// It is in the queue.
+/// The job is in the queue.
 const QUEUED: u8 = 1;
-/// A worker polls it.
+/// A worker polls the job.
 const RUNNING: u8 = 2;
-/// A worker polls it, and it was woken meanwhile.
+/// A worker polls the job, and the job was woken meanwhile.
 const WOKEN: u8 = 3;
 
 struct Job {
@@ -157,7 +160,7 @@ struct Job {
     deadline_ns: u64,
     /// `None` once it has ended, or was given up.
     future: Mutex<Option<HandlerFuture>>,
-    /// The driver's task, to be told of the end.
+    /// The driver's task, which is woken at the end.
     ticket: Mutex<(bool, Option<Waker>)>,
     queue: Arc<Queue>,
 }
@@ -168,7 +171,7 @@ impl std::fmt::Debug for Job {
     }
 }
 
-/// A job as the driver sees it: ready when the job has ended, and given up when this is dropped.
+/// The driver's view of a job: ready when the job has ended. Dropping it gives the job up.
 struct Ticket {
     job: Arc<Job>,
 }
@@ -205,7 +208,7 @@ impl Drop for Ticket {
         lock(&self.job.ticket).0 = true;
         let given_up = self.job.future.try_lock().map(|mut future| future.take());
         if given_up.is_err() {
-            // A worker that polls it now drops it afterwards.
+            // If a worker polls the job now, it drops it afterwards.
             self.job.wake_by_ref();
         }
     }
@@ -239,7 +242,7 @@ impl Job {
             let waker = Waker::from(Arc::clone(self));
             let mut cx = Context::from_waker(&waker);
             let poll = || deadline::within(self.deadline_ns, || running.as_mut().poll(&mut cx));
-            // A panic of a handler's ends that call only: its responder answers when it is dropped.
+            // A handler's panic ends only that call: its responder answers when it is dropped.
             is_over = !matches!(contain(poll), Some(Poll::Pending));
         }
         if is_over || future.is_none() {

@@ -1,4 +1,4 @@
-//! What a session's calls and its server have in common.
+//! Code that a session's calls and its server share.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::held::{self, Count, Memory};
 use crate::tables::{Layout, layout_of};
 use crate::waiting::{Give, Reactor, run};
 
-/// What everything of a session needs.
+/// The shared state of a session's objects.
 #[derive(Clone)]
 pub(crate) struct Common {
     pub(crate) session: Arc<Own<Session>>,
@@ -23,7 +23,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    /// Waits for what the session does.
+    /// Waits for an operation of the session.
     pub(crate) fn run<T: Give>(
         &self,
         py: Python<'_>,
@@ -32,7 +32,7 @@ impl Common {
         run(py, self.session.get()?, self.reactor.as_ref(), job)
     }
 
-    /// A received message.
+    /// Makes a Python object of a received message.
     pub(crate) fn show(
         &self,
         py: Python<'_>,
@@ -43,7 +43,7 @@ impl Common {
     }
 }
 
-/// A view of a block, which lives as long as the view does.
+/// A view of a block. The block lives as long as the view.
 pub(crate) fn show(
     py: Python<'_>,
     layout: &Layout,
@@ -55,7 +55,7 @@ pub(crate) fn show(
     Ok(view(bytes.as_any(), layout, 0, 0)?.unbind())
 }
 
-/// A message of a stream on its way to Python; `None` for its end.
+/// A message of a stream for Python; `None` for its end.
 pub(crate) struct Came {
     pub(crate) common: Common,
     pub(crate) layout: Arc<Layout>,

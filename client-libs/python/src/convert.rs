@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 use tollgate_core::metadata::{MetadataBuf, STATUS_DETAILS, is_binary};
 use tollgate_core::{Code, Status};
 
-/// A status as `tollgate.RpcError`, with all that it carries.
+/// A status as `tollgate.RpcError`, with all its data.
 pub(crate) fn raised(py: Python<'_>, status: Status) -> PyErr {
     match error(py, &status) {
         Ok(error) => PyErr::from_value(error),
@@ -29,7 +29,8 @@ fn error<'py>(py: Python<'py>, status: &Status) -> PyResult<Bound<'py, PyAny>> {
     ))
 }
 
-/// A sentence of Python's, for people: lone surrogates, which stand for bytes that aren't UTF-8 in file names and the like, become escapes.
+/// A sentence from Python, for people. Lone surrogates become escapes; they stand for bytes that
+/// aren't UTF-8, for example in file names.
 pub(crate) struct Sentence(pub(crate) String);
 
 impl<'py> FromPyObject<'_, 'py> for Sentence {
@@ -46,8 +47,8 @@ impl<'py> FromPyObject<'_, 'py> for Sentence {
     }
 }
 
-/// A text of Python's that means something, such as a name. Python's own error has all of the text in its repr, and the text may be a
-/// secret.
+/// A Python string with a meaning, such as a name. Python's own error would show the whole text in
+/// its repr, and the text may be a secret.
 pub(crate) fn utf8(text: &Bound<'_, PyString>, what: &str) -> PyResult<String> {
     match text.to_cow() {
         Ok(text) => Ok(text.into_owned()),
@@ -57,7 +58,7 @@ pub(crate) fn utf8(text: &Bound<'_, PyString>, what: &str) -> PyResult<String> {
     }
 }
 
-/// A status from what a program gave.
+/// A status from a program's values.
 pub(crate) fn status(
     code: u32,
     message: String,
@@ -74,7 +75,8 @@ pub(crate) fn status(
     }
 }
 
-/// Metadata as a list of pairs: bytes of keys that end in `-bin`, text of others. Details of a status aren't among them.
+/// Metadata as a list of pairs: bytes for keys that end in `-bin`, text for other keys. Details of
+/// a status are left out.
 pub(crate) fn pairs<'py>(py: Python<'py>, buf: &MetadataBuf) -> PyResult<Bound<'py, PyTuple>> {
     if buf.is_empty() {
         return Ok(PyTuple::empty(py));
@@ -98,7 +100,7 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
     };
     for pair in pairs.try_iter()? {
         let pair = pair?;
-        // Values aren't shown: they may be passwords.
+        // The error doesn't show values: they may be passwords.
         let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
             let kind = kind_of(&pair);
             PyValueError::new_err(format!(
@@ -133,7 +135,7 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
     Ok(buf)
 }
 
-/// What something is, to be named in an error.
+/// The type of an object, for an error.
 fn kind_of(object: &Bound<'_, PyAny>) -> String {
     let name = object.get_type().name();
     name.map_or_else(|_| "something".to_owned(), |name| name.to_string())
@@ -160,7 +162,7 @@ pub(crate) fn extended<'py>(
     pairs(py, &buf)
 }
 
-/// A number of seconds. What is past is now.
+/// A timeout in seconds. A negative number counts as 0.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -170,6 +172,6 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
             "a timeout is a number of seconds, and nan isn't",
         ));
     }
-    // What no clock can say is for ever.
+    // A time beyond the clock's range is for ever.
     Ok(Duration::try_from_secs_f64(seconds.max(0.0)).ok())
 }

@@ -1,8 +1,8 @@
-//! Blocks to values, as `tollgate_block.py` reads them: never outside of the block, whatever its slots claim; what can't be read is zero,
-//! empty, absent.
+//! Blocks to values, with the same results as `tollgate_block.py`. A read never leaves the block,
+//! regardless of its slots. An unreadable value is zero, empty, absent.
 //!
-//! A view's properties are [`Reader`]s. They read the blocks that the library received, and those that are `bytes`; views of anything
-//! else are read by the Python code that the properties replace.
+//! A view's properties are [`Reader`]s. They read blocks that the library received, and blocks that
+//! are `bytes`. The Python code that the properties replace reads views of anything else.
 
 use std::sync::Arc;
 
@@ -84,7 +84,7 @@ pub(crate) fn to_owned<'py>(view: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'
     at.owned(&tables.cast::<Tables>()?.get().layout).map(Some)
 }
 
-/// The bytes behind a memoryview of a whole object.
+/// The bytes of a memoryview of a whole object.
 fn whole<'o>(block: &Bound<'_, PyAny>, object: &'o Bound<'_, PyAny>) -> PyResult<Option<&'o [u8]>> {
     let bytes = match object.cast::<PyBytes>() {
         Ok(bytes) => Some(bytes.as_bytes()),
@@ -96,12 +96,12 @@ fn whole<'o>(block: &Bound<'_, PyAny>, object: &'o Bound<'_, PyAny>) -> PyResult
     }
 }
 
-/// What messages and bytes become.
+/// The result type for messages and bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum As {
     /// Views and memoryviews.
     View,
-    /// Messages and bytes of their own.
+    /// Owned messages and bytes.
     Owned,
 }
 
@@ -206,7 +206,7 @@ impl<'py> Struct<'_, 'py> {
         }
     }
 
-    /// Neither a message nor an enum.
+    /// A value that is neither a message nor an enum.
     fn plain(&self, kind: Kind, offset: usize, how: As) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py();
         Ok(match kind {
@@ -261,7 +261,7 @@ impl<'py> Struct<'_, 'py> {
         }
     }
 
-    /// A message that is set, and whose place makes no sense.
+    /// A message that is set but has an invalid place.
     fn nothing(py: Python<'py>, layout: &Layout, how: As) -> PyResult<Bound<'py, PyAny>> {
         match how {
             As::Owned => layout.owned.bind(py).call0(),
@@ -303,7 +303,7 @@ impl<'py> Struct<'_, 'py> {
         Ok(list.into_any())
     }
 
-    /// The last of equal keys counts.
+    /// A map. The last of equal keys counts.
     fn map(&self, field: &Field, entry: &Entry, how: As) -> PyResult<Bound<'py, PyAny>> {
         let map = PyDict::new(self.py());
         for place in self.array(field.offset, entry.size, true) {
@@ -315,7 +315,7 @@ impl<'py> Struct<'_, 'py> {
     }
 }
 
-/// A view of a struct in a block, which is a memoryview.
+/// A view of a struct in a block. The block is a memoryview.
 pub(crate) fn view<'py>(
     block: &Bound<'py, PyAny>,
     layout: &Layout,

@@ -1,7 +1,8 @@
-//! Messages to blocks, as `tollgate_block.py` writes them: parts in canonical order.
+//! Messages to blocks, with the same results as `tollgate_block.py`: parts in canonical order.
 //!
-//! A message is written into memory of the process first, with Python's lock held; the core copies that into the send heap without it.
-//! Large values aren't copied twice: they stay where they are until then, or for good if they lie in a send heap.
+//! A message is first written into memory of the process, with Python's lock held. The core copies
+//! that memory into the send heap without the lock. Large values aren't copied twice: they stay in
+//! place until then, or for good if they lie in a send heap.
 
 use pyo3::exceptions::{PyException, PyOverflowError, PyTypeError};
 use pyo3::intern;
@@ -16,18 +17,18 @@ use crate::convert::raised;
 use crate::held;
 use crate::tables::{Entry, Field, Kind, Layout, Tables, Value};
 
-/// Longest image of a message; as in `tollgate_block.py`.
+/// The longest image of a message, in bytes; as in `tollgate_block.py`.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// Most extents of one message; as there.
+/// The most extents of one message; as in `tollgate_block.py`.
 const MAX_EXTENTS: usize = 64;
 
-/// A block, and the values that are apart from it.
+/// A block, and the values outside of it.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
     inline: Vec<u8>,
     extents: Vec<Extent>,
-    /// Each but the last padded to 8.
+    /// Each extent but the last is padded to 8.
     extent_bytes: usize,
 }
 
@@ -50,7 +51,7 @@ impl Extent {
             Extent::Shared(shared) => sink.refer(shared),
             Extent::Bytes(_) => None,
         };
-        // Slots name extents by their order, and there are never too many.
+        // Slots name extents by their order, and there are never too many extents.
         let _index = referred.or_else(|| sink.extent(self.as_slice()));
     }
 }
@@ -71,7 +72,8 @@ impl Encode for Block {
     }
 }
 
-/// The block of a message of this layout that is to be sent. One that is too long is a call's RESOURCE_EXHAUSTED, as core has it.
+/// The block of an outgoing message of this layout. A message that is too long fails its call with
+/// RESOURCE_EXHAUSTED, as in core.
 pub(crate) fn block(layout: &Layout, message: &Bound<'_, PyAny>) -> PyResult<Block> {
     block_with(layout, message, EXTENT_MIN, true)
 }
@@ -131,7 +133,7 @@ fn refusal(layout: &Layout, py: Python<'_>, text: String) -> PyErr {
     }
 }
 
-/// The error of a message that is longer than any may be.
+/// The error for a message over the maximum length.
 fn too_long(layout: &Layout, py: Python<'_>, text: String, is_sent: bool) -> PyErr {
     match is_sent {
         true => raised(py, Status::new(Code::RESOURCE_EXHAUSTED, text)),
@@ -245,7 +247,7 @@ impl Writer<'_> {
         self.structure(layout, value, part, depth + 1)
     }
 
-    /// Anything but a message.
+    /// A value that isn't a message.
     fn plain(&mut self, kind: Kind, value: &Bound<'_, PyAny>, place: usize) -> PyResult<()> {
         match kind {
             Kind::I32 | Kind::Enum => self.put(place, &value.extract::<i32>()?.to_le_bytes()),
@@ -289,7 +291,7 @@ impl Writer<'_> {
             PyBytes::new(py, &bytes.to_vec())
         } else if value.cast::<PyMemoryView>().is_ok() {
             let object = value.getattr(intern!(py, "obj"))?;
-            // A part of a buffer is copied: only the whole is where the daemon finds it.
+            // A part of a buffer is copied. The daemon can only find a whole buffer.
             let shared = held::shared_of(&object);
             if let Some(shared) = shared.filter(|s| value.len().is_ok_and(|len| len == s.len()))
                 && self.is_extent(shared.len())
@@ -366,7 +368,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// In the order of the keys.
+    /// A map, in the order of its keys.
     fn map(
         &mut self,
         field: &Field,
@@ -409,7 +411,7 @@ fn is_a(value: &Bound<'_, PyAny>, layout: &Layout) -> PyResult<()> {
     }
 }
 
-/// At most one member of each oneof is set.
+/// Checks that at most one member of each oneof is set.
 fn check_oneofs(layout: &Layout, message: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = message.py();
     for (index, (name, _)) in layout.oneofs.iter().enumerate() {

@@ -1,15 +1,16 @@
-//! What must not be touched in the child of a fork.
+//! Guards for state that the child of a fork must not touch.
 //!
-//! A session's memory and socket are shared with the parent: a child that released a block, or closed its session, would do so in the
-//! parent's name. So everything of a session is in an [`Own`], which says so instead of giving access, and which a child
-//! forgets instead of dropping.
+//! A session's memory and socket are shared with the parent. A child that released a block, or
+//! closed its session, would do so in the parent's name. So all state of a session is in an
+//! [`Own`]. In a child it reports an error instead of giving access, and it is forgotten instead of
+//! dropped.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// How many forks this process is away from the one that loaded the extension.
+/// Number of forks between this process and the one that loaded the extension.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Called in the child of each fork.
@@ -18,12 +19,12 @@ pub(crate) fn after_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Which process this is, among its forks.
+/// The number of this process among its forks.
 pub(crate) fn here() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Something of a session.
+/// State of a session, with the process that made it.
 #[derive(Debug)]
 pub(crate) struct Own<T> {
     /// Taken in drop only.
@@ -45,13 +46,13 @@ impl<T> Own<T> {
         self.value.as_ref().ok_or_else(forked)
     }
 
-    /// As [`get`](Self::get), to change it.
+    /// Like [`get`](Self::get), for changing the value.
     pub(crate) fn get_mut(&mut self) -> PyResult<&mut T> {
         self.check()?;
         self.value.as_mut().ok_or_else(forked)
     }
 
-    /// As [`get`](Self::get), and it is nobody's afterwards.
+    /// Like [`get`](Self::get), and takes the value out.
     pub(crate) fn into_inner(mut self) -> PyResult<Option<T>> {
         self.check()?;
         Ok(self.value.take())

@@ -17,7 +17,7 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// The service, for the first who asks.
+    /// The service, for the first caller.
     pub(crate) fn take(&self) -> Option<HealthServer<tollgate_health::Health>> {
         lock(&self.server).take()
     }

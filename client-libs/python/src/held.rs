@@ -1,11 +1,13 @@
-//! Memory of a session's heaps as a Python object that exports it: a received block, a buffer that is filled, a buffer that is sent.
+//! Python objects that export memory of a session's heaps: a received block, a buffer that is
+//! filled, a buffer that is sent.
 //!
 //! ```text
 //!   memoryview, its slices ──▶ tollgate._core.Memory ──▶ Memory: ReceivedBlock | SendBuffer | SharedBytes ──▶ session
 //! ```
 //!
-//! The block lives as long as the last memoryview of it. The type is made by hand, because the macros offer the buffer protocol
-//! to the stable ABI from 3.11 on only; `Py_buffer` has been the same since 3.0 and types have taken these slots since 3.9.
+//! The block lives as long as the last memoryview of it. The type is made by hand, because the
+//! macros offer the buffer protocol to the stable ABI only from 3.11 on. `Py_buffer` has been the
+//! same since 3.0, and types have taken these slots since 3.9.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -21,10 +23,10 @@ use tollgate_core::{ReceivedBlock, SendBuffer, SharedBytes};
 
 use crate::fork::Own;
 
-/// What a session's program holds of its receive heap, counted.
+/// Number of blocks of its receive heap that a session's program holds.
 pub(crate) type Count = Arc<AtomicUsize>;
 
-/// What an object exports.
+/// The memory that an object exports.
 enum Kind {
     Received {
         block: Own<ReceivedBlock>,
@@ -65,7 +67,7 @@ impl Memory {
         }
     }
 
-    /// What can't change any more.
+    /// The bytes, if they can't change any more.
     fn constant(&self) -> Option<&[u8]> {
         match &self.kind {
             Kind::Received { block, .. } => block.get().ok().map(|block| &**block),
@@ -91,7 +93,7 @@ struct Object {
     memory: *mut Memory,
 }
 
-/// `Py_buffer`, which the stable ABI names from 3.11 on.
+/// `Py_buffer`, which the stable ABI has from 3.11 on.
 #[repr(C)]
 struct PyBuffer {
     buf: *mut c_void,
@@ -119,7 +121,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Slots of types by number; 1 and 2 are named by the stable ABI from 3.11 on.
+/// Slots of types by number. The stable ABI names 1 and 2 from 3.11 on.
 const BF_GETBUFFER: c_int = 1;
 const BF_RELEASEBUFFER: c_int = 2;
 
@@ -149,7 +151,7 @@ fn memory_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
     Ok(made.bind(py))
 }
 
-/// An object around memory.
+/// A Python object for memory.
 pub(crate) fn object(py: Python<'_>, memory: Memory) -> PyResult<Bound<'_, PyAny>> {
     let of = memory_type(py)?;
     // SAFETY: `of` is a type whose instances have the size of `Object`, all zero at first; only this function makes any.
@@ -173,7 +175,7 @@ fn memory_of<'o>(object: &'o Bound<'_, PyAny>) -> Option<&'o Memory> {
     unsafe { (*object.as_ptr().cast::<Object>()).memory.as_ref() }
 }
 
-/// The bytes of a constant object of these.
+/// The bytes of an object of this type, if they are constant.
 pub(crate) fn bytes_of<'o>(object: &'o Bound<'_, PyAny>) -> Option<&'o [u8]> {
     memory_of(object)?.constant()
 }
@@ -186,7 +188,7 @@ pub(crate) fn shared_of(object: &Bound<'_, PyAny>) -> Option<SharedBytes> {
     }
 }
 
-/// Ends the filling of a buffer, which nobody may have exported.
+/// Ends the filling of a buffer, which must not be exported.
 pub(crate) fn freeze(object: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
     let refuse = |text: String| Err(PyBufferError::new_err(text));
     match memory_of(object).map(|memory| memory.exports.load(Ordering::Relaxed)) {

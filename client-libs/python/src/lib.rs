@@ -1,4 +1,4 @@
-//! `tollgate._core`: what the Python library is made of, over the client's engine.
+//! `tollgate._core`: the native part of the Python library, on top of the client's engine.
 //!
 //! ```text
 //!   tollgate (Python: names, types, threads, event loops)
@@ -10,8 +10,9 @@
 //!   held ──▶ memoryview
 //! ```
 //!
-//! No Python code runs on the thread that drives a session, and no thread that waits holds a lock of Python's. A received block lives
-//! as long as a view or memoryview of it. Everything of a session knows the process that opened it (`fork`).
+//! No Python code runs on the thread that drives a session, and no waiting thread holds a lock of
+//! Python. A received block lives as long as a view or memoryview of it. All state of a session
+//! knows the process that opened it (`fork`).
 //!
 //! Absent: names for users and their documentation, which are in the package `tollgate`.
 

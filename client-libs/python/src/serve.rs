@@ -1,13 +1,14 @@
-//! Calls that come in, for handlers in Python.
+//! Incoming calls, for handlers in Python.
 //!
 //! ```text
 //!   driver: Service::call ─▶ calls ─▶ Acceptor.next_call (workers, or the event loop) ─▶ Incoming ─▶ handler
 //!   driver: CANCEL drops the Watch ─▶ cancelled ─▶ Acceptor.next_cancelled ─▶ callbacks, task.cancel()
 //! ```
 //!
-//! Python's code never runs on the thread that drives: that one only queues, and holds no lock of Python's. A call is answered
-//! by whoever has its [`Incoming`]; one that is dropped unanswered is answered INTERNAL by the core. How many wait is bounded by the
-//! core's handlers, each of which is a [`Watch`] here.
+//! Python code never runs on the thread that drives. That thread only queues, and holds no lock of
+//! Python. The owner of an [`Incoming`] answers its call. If it is dropped unanswered, the core
+//! answers INTERNAL. Each handler of the core is a [`Watch`] here, so the core's bound on handlers
+//! limits the queue.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -30,17 +31,18 @@ use crate::fork::Own;
 use crate::tables::Layout;
 use crate::waiting::{Give, lock};
 
-/// Ended handlers whose slots wait for the next call to be freed with, which saves waking the driver for each.
+/// The most ended handlers with unfreed slots. The slots are freed with the next call, which saves
+/// waking the driver for each.
 const MAX_IDLE_SLOTS: usize = 64;
 
-/// What came, and wasn't taken yet.
+/// Calls that have come and weren't taken yet.
 #[derive(Default)]
 struct Inbox {
     calls: VecDeque<Arrived>,
     cancelled: VecDeque<u64>,
-    /// Nothing more comes.
+    /// No more calls come.
     closed: bool,
-    /// The event loop's.
+    /// The waker of the event loop.
     waker: Option<Waker>,
 }
 
@@ -62,7 +64,7 @@ struct Arrived {
     state: Arc<State>,
 }
 
-/// What handler and core know of a call.
+/// The state of a call that handler and core share.
 struct State {
     id: u64,
     answered: AtomicBool,
@@ -87,7 +89,7 @@ impl Queue {
         self.cancel_came.notify_all();
     }
 
-    /// Frees what the core keeps for a handler that has ended: with the next call, or now if there are many.
+    /// Frees the core's slot of an ended handler: with the next call, or now if there are many.
     fn end_of(&self, state: &State) {
         state.answered.store(true, Ordering::SeqCst);
         let Some(waker) = lock(&state.slot).take() else {
@@ -102,7 +104,7 @@ impl Queue {
     }
 }
 
-/// The core's handler of a call: it has nothing to do but to notice that the call was cancelled.
+/// The core's handler of a call. Its only task is to notice that the call was cancelled.
 struct Watch {
     state: Arc<State>,
     queue: Arc<Queue>,
@@ -136,10 +138,10 @@ impl Drop for Watch {
 struct Dispatcher {
     name: String,
     descriptor_set: Vec<u8>,
-    /// Among those of its acceptor.
+    /// The service's index in its acceptor.
     index: usize,
     queue: Arc<Queue>,
-    /// The service was bound: when it is dropped afterwards, the session has ended.
+    /// The service was bound. If it is dropped after that, the session has ended.
     bound: Arc<AtomicBool>,
     gone: Arc<AtomicBool>,
 }
@@ -196,7 +198,7 @@ pub(crate) struct Acceptor {
     services: Mutex<Vec<Arc<Vec<MethodTables>>>>,
 }
 
-/// What the requests and responses of a method are.
+/// The tables of a method's requests and responses.
 struct MethodTables {
     request: Arc<Layout>,
     reply: Arc<Layout>,
@@ -406,7 +408,7 @@ impl Incoming {
             })
     }
 
-    /// The responder, for the last time.
+    /// Takes the responder for the last operation.
     fn last(&self, py: Python<'_>) -> PyResult<Responder> {
         let responder = lock(&self.responder).take();
         let responder = responder.map(Own::into_inner).transpose()?.flatten();
@@ -414,7 +416,7 @@ impl Incoming {
     }
 }
 
-/// A responder on loan: it goes back when the loan ends, however that is.
+/// A responder on loan. It goes back when the loan ends, in any way.
 struct Loan {
     slot: Slot<Responder>,
     responder: Option<Responder>,
@@ -477,7 +479,7 @@ impl Incoming {
 
     /// Whether somebody waits for the answer.
     fn is_active(&self) -> bool {
-        // The session's end is heard of before that of its calls.
+        // The session's end is reported before the end of its calls.
         let over = [
             &self.state.cancelled,
             &self.state.answered,

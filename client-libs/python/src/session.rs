@@ -57,7 +57,7 @@ impl PySession {
         options.label = utf8(label, "the label")?;
         options.send_heap_bytes = send_heap_bytes;
         options.receive_heap_bytes = receive_heap_bytes;
-        // What no clock can say is for ever.
+        // A time beyond the clock's range is for ever.
         options.spin = timeout(Some(spin.unwrap_or_default()))?.unwrap_or(Duration::MAX);
         options.reconnect = reconnect;
         options.retries = retries;
@@ -97,7 +97,7 @@ impl PySession {
     /// Ends it: what waits fails.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let session = self.common.session.get()?;
-        // What is held is counted by objects.
+        // Held blocks are counted by objects.
         let _cores = py.detach(|| session.close());
         Ok(())
     }
@@ -264,7 +264,7 @@ impl PySession {
 #[pyclass(frozen, module = "tollgate._core")]
 pub(crate) struct SendBuffer {
     object: Py<PyAny>,
-    /// Where it is written.
+    /// The writable view of it.
     #[pyo3(get)]
     view: Py<PyMemoryView>,
 }
@@ -289,7 +289,7 @@ impl Give for Binding {
     }
 }
 
-/// A reply on its way to the event loop.
+/// A reply for the event loop.
 struct Reply {
     layout: Arc<Layout>,
     block: ReceivedBlock,
@@ -346,7 +346,8 @@ impl Give for Opened {
     }
 }
 
-/// One half of a stream, and how this program ended the call. Locked for one poll at a time, so that another thread can cancel.
+/// One half of a stream, and the status with which this program ended the call. It is locked for
+/// one poll at a time, so that another thread can cancel.
 struct Half<T> {
     state: Arc<Mutex<HalfState<T>>>,
 }
@@ -372,7 +373,7 @@ impl<T> Half<T> {
         if let Some(status) = status {
             state.ended = status;
         }
-        // Dropping it wakes who waits, who locks.
+        // Dropping the half wakes its waiters, which take the lock.
         let half = state.half.take();
         drop(state);
         drop(half);
@@ -395,7 +396,7 @@ impl<T> Clone for Half<T> {
 }
 
 impl<T> HalfState<T> {
-    /// The half, or why there is none.
+    /// The half, or the reason why there is none.
     fn live(&mut self) -> Result<&mut T, Status> {
         let half = self.half.as_mut();
         half.and_then(|half| half.get_mut().ok())
@@ -474,7 +475,7 @@ impl Receiver {
                 Err(status) => std::task::Poll::Ready(Err(status)),
             })
             .await?;
-            // It is there, so this doesn't wait.
+            // The metadata has come, so this doesn't wait.
             let mut state = lock(&half.state);
             let receiver = state.live()?;
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
@@ -498,7 +499,7 @@ impl Receiver {
     }
 }
 
-/// Metadata on its way to Python.
+/// Metadata for Python.
 pub(crate) struct Beside(pub(crate) MetadataBuf);
 
 impl Give for Beside {

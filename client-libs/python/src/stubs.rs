@@ -1,4 +1,4 @@
-//! What the stubs' module calls when it is imported: it hands its tables over here.
+//! The stubs' module calls this when it is imported, to hand over its tables.
 
 use std::sync::Arc;
 

@@ -1,7 +1,10 @@
-//! The stubs' tables, compiled: what `tollgate_block.py` reads and writes field by field with, read once.
+//! The stubs' tables, compiled once. `tollgate_block.py` reads and writes field by field with the
+//! same tables.
 //!
-//! The module with the tables hands them over when it is imported ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them.
-//! The Python code beside the tables stays the reference: what is here agrees with it, and a test compares the two.
+//! The module with the tables hands them over when it is imported
+//! ([`tables`](crate::stubs::tables)); encoding and decoding (`encode`, `decode`) follow them. The
+//! Python code next to the tables stays the reference. This code agrees with it, and a test
+//! compares the two.
 
 use std::sync::Arc;
 
@@ -11,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyType};
 
-/// How one value is represented, by the names in `tollgate_block.py`.
+/// The representation of one value, with the names in `tollgate_block.py`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     I32,
@@ -50,7 +53,7 @@ impl Kind {
         })
     }
 
-    /// What a value of it is called.
+    /// The name of a value of this kind.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::I32 => "a signed 32-bit number",
@@ -67,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of an array's element; of messages, their type tells.
+    /// Bytes of an array's element. For messages, their type has it.
     pub(crate) fn stride(self) -> usize {
         match self {
             Kind::Bool => 1,
@@ -99,7 +102,7 @@ pub(crate) struct Entry {
 /// One value's representation, with its type.
 pub(crate) struct Value {
     pub(crate) kind: Kind,
-    /// What answers the class; types may be recursive.
+    /// Returns the class; types may be recursive.
     of: Option<Py<PyAny>>,
     class: PyOnceLock<Py<PyAny>>,
     message: PyOnceLock<Arc<Layout>>,

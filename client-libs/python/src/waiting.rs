@@ -1,13 +1,14 @@
-//! Waiting for a future: on the calling thread, which drives the session and holds no lock of Python's meanwhile, or on an event loop.
+//! Waiting for a future, either on the calling thread or on an event loop. The calling thread
+//! drives the session meanwhile and holds no lock of Python.
 //!
 //! ```text
 //!   run ──no reactor──▶ block_on, detached ◀── every 100 ms at most ── alarm: has Python a signal to handle?
 //!    └────reactor────▶ polled at once ──pending──▶ asyncio.Future;  waker ─▶ ready, eventfd ─▶ loop.add_reader ─▶ Reactor.run
 //! ```
 //!
-//! Python handles signals on its main thread only, between two instructions of its. So a wait of that thread ends now and then, has
-//! Python look, and goes on. The alarm is one thread of the process, which sleeps while nobody waits for long; a wait costs it
-//! two stores.
+//! Python handles signals only on its main thread, between two bytecode instructions. So a wait on
+//! that thread is interrupted at intervals to let Python check for signals, and then continues. The
+//! alarm is one thread of the process. It sleeps while no wait is long; a wait costs two stores.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -28,10 +29,10 @@ use tollgate_core::{Session, Status, block_on};
 use crate::convert::raised;
 use crate::fork::{Own, here};
 
-/// How often the main thread looks for signals while it waits.
+/// The interval at which the main thread checks for signals while it waits.
 const SIGNAL_CHECK: Duration = Duration::from_millis(100);
 
-/// What a future resolves to, on its way to Python.
+/// The result of a future, for Python.
 pub(crate) trait Give: Send + 'static {
     /// The Python object.
     fn give(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
@@ -43,12 +44,12 @@ impl Give for () {
     }
 }
 
-/// The lock of a table; nothing that holds one panics half-way.
+/// Locks a table. No holder of such a lock panics half-way.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits here, or has the event loop wait: answers the result, or the [`Op`] that will have it.
+/// Waits here, or lets the event loop wait. Returns the result, or the [`Op`] that will have it.
 pub(crate) fn run<T: Give>(
     py: Python<'_>,
     session: &Session,
@@ -71,7 +72,7 @@ pub(crate) fn run<T: Give>(
     }
 }
 
-/// Waits on this thread, until a signal's handler raises an exception.
+/// Waits on this thread. Ends early if a signal's handler raises an exception.
 pub(crate) fn wait<F: Future<Output: Send> + Send>(
     py: Python<'_>,
     session: &Session,
@@ -91,7 +92,7 @@ pub(crate) fn wait<F: Future<Output: Send> + Send>(
 /// A future that ends without a result if the alarm rings before it is ready.
 struct UntilAlarm<'f, F> {
     job: Pin<&'f mut F>,
-    /// What it is set to ring for.
+    /// The wait that the alarm is set for.
     set: Option<u64>,
 }
 
@@ -140,10 +141,10 @@ struct Alarm {
 struct AlarmState {
     /// Counts the waits.
     wait: u64,
-    /// The one that there is; its absence says that nobody waits.
+    /// The waker of the current wait; `None` if no wait is in progress.
     waker: Option<Waker>,
     rung: bool,
-    /// What looks after it, in this process.
+    /// The alarm's thread, in this process.
     thread: Option<Thread>,
     process: u64,
     sleeps: bool,
@@ -152,7 +153,7 @@ struct AlarmState {
 thread_local!(static IS_MAIN: bool = rustix::thread::gettid() == rustix::process::getpid());
 
 impl Alarm {
-    /// The name of this wait, if it is the main thread's.
+    /// Sets the alarm. Returns the number of this wait, if it is on the main thread.
     fn set(&'static self, waker: &Waker) -> Option<u64> {
         if !IS_MAIN.with(|is| *is) {
             return None;
@@ -164,7 +165,7 @@ impl Alarm {
         if state.thread.is_none() || state.process != here() {
             let name = "tollgate-signals".to_owned();
             let spawned = thread::Builder::new().name(name).spawn(|| self.watch());
-            // Without the thread, signals are handled after the wait.
+            // Without the thread, signals are handled only after the wait.
             state.thread = spawned.ok().map(|handle| handle.thread().clone());
             state.process = here();
             state.sleeps = false;
@@ -183,7 +184,7 @@ impl Alarm {
         state.rung && state.wait == wait
     }
 
-    /// Rings for a wait that it finds twice.
+    /// Rings for a wait that it finds twice in a row.
     fn watch(&self) {
         let mut seen = 0;
         loop {
@@ -209,13 +210,13 @@ impl Alarm {
     }
 }
 
-/// What makes the Python object of a result.
+/// Makes the Python object of a result.
 type Finish = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type Job = Pin<Box<dyn Future<Output = Finish> + Send>>;
-/// A job, and the future of the event loop's that gets its result.
+/// A job, and the event loop's future for its result.
 type Waiting = (Job, Py<PyAny>);
 
-/// The futures that one event loop waits for.
+/// The futures of one event loop.
 pub(crate) struct Reactor {
     bell: Arc<Bell>,
     jobs: Mutex<HashMap<u64, Own<Waiting>>>,
@@ -224,10 +225,10 @@ pub(crate) struct Reactor {
     create_future: Mutex<Option<Py<PyAny>>>,
 }
 
-/// How other threads reach the event loop.
+/// Wakes the event loop from other threads.
 struct Bell {
     fd: OwnedFd,
-    /// It has been rung since the loop last looked.
+    /// It has been rung since the loop's last look.
     rung: AtomicBool,
     ready: Mutex<Vec<u64>>,
 }
@@ -276,7 +277,7 @@ impl Reactor {
         *lock(&self.create_future) = Some(create_future);
     }
 
-    /// Polls a job: its result, or an [`Op`].
+    /// Polls a job. Returns its result, or an [`Op`].
     fn begin(
         self: &Arc<Self>,
         py: Python<'_>,
@@ -308,9 +309,9 @@ impl Reactor {
         }
     }
 
-    /// What the event loop calls when the bell rings.
+    /// The event loop calls this when the bell rings.
     pub(crate) fn turn(&self, py: Python<'_>) -> PyResult<()> {
-        // In this order: who is ready afterwards rings again.
+        // In this order: a task that is ready afterwards rings again.
         let _count = rustix::io::read(&self.bell.fd, &mut [0; 8]);
         self.bell.rung.store(false, Ordering::SeqCst);
         let ready = std::mem::take(&mut *lock(&self.bell.ready));

@@ -134,7 +134,8 @@ pub(crate) fn upgrade(socket: &Path, args: &DaemonUpgrade) -> Result<String, Fai
     ))
 }
 
-/// Replaces the daemon by this program, an absolute path; by the one that it was started from, if that is empty.
+/// Replaces the daemon by this program, an absolute path. If it is empty, by the program that the
+/// daemon was started from.
 pub(crate) fn replace(socket: &Path, binary: String, timeout: Duration) -> Result<Value, Failure> {
     let request = messages::Upgrade {
         binary,

@@ -1,7 +1,7 @@
-//! The command line, as others script against it: the commands and their help.
+//! The command line that scripts rely on: the commands and their help.
 //!
-//! The arguments of a command stand beside its code. Values are parsed there, once: what leaves this program's arguments
-//! has its final type.
+//! The arguments of a command are next to its code. Values are parsed there, once, into their final
+//! types.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// What was typed.
+    /// Parses the command line.
     pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
         let mut command = Cli::command();
         let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;

@@ -1,4 +1,4 @@
-//! An attachment of a policy as a line: where it is, and which of its versions decide.
+//! One line for an attachment of a policy: where it is, and which of its versions decide.
 
 use serde_json::Value;
 

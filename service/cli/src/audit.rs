@@ -1,7 +1,8 @@
-//! `tollgate audit …`: the log of all administration and of policies' faults.
+//! `tollgate audit …`: the log of all administration and of all faults of policies.
 //!
-//! A running daemon shows and verifies its own. A file is verified by the daemon's program, which wrote it: this one shares no
-//! code with it, and becomes it instead, as for `up`.
+//! A running daemon shows and verifies its own log. The daemon's program, which wrote the log, also
+//! verifies a file. This program shares no code with it, so it executes the daemon's program, as
+//! `up` does.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! `tollgate daemon`: the settings that change while the daemon runs.
 //!
-//! What a setting takes is the daemon's knowledge: it refuses with a sentence, so an older command line changes the settings of a newer
-//! daemon.
+//! The daemon validates settings and refuses with a sentence. So an older command line can change
+//! the settings of a newer daemon.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -93,7 +93,8 @@ pub(crate) fn daemon(socket: &Path, command: &Daemon) -> Result<String, Failure>
     Ok(shown(&report(socket, body)?))
 }
 
-/// A setting per line, as it would be set; after it where its value is from, and what holds without that if it was set at run time.
+/// A setting per line, in the form in which it is set. Behind it the source of its value, and the
+/// underlying value if it was set at run time.
 fn shown(report: &Value) -> String {
     let of = |name: &str| report[name].as_array().into_iter().flatten();
     let written = |value: &Value| flat(value).replace(' ', ",");

@@ -1,4 +1,4 @@
-//! `tollgate policy test`, `bench` and `inspect`: a module on its author's desk. No daemon takes part.
+//! `tollgate policy test`, `bench` and `inspect`: work on a module without a daemon.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ use tollgate_shm_abi::status::Code;
 use crate::failure::Failure;
 use crate::{output, schema};
 
-/// The exit status when cases failed: 1, as of all test runners, and of no other failure that these commands have.
+/// The exit status when cases failed: 1, as with all test runners. No other failure of these
+/// commands has it.
 const CASES_FAILED: u8 = 1;
 
 #[derive(Debug, Subcommand)]
@@ -81,7 +82,7 @@ pub(crate) struct Inspect {
     pub(crate) json: bool,
 }
 
-/// Does what was asked and prints the answer; what is wrong with a case is an answer, too.
+/// Runs the command and prints the answer. A failed case is an answer, too.
 pub(crate) fn run(command: &Desk) -> Result<ExitCode, Failure> {
     match command {
         Desk::Test(args) => test(args),
@@ -133,7 +134,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
 }
 
-/// The cases, and the schema of all that defines their services.
+/// The cases, and the schema of all files that define their services.
 fn cases(file: &Path, protos: &Protos) -> Result<(Cases, Schema), Failure> {
     let cases = Cases::read(file).map_err(failure)?;
     let proto = [&cases.proto[..], &protos.proto].concat();

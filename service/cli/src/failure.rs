@@ -1,17 +1,17 @@
-//! What went wrong, said once: a sentence, a status code, and what to try next.
+//! Failures: a sentence, a status code, and a hint.
 //!
-//! Everything that fails in this program becomes a [`Failure`]. It prints as
-//! `tollgate: CODE: SENTENCE. Try: HINT`, and its code's number is the exit status, so that a script
-//! tells a denied call (7) from an unreachable daemon (14) without reading the sentence. What standard
-//! output doesn't take has exit statuses of its own, since the command itself may have done its work:
+//! Every failure of this program becomes a [`Failure`]. It prints as `tollgate: CODE: SENTENCE.
+//! Try: HINT`. The number of its code is the exit status, so a script can tell a denied call (7)
+//! from an unreachable daemon (14) without reading the sentence. Failures to write standard output
+//! have exit statuses of their own, since the command itself may have done its work:
 //!
 //! | exit status | what |
 //! |---|---|
 //! | 0 | done |
-//! | 1 | CANCELLED, such as a `tenant remove` whose question was answered with no; or a case of `policy test` failed |
-//! | 2 to 16 | a status code of gRPC's; 2 is UNKNOWN |
+//! | 1 | CANCELLED, such as a `tenant remove` that the user answered with no; or a case of `policy test` failed |
+//! | 2 to 16 | a status code of gRPC; 2 is UNKNOWN |
 //! | 74 | standard output can't be written (EX_IOERR of sysexits.h) |
-//! | 141 | whoever read standard output closed it (as a shell tells SIGPIPE); nothing is said |
+//! | 141 | the reader of standard output closed it (like SIGPIPE in a shell); nothing is printed |
 //!
 //! `tollgated` follows the same table.
 
@@ -29,7 +29,7 @@ use crate::stderr;
 /// Standard output can't be written.
 const UNWRITTEN: u8 = 74;
 
-/// Whoever read standard output closed it.
+/// The reader of standard output closed it.
 const CLOSED: u8 = 141;
 
 /// A failed command.
@@ -37,7 +37,7 @@ const CLOSED: u8 = 141;
 pub(crate) struct Failure {
     kind: Kind,
     sentence: String,
-    /// Lines of a file, which show where it is wrong.
+    /// The lines of a file with the error.
     excerpt: Option<String>,
     hint: Option<String>,
 }
@@ -45,12 +45,12 @@ pub(crate) struct Failure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Status(Code),
-    /// Of standard output; the exit status.
+    /// A failure of standard output; the exit status.
     Output(u8),
 }
 
 impl Failure {
-    /// A failure whose sentence names the culprit and the value.
+    /// A failure. Its sentence names the culprit and the value.
     pub(crate) fn new(code: Code, sentence: impl fmt::Display) -> Failure {
         Failure {
             kind: Kind::Status(code),
@@ -60,7 +60,7 @@ impl Failure {
         }
     }
 
-    /// Standard output didn't take what was printed.
+    /// A failure to write standard output.
     pub(crate) fn output(error: &std::io::Error) -> Failure {
         let exit = match error.kind() {
             ErrorKind::BrokenPipe => CLOSED,
@@ -73,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// The same failure of standard output: it has cost the user something that is shown once.
+    /// The same failure of standard output, which lost something that is shown only once.
     pub(crate) fn lost(self, what: impl fmt::Display, hint: String) -> Failure {
         let sentence = format!("{}, but {what}", self.sentence);
         Failure { sentence, ..self }.hint(hint)
@@ -87,12 +87,12 @@ impl Failure {
         }
     }
 
-    /// What the user typed, or wrote into a file, is wrong.
+    /// An error in the command line, or in a file of the user.
     pub(crate) fn input(sentence: impl fmt::Display) -> Failure {
         Failure::new(Code::INVALID_ARGUMENT, sentence)
     }
 
-    /// What the user wrote into a file is wrong; the lines show where.
+    /// An error in a file of the user; the lines show the place.
     pub(crate) fn excerpt(sentence: impl fmt::Display, lines: &str) -> Failure {
         Failure {
             excerpt: Some(lines.trim_end().to_owned()),
@@ -108,7 +108,7 @@ impl Failure {
         )
     }
 
-    /// What the system says of a file, as a status code.
+    /// The system's error for a file, as a status code.
     pub(crate) fn code_of(error: &std::io::Error) -> Code {
         match error.kind() {
             ErrorKind::NotFound => Code::NOT_FOUND,
@@ -116,7 +116,7 @@ impl Failure {
             ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
                 Code::RESOURCE_EXHAUSTED
             }
-            // The path leads to something else.
+            // The path leads to a file of another type.
             ErrorKind::AlreadyExists
             | ErrorKind::NotADirectory
             | ErrorKind::IsADirectory
@@ -127,7 +127,7 @@ impl Failure {
         }
     }
 
-    /// What kind of failure it is.
+    /// The status code of the failure.
     pub(crate) fn code(&self) -> Code {
         match self.kind {
             Kind::Status(code) => code,
@@ -140,22 +140,23 @@ impl Failure {
         self.sentence.clone()
     }
 
-    /// The same failure, as an answer to a caller.
+    /// The same failure, as a status for a caller.
     pub(crate) fn into_status(self) -> Status {
         Status::new(self.code(), self.sentence)
     }
 
-    /// Says it, and answers the process's exit status, which is never 0.
+    /// Prints it, and returns the process's exit status, which is never 0.
     pub(crate) fn exit(&self) -> ExitCode {
         ExitCode::from(self.say())
     }
 
-    /// Says it and ends the process here, where nobody is left to hand it to.
+    /// Prints it and ends the process, where no caller can handle it.
     pub(crate) fn end(&self) -> ! {
         std::process::exit(i32::from(self.say()))
     }
 
-    /// Whoever closed standard output doesn't want to hear of it, unless something is lost.
+    /// Prints it, and returns the exit status. If the reader closed standard output, nothing is
+    /// printed, unless something is lost.
     fn say(&self) -> u8 {
         if self.kind != Kind::Output(CLOSED) || self.hint.is_some() {
             stderr::tell(&self.to_string());
@@ -176,7 +177,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Whoever swaps two arguments has a token where a path or a name belongs.
+        // If two arguments are swapped, a token is in the place of a path or a name.
         let sentence = without_tokens(&self.sentence);
         f.write_str("tollgate: ")?;
         if let Kind::Status(code) = self.kind {

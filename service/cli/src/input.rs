@@ -1,8 +1,9 @@
-//! Messages on standard input: JSON values that follow each other, each handed on when it is complete.
+//! Messages on standard input: consecutive JSON values, each handed on once it is complete.
 //!
-//! A value is complete with its last bracket or quote, and a bare one (a number, `null`) with the space behind it. Whether it
-//! is JSON is for its parser to say: here brackets and quotes are counted, nothing else, so a mistyped value costs its own
-//! message an error and no other's. `answers.rs` has the same for text that is there as a whole.
+//! A value is complete with its last bracket or quote, and a bare one (a number, `null`) with the
+//! space behind it. This module counts only brackets and quotes; the parser decides whether a value
+//! is valid JSON. So a mistyped value is an error only for its own message. `answers.rs` does the
+//! same for text that is complete.
 
 use std::io::{self, BufRead, IsTerminal, Read};
 
@@ -27,8 +28,9 @@ pub(crate) fn argument_or_stdin(argument: &str) -> Result<String, Failure> {
     }
 }
 
-/// Nobody pipes a message into a command that doesn't read it. `what` is the message, and `hint` says how to have it read. Answers whether
-/// something may come yet.
+/// Refuses unread input, because piping a message into a command that doesn't read it is a mistake.
+/// `what` is the message, and `hint` says how to make the command read it. Returns whether more
+/// input may come.
 pub(crate) fn refuse_unread(what: &str, hint: &str) -> Result<bool, Failure> {
     let input = io::stdin();
     if input.is_terminal() {
@@ -41,7 +43,7 @@ pub(crate) fn refuse_unread(what: &str, hint: &str) -> Result<bool, Failure> {
     };
     let has_come = poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0);
     let is_open = !fds[0].revents().contains(PollFlags::HUP);
-    // /dev/null has no such number.
+    // /dev/null doesn't support this request.
     match rustix::io::ioctl_fionread(&input) {
         Ok(1..) => {
             let sentence = format!("no {what} is given, but standard input has data");
@@ -81,10 +83,10 @@ fn too_long(most_bytes: usize) -> Failure {
     Failure::new(Code::RESOURCE_EXHAUSTED, sentence)
 }
 
-/// Where a value begins and ends.
+/// Finds where a value begins and ends.
 struct Values<F> {
     value: Vec<u8>,
-    /// Brackets that are open.
+    /// Number of open brackets.
     depth: usize,
     is_quoted: bool,
     /// After a backslash.
@@ -112,7 +114,7 @@ impl<F: FnMut(&str) -> Result<(), Failure>> Values<F> {
                 self.end()?;
                 continue;
             }
-            // A value in brackets or quotes begins behind a bare one.
+            // A value in brackets or quotes ends a bare one before it.
             if is_outside && matches!(byte, b'{' | b'[' | b'"') {
                 self.end()?;
             }
@@ -127,7 +129,7 @@ impl<F: FnMut(&str) -> Result<(), Failure>> Values<F> {
         Ok(())
     }
 
-    /// Whether this byte, the newest, is a value's last.
+    /// Whether this byte, the newest, is the last of a value.
     fn completes(&mut self, byte: u8) -> bool {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
@@ -147,7 +149,7 @@ impl<F: FnMut(&str) -> Result<(), Failure>> Values<F> {
         false
     }
 
-    /// Hands on what there is.
+    /// Hands on the current value.
     fn end(&mut self) -> Result<(), Failure> {
         (self.depth, self.is_quoted, self.is_escaped) = (0, false, false);
         let value = std::mem::take(&mut self.value);
@@ -190,7 +192,7 @@ mod tests {
             &[r#"{"a": "}\"{\\"}"#, "\"1.5s\"", "\"2s\"", "null", "7"],
         );
         check("1{}", &["1", "{}"]);
-        // What can't be read is told by its parser.
+        // The parser reports an invalid value.
         check("}{} {\"a\": oh", &["}", "{}", "{\"a\": oh"]);
     }
 

@@ -24,8 +24,8 @@
 //! ```
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
-//! Deliberately absent: state of its own (but for the journal of a fleet's upgrade), and any reach into the daemon's crates but for `desk`, which runs the policies'
-//! sandbox right here.
+//! Deliberately absent: state of its own (except the journal of a fleet's upgrade), and any use of
+//! the daemon's crates (except in `desk`, which runs the policies' sandbox in this process).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -90,7 +90,8 @@ fn ended(result: Result<(), Failure>) -> ExitCode {
     result.map_or_else(|failure| failure.exit(), |()| ExitCode::SUCCESS)
 }
 
-/// What is shown once is made by then, and lost if it can't be printed: how to have another.
+/// Adds a hint how to get another token or link, if it can't be printed: it exists by then, and is
+/// shown only once.
 fn again(command: &Command, failure: Failure) -> Failure {
     match command {
         Command::Tenant(Tenant::Add { name }) => failure.lost(
@@ -109,7 +110,7 @@ fn again(command: &Command, failure: Failure) -> Failure {
     }
 }
 
-/// Does what was asked; returns what to print.
+/// Runs the command; returns the text to print.
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
         Command::Up(args) => up::up(cli.typed_socket(), args).map(|never| match never {}),

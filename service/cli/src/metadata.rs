@@ -1,6 +1,6 @@
 //! Metadata on the command line: `key=value` in, a line of JSON out.
 //!
-//! Values of keys that end in `-bin` may be any bytes, so here they are base64, in both directions.
+//! Values of keys that end in `-bin` may be any bytes. They are base64 here, in both directions.
 
 use std::str::FromStr;
 
@@ -43,7 +43,7 @@ impl FromStr for Pair {
     }
 }
 
-/// All pairs, if together they may be sent.
+/// All pairs, if they may be sent together.
 pub(crate) fn collect(pairs: &[Pair]) -> Result<MetadataBuf, Failure> {
     let mut metadata = MetadataBuf::new();
     for Pair { key, value } in pairs {
@@ -52,7 +52,7 @@ pub(crate) fn collect(pairs: &[Pair]) -> Result<MetadataBuf, Failure> {
     Ok(metadata)
 }
 
-/// One line: an object of each key's values.
+/// One line: a JSON object with the values of each key.
 pub(crate) fn json(metadata: &MetadataBuf) -> String {
     let mut keys = Map::new();
     for (key, value) in metadata.view().iter() {

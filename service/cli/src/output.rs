@@ -1,11 +1,12 @@
-//! Standard output: the one writer that every command goes through.
+//! Standard output: the one writer that every command uses.
 //!
-//! What standard output doesn't take fails the command: 74 on a full device, and 141 without a word if whoever read it
-//! has closed the pipe (`tollgate tap | head` is a fine command, and ends). `println!` is denied in this crate: it
-//! panics where this fails.
+//! A failed write to standard output fails the command: exit status 74 on a full device, and 141
+//! without a message if the reader has closed the pipe (`tollgate tap | head` is a fine command,
+//! and ends). `println!` is denied in this crate: it panics on a failed write.
 //!
-//! What others chose is shown and not obeyed: [`print`] leaves lines alone and escapes the rest, and who puts such text
-//! into a line escapes it by [`plain`] first, so that it stays in that line.
+//! Untrusted text is shown without effect on the terminal: [`print`] keeps line breaks and escapes
+//! other control characters. Code that puts untrusted text into a line first escapes it with
+//! [`plain`], so that it stays in that line.
 
 use std::borrow::Cow;
 use std::fmt::Display;
@@ -26,8 +27,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 }
 
 /// Fails if standard output was closed when the program started. Rust's runtime then opens
-/// `/dev/null` in its place for reading and writing, so that writing would lose everything without an
-/// error; `>/dev/null` opens it for writing only. For what is shown once.
+/// `/dev/null` in its place for reading and writing, so that writing would lose everything without
+/// an error; `>/dev/null` opens it for writing only. Used for output that is shown only once.
 pub(crate) fn require_open() -> Result<(), Failure> {
     let out = std::io::stdout();
     let (Ok(stat), Ok(flags)) = (fstat(&out), fcntl_getfl(&out)) else {
@@ -41,12 +42,12 @@ pub(crate) fn require_open() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line of JSON: its values stay what they are.
+/// A line of JSON. Its values stay the same.
 pub(crate) fn json(value: &impl Display) -> String {
     format!("{}\n", text::escape_json(&value.to_string()))
 }
 
-/// Text that others chose, as a part of one line.
+/// Untrusted text, as a part of one line.
 pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     text::escape(text)
 }

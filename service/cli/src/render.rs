@@ -1,4 +1,4 @@
-//! A daemon's JSON as text, for a terminal: what others chose is shown and not obeyed.
+//! A daemon's JSON as text for a terminal. Untrusted text has no effect on the terminal.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::output;
 
-/// A line for each.
+/// One line for each item.
 pub(crate) fn lines(items: &[String]) -> String {
     items
         .iter()
@@ -14,7 +14,7 @@ pub(crate) fn lines(items: &[String]) -> String {
         .collect()
 }
 
-/// JSON as an indented outline: whatever a daemon reports, older and newer ones too.
+/// JSON as an indented outline. It works for any report, of older and newer daemons too.
 pub(crate) fn outline(text: &mut String, depth: usize, value: &Value) {
     let indent = "  ".repeat(depth);
     let children: Vec<(String, &Value)> = match value {
@@ -49,7 +49,7 @@ fn is_flat(value: &Value) -> bool {
     }
 }
 
-/// A value in a line, without what a terminal would obey.
+/// A value in a line, without control characters.
 pub(crate) fn flat(value: &Value) -> String {
     match value {
         Value::String(text) => output::plain(text).into_owned(),
@@ -66,7 +66,7 @@ pub(crate) fn flat(value: &Value) -> String {
     }
 }
 
-/// The items of an array; none of what is no array.
+/// The items of an array; empty for any other value.
 pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }

@@ -1,7 +1,7 @@
 //! One administrative request to the daemon, one answer.
 //!
-//! The daemon authorises these by the user id that the kernel reports, so there is no password to
-//! ask for; a refusal says who may. What doesn't fit a packet travels as a sealed memfd.
+//! The daemon authorises these by the user id that the kernel reports, so there is no password. A
+//! refusal names the permitted users. A report that doesn't fit a packet travels as a sealed memfd.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -23,12 +23,12 @@ use crate::limits::MAX_REPORT_BYTES;
 /// How long the daemon may take for one answer. Compiling a large policy takes the longest.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A request that is answered with JSON.
+/// A request with JSON as the answer.
 pub(crate) fn report(socket: &Path, body: RequestBody) -> Result<Value, Failure> {
     report_within(ANSWER_TIMEOUT, socket, body, &[])
 }
 
-/// A request that is answered with JSON, within a time of its own.
+/// A request with JSON as the answer, and with a timeout of its own.
 pub(crate) fn report_within(
     limit: Duration,
     socket: &Path,
@@ -52,7 +52,7 @@ pub(crate) fn of_blob(fds: &[OwnedFd]) -> Result<Value, Failure> {
     serde_json::from_slice(&json).map_err(|error| wrong(&error))
 }
 
-/// What doesn't fit a packet.
+/// A sealed memfd for data that doesn't fit a packet.
 pub(crate) fn blob(what: &str, bytes: &[u8]) -> Result<OwnedFd, Failure> {
     let failed = |errno| {
         Failure::new(
@@ -140,7 +140,8 @@ fn wait(connection: &ControlSocket, limit: Duration) -> Result<(), Failure> {
     }
 }
 
-/// No daemon could be reached, which the sentence says. One that this user may not reach needn't be started.
+/// The failure that no daemon could be reached, with this sentence. If this user lacks the
+/// permission, the hint isn't to start one.
 pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
     if access(socket, Access::WRITE_OK) == Err(Errno::ACCESS) {
         return Failure::new(Code::PERMISSION_DENIED, sentence);
@@ -149,7 +150,7 @@ pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
         .hint("tollgate up --config FILE, or another --socket PATH")
 }
 
-/// The daemon gave an answer, to some other request.
+/// The daemon sent an answer of the wrong type.
 pub(crate) fn unexpected(answer: &ResponseBody) -> Failure {
     Failure::new(
         Code::INTERNAL,

@@ -1,6 +1,6 @@
 //! A schema on the command line (`.proto` files, directories, descriptor sets), and JSON as messages of its types.
 //!
-//! It is compiled here, in the client: the daemon only ever sees the descriptor set.
+//! The schema is compiled here, in the client. The daemon only sees the descriptor set.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(crate) struct Service {
     layout: ServiceLayout,
 }
 
-/// Loads what the files define.
+/// Loads the definitions in the files.
 pub(crate) fn load(files: &Files) -> Result<Schema, Failure> {
     for file in &files.proto {
         std::fs::metadata(file).map_err(|error| Failure::file(file, &error))?;
@@ -39,7 +39,8 @@ pub(crate) fn load(files: &Files) -> Result<Schema, Failure> {
     compiled(&files.proto, &files.include)
 }
 
-/// An import that isn't found is, most of the time, somewhere else. With `-I`, as with protoc, the files' own directories aren't searched.
+/// Compiles the files. A missing import is usually in another directory, so the hint names `-I`.
+/// With `-I`, as with protoc, the files' own directories aren't searched.
 pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema, Failure> {
     Schema::load(files, include).map_err(|error| {
         let failure = Failure::input(&error);
@@ -64,7 +65,7 @@ pub(crate) fn compiled(files: &[PathBuf], include: &[PathBuf]) -> Result<Schema,
     })
 }
 
-/// As options: where the files are.
+/// The files' directories, as options.
 fn directories(files: &[PathBuf]) -> String {
     let parents = files.iter().map(|file| match file.is_dir() {
         true => file.as_path(),
@@ -88,7 +89,7 @@ pub(crate) struct Method<'a> {
 }
 
 impl Service {
-    /// Loads what defines the service, and picks it.
+    /// Loads the definitions, and picks the service.
     pub(crate) fn load(files: &Files, name: &str) -> Result<Service, Failure> {
         let schema = load(files)?;
         let layout = schema
@@ -102,7 +103,7 @@ impl Service {
         &self.layout.name
     }
 
-    /// What the daemon is given.
+    /// The descriptor set for the daemon.
     pub(crate) fn descriptor_set(&self) -> &[u8] {
         self.schema.descriptor_set()
     }
@@ -166,17 +167,17 @@ impl Method<'_> {
         self.layout.client_streaming
     }
 
-    /// Whether it answers with any number of replies.
+    /// Whether it returns any number of replies.
     pub(crate) fn answers_many(&self) -> bool {
         self.layout.server_streaming
     }
 
-    /// Whether it takes or answers any number of messages.
+    /// Whether it takes or returns any number of messages.
     pub(crate) fn is_stream(&self) -> bool {
         self.layout.client_streaming || self.layout.server_streaming
     }
 
-    /// Whether requests and replies have one type.
+    /// Whether requests and replies have the same type.
     pub(crate) fn is_symmetric(&self) -> bool {
         self.layout.input == self.layout.output
     }
@@ -222,7 +223,7 @@ impl Method<'_> {
     }
 }
 
-/// The daemon has checked every block that it delivers, so an unreadable one is a bug of ours.
+/// The daemon has checked every block that it delivers, so an unreadable one is a bug in Tollgate.
 fn internal(error: tollgate_schema::DynamicError) -> Failure {
     Failure::new(
         Code::INTERNAL,

@@ -1,4 +1,4 @@
-//! What a person asks, of a daemon's report: `status` and `policy show`, each within a screen.
+//! A daemon's report for a person: `status` and `policy show`, each within one screen.
 //!
 //! ```text
 //!   tollgated 0.1.0, daemon a, process 4711, up 2d 3h
@@ -8,10 +8,12 @@
 //!   ...
 //! ```
 //!
-//! What is wrong comes first. Each part has a bounded number of lines, and says how many are left out. What isn't in a report is left out, and
-//! no report is refused: daemons may be older or newer. Text that others chose is shown as a terminal doesn't obey it.
+//! Problems come first. Each part has a bounded number of lines, and says how many are left out.
+//! Fields that a report lacks are left out, and no report is refused: daemons may be older or
+//! newer. Untrusted text has no effect on the terminal.
 //!
-//! Absent on purpose: everything else, which `--verbose` prints as an outline, and `--json` for programs.
+//! Absent on purpose: everything else. `--verbose` prints it as an outline, and `--json` prints it
+//! for programs.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,7 +35,7 @@ struct Screen {
 const HEADING_CHARS: usize = 10;
 
 impl Screen {
-    /// So many of the lines, under one heading; nothing at all if there are none.
+    /// Adds the first lines, up to the limit, under one heading; adds nothing if there are none.
     fn part(&mut self, heading: &str, lines: &[String]) {
         let shown = match lines.len() > MAX_SHOWN_EACH {
             true => &lines[..MAX_SHOWN_EACH - 1],
@@ -53,7 +55,7 @@ impl Screen {
     }
 }
 
-/// A daemon, from two looks at it: how many calls were in between makes the rate.
+/// A daemon, from two reports. The number of calls between them gives the rate.
 pub(crate) fn of_status(before: &Value, now: &Value) -> String {
     let uptime = now["uptime_ms"].as_u64().map(Duration::from_millis);
     let up = uptime.map_or(String::new(), |uptime| format!(", up {}", age(uptime)));
@@ -100,7 +102,7 @@ fn calls(before: &Value, now: &Value) -> String {
         of("posted").saturating_add(of("received"))
     };
     let up = |report: &Value| report["uptime_ms"].as_u64();
-    // Of one process, or there is nothing to compare.
+    // Counters can only be compared within one process.
     let is_same = before["pid"] == now["pid"];
     let rate = match (up(before), up(now)) {
         (Some(earlier), Some(later)) if is_same && later > earlier => {
@@ -117,7 +119,7 @@ fn calls(before: &Value, now: &Value) -> String {
     )
 }
 
-/// What each tenant has here.
+/// The resources of each tenant here.
 fn tenants(now: &Value) -> Vec<String> {
     let mut tenants: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
     for name in items(&now["tenants"]).iter().filter_map(Value::as_str) {
@@ -179,7 +181,7 @@ fn attached(attachment: &Value) -> String {
     format!("{owner}  {}{}", in_force(attachment), judged(attachment))
 }
 
-/// What the versions of an attachment have said.
+/// The verdicts of an attachment's versions.
 fn judged(attachment: &Value) -> String {
     let versions = items(&attachment["versions"]);
     let sum = |keys: &[&str]| -> u64 {
@@ -225,7 +227,7 @@ pub(crate) fn of_policy(report: &Value) -> String {
     screen.text
 }
 
-/// Why the policy doesn't do what it should.
+/// The reasons why the policy doesn't work as it should.
 fn wrong(report: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Some(error) = report["manifest"]["error"].as_str() {
@@ -340,7 +342,8 @@ policies  acme  client a.B/*: acl@1 decides; 10 of 41 denied
 More: --verbose, or --json for programs; tollgate top for current activity
 ";
         let shown = of_status(&before, &now);
-        // As a terminal shows it: the daemon's text isn't obeyed, whatever stands for what it would be.
+        // As a terminal shows it: the daemon's text has no effect, regardless of the replacement
+        // characters.
         let printable = |text: &str| {
             text.replace('?', "")
                 .replace("\\u{1b}", "")
@@ -361,7 +364,7 @@ More: --verbose, or --json for programs; tollgate top for current activity
         let shown = of_status(&now, &now);
         assert_eq!(shown.lines().count(), 4 + 4 * MAX_SHOWN_EACH, "{shown}");
         assert_eq!(shown.matches("and 995 more").count(), 4, "{shown}");
-        // Nothing was between the two looks.
+        // There is no interval between the two reports.
         assert!(shown.contains("\ncalls     5 in flight;"), "{shown}");
     }
 
@@ -375,7 +378,7 @@ More: --verbose, or --json for programs; tollgate top for current activity
             assert!(of_status(&json!({}), &report).starts_with("tollgated "));
             assert!(of_policy(&report).contains("\nattached  "));
         }
-        // An older daemon doesn't say how long it has been up.
+        // An older daemon doesn't report its uptime.
         let mut old = status();
         old["uptime_ms"] = json!(null);
         let shown = of_status(&old, &old);
@@ -383,7 +386,7 @@ More: --verbose, or --json for programs; tollgate top for current activity
             shown.starts_with("tollgated 0.1.0, daemon a, process 4711\n"),
             "{shown}"
         );
-        // Another process has begun anew.
+        // Another process has restarted the counters.
         let (mut before, now) = (status(), status());
         (before["pid"], before["uptime_ms"]) = (json!(1), json!(1));
         assert!(!of_status(&before, &now).contains("/s,"));

@@ -1,7 +1,8 @@
 //! Standard error: failures, warnings, questions and progress.
 //!
-//! Standard error has nobody to tell, so a message that it doesn't take is lost and nothing else is. A token that was
-//! typed where another word belongs isn't shown. `eprintln!` is denied in this crate: it panics where this goes on.
+//! A failure to write standard error can't be reported, so that message is lost and the program
+//! goes on. A token that was typed in the place of another argument isn't shown. `eprintln!` is
+//! denied in this crate: it panics on a failed write.
 
 use std::io::Write;
 
@@ -14,12 +15,12 @@ pub(crate) fn tell(line: &str) {
     let _lost = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// Says what is no failure.
+/// Prints a warning or a note.
 pub(crate) fn warn(sentence: &str) {
     tell(&format!("tollgate: warning: {sentence}"));
 }
 
-/// Writes a question to standard error, whose answer is typed behind it.
+/// Writes a question to standard error. The user types the answer behind it.
 pub(crate) fn prompt(question: &str) {
     let mut err = std::io::stderr().lock();
     let question = without_tokens(question);

@@ -52,7 +52,8 @@ impl Lang {
     }
 }
 
-/// Writes the stubs, or compares them with what is there; answers the paths of the files that were written.
+/// Writes the stubs, or compares them with the existing files. Returns the paths of the written
+/// files.
 pub(crate) fn generate(args: &Gen) -> Result<String, Failure> {
     for input in &args.inputs {
         std::fs::metadata(input).map_err(|error| Failure::file(input, &error))?;
@@ -75,7 +76,8 @@ pub(crate) fn generate(args: &Gen) -> Result<String, Failure> {
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the same command without --check"))
 }
 
-/// What the system says of a file has its own status; all else is in the command line or the schema.
+/// Errors of the file system have their own status. All other errors are in the command line or the
+/// schema.
 fn failure(error: GenError) -> Failure {
     match &error {
         GenError::Read { error: its, .. } | GenError::Write { error: its, .. } => {

@@ -106,7 +106,7 @@ pub(crate) fn tenant(socket: &Path, command: &Tenant) -> Result<String, Failure>
     }
 }
 
-/// Where a tenant lives now, and what it took.
+/// A tenant's new runtime, and the cost of the move.
 fn moved(report: &Value) -> String {
     let of = |field: &str| flat(&report[field]);
     match report["pause_us"].as_u64() {
@@ -140,7 +140,7 @@ fn tenants(socket: &Path) -> Result<Vec<String>, Failure> {
     }
 }
 
-/// Nothing ever comes of a tenant that isn't there.
+/// Fails if the tenant doesn't exist, because no call of it would ever come.
 pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure> {
     let names = tenants(socket)?;
     if names.iter().any(|name| name == tenant) {
@@ -151,7 +151,7 @@ pub(crate) fn require_tenant(socket: &Path, tenant: &str) -> Result<(), Failure>
     Err(Failure::new(Code::NOT_FOUND, sentence).hint("tollgate tenant list"))
 }
 
-/// A request that is answered with a token. It isn't sent if the token couldn't be shown.
+/// A request with a token as the answer. It isn't sent if the token couldn't be shown.
 fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
     output::require_open()?;
     match ask(socket, body, &[])? {
@@ -160,7 +160,7 @@ fn new_token(socket: &Path, body: RequestBody) -> Result<String, Failure> {
     }
 }
 
-/// Lists what would be removed with a tenant, asks, and removes it.
+/// Lists everything that would be removed with a tenant, asks, and removes the tenant.
 fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure> {
     let body = |is_question| {
         RequestBody::TenantRemove(TenantRemove {
@@ -189,7 +189,7 @@ fn remove(socket: &Path, tenant: &str, is_sure: bool) -> Result<String, Failure>
     Ok(ending(&report(socket, body(false))?, "removed"))
 }
 
-/// What is removed with a tenant, a line each.
+/// The things that are removed with a tenant, a line each.
 fn ending(has: &Value, verb: &str) -> String {
     let items = |key: &str| has[key].as_array().map_or(&[][..], Vec::as_slice);
     let sessions = match has["sessions"].as_u64() {

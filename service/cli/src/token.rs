@@ -1,4 +1,5 @@
-//! Where `call` and `serve` have the tenant's token from: `--token-file`, `--token`, or the environment.
+//! Where `call` and `serve` get the tenant's token from: `--token-file`, `--token`, or the
+//! environment.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,7 +25,7 @@ pub(crate) struct Token {
     pub(crate) token: Option<Secret>,
 }
 
-/// What nobody gets to see.
+/// A string that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(pub(crate) String);
 
@@ -42,7 +43,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The token; warns where others can see it. Of the other arguments none may be standard input, too, if it is.
+/// The token. Warns if others can see it. If the token comes from standard input, no other argument
+/// may.
 pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
     let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
     if let Some(token) = &args.token {

@@ -1,7 +1,8 @@
 //! `tollgate up`: becomes the daemon.
 //!
-//! The daemon is its own program, so that this one stays free of its dependencies; `up` looks for
-//! it beside itself first, so that a build tree runs its own daemon, and then in `PATH`.
+//! The daemon is its own program, so that this one stays free of its dependencies. `up` looks for
+//! the daemon first in its own directory, so that a build tree runs its own daemon, and then in
+//! `PATH`.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -20,7 +21,8 @@ pub(crate) struct Up {
     pub(crate) config: PathBuf,
 }
 
-/// Replaces this process by `tollgated --config FILE`, with the socket if one was named; returns only if that fails.
+/// Replaces this process by `tollgated --config FILE`, with the socket if one was given; returns
+/// only on failure.
 pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
     std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
     let mut words = vec!["--config".into(), args.config.clone().into_os_string()];
@@ -30,7 +32,7 @@ pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure
     become_daemon(&words)
 }
 
-/// Replaces this process by `tollgated WORDS`; returns only if that fails.
+/// Replaces this process by `tollgated WORDS`; returns only on failure.
 pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
     let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
     let error = Command::new(&daemon).args(words).exec();

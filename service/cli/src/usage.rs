@@ -1,4 +1,4 @@
-//! Command lines that clap doesn't run: help, the version, and words that are no command.
+//! Command lines that clap doesn't handle: help, the version, and unknown commands.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,8 +9,8 @@ use crate::args::Cli;
 use crate::failure::Failure;
 use crate::{output, stderr};
 
-/// Answers what clap has to say: help and version are answers; help because a command is missing is a
-/// failure that shows the way; the rest is a failure of one sentence.
+/// Turns clap's result into an answer or a failure. Help and the version are answers. If a command
+/// is missing, the help is a failure with a hint. Everything else is a failure of one sentence.
 pub(crate) fn explain(error: &clap::Error, typed: &[OsString]) -> Result<(), Failure> {
     let text = error.render();
     match error.kind() {
@@ -23,7 +23,8 @@ pub(crate) fn explain(error: &clap::Error, typed: &[OsString]) -> Result<(), Fai
     }
 }
 
-/// These words are no command line. Clap's first paragraph is the sentence; its usage text is a `--help` away.
+/// The failure for an invalid command line. Clap's first paragraph is the sentence; `--help` has
+/// its usage text.
 fn refusal(error: &clap::Error, typed: &[impl AsRef<OsStr>]) -> Failure {
     let text = error.to_string();
     let paragraph = text.split("\n\n").next().unwrap_or_default();
@@ -49,7 +50,7 @@ fn help_of(words: &[String]) -> String {
     command.render_help().to_string()
 }
 
-/// The command that was typed, such as `tollgate audit`, as far as it is one.
+/// The typed command, such as `tollgate audit`, up to the first unknown word.
 fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
     let mut command = Cli::command();
     command.build();
@@ -64,7 +65,7 @@ fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
             let takes_value = its.any(|argument| {
                 argument.get_long() == Some(option) && argument.get_action().takes_values()
             });
-            // The next word is its value, whatever that looks like.
+            // The next word is the value of this option, in any form.
             takes_value.then(|| words.next());
         } else if let Some(found) = command.find_subcommand(word).cloned() {
             names.push(found.get_name().to_owned());
@@ -74,7 +75,7 @@ fn command(typed: &[impl AsRef<OsStr>]) -> Vec<String> {
     names
 }
 
-/// What clap takes for meant: a command, an option, a value.
+/// Clap's suggestion: a command, an option, a value.
 fn suggestion(error: &clap::Error) -> Option<String> {
     let kinds = [
         ContextKind::SuggestedSubcommand,
@@ -83,7 +84,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     ];
     kinds.into_iter().find_map(|kind| match error.get(kind)? {
         ContextValue::String(one) => Some(one.clone()),
-        // The likeliest is the last.
+        // The last suggestion is the likeliest.
         ContextValue::Strings(several) => several.last().cloned(),
         _ => None,
     })

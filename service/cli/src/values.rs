@@ -1,4 +1,4 @@
-//! Values as they are typed, for several commands: numbers, times, the name of a method, a side.
+//! Values on the command line, for several commands: numbers, times, the name of a method, a side.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -12,10 +12,10 @@ pub(crate) fn number(text: &str) -> Result<u32, String> {
     text.parse().map_err(wrong)
 }
 
-/// The longest time that can be typed.
+/// The longest valid time on the command line.
 pub(crate) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What a time is.
+/// A description of a valid time.
 const TIME: &str =
     "a time is a whole number and its unit, such as 500ms, 5s or 1m; at most one day";
 
@@ -49,7 +49,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// As requests have it.
+    /// The number in a request.
     pub(crate) fn number(self) -> i32 {
         match self {
             Side::Client => SIDE_CLIENT,

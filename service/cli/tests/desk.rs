@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A policy of `policies-wasm`, as `.ci/test` has built it.
+/// A policy of `policies-wasm`, built by `.ci/test`.
 fn policy(name: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let path = target.join(format!("wasm32-unknown-unknown/policy/{name}.wasm"));
@@ -18,8 +18,8 @@ fn policy(name: &str) -> PathBuf {
     path
 }
 
-/// A file of cases in a directory of its own, beside the schema that it names. Tests run side by side: a schema that
-/// they shared would be empty for one test while another copies it.
+/// A file of cases in a directory of its own, next to the schema that it names. Tests run in
+/// parallel: a shared schema would be empty for one test while another copies it.
 fn cases(name: &str, text: &str) -> PathBuf {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
@@ -32,7 +32,7 @@ fn cases(name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// The exit status, what was printed, and the failure.
+/// Runs `tollgate`. Returns the exit status, the output, and the failure.
 fn tollgate(arguments: &[&str], module: &Path, cases: Option<&Path>) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("policy").args(arguments).arg(module);

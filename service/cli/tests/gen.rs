@@ -13,7 +13,7 @@ fn tollgate(arguments: &[&str], out: &Path) -> Output {
     command.current_dir(proto).output().unwrap()
 }
 
-/// A directory that isn't there yet.
+/// A path of a directory that doesn't exist yet.
 fn fresh(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_dir_all(&dir);

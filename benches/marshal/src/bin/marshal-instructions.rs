@@ -1,5 +1,5 @@
-//! How many instructions each operation on each message takes: `marshal-instructions [--bless] FILE`; see
-//! [`tollgate_bench_marshal::counting`].
+//! Counts the instructions of each operation on each message: `marshal-instructions [--bless]
+//! FILE`; see [`tollgate_bench_marshal::counting`].
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,8 @@
-//! The content ACL of `policies-wasm/acl` as a filter of Envoy's: it refuses a reservation whose customer is on a list.
+//! The content ACL of `policies-wasm/acl` as an Envoy filter. It refuses a reservation if the
+//! customer is on a list.
 //!
-//! What every filter on a gRPC message has to do, this one does by hand: wait for the whole body, take gRPC's frame off, and find the field.
-//! Without a list it looks at nothing.
+//! Every filter on a gRPC message has to wait for the whole body, take gRPC's frame off, and find
+//! the field. This filter does so by hand. Without a list it looks at nothing.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -114,7 +115,8 @@ impl Acl {
     }
 }
 
-/// The name in a framed message; `None` if it isn't one. Clients write it first.
+/// The name in a framed message; `None` if the frame or the message is invalid. Clients write this
+/// field first.
 fn customer_name(body: &[u8]) -> Option<&[u8]> {
     let message = body.get(FRAME..)?;
     let (&key, rest) = message.split_first()?;

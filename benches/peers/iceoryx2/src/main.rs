@@ -1,9 +1,12 @@
-//! iceoryx2, one message of 64 bytes in flight between two processes that never sleep: what the bench measures beside Tollgate.
+//! iceoryx2, which the bench compares with Tollgate: one message of 64 bytes in flight between two
+//! processes that never sleep.
 //!
-//! `iceoryx2-pingpong client|server KEY=VALUE...`: `socket=` is a path, of which the directory holds what iceoryx2 puts into the file
-//! system; `secs=` and `warmup=` are the window. The server ends with its standard input, because it leaves shared memory behind when it
-//! is killed. Speaks the lines of the other clients (see `benches/src/measure.rs`). Two services of its
-//! publish-subscribe pattern, as in iceoryx2's own benchmark of latency: its fastest way for bytes to another process and back.
+//! `iceoryx2-pingpong client|server KEY=VALUE...`: `socket=` is a path; its directory holds the
+//! files of iceoryx2. `secs=` and `warmup=` are the window, in seconds. The server ends with its
+//! standard input, because it leaves shared memory behind when it is killed. The programs speak the
+//! line protocol of the other clients (see `benches/src/measure.rs`). They use two
+//! publish-subscribe services, like iceoryx2's own benchmark of latency: its fastest way for bytes
+//! to another process and back.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -67,7 +70,7 @@ impl Settings {
                 "warmup" => settings.warmup = secs()?,
                 "size" if value != "64" => return Err("`size` is 64 here".into()),
                 "inflight" if value != "1" => return Err("`inflight` is 1 here".into()),
-                // What the others know.
+                // Keys of the other programs.
                 _ => {}
             }
         }
@@ -184,7 +187,8 @@ fn phase(
     Ok(latencies)
 }
 
-/// Gives the CPU to whoever waits for it, as all do here that never sleep. `None` when it is `over`.
+/// The next message. Yields the CPU meanwhile, like all programs here that never sleep. `None` when
+/// it is `over`.
 fn next<T: Copy + std::fmt::Debug + ZeroCopySend>(
     subscriber: &Subscriber<ipc::Service, T, ()>,
     over: impl Fn() -> bool,

@@ -1,7 +1,9 @@
-//! How many instructions a judgement takes: `policy-instructions [--bless] FILE`; see [`tollgate_bench_marshal::counting`].
+//! Counts the instructions of a judgement: `policy-instructions [--bless] FILE`; see
+//! [`tollgate_bench_marshal::counting`].
 //!
-//! CI keeps the counts of the tests' build, which are two to three times those of a release, and guards against regressions.
-//! The claim that a null call costs at most 60 ns is about a release: `policy-bench` makes it, of time and of instructions.
+//! CI keeps the counts of the test build, which are two to three times those of a release, and
+//! guards against regressions. The claim that a null call costs at most 60 ns is about a release.
+//! `policy-bench` checks it, by time and by instructions.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is claimed of the scenarios: the table that a reader argues with.
+//! The claims about the scenarios, as one reviewable table.
 
 use crate::metric::{CPU, Metric, P50, P99, RIVAL_GOODPUT};
 use crate::subject::{
@@ -7,7 +7,7 @@ use crate::subject::{
     TOLLGATE_UNMATCHED, TOLLGATE_UNOBSERVED, TONICS,
 };
 
-/// What a number must reach.
+/// The target of a number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Bar {
     /// Less than this.
@@ -17,7 +17,7 @@ pub(crate) enum Bar {
 }
 
 impl Bar {
-    /// Whether `value` reaches it.
+    /// Whether `value` meets the target.
     pub(crate) fn holds(self, value: f64) -> bool {
         match self {
             Bar::Below(bar) => value < bar,
@@ -26,26 +26,27 @@ impl Bar {
     }
 }
 
-/// A claim about one number of a scenario: of `subject`, as a ratio to `to` if there is one.
+/// A claim about one number of a scenario: the number of `subject`, as a ratio to `to` if there is
+/// one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claim {
-    /// In words.
+    /// The claim in words.
     pub(crate) text: &'static str,
-    /// Where it shows.
+    /// The scenario that shows it.
     pub(crate) scenario: &'static str,
-    /// Which number; what the scenario is about if none is named.
+    /// The metric; by default, the first one of the scenario.
     pub(crate) metric: Option<Metric>,
-    /// Whose number it is.
+    /// The subject of the number.
     pub(crate) subject: Subject,
-    /// Whose number it is divided by, in the same repetition: the best of these; none for none.
+    /// The number is divided by the best of these subjects in the same repetition. Empty: no ratio.
     pub(crate) to: &'static [Subject],
-    /// In which scenarios that is looked for; in the same one if there are none.
+    /// The scenarios of the divisor. Empty: the same scenario.
     pub(crate) elsewhere: &'static [&'static str],
-    /// What it must reach.
+    /// The target.
     pub(crate) bar: Bar,
 }
 
-/// A claim about what a scenario is about, and the subjects in it.
+/// A claim about the first metric of a scenario, and its subjects.
 const fn claim(
     text: &'static str,
     scenario: &'static str,
@@ -64,7 +65,7 @@ const fn claim(
     }
 }
 
-/// A claim about another number than the one that the scenario is about.
+/// A claim about another metric than the scenario's first one.
 const fn about(metric: Metric, claim: Claim) -> Claim {
     Claim {
         metric: Some(metric),
@@ -72,7 +73,8 @@ const fn about(metric: Metric, claim: Claim) -> Claim {
     }
 }
 
-/// The claim that adaptive waiting is no worse than sleeping at once where it may be worse than spinning for ever.
+/// The claim that adaptive waiting is no worse than sleeping at once, in cases where it may be
+/// worse than spinning for ever.
 const fn not_later_than_asleep(text: &'static str, scenario: &'static str) -> Claim {
     about(
         P50,
@@ -80,12 +82,12 @@ const fn not_later_than_asleep(text: &'static str, scenario: &'static str) -> Cl
     )
 }
 
-/// The claim that fair shares shorten the wait of small calls beside large ones.
+/// The claim that fair shares shorten the wait of small calls that share a daemon with large ones.
 const fn small_beside_large(text: &'static str, scenario: &'static str) -> Claim {
     claim(text, scenario, TOLLGATE, &[TOLLGATE_RR], Bar::Below(0.4))
 }
 
-/// The claim that the large ones' bandwidth doesn't pay for it.
+/// The claim that this doesn't cost the large calls bandwidth.
 const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim {
     about(
         RIVAL_GOODPUT,
@@ -93,7 +95,7 @@ const fn large_beside_small(text: &'static str, scenario: &'static str) -> Claim
     )
 }
 
-/// What this version of Tollgate claims.
+/// The claims of this version of Tollgate.
 pub(crate) const CLAIMS: [Claim; 49] = [
     claim(
         "p50 with the ACL is at most a quarter of tonic's",

@@ -1,4 +1,5 @@
-//! A collector over HTTP that reads what daemons send, counts it, and keeps nothing: what it costs is the least that one can.
+//! A telemetry collector over HTTP. It reads what daemons send, counts it, and keeps nothing, so
+//! its cost is the lower bound for a collector.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,17 +8,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_conformance::testbed::{SOON, eventually};
 
-/// Listens as long as the process lives.
+/// Listens until the process ends.
 #[derive(Debug)]
 pub(crate) struct Collector {
-    /// Where.
+    /// The address that it listens on.
     pub(crate) address: SocketAddr,
     span_bytes: Arc<AtomicU64>,
 }
 
 impl Collector {
     /// # Errors
-    /// There is no port for it.
+    /// No port is free.
     pub(crate) fn start() -> Result<Collector, String> {
         let failed = |error: io::Error| format!("no collector: {error}");
         let listener = TcpListener::bind("127.0.0.1:0").map_err(failed)?;
@@ -37,7 +38,7 @@ impl Collector {
     }
 
     /// # Errors
-    /// Nothing has come: whatever was measured, it wasn't tracing.
+    /// No spans have come, so the measurement didn't include tracing.
     pub(crate) fn has_spans(&self) -> Result<(), String> {
         let came = eventually(SOON, || self.span_bytes.load(Ordering::Relaxed) > 0);
         came.map(drop)
@@ -45,7 +46,7 @@ impl Collector {
     }
 }
 
-/// One request after the other, until the daemon has enough.
+/// Answers one request after the other, until the daemon closes the connection.
 fn answer(stream: &TcpStream, span_bytes: &AtomicU64) -> io::Result<()> {
     let mut from = BufReader::with_capacity(1 << 16, stream);
     loop {

@@ -1,4 +1,5 @@
-//! Envoy as gRPC's sidecar: one beside the client and one beside the server, each with one worker thread, speaking HTTP/2.
+//! Envoy as gRPC's sidecar: one on the client's side and one on the server's, each with one worker
+//! thread, speaking HTTP/2.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -9,10 +10,10 @@ use tollgate_conformance::testbed::{SOON, eventually};
 
 use crate::program::on_cpu;
 
-/// What an Envoy does with calls besides handing them on.
+/// What an Envoy does with calls besides forwarding them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Filter<'a> {
-    /// A module in WebAssembly, for its V8, and what that is given.
+    /// A WebAssembly module for its V8, with the module's configuration.
     Wasm {
         module: &'a Path,
         configuration: &'a str,
@@ -21,17 +22,17 @@ pub(crate) enum Filter<'a> {
     RateLimit,
 }
 
-/// Starts an Envoy that hands everything to `upstream`. Returns where it listens.
+/// Starts an Envoy that forwards everything to `upstream`. Returns the address that it listens on.
 ///
 /// # Errors
-/// What it said instead.
+/// Envoy's output if it doesn't start.
 pub(crate) fn start(
     program: &Path,
     cpu: Option<usize>,
     upstream: SocketAddr,
     filter: Option<Filter<'_>>,
 ) -> Result<(Process, SocketAddr), String> {
-    // It can't be asked for a free port and then say which.
+    // Envoy can't choose a free port and report it.
     let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
     let listen = free.map_err(|error| format!("no port is free: {error}"))?;
     let bootstrap = bootstrap(listen, upstream, filter).to_string();

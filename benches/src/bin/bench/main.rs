@@ -1,14 +1,16 @@
-//! `bench`: measures Tollgate and what stands beside it, interleaved in one run.
+//! `bench`: measures Tollgate and the systems compared with it, interleaved in one run.
 //!
 //! For each repetition, each scenario, each subject in rotated order: start, warm up, measure one
-//! window, stop. So everything that changes while a run lasts (heat, neighbours) hits all subjects
-//! alike, and ratios are taken within a repetition ([`samples`]). [`scenario`] says what is compared, [`claim`]
-//! what is claimed, [`stage`] starts and stops it, [`machine`] says where. What the marshalling and the sandbox cost by themselves is
-//! measured by `marshal-bench` and `policy-bench`, which run first, one at a time ([`part`]).
+//! window, stop. So changes during a run (heat, neighbours) hit all subjects alike, and ratios are
+//! taken within a repetition ([`samples`]). [`scenario`] lists the comparisons, [`claim`] lists the
+//! claims, [`stage`] starts and stops the subjects, and [`machine`] describes the machine.
+//! `marshal-bench` and `policy-bench` measure the marshalling and the sandbox alone. They run
+//! first, one at a time ([`part`]).
 //!
-//! Writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with `--record` also `benches/results.json`,
-//! `benches/RESULTS.md` and `benches/plots/`, which are committed. A claim that falls short is reported as such and is no
-//! error; a wrong answer, or a subject that can't be measured, is: exit status 1.
+//! The program writes `benches/out/`: the samples as JSON, a report, and plots ([`plot`]); with
+//! `--record` also `benches/results.json`, `benches/RESULTS.md` and `benches/plots/`, which are
+//! committed. A missed claim is reported; it is not an error. A wrong answer, or a subject that
+//! can't be measured, is an error: exit status 1.
 #![forbid(unsafe_code)]
 
 mod claim;
@@ -78,26 +80,26 @@ fn subject(name: &str) -> Result<Subject, String> {
     found.ok_or_else(|| format!("the subjects are {names}"))
 }
 
-/// What is left of [`SCENARIOS`] after the arguments' choice, and how long it takes.
+/// The part of [`SCENARIOS`] that the arguments select, and the length of its windows.
 struct Plan {
     chosen: Vec<(&'static Scenario, Vec<Subject>)>,
     repetitions: usize,
     window: Window,
     placement: Placement,
-    /// Measured alone.
+    /// The selected parts that are measured alone.
     parts: Vec<Part>,
 }
 
-/// Warm-up before a window, as a part of it.
+/// Warm-up before a window, as a fraction of the window.
 const WARMUP: f64 = 0.25;
 
-/// The window of a smoke run, and of a scenario that needs one call only.
+/// The window of a smoke run, and of a scenario that needs only one call, in seconds.
 const SHORT_SECS: f64 = 0.1;
 
 impl Plan {
     fn new(args: &Args) -> Result<Plan, String> {
         let takes_part = |subject: &Subject| match args.subjects.is_empty() {
-            // What can't be installed here is missed aloud.
+            // Missing subjects are reported.
             true => subject.is_installed(),
             false => args.subjects.contains(subject),
         };
@@ -140,7 +142,7 @@ impl Plan {
         })
     }
 
-    /// Subjects that are left out because they aren't installed.
+    /// The subjects that are left out because they aren't installed.
     fn missing(&self) -> Vec<&'static str> {
         let all = Subject::ALL.into_iter();
         let missing = all.filter(|subject| !subject.is_installed());
@@ -201,7 +203,7 @@ fn bench(args: &Args) -> Result<(), String> {
     let failed: Vec<_> = samples.failures().map(report::failure).collect();
     match &failed[..] {
         [] => Ok(()),
-        // Once more, because the tables are long.
+        // Reported once more, because the tables are long.
         failed => Err(format!(
             "{} of {} windows failed:\n{}",
             failed.len(),
@@ -274,7 +276,7 @@ fn write(
     samples: &Samples,
     found: Vec<Found>,
 ) -> Result<(), String> {
-    // What wasn't measured this time is recorded as it was.
+    // Parts that weren't measured this time keep their recorded results.
     let (mut json, recorded) = match record {
         true => kept(home)?,
         false => (json!({}), Recorded::cut("")),
@@ -317,7 +319,7 @@ fn write(
     Ok(())
 }
 
-/// The key of the run in which a part was measured.
+/// The key of the run that measured a part.
 fn run_of(part: Part) -> String {
     format!("{}_run", part.name)
 }

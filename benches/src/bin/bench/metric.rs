@@ -1,6 +1,6 @@
-//! Numbers out of a client's JSON.
+//! Extracts numbers from a client's JSON.
 
-/// A number out of a client's JSON, and how to show it.
+/// A number from a client's JSON, and its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Metric {
     /// Its key.
@@ -9,7 +9,7 @@ pub(crate) struct Metric {
     pub(crate) title: &'static str,
     /// Digits after the point.
     pub(crate) digits: usize,
-    /// Whether more of it is better.
+    /// Whether a larger number is better.
     pub(crate) more: bool,
 }
 
@@ -25,14 +25,14 @@ pub(crate) const P99: Metric = Metric {
     digits: 1,
     more: false,
 };
-/// What the handler took and its client before and after, in the mean.
+/// The mean time of the handler, and of its client before and after the call.
 pub(crate) const APPLICATION: Metric = Metric {
     key: "application_us",
     title: "application, us",
     digits: 1,
     more: false,
 };
-/// The rest of the latency, in the mean.
+/// The mean of the rest of the latency.
 pub(crate) const NETWORK: Metric = Metric {
     key: "network_us",
     title: "network, us",
@@ -70,7 +70,7 @@ pub(crate) const SHARE: Metric = Metric {
     digits: 1,
     more: false,
 };
-/// How much less of the daemon's time one tenant has than the other.
+/// The difference between the two tenants' shares of the daemon's time.
 pub(crate) const DIFFERENCE: Metric = Metric {
     key: "share_difference_percent",
     title: "difference of shares, %",
@@ -84,7 +84,7 @@ pub(crate) const RIVAL_GOODPUT: Metric = Metric {
     digits: 3,
     more: true,
 };
-/// What all processes involved keep in memory; what several share counts once.
+/// Memory of all processes involved; shared pages count once.
 pub(crate) const MEMORY: Metric = Metric {
     key: "pss_mib",
     title: "MiB of all processes",

@@ -1,4 +1,5 @@
-//! Parts of the system measured alone, without daemons: programs beside this one, whose tables and samples are taken over.
+//! Parts of the system measured alone, without daemons, by programs in the same directory. Their
+//! tables and samples are copied.
 
 use std::fs;
 use std::path::Path;
@@ -6,18 +7,18 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// One such part.
+/// A part that is measured alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
     /// The name by which `--only` chooses it, and its key in the samples.
     pub(crate) name: &'static str,
-    /// Begins its part of the results.
+    /// The heading of its part of the results.
     pub(crate) heading: &'static str,
-    /// Who measures it: `--json FILE`, `--smoke`; Markdown on standard output.
+    /// The program that measures it: `--json FILE`, `--smoke`; Markdown on standard output.
     program: &'static str,
 }
 
-/// All of them, in the order of the results.
+/// All parts, in the order of the results.
 pub(crate) const PARTS: [Part; 2] = [
     Part {
         name: "marshalling",
@@ -31,7 +32,7 @@ pub(crate) const PARTS: [Part; 2] = [
     },
 ];
 
-/// What was found about one.
+/// The results of one part.
 pub(crate) struct Found {
     pub(crate) part: Part,
     pub(crate) markdown: String,
@@ -66,11 +67,11 @@ pub(crate) fn measure(part: Part, out: &Path, smoke: bool) -> Result<Found, Stri
     })
 }
 
-/// The results as they are recorded, cut at the headings.
+/// The recorded results, cut at the headings.
 pub(crate) struct Recorded {
-    /// What the scenarios found.
+    /// The results of the scenarios.
     pub(crate) scenarios: String,
-    /// What was found about each of [`PARTS`], its heading included; empty if nothing was.
+    /// The results of each of [`PARTS`], including its heading; empty if there are none.
     pub(crate) parts: [String; PARTS.len()],
 }
 

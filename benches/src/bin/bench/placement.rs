@@ -1,4 +1,4 @@
-//! Which thread runs where.
+//! Which thread runs on which CPU.
 
 /// Which thread runs where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -12,7 +12,7 @@ pub(crate) enum Placement {
 }
 
 impl Placement {
-    /// The client's CPU and the server's; `None`: any.
+    /// The CPU of the client and the CPU of the server; `None`: any.
     pub(crate) fn cpus(self) -> Option<(usize, usize)> {
         match self {
             Placement::Free => None,
@@ -21,7 +21,7 @@ impl Placement {
         }
     }
 
-    /// In words, for the results.
+    /// A description in words, for the results.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Placement::Free => "free: the scheduler places every thread of every subject",

@@ -1,7 +1,7 @@
 //! From samples to pictures. Pure: samples in, SVG out.
 //!
-//! Every value is a dot at the median with a line from the least to the most. Axes are logarithmic, since a sidecar and a
-//! busy-polled socket are three orders of magnitude apart.
+//! Every value is a dot at the median with a line from the minimum to the maximum. Axes are
+//! logarithmic, since a sidecar and a busy-polled socket are three orders of magnitude apart.
 
 use plotters::coord::ranged1d::SegmentedCoord;
 use plotters::coord::types::RangedCoordusize;
@@ -19,17 +19,18 @@ use crate::subject::{Language, Otherwise, Policy, Subject};
 
 /// One picture.
 struct Plot {
-    /// Its file's name, without `.svg`.
+    /// The name of its file, without `.svg`.
     name: &'static str,
-    /// What it shows.
+    /// Its title.
     title: &'static str,
     metric: Metric,
-    /// Less than this is drawn as this: a logarithmic axis has no zero.
+    /// The smallest value on the axis. Smaller values are drawn as this one, because a logarithmic
+    /// axis has no zero.
     least: f64,
     across: Across,
 }
 
-/// What there is a value for.
+/// The other axis.
 enum Across {
     /// Each subject of a scenario, one below the other.
     Subjects(&'static str),
@@ -192,26 +193,26 @@ const PLOTS: [Plot; 14] = [
     },
 ];
 
-/// A picture, and what to call it.
+/// A picture and its title.
 pub(crate) struct Picture {
     name: &'static str,
-    /// What it shows.
+    /// Its title.
     pub(crate) title: &'static str,
-    /// The file.
+    /// The content of the file.
     pub(crate) svg: String,
 }
 
 impl Picture {
-    /// Its path, as seen from the report.
+    /// Its path, relative to the report.
     pub(crate) fn file(&self) -> String {
         format!("plots/{}.svg", self.name)
     }
 }
 
-/// A subject's values, each with its place on the axis of what there is a value for.
+/// A subject's values, each with its place on the other axis.
 type Series = (Subject, Vec<(usize, Spread)>);
 
-/// All pictures that there are samples for.
+/// All pictures with samples.
 pub(crate) fn draw(samples: &Samples) -> Result<Vec<Picture>, String> {
     let mut pictures = Vec::new();
     for plot in &PLOTS {
@@ -254,15 +255,15 @@ impl Plot {
     }
 }
 
-/// Of a subject's name.
+/// Width of a subject's name, in pixels.
 const NAME: u32 = 140;
-/// Of a row, with one subject.
+/// Height of a row with one subject, in pixels.
 const ROW: u32 = 30;
-/// Of what isn't a row, and of a picture with lines.
+/// Height of everything except rows, and of a picture with lines, in pixels.
 const HEAD: u32 = 100;
 const HEIGHT: u32 = 360;
 
-/// From a little below the least value to a little above the most.
+/// From a little below the minimum to a little above the maximum.
 fn range(series: &[Series]) -> std::ops::Range<f64> {
     let spreads = series.iter().flat_map(|(_, values)| values);
     let (low, high) = spreads.fold((f64::MAX, f64::MIN), |(low, high), (_, spread)| {
@@ -271,13 +272,13 @@ fn range(series: &[Series]) -> std::ops::Range<f64> {
     low / 1.5..high * 1.5
 }
 
-/// An axis of so many named places, at least one.
+/// An axis of `count` named places; at least one.
 fn segments(count: usize) -> SegmentedCoord<RangedCoordusize> {
-    // The last one belongs to it.
+    // The last place is included.
     (0..count - 1).into_segmented()
 }
 
-/// A subject per row.
+/// One row per subject.
 fn rows(plot: &Plot, series: &[Series]) -> Drawn {
     let count = series.len();
     let mut svg = String::new();
@@ -291,7 +292,7 @@ fn rows(plot: &Plot, series: &[Series]) -> Drawn {
             .x_label_area_size(BELOW)
             .y_label_area_size(NAME)
             .build_cartesian_2d(range(series).log_scale(), segments(count))?;
-        // The first one is on top.
+        // The first subject is on top.
         let row = |at: usize| SegmentValue::CenterOf(count - 1 - at);
         let from_below = |at| series.iter().rev().nth(at);
         let name = |at: &SegmentValue<usize>| match at {
@@ -327,7 +328,7 @@ fn rows(plot: &Plot, series: &[Series]) -> Drawn {
     Ok(svg)
 }
 
-/// A line per subject, over places.
+/// One line per subject, over places.
 fn lines(plot: &Plot, axis: &str, places: &[(&str, &str)], series: &[Series]) -> Drawn {
     let mut svg = String::new();
     {
@@ -410,7 +411,7 @@ mod tests {
             sample("latency-echo", "tcp", "p50_us", 7.25),
             sample("latency-echo", "tollgate", "p50_us", 27.0),
             sample("waiting-0", "tollgate", "share_percent", 90.0),
-            // Nothing, on a logarithmic axis.
+            // Zero, on a logarithmic axis.
             sample("waiting-1s", "tollgate", "share_percent", 0.0),
         ]});
         let pictures = draw(&Samples::from_json(&samples)).unwrap();

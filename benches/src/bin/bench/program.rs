@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use tollgate_conformance::process::{Process, program, programs};
 
-/// What speaks the lines and arguments of this crate.
+/// A program with the line protocol and arguments of this crate.
 #[derive(Clone, Copy)]
 pub(crate) enum Program {
-    /// Built with this one.
+    /// Built with this program.
     Ours(&'static str),
-    /// Built by `.ci/peers`, and what it is to be.
+    /// Built by `.ci/peers`; the second string is its role.
     Peer(&'static str, &'static str),
 }
 
@@ -26,7 +26,7 @@ impl Program {
         };
         let of = |args: &[String]| role.iter().chain(args).cloned().collect::<Vec<_>>();
         let started = match self {
-            // They go to their CPU by themselves.
+            // Our programs move to their CPU themselves.
             Program::Ours(_) => Process::start(&path, of(args)),
             Program::Peer(..) => {
                 let (cpus, args): (Vec<_>, Vec<_>) = args
@@ -50,20 +50,20 @@ pub(crate) struct Ends {
     pub(crate) client: Program,
 }
 
-/// tonic's, over one direct connection.
+/// tonic's programs, over one direct connection.
 pub(crate) const TONIC: Ends = Ends {
     server: Program::Ours("tonic-server"),
     client: Program::Ours("tonic-client"),
 };
 
-/// Starts a program that doesn't choose its CPU by itself.
+/// Starts a program that can't choose its CPU itself.
 pub(crate) fn on_cpu(path: &Path, cpu: usize, args: &[String]) -> io::Result<Process> {
     let path = path.display().to_string();
     let taskset = ["-c".to_owned(), cpu.to_string(), path];
     Process::start(Path::new("taskset"), taskset.iter().chain(args))
 }
 
-/// Where `.ci/peers` puts a peer.
+/// The path where `.ci/peers` puts a peer.
 pub(crate) fn peer(name: &str) -> PathBuf {
     programs().join("../peers").join(name)
 }

@@ -10,7 +10,7 @@ use crate::samples::{Sample, Samples};
 use crate::scenario::{SCENARIOS, Scenario};
 use crate::subject::{Subject, TONICS};
 
-/// Everything as JSON: the run's description, all samples, and what the claims came to.
+/// Everything as JSON: the run's description, all samples, and the results of the claims.
 pub(crate) fn to_json(run: &Value, samples: &Samples) -> Value {
     let each = samples.0.iter().map(|sample| {
         let mut entry = Map::new();
@@ -108,7 +108,7 @@ fn verdicts(text: &mut String, samples: &Samples) {
     text.push('\n');
 }
 
-/// With as many digits as it takes, three at most.
+/// Rounded to as many digits as necessary, at most three.
 fn rounded(bar: f64) -> f64 {
     (bar * 1e3).round() / 1e3
 }
@@ -208,13 +208,13 @@ mod tests {
 
     #[test]
     fn a_ratio_compares_within_a_repetition() {
-        // The machine got ten times slower in the second repetition; the ratio didn't.
+        // The machine got ten times slower in the second repetition. The ratio stayed the same.
         let samples = samples(&[
             ("rate-hotel", TONIC, 0, "rps", 100.0),
             ("rate-hotel", ACL, 0, "rps", 200.0),
             ("rate-hotel", TONIC, 1, "rps", 10.0),
             ("rate-hotel", ACL, 1, "rps", 20.0),
-            // No partner: doesn't count.
+            // Without a partner it doesn't count.
             ("rate-hotel", ACL, 2, "rps", 1.0),
         ]);
         let ratio = samples.ratio("rate-hotel", ACL, TONICS, headline("rate-hotel"));

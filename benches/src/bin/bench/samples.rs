@@ -1,7 +1,8 @@
 //! Samples, and the medians and ratios over them.
 //!
-//! A ratio is taken within a repetition, between two windows that ran seconds apart, and then the
-//! median over the repetitions is shown; so a machine that gets slower over minutes doesn't bias it.
+//! A ratio is taken within a repetition, between two windows that ran seconds apart, and the report
+//! shows the median over the repetitions. So a machine that gets slower over minutes doesn't bias
+//! the ratio.
 
 use serde_json::{Map, Value};
 use tollgate_benches::figures::Spread;
@@ -14,13 +15,13 @@ use crate::subject::Subject;
 /// One window of one subject.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
-    /// In which scenario.
+    /// The scenario.
     pub(crate) scenario: &'static str,
-    /// Of which subject.
+    /// The subject.
     pub(crate) subject: Subject,
-    /// In which repetition, from 0.
+    /// The repetition, from 0.
     pub(crate) repetition: usize,
-    /// The client's numbers, or why there are none.
+    /// The client's numbers, or the reason why there are none.
     pub(crate) outcome: Result<Map<String, Value>, String>,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct Sample {
 #[derive(Debug, Default)]
 pub(crate) struct Samples(pub(crate) Vec<Sample>);
 
-/// What a number is divided by: the best of these subjects in any of these scenarios.
+/// The divisor of a ratio: the best of these subjects in any of these scenarios.
 #[derive(Clone, Copy)]
 struct Others<'o> {
     scenarios: &'o [&'o str],
@@ -36,7 +37,8 @@ struct Others<'o> {
 }
 
 impl Samples {
-    /// What [`to_json`](crate::report::to_json) made of samples; without those of scenarios and subjects that there aren't any more.
+    /// Reads the output of [`to_json`](crate::report::to_json). Samples of removed scenarios and
+    /// subjects are left out.
     pub(crate) fn from_json(json: &Value) -> Samples {
         let sample = |entry: &Value| {
             let is_this = |name: &str, key: &str| entry[key].as_str() == Some(name);
@@ -72,7 +74,7 @@ impl Samples {
             .unwrap_or(0)
     }
 
-    /// A number over the repetitions.
+    /// The spread of a number over the repetitions.
     pub(crate) fn spread(&self, scenario: &str, subject: Subject, key: &str) -> Option<Spread> {
         let each = 0..self.repetitions();
         Spread::of(
@@ -81,7 +83,8 @@ impl Samples {
         )
     }
 
-    /// A number divided by the best of other subjects' in the same repetition, over the repetitions.
+    /// The spread over the repetitions of a number divided by the best of other subjects' numbers
+    /// in the same repetition.
     pub(crate) fn ratio(
         &self,
         scenario: &str,
@@ -100,7 +103,7 @@ impl Samples {
         )
     }
 
-    /// As [`ratio`](Self::ratio), to what others have reached in any of these scenarios.
+    /// Like [`ratio`](Self::ratio), but the others' numbers are from any of these scenarios.
     fn ratio_to(
         &self,
         scenario: &str,
@@ -123,7 +126,7 @@ impl Samples {
         Spread::of(each.filter_map(ratio).collect())
     }
 
-    /// The samples that are no numbers.
+    /// The samples without numbers.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&Sample, &str)> {
         let failed = |sample: &'_ Sample| sample.outcome.is_err();
         self.0
@@ -135,7 +138,7 @@ impl Samples {
             })
     }
 
-    /// What a claim is about: a number, or its ratio to others', over the repetitions.
+    /// The spread of a claim's number, or of its ratio to others' numbers, over the repetitions.
     pub(crate) fn claimed(&self, claim: &Claim) -> Option<Spread> {
         let scenario = SCENARIOS.iter().find(|s| s.name == claim.scenario)?;
         let metric = claim.metric.unwrap_or(scenario.metrics[0]);

@@ -1,8 +1,9 @@
-//! What is measured, on what, and how: a table that a reader argues with. What is claimed is in [`crate::claim`].
+//! The scenarios, as one reviewable table: what is measured, on which subjects, and how. The claims
+//! are in [`crate::claim`].
 //!
-//! Every scenario runs all of its subjects with the same size, method and number of calls in flight.
-//! `echo` and `hotel` are kept apart: the policies guard reservations, so whatever is said about a
-//! policy compares reservations with reservations.
+//! Every scenario runs all of its subjects with the same size, method and number of calls in
+//! flight. `echo` and `hotel` are kept apart: the policies guard reservations, so every statement
+//! about a policy compares reservations with reservations.
 
 use tollgate_benches::settings::Method;
 use tollgate_benches::ycsb::{FIELD_BYTES, FIELDS, Workload};
@@ -20,25 +21,25 @@ use crate::subject::{
     TONIC_ACL, TONIC_MT, WORK_US,
 };
 
-/// Another tenant's client on the same host, with a server of its own, that calls at the same time.
+/// Another tenant's client on the same host. It calls a server of its own at the same time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rival {
     /// Content bytes of a request.
     pub(crate) size: usize,
     /// Calls in flight.
     pub(crate) inflight: usize,
-    /// Sessions that they are spread over.
+    /// Number of sessions for the calls.
     pub(crate) sessions: usize,
 }
 
-/// What happens before a scenario is measured.
+/// The preparation of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Before {
-    /// What other scenarios have done.
+    /// None beyond the scenarios before it.
     Nothing,
-    /// It has been run once: daemons know the schema, and have their link.
+    /// It has been run once: the daemons know the schema, and have their link.
     Run,
-    /// Fresh daemons have been told the schema.
+    /// Fresh daemons that have been told the schema.
     Prefetch,
 }
 
@@ -47,37 +48,39 @@ pub(crate) enum Before {
 pub(crate) struct Scenario {
     /// Its name in tables, files and arguments.
     pub(crate) name: &'static str,
-    /// What a call is.
+    /// The method of a call.
     pub(crate) method: Method,
     /// Content bytes of a request.
     pub(crate) size: usize,
     /// Calls in flight.
     pub(crate) inflight: usize,
-    /// Sessions or connections that they are spread over.
+    /// Number of sessions or connections for the calls.
     pub(crate) sessions: usize,
-    /// The client's threads.
+    /// Number of the client's threads.
     pub(crate) threads: usize,
-    /// Whether each CPU has somebody who never sleeps and gives way to everybody: no virtual CPU halts then, and waking up is cheap.
+    /// Whether each CPU has a spinner, which never sleeps and yields to every other process. Then
+    /// no virtual CPU halts, and waking up is cheap.
     pub(crate) spinners: bool,
-    /// Which thread runs where, whatever the run's own placement is.
+    /// The placement of threads, which overrides the run's own placement.
     pub(crate) placement: Option<Placement>,
-    /// What happens before.
+    /// The preparation.
     pub(crate) before: Before,
-    /// Who else calls.
+    /// The other tenant's client, if any.
     pub(crate) rival: Option<Rival>,
-    /// Microseconds between two of them.
+    /// Pause between two calls, in microseconds.
     pub(crate) gap_us: u64,
-    /// Calls per second that are issued whatever becomes of them; 0: the next is issued when one ends.
+    /// Calls issued per second, regardless of how they end; 0: the next call is issued when one
+    /// ends.
     pub(crate) rate: u32,
-    /// Microseconds that a handler computes.
+    /// Computing time of a handler, in microseconds.
     pub(crate) work_us: u64,
     /// Whether latency is split into the applications' part and the network's.
     pub(crate) split: bool,
-    /// What it is about, and what stands beside that.
+    /// The main metric, and the one next to it.
     pub(crate) metrics: [Metric; 2],
-    /// Who takes part.
+    /// The subjects that take part.
     pub(crate) subjects: &'static [Subject],
-    /// Whether it needs no steady state: one call is enough.
+    /// Whether it needs no steady state, so that one call is enough.
     pub(crate) once: bool,
 }
 
@@ -130,7 +133,8 @@ const fn steady(
     }
 }
 
-/// One call after the other, with a pause between them: how well a waiting thread guesses.
+/// One call after the other, with a pause between them. It shows how well adaptive waiting
+/// predicts.
 const fn waiting(name: &'static str, gap_us: u64) -> Scenario {
     Scenario {
         gap_us,
@@ -140,7 +144,7 @@ const fn waiting(name: &'static str, gap_us: u64) -> Scenario {
     }
 }
 
-/// Two tenants, who have the same right to the daemon's time.
+/// Two tenants with equal shares of the daemon's time.
 const fn fair(name: &'static str, size: usize, inflight: usize, rival: Rival) -> Scenario {
     Scenario {
         rival: Some(rival),
@@ -150,14 +154,15 @@ const fn fair(name: &'static str, size: usize, inflight: usize, rival: Rival) ->
     }
 }
 
-/// A tenant who moves large calls.
+/// A tenant with large calls.
 const BULK: Rival = Rival {
     size: 32 << 10,
     inflight: 64,
     sessions: 1,
 };
 
-/// A server that can answer nearly 10,000 calls per second, and so many that are offered; 0: as many as it answers.
+/// A server with a capacity of nearly 10,000 calls per second. `rate` calls per second are offered;
+/// 0: as many as it answers.
 const fn overload(name: &'static str, rate: u32) -> Scenario {
     Scenario {
         rate,
@@ -173,7 +178,8 @@ const fn overload(name: &'static str, rate: u32) -> Scenario {
     }
 }
 
-/// A client with so many threads, each with a session of its own. Peers in other languages choose their threads themselves.
+/// A client with this many threads, each with a session of its own. Peers in other languages choose
+/// their number of threads themselves.
 const fn threads(name: &'static str, threads: usize) -> Scenario {
     Scenario {
         sessions: threads,
@@ -184,7 +190,7 @@ const fn threads(name: &'static str, threads: usize) -> Scenario {
     }
 }
 
-/// Reservations, so many at once, and where their time goes.
+/// Reservations, this many at once, with their latency split.
 const fn split(name: &'static str, inflight: usize) -> Scenario {
     Scenario {
         split: true,
@@ -194,7 +200,7 @@ const fn split(name: &'static str, inflight: usize) -> Scenario {
     }
 }
 
-/// A workload of YCSB by so many clients, each with a session and one operation at a time.
+/// A YCSB workload with this many clients, each with a session and one operation at a time.
 const fn ycsb(name: &'static str, workload: Workload, clients: usize) -> Scenario {
     Scenario {
         sessions: clients,
@@ -210,7 +216,7 @@ const fn ycsb(name: &'static str, workload: Workload, clients: usize) -> Scenari
     }
 }
 
-/// Many calls in flight, over so many sessions.
+/// Many calls in flight, over this many sessions.
 const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     Scenario {
         sessions,
@@ -220,7 +226,7 @@ const fn sessions(name: &'static str, sessions: usize) -> Scenario {
     }
 }
 
-/// So many sessions, and so many calls in flight in each.
+/// `count` sessions, with `inflight` calls in flight in each.
 const fn each(name: &'static str, count: usize, inflight: usize) -> Scenario {
     Scenario {
         inflight: count * inflight,
@@ -235,7 +241,7 @@ const BIND: Scenario = Scenario {
     ..steady("bind", Method::Hotel, 64, 1, FIRST_CALL)
 };
 
-/// One small call at a time beside another tenant's large ones.
+/// One small call at a time, next to another tenant's large calls.
 const QOS: Scenario = Scenario {
     metrics: [P99, RIVAL_GOODPUT],
     ..fair("qos", 32, 1, BULK)
@@ -257,8 +263,8 @@ const TELEMETRY: Scenario = Scenario {
     ..steady("telemetry", Method::Echo, 32, 128, RPS)
 };
 
-/// All of them, in the order of a repetition. `bind` comes first: the daemons of a repetition are
-/// fresh, so its call finds nothing compiled and no link.
+/// All scenarios, in the order of a repetition. `bind` comes first: the daemons of a repetition are
+/// fresh, so its call finds no compiled code and no link.
 pub(crate) const SCENARIOS: [Scenario; 58] = [
     BIND,
     Scenario {

@@ -1,8 +1,8 @@
-//! Brings a subject onto the stage, runs its client through one window, and reads the clocks.
+//! Starts a subject, runs its client through one window, and reads the clocks.
 //!
-//! A [`Stage`] lasts one repetition: its daemons are fresh, so that a repetition also samples what
-//! differs from one start to the next, and the first bind is a cold one. tonic's and TCP's servers
-//! live for one measurement. Nothing outlives its [`Stage`].
+//! A [`Stage`] lasts one repetition: its daemons are fresh, so a repetition also samples
+//! differences from one start to the next, and the first bind is a cold one. tonic's and TCP's
+//! servers live for one measurement. Nothing outlives its [`Stage`].
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -30,20 +30,20 @@ const TENANT: &str = "bench";
 const RIVAL: &str = "rival";
 const SERVICE: &str = "hotel.Reservation";
 
-/// How long one window is.
+/// The length of one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    /// Measured.
+    /// Measured seconds.
     pub(crate) secs: f64,
-    /// Before.
+    /// Seconds of warm-up before.
     pub(crate) warmup: f64,
 }
 
 impl Window {
-    /// A window in which nothing is answered is followed by one that is this many times as long.
+    /// If no call is answered in a window, the next window is this many times as long.
     const LONGER: f64 = 8.0;
 
-    /// The most seconds after which a window in which nothing is answered is a failure.
+    /// The longest window, in seconds. If no call is answered in it, the measurement fails.
     const PATIENCE_SECS: f64 = 5.0;
 
     fn longer(self) -> Option<Window> {
@@ -55,7 +55,7 @@ impl Window {
     }
 }
 
-/// One repetition's processes.
+/// The processes of one repetition.
 #[derive(Debug)]
 pub(crate) struct Stage {
     placement: Placement,
@@ -73,16 +73,16 @@ struct Tollgate {
     /// The rival's tokens for both daemons.
     rival: [String; 2],
     placement: Placement,
-    /// Who gets what the daemons know of calls, if anybody does.
+    /// The collector of the daemons' telemetry, if there is one.
     collector: Option<Collector>,
     _bed: Testbed,
 }
 
 impl Stage {
-    /// Sets the stage; `with_tollgate` says whether daemons are needed at all.
+    /// Starts the processes; `with_tollgate` says whether daemons are needed at all.
     ///
     /// # Errors
-    /// What Tollgate's command line or server said instead of coming up.
+    /// The output of Tollgate's command line or server, if it doesn't start.
     pub(crate) fn set(placement: Placement, with_tollgate: bool) -> Result<Stage, String> {
         let tollgate = match with_tollgate {
             true => Some(Tollgate::start(placement, None)?),
@@ -94,12 +94,12 @@ impl Stage {
         })
     }
 
-    /// Runs `subject` in `scenario` for one window, or a longer one if nothing is answered in it:
-    /// the client's JSON, with the CPU time of all processes involved as `cpu_s` and
+    /// Runs `subject` in `scenario` for one window, or a longer one if no call is answered in it.
+    /// Returns the client's JSON, with the CPU time of all processes involved as `cpu_s` and
     /// `cpu_s_per_million`.
     ///
     /// # Errors
-    /// What the client or server said instead, or which answers were wrong.
+    /// The output of the client or server if it fails, or the number of wrong answers.
     pub(crate) fn measure(
         &self,
         scenario: &Scenario,
@@ -132,7 +132,7 @@ impl Stage {
         }
         loop {
             let result = self.run(scenario, subject, window)?;
-            // A denial may be the first answer to come.
+            // A denial may be the first answer.
             let silent = ["ok", "err"].iter().all(|key| count(&result, key) == 0);
             match window.longer() {
                 Some(longer) if silent => window = longer,
@@ -158,7 +158,7 @@ impl Stage {
             format!("secs={}", window.secs),
             format!("warmup={}", window.warmup),
         ];
-        // Peers in other languages don't know these.
+        // Peers in other languages don't know these arguments.
         if scenario.threads > 1 {
             args.push(format!("threads={}", scenario.threads));
         }
@@ -238,7 +238,7 @@ impl Stage {
         }
     }
 
-    /// A server and a client of one host with shared memory between them, and perhaps somebody who hands it on.
+    /// A server and a client on one host with shared memory between them, and possibly a relay.
     fn on_host(
         &self,
         program: impl Fn(&'static str) -> (Program, Option<String>),
@@ -268,7 +268,7 @@ impl Stage {
         }
         let pids: Vec<_> = behind.iter().map(Process::pid).collect();
         let result = drive(start("client", socket, None, &[])?, None, &pids, window);
-        // Those that put something away end with their standard input.
+        // Programs with state to clean up end with their standard input.
         for mut process in behind {
             drop(process.stdin());
             let _ended = process.ended(Duration::from_millis(100));
@@ -276,7 +276,7 @@ impl Stage {
         result
     }
 
-    /// A server and a client with TCP between them, and perhaps an Envoy beside each.
+    /// A server and a client with TCP between them, and possibly an Envoy for each.
     fn direct(
         &self,
         ends: Ends,
@@ -322,10 +322,11 @@ impl Stage {
     }
 }
 
-/// Somebody on each CPU who never sleeps and gives way to everybody else.
+/// A process on each CPU that never sleeps and yields to every other process.
 ///
 /// # Errors
-/// If they don't come to be what they are to be: without them another thing would be measured.
+/// A process doesn't reach the idle class. Without the spinners the measurement would be of
+/// something else.
 fn spinners() -> Result<Vec<Process>, String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let start = |cpu: usize| {
@@ -456,7 +457,7 @@ impl Tollgate {
 }
 
 impl Tollgate {
-    /// With a server on the client's host.
+    /// Measures with a server on the client's host.
     fn measure_alone(&self, args: &[String], window: Window) -> Result<Map<String, Value>, String> {
         let cpu = self.placement.cpus().map(|(_, cpu)| format!("cpu={cpu}"));
         let server = serve(&self.a, &self.token, cpu.as_slice())?;
@@ -464,7 +465,7 @@ impl Tollgate {
         drive(client, None, &[server.pid(), self.pids[1]], window)
     }
 
-    /// A client of the first daemon's; its calls stay on that host unless the arguments say where they go.
+    /// A client of the first daemon. Its calls stay on that host, unless the arguments name a peer.
     fn client(&self, token: &str, args: &[String]) -> Result<Process, String> {
         let own = [
             format!("socket={}", self.a.socket().display()),
@@ -473,7 +474,7 @@ impl Tollgate {
         Program::Ours("bench-client").start(&[args, &own].concat())
     }
 
-    /// Nanoseconds that the tenant's calls and the rival's have had of the client's daemon.
+    /// The client's daemon's time for the tenant's calls and for the rival's calls, in nanoseconds.
     fn shares(&self) -> Result<[f64; 2], String> {
         let status = self.a.status();
         let shares = status["shares"].as_array();
@@ -497,7 +498,7 @@ fn serve(daemon: &Daemon, token: &str, more: &[String]) -> Result<Process, Strin
     Ok(server)
 }
 
-/// Where a policy is attached, as the command line says it.
+/// The place of an attached policy, as arguments of the command line.
 fn place(attached: &Attached) -> Vec<&'static str> {
     let here = ["--tenant", TENANT, "--service", SERVICE, "--side", "client"];
     let method = match attached.method {
@@ -507,7 +508,7 @@ fn place(attached: &Attached) -> Vec<&'static str> {
     [&here[..], attached.party, &method].concat()
 }
 
-/// What it is allowed there.
+/// The grants of an attached policy, as arguments of the command line.
 fn granted(attached: &Attached) -> Vec<&'static str> {
     match attached.grant {
         "" => vec![],
@@ -531,7 +532,7 @@ fn run(daemon: &Daemon, args: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A client that is stepped through its window.
+/// A client that this program steps through its window.
 struct Stepped {
     client: Process,
     stdin: ChildStdin,
@@ -563,13 +564,13 @@ impl Stepped {
         let line = self
             .client
             .line(self.patience, |line| line.starts_with('{'))?;
-        // It may have something to put away. If it doesn't end, it is killed.
+        // It may have state to clean up. If it doesn't end, it is killed.
         let _ended = self.client.ended(SOON);
         serde_json::from_str(&line).map_err(|error| format!("{error} in `{line}`"))
     }
 }
 
-/// Steps a client, and its rival at the same time, through a window, reading the clocks at both ends.
+/// Steps a client and its rival together through a window, and reads the clocks at both ends.
 fn drive(
     client: Process,
     rival: Option<(Process, &Tollgate)>,
@@ -624,7 +625,7 @@ fn drive(
     Ok(result)
 }
 
-/// A number of calls that were answered wrongly is not a number of calls.
+/// Fails if calls were answered wrongly: their number isn't a result.
 fn check(
     subject: Subject,
     scenario: &Scenario,

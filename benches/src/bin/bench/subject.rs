@@ -9,29 +9,29 @@ use crate::program::peer;
 pub(crate) enum Subject {
     /// `tcp-pingpong`, the floor.
     Tcp(Wait),
-    /// tonic over one direct connection, with this many threads in the server's runtime. Which number
-    /// is best depends on the scenario and on where the kernel puts the threads, so both are measured,
-    /// and ratios are taken to the better of the two.
+    /// tonic over one direct connection, with this many threads in the server's runtime. The best
+    /// number depends on the scenario and on where the kernel puts the threads. So both are
+    /// measured, and ratios are taken to the better of the two.
     Tonic(usize),
     /// tonic with the ACL in the server's handler.
     TonicAcl,
-    /// The same with an Envoy on each side; the client's does something with the calls.
+    /// The same with an Envoy on each side. The client's Envoy processes the calls.
     Envoy(Sidecar),
     /// gRPC's own implementation in another language, over one direct connection.
     Grpc(Language),
-    /// `shm-pingpong`, the floor of one host; perhaps with a process in between that hands everything on.
+    /// `shm-pingpong`, the floor of one host, possibly with a relay in between.
     Shm { relayed: bool },
-    /// iceoryx2, publishing and subscribing.
+    /// iceoryx2, with publish-subscribe.
     Iceoryx2,
-    /// Client and server of the one daemon of a host.
+    /// Client and server on one host, with one daemon.
     OneDaemon,
-    /// Two daemons, client and server on either side.
+    /// Two daemons, one for the client and one for the server.
     Tollgate(Policy),
-    /// The same, with daemons of their own that are configured otherwise.
+    /// The same, with separate daemons that have another configuration.
     Otherwise(Otherwise),
 }
 
-/// Whose gRPC it is.
+/// A language of gRPC's own implementations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     Go,
@@ -48,20 +48,20 @@ impl Language {
     }
 }
 
-/// What the client's Envoy does.
+/// The work of the client's Envoy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sidecar {
-    /// Hands everything on.
+    /// Forwards everything.
     Plain,
     /// Has a Wasm filter that looks at nothing.
     Null,
-    /// Has its own local rate limit, at infinity.
+    /// Has Envoy's own local rate limit, with an unreachable limit.
     RateLimit,
     /// Has the ACL as a Wasm filter.
     Acl,
 }
 
-/// How Tollgate does something other than by default.
+/// A configuration of Tollgate that isn't the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Otherwise {
     /// All threads spin for ever.
@@ -70,23 +70,24 @@ pub(crate) enum Otherwise {
     Sleep,
     /// Tenants have no fair shares.
     RoundRobin,
-    /// Handlers compute for [`WORK_US`], and calls wait for them.
+    /// Handlers compute for [`WORK_US`], and calls queue for them.
     Queue,
-    /// The same, but calls that would wait for longer than a millisecond in the mean are refused.
+    /// The same, but calls are refused if the mean wait would exceed one millisecond.
     Admit,
-    /// Nothing is known of calls: no durations, no spans, no lines.
+    /// Calls are not observed: no durations, no spans, no lines.
     Unobserved,
     /// A collector gets all metrics each second, and spans of one call in a hundred.
     Sampled,
-    /// It gets those of every call.
+    /// The collector gets the spans of every call.
     Traced,
 }
 
-/// What a handler computes in the scenarios about overload, in microseconds: the server is what there is too little of.
+/// Computing time of a handler in the overload scenarios, in microseconds. The server is the
+/// bottleneck.
 pub(crate) const WORK_US: u64 = 100;
 
 impl Otherwise {
-    /// As a daemon's configuration says it; `COLLECTOR` is where a collector listens.
+    /// The lines of the daemon's configuration; `COLLECTOR` stands for the address of a collector.
     pub(crate) fn config(self) -> &'static str {
         match self {
             Otherwise::Spin => "waiting = 'spin'",
@@ -106,7 +107,7 @@ impl Otherwise {
         }
     }
 
-    /// As the client's and the server's arguments say it.
+    /// The arguments of the client and the server.
     pub(crate) fn arguments(self) -> &'static [&'static str] {
         match self {
             Otherwise::Spin => &["spin_us=forever"],
@@ -120,33 +121,34 @@ impl Otherwise {
     }
 }
 
-/// What is attached to the client's side of `hotel.Reservation`.
+/// The policy on the client's side of `hotel.Reservation`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// Nothing.
+    /// No policy.
     None,
     /// `policies-wasm/null`, on another method.
     Unmatched,
     /// `policies-wasm/null`.
     Null,
-    /// `policies-wasm/rate-limit`, at infinity.
+    /// `policies-wasm/rate-limit`, with an unreachable limit.
     RateLimit,
     /// `policies-wasm/acl` with 1,000 names, which denies 1% of the calls.
     Acl,
-    /// Four policies of two parties: the provider's before, the tenant's ACL and null, the provider's after.
+    /// Four policies of two parties: the provider's policy before, the tenant's ACL and null, and
+    /// the provider's policy after.
     Chain,
 }
 
-/// One policy in its place.
+/// One attached policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attached {
-    /// The module's name, and the policy's.
+    /// The name of the module and of the policy.
     pub(crate) name: &'static str,
-    /// Whose it is and where in the chain, as the command line says it.
+    /// Its owner and its place in the chain, as arguments of the command line.
     pub(crate) party: &'static [&'static str],
-    /// The one method that it is for; all of them if empty.
+    /// The method that it applies to; empty for all methods.
     pub(crate) method: &'static str,
-    /// What it may use beyond what everybody may.
+    /// Its capabilities beyond the default.
     pub(crate) grant: &'static str,
 }
 
@@ -169,7 +171,7 @@ const fn provider(party: &'static [&'static str]) -> Attached {
 }
 
 impl Policy {
-    /// What there is to attach, in the chain's order.
+    /// The policies to attach, in the chain's order.
     pub(crate) fn attached(self) -> &'static [Attached] {
         match self {
             Policy::None => &[],
@@ -239,12 +241,12 @@ impl Subject {
         TOLLGATE_TRACED,
     ];
 
-    /// Whether everything is there that it needs.
+    /// Whether all its programs are installed.
     pub(crate) fn is_installed(self) -> bool {
         self.peers().iter().all(|name| peer(name).exists())
     }
 
-    /// What it needs that isn't built with the bench, but by `.ci/peers`.
+    /// The programs that it needs from `.ci/peers`.
     fn peers(self) -> &'static [&'static str] {
         match self {
             Subject::Grpc(Language::Go) => &["grpc-go"],
@@ -262,7 +264,8 @@ impl Subject {
         }
     }
 
-    /// Whether it uses the daemons of a repetition; those that are configured otherwise have daemons of their own.
+    /// Whether it uses the daemons of a repetition. Subjects with another configuration have
+    /// daemons of their own.
     pub(crate) fn needs_daemons(self) -> bool {
         matches!(self, Subject::Tollgate(_) | Subject::OneDaemon)
     }
@@ -317,7 +320,7 @@ pub(crate) const SHM: Subject = Subject::Shm { relayed: false };
 pub(crate) const SHM_RELAY: Subject = Subject::Shm { relayed: true };
 pub(crate) const ICEORYX2: Subject = Subject::Iceoryx2;
 pub(crate) const ONE_DAEMON: Subject = Subject::OneDaemon;
-/// The peers that every ratio is taken to: to the better of them in that repetition.
+/// The peers that every ratio is taken to: the better of them in the same repetition.
 pub(crate) const TONICS: &[Subject] = &[TONIC, TONIC_MT];
 pub(crate) const TOLLGATE: Subject = Subject::Tollgate(Policy::None);
 pub(crate) const TOLLGATE_NULL: Subject = Subject::Tollgate(Policy::Null);

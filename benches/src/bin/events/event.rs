@@ -1,8 +1,8 @@
-//! How events are measured: what happens, to which hosts, and what is looked at.
+//! How events are measured: what happens, to which hosts, and what is observed.
 //!
-//! Each event has fresh hosts. For each of its loads the capacity is measured first; then, in turns, the load runs for a while in which nothing
-//! happens and for one in which the event does, so that the machine's own pauses are known. What is claimed of the numbers
-//! is in [`crate::report`].
+//! Each event has fresh hosts. For each of its loads the capacity is measured first. Then the load
+//! runs alternately without the event and with it, so that the machine's own pauses are known. The
+//! claims about the numbers are in [`crate::report`].
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,28 +23,28 @@ use crate::recording::{MS, Mark, Recording};
 
 const TENANT: &str = "bench";
 
-/// How often, and for how long.
+/// Number of repetitions, and lengths.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
-    /// With and without the event.
+    /// Number of turns with and without the event.
     turns: usize,
     capacity_ms: u64,
-    /// Before and behind what happens.
+    /// Time before and after the event, in ms.
     around_ms: u64,
     swap_ms: u64,
-    /// Of a rate limit: with, with an endless one, without.
+    /// Length of each phase of a rate limit, in ms: with it, with an unreachable one, without.
     phase_ms: u64,
     limits: usize,
-    /// In each turn.
+    /// Upgrades in each turn.
     upgrades: usize,
-    /// In each turn, of each kind.
+    /// Failures of each kind in each turn.
     failures: usize,
     rolling_turns: usize,
     crashes: usize,
 }
 
 impl Size {
-    /// To be believed.
+    /// For results.
     pub(crate) const FULL: Size = Size {
         turns: 5,
         capacity_ms: 500,
@@ -58,7 +58,7 @@ impl Size {
         crashes: 5,
     };
 
-    /// To see that it works.
+    /// For a smoke test.
     pub(crate) const SHORT: Size = Size {
         turns: 1,
         capacity_ms: 100,
@@ -73,16 +73,17 @@ impl Size {
     };
 }
 
-/// Between two events of one kind.
+/// Time between two events of one kind, in ms.
 const APART_MS: u64 = 60;
 
-/// The rate of swaps; a little more than is claimed.
+/// The rate of swaps per second, a little higher than the claim.
 const SWAPS_PER_S: f64 = 1_010.0;
 
-/// How exactly a rate limit is met within ten milliseconds: its clock ticks once in each.
+/// The relative tolerance of a rate limit within ten milliseconds, because its clock ticks once in
+/// ten milliseconds.
 const TOLERANCE: f64 = 0.2;
 
-/// One load on the hosts of an event, and what is known of it.
+/// One load on the hosts of an event, and its measured facts.
 struct Trial<'l> {
     lane: &'l Lane,
     load: Load,
@@ -123,13 +124,13 @@ impl<'l> Trial<'l> {
         Ok(trial)
     }
 
-    /// Calls per second.
+    /// The offered rate, in calls per second.
     fn offered(&self) -> f64 {
         let capacity = || self.sample.last("capacity");
         self.load.rate.map_or_else(capacity, f64::from)
     }
 
-    /// The load, while something happens.
+    /// Runs the load while something happens.
     fn run(
         &mut self,
         happens: impl FnOnce(&mut Clock<'_>) -> Result<(), String>,
@@ -140,7 +141,7 @@ impl<'l> Trial<'l> {
         Ok(recording)
     }
 
-    /// A run in which nothing happens, and one in which this does, in one order or the other.
+    /// One run without the event and one with it, in either order.
     fn pair(
         &mut self,
         turn: usize,
@@ -171,7 +172,8 @@ impl<'l> Trial<'l> {
         Ok([quiet, eventful])
     }
 
-    /// As [`pair`](Self::pair), and looks for the longest gap around each mark; without the event in whiles of the same lengths.
+    /// Like [`pair`](Self::pair), and looks for the longest gap around each mark. In the run
+    /// without the event it looks in intervals of the same lengths.
     fn gaps(
         &mut self,
         turn: usize,
@@ -184,7 +186,8 @@ impl<'l> Trial<'l> {
             let gap = eventful.longest_gap_ns(mark.from_ns, mark.to_ns + AFTERMATH_NS);
             self.sample.push("gap_ms", ms(gap));
             let to_ns = from_ns + mark.to_ns - mark.from_ns + AFTERMATH_NS;
-            // If not even one fits, since what happened took longer than it should, it is compared with what there is.
+            // If not even one interval fits, because the event took longer than it should, the
+            // comparison uses the available part of the run.
             if to_ns <= quiet.until_ns || eventful.marks.len() == 1 {
                 self.sample
                     .push("quiet_gap_ms", ms(quiet.longest_gap_ns(from_ns, to_ns)));
@@ -199,12 +202,12 @@ fn ms(ns: u64) -> f64 {
     (ns as f64 / 1e3).round() / 1e3
 }
 
-/// One host or two, and calls between their applications.
+/// One or two hosts, with calls between their applications.
 struct Stage {
     lane: Lane,
     a: Daemon,
     b: Option<Daemon>,
-    /// What daemons are replaced by.
+    /// The program that replaces the daemons.
     next: PathBuf,
     bed: Testbed,
 }
@@ -212,7 +215,7 @@ struct Stage {
 impl Stage {
     fn options() -> Options {
         Options {
-            // What is measured isn't how a tenant pays for its policies.
+            // This measurement isn't about how a tenant pays for its policies.
             config: "[policies]\ncpu_share_percent = 100\n".to_owned(),
             ..Options::default()
         }
@@ -252,7 +255,7 @@ fn successor(bed: &Testbed) -> PathBuf {
     bed.successor("next", &program("tollgated").display().to_string())
 }
 
-/// Has it happen, and says what came of it: a sample per load.
+/// Runs the event, and returns a sample per load.
 pub(crate) fn measure(event: &'static Event, size: Size) -> Result<Vec<Sample>, String> {
     match event.name {
         _ if event == &SWAP => swaps(size),
@@ -306,7 +309,7 @@ fn swaps(size: Size) -> Result<Vec<Sample>, String> {
             };
             trial.gaps(turn, size.swap_ms, storm)?;
             trial.sample.push("swaps_per_s", per_s);
-            // What the policy counts has gone from one version to the next, each time.
+            // Each swap has handed the policy's counter over to the next version.
             let judged = judged_so_far(lane.call()?);
             alone += 1;
             let before = samples.iter().map(|sample| sample.last("calls"));
@@ -348,7 +351,7 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     for share in SHARES {
         let mut trial = Trial::new(&LIMIT, share, &lane, Judged::Limited, size)?;
         let per_second = (trial.offered() / 2.0).round().max(1.0);
-        // What it gives in two ticks of its clock.
+        // The calls that it lets through in two ticks of its clock.
         let burst = (per_second / 500.0).ceil();
         let limit = RateLimit { per_second, burst };
         let limited = push(&mut admin, limit)?;
@@ -384,14 +387,14 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     Ok(samples)
 }
 
-/// What a rate limit lets through.
+/// The calls that a rate limit lets through.
 #[derive(Debug, Clone, Copy)]
 struct RateLimit {
     per_second: f64,
     burst: f64,
 }
 
-/// What a rate did around a limit's attachment, its end, and the policy's.
+/// How the rate followed a limit's attachment, its end, and the end of the policy.
 fn followed(
     trial: &mut Trial<'_>,
     cycle: &[Mark],
@@ -407,15 +410,17 @@ fn followed(
     let before = eventful.rate(before_ns, attached.from_ns);
     let mut follows = |key: &str, from_ns: u64, to_ns: u64, rate: f64| {
         let found = eventful.follows_ns(from_ns, to_ns, rate, TOLERANCE);
-        // Never, as far as it was looked for.
+        // Not found within the interval.
         let found = found.unwrap_or(to_ns - from_ns);
         trial.sample.push(key, ms(found));
     };
     follows("limit_ms", attached.to_ns, raised.from_ns, limit.per_second);
-    // With a limit that is never met, calls take a little longer than without, so it is the rate's own level that it is to reach.
+    // With an unreachable limit, calls take a little longer than without a policy. So the rate has
+    // to reach its own level with that limit.
     let unlimited = eventful.rate(raised.to_ns + AFTERMATH_NS, detached.from_ns);
     follows("raise_ms", raised.to_ns, detached.from_ns, unlimited);
-    // The machine stalls now and then, and whoever calls with it: so does it in a run in which nothing happens.
+    // The machine stalls now and then, and so do the callers. That also happens in a run without
+    // the event.
     let (from_ns, to_ns) = (raised.to_ns, detached.from_ns);
     let level = quiet.rate(from_ns + AFTERMATH_NS, to_ns);
     let quietly = quiet.follows_ns(from_ns, to_ns, level, TOLERANCE);
@@ -433,7 +438,7 @@ fn followed(
     let limited_s = (raised.from_ns - attached.to_ns) as f64 / 1e9;
     let served = eventful.rate(attached.to_ns, raised.from_ns) * limited_s;
     let in_flight = trial.load.in_flight as f64;
-    // The clock is the wall's, and somebody may set it.
+    // The clock is the wall clock, which may be adjusted.
     let most = limit.burst + limit.per_second * (limited_s * 1.05 + 0.002) + in_flight;
     trial.sample.push("over_limit", (served - most).max(0.0));
     let refused = |from_ns, to_ns| eventful.refused(from_ns, to_ns) as f64;
@@ -444,7 +449,8 @@ fn followed(
     trial.sample.push("refused_late", late.max(0.0));
 }
 
-/// `tollgate upgrade`, which has to succeed; how long calls stood still, as the daemon says.
+/// Runs `tollgate upgrade`, which has to succeed. Returns the daemon's report of how long calls
+/// stood still.
 fn upgrade(daemon: &Daemon, next: &std::path::Path) -> Result<f64, String> {
     let program = next.display().to_string();
     let outcome = daemon.tollgate(["upgrade", "--binary", &program, "--json"]);
@@ -517,7 +523,7 @@ fn hangs(size: Size) -> Result<Vec<Sample>, String> {
     let stage = Stage::one_host(&Stage::options())?;
     let waits = format!("{} late-waits", program("false-successor").display());
     let hangs = stage.bed.successor("late-waits", &waits);
-    // Each of them takes seconds.
+    // Each failure takes seconds.
     let size = Size {
         turns: 1,
         failures: 2,
@@ -526,7 +532,7 @@ fn hangs(size: Size) -> Result<Vec<Sample>, String> {
     fail(&HUNG, &stage, &[("hangs", hangs, "20s")], size)
 }
 
-/// Upgrades to programs that mustn't take over: what each is called, and how long it may take to be ready.
+/// Upgrades to programs that mustn't take over: the name of each, and its time to become ready.
 fn fail(
     event: &'static Event,
     stage: &Stage,

@@ -1,7 +1,9 @@
-//! A steady load: calls that are made when they are due, at most so many at once, on a thread of its own, while something happens.
+//! A steady load. A thread of its own issues calls when they are due, up to a maximum in flight,
+//! while the event happens.
 //!
-//! Each call has a number that the server sees, so that it is known of each how it ended and how often it was served. What couldn't be
-//! issued when it was due, since as many as may be were on their way, is issued as soon as one of them ends: after a pause there is a peak.
+//! Each call has a number that the server sees. So for each call it is known how it ended and how
+//! often it was served. If the maximum is in flight when a call is due, the call is issued as soon
+//! as another one ends. So a pause is followed by a peak.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -25,54 +27,57 @@ use tollgate_conformance::testbed::{Daemon, SOON, eventually};
 
 use crate::recording::{Completion, End, Mark, Recording};
 
-/// The service that is called.
+/// The called service.
 pub(crate) const SERVICE: &str = "hotel.Reservation";
 
-/// Calls whose fate is remembered, and bits of a number: what is above is for policies.
+/// Number of calls with a recorded end. Numbers use the bits below this; policies use the bits
+/// above.
 const NUMBERS: u32 = 1 << 24;
 
-/// How long a call may take that was made before the end.
+/// How long a call that was issued before the end may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So many calls are no answers that were on their way.
+/// After this many served calls, service has resumed: they are more than the answers that were in
+/// flight.
 const SERVED_AGAIN: u64 = 200;
 
 /// The longest load.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Completions that are recorded without moving any; more than that is a pause of the client's own.
+/// Room for completions without reallocation. A reallocation would be a pause of the client itself.
 const ROOM: usize = 4 << 20;
 
-/// How much is called.
+/// The amount of calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Load {
-    /// At once, at most.
+    /// Calls in flight, at most.
     pub(crate) in_flight: usize,
-    /// Calls per second; none: as many as go.
+    /// Calls per second; `None`: as many as possible.
     pub(crate) rate: Option<u32>,
 }
 
-/// Which calls a policy refuses, and what its stamps are.
+/// How policies treat the calls: which ones they refuse, and their stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Judged {
-    /// By none that shows.
+    /// By no visible policy.
     Plainly,
-    /// By one that refuses what is too much.
+    /// By a policy that refuses calls over a limit.
     Limited,
-    /// By one that [stamps](tollgate_conformance::module::stamping) requests and replies, as [`STAMPS`].
+    /// By a policy that [stamps](tollgate_conformance::module::stamping) requests and replies with
+    /// [`STAMPS`].
     Stamped,
 }
 
-/// What versions of a policy add. Neither is what the other adds twice.
+/// The numbers that the versions of a policy add. Neither is twice the other.
 pub(crate) const STAMPS: [u8; 2] = [1, 16];
 
-/// Who calls, and how it is known what was served.
+/// The caller, and the record of served calls.
 pub(crate) struct Lane {
     session: Session,
     client: ReservationClient,
     next: AtomicU32,
     served: Served,
-    /// Who serves, unless a chain does.
+    /// The serving session, unless a chain serves.
     serving: Option<Session>,
 }
 
@@ -81,7 +86,7 @@ enum Served {
     AtTheEndOf(Arc<Chain>),
 }
 
-/// How often each number was served; of the last [`NUMBERS`] calls.
+/// How often each number was served, for the last [`NUMBERS`] calls.
 struct Ledger(Vec<AtomicU8>);
 
 struct Counting(Arc<Ledger>);
@@ -106,26 +111,26 @@ impl Reservation for Counting {
     }
 }
 
-/// When a load began, for what happens to it.
+/// The time since a load began, for its event.
 pub(crate) struct Clock<'l> {
     began: Instant,
     marks: Vec<Mark>,
-    /// Calls that have been so far.
+    /// Number of calls served so far.
     served: &'l AtomicU64,
 }
 
 impl Clock<'_> {
-    /// Nanoseconds since the begin.
+    /// Nanoseconds since the beginning.
     pub(crate) fn now_ns(&self) -> u64 {
         since(self.began)
     }
 
-    /// Lets so much pass.
+    /// Waits this many milliseconds.
     pub(crate) fn wait(&self, ms: u64) {
         thread::sleep(Duration::from_millis(ms));
     }
 
-    /// Does something to what the calls go through, and notes when.
+    /// Runs a step of the event, and records its times.
     pub(crate) fn mark<T>(&mut self, what: &str, happens: impl FnOnce() -> T) -> T {
         let from_ns = self.now_ns();
         let done = happens();
@@ -137,7 +142,7 @@ impl Clock<'_> {
         done
     }
 
-    /// Waits until calls are served, after they may not have been.
+    /// Waits until calls are served again.
     pub(crate) fn wait_for_service(&self) -> Result<(), String> {
         let served = || self.served.load(Ordering::Relaxed);
         let before = served();
@@ -160,7 +165,7 @@ pub(crate) struct Tenant<'d> {
 }
 
 impl<'d> Tenant<'d> {
-    /// The owner of a token.
+    /// The tenant with this token.
     pub(crate) fn of(daemon: &'d Daemon, token: &'d str) -> Tenant<'d> {
         Tenant { daemon, token }
     }
@@ -172,7 +177,7 @@ impl<'d> Tenant<'d> {
 }
 
 impl Lane {
-    /// From an application of `from` to one of `to`, which may be the same daemon.
+    /// A lane from an application of `from` to one of `to`, which may be the same daemon.
     pub(crate) fn between(from: Tenant<'_>, to: Tenant<'_>) -> Result<Lane, String> {
         let ledger = Arc::new(Ledger((0..NUMBERS).map(|_| AtomicU8::new(0)).collect()));
         let serving = to.open()?;
@@ -195,7 +200,7 @@ impl Lane {
         })
     }
 
-    /// Through all hosts of a chain.
+    /// A lane through all hosts of a chain.
     pub(crate) fn through(chain: &Arc<Chain>) -> Lane {
         let (session, client) = chain.caller();
         Lane {
@@ -215,7 +220,7 @@ impl Lane {
         }
     }
 
-    /// The number of a call that is to be made.
+    /// The number of the next call.
     fn issue(&self) -> u32 {
         let number = self.next.fetch_add(1, Ordering::Relaxed) % NUMBERS;
         if let Served::Here(ledger) = &self.served {
@@ -234,7 +239,7 @@ impl Lane {
         Ok(reply.get_ref().view().reservation_id())
     }
 
-    /// A call, until it has ended; a failure comes with a sentence.
+    /// Makes a call and waits for its end. A failure has a sentence.
     async fn made(
         &self,
         number: u32,
@@ -247,7 +252,7 @@ impl Lane {
         (Completion { at_ns, number, end }, failure)
     }
 
-    /// One call, alone: what its reply says.
+    /// Makes one call alone, and returns the number in its reply.
     pub(crate) fn call(&self) -> Result<u64, String> {
         let number = self.issue();
         let reply = block_on(&self.session, self.reserve(number));
@@ -302,7 +307,7 @@ impl Lane {
         let mut ended: Option<Instant> = None;
         loop {
             let tick = tokio::select! {
-                // Answers first: they make room.
+                // Answers first, because they make room.
                 biased;
                 Some(made) = calls.next() => {
                     let (completion, failure): (Completion, Option<String>) = made;
@@ -339,7 +344,7 @@ impl Lane {
     }
 }
 
-/// What a reply, or none, means for the call of this number; a failure comes with a sentence.
+/// The end of the call with this number, from its reply or its status. A failure has a sentence.
 fn end_of(number: u32, reply: Result<u64, Status>, judged: Judged) -> (End, Option<String>) {
     let said = match reply {
         Ok(said) => said,
@@ -361,7 +366,8 @@ fn end_of(number: u32, reply: Result<u64, Status>, judged: Judged) -> (End, Opti
     }
 }
 
-/// Of which versions the stamps on a reservation are: there is to be one on its way and one back.
+/// Which versions stamped a reservation. There should be one stamp on the request and one on the
+/// reply.
 fn judged_by(said: u64) -> End {
     let [request, reply] = [24, 32].map(|at| (said >> at) as u8);
     match [request, reply].map(|stamp| STAMPS.contains(&stamp)) {
@@ -371,7 +377,7 @@ fn judged_by(said: u64) -> End {
     }
 }
 
-/// A failure's sentence, whichever host it is about.
+/// A failure's sentence without addresses of hosts.
 fn anonymous(status: &Status) -> String {
     let said = status.to_string();
     let word = |word: &str| {
@@ -384,14 +390,15 @@ fn anonymous(status: &Status) -> String {
     said.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// How many requests the policy that has stamped this reply had judged, in as many bits as there are.
+/// Number of requests that the policy had judged when it stamped this reply, in as many bits as
+/// there are.
 pub(crate) fn judged_so_far(said: u64) -> u64 {
     said >> 40
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        // Otherwise it looks for its daemon.
+        // Otherwise it would try to reconnect to its daemon.
         self.session.close();
         if let Some(serving) = &self.serving {
             serving.close();
@@ -411,7 +418,7 @@ mod tests {
             (16, 16, End::Served),
             (1, 16, End::Crossed),
             (16, 1, End::Crossed),
-            // Not judged, or twice.
+            // Not judged, or judged twice.
             (0, 0, End::Mixed),
             (1, 0, End::Mixed),
             (2, 2, End::Mixed),

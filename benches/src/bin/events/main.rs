@@ -1,11 +1,13 @@
-//! `events`: what calls notice when policies and daemons are changed under them, or die.
+//! `events`: measures the effect on calls when policies and daemons are changed, or die.
 //!
-//! For each event ([`event`]): fresh hosts, a load of half of what goes ([`load`]), and the event, in turns with nothing. What was recorded
-//! ([`recording`]) becomes tables and verdicts ([`report`]) and rates over time ([`plot`]).
+//! For each event ([`event`]): fresh hosts, a load of half of the capacity ([`load`]), and the load
+//! with and without the event, in turns. The recordings ([`recording`]) become tables and verdicts
+//! ([`report`]) and rates over time ([`plot`]).
 //!
-//! Writes `benches/out/`: the samples as JSON, a report, and plots; with `--record` also `benches/events.json`, `benches/EVENTS.md` and
-//! `benches/plots/`, which are committed. A claim that falls short is reported as such and is no error; an event that can't be measured
-//! is, and with `--smoke` a call that was lost, served twice or judged twice is, too: exit status 1.
+//! The program writes `benches/out/`: the samples as JSON, a report, and plots; with `--record`
+//! also `benches/events.json`, `benches/EVENTS.md` and `benches/plots/`, which are committed. A
+//! missed claim is reported; it is not an error. An event that can't be measured is an error: exit
+//! status 1. With `--smoke` a call that was lost, served twice or judged twice is an error, too.
 #![forbid(unsafe_code)]
 
 mod event;
@@ -51,7 +53,7 @@ impl Args {
         let named = |event: &&Event| {
             let is_part = |part: &String| event.name.contains(part.as_str());
             match self.only.is_empty() {
-                // It takes as long however short the run is to be.
+                // The event takes the same time in a short run.
                 true => !(self.smoke && event.is_long),
                 false => self.only.iter().any(is_part),
             }
@@ -81,7 +83,7 @@ fn events(args: &Args) -> Result<(), String> {
     }
     let chosen = args.chosen()?;
     let mut run = machine::describe(home);
-    // Which build it was of is to be seen.
+    // The build profile has to be visible.
     run["command"] = json!(match cfg!(debug_assertions) {
         true => "target/debug/events --record",
         false => ".ci/events --record",

@@ -1,4 +1,4 @@
-//! The events and loads that there are, and what is known of each pair of them.
+//! The events and loads, and the settings of each pair of them.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use tollgate_benches::figures::Spread;
 
 use crate::recording::{Counts, MS, Mark, Recording};
 
-/// A name, and what is shown of it.
+/// A name, and how the event is shown.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// Only in the full form: it takes seconds.
+    /// Only in the full form, because it takes seconds.
     pub(crate) is_long: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) const ROLLING: Event = event(
 );
 pub(crate) const CRASH: Event = event("crash", "The daemon is killed and started again at once");
 
-/// All of them, in the order of the report.
+/// All events, in the order of the report.
 pub(crate) const EVENTS: [&Event; 9] = [
     &SWAP,
     &LIMIT,
@@ -71,16 +71,16 @@ pub(crate) const EVENTS: [&Event; 9] = [
     &CRASH,
 ];
 
-/// How much is called, of what can be.
+/// A load, as a share of the capacity.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Share {
     pub(crate) name: &'static str,
     pub(crate) in_flight: usize,
-    /// Of the capacity; none: calls aren't paced.
+    /// The share; `None`: calls aren't paced.
     pub(crate) share: Option<f64>,
 }
 
-/// Where every event happens.
+/// The loads of every event.
 pub(crate) const STEADY: [Share; 2] = [
     Share {
         name: "128 in flight",
@@ -94,34 +94,35 @@ pub(crate) const STEADY: [Share; 2] = [
     },
 ];
 
-/// As in the paper, where a rate limit meets all that an application can do.
+/// As in the paper, where the rate limit applies to an application at full rate.
 const FLAT_OUT: Share = Share {
     name: "128 in flight, unpaced",
     in_flight: 128,
     share: None,
 };
 
-/// All of them.
+/// All shares.
 pub(crate) const SHARES: [&Share; 3] = [&STEADY[0], &STEADY[1], &FLAT_OUT];
 
-/// After an event, until what it did to calls is over.
+/// Time after an event until its effects on calls are over, in ns.
 pub(crate) const AFTERMATH_NS: u64 = 30 * MS;
 
-/// How wide the buckets of a plot are.
+/// Width of a plot's buckets, in ms.
 pub(crate) const BUCKET_MS: u64 = 10;
 
-/// What of a run is drawn.
+/// The drawn part of a run, in ms.
 const DRAWN_MS: u64 = 4_000;
 
-/// What is known of one load and one event. Everything is numbers under names: how many of each there are depends on how often it happened.
+/// The results of one load and one event: numbers under names. The number of values of each name
+/// depends on how often the event happened.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) event: &'static Event,
     pub(crate) share: &'static Share,
     values: BTreeMap<String, Vec<f64>>,
-    /// How calls failed, and how many did so.
+    /// Number of failed calls by their failure.
     pub(crate) failures: BTreeMap<String, u64>,
-    /// Calls that were served in each bucket of the first run.
+    /// Number of calls served in each bucket of the first run.
     pub(crate) rates: Vec<u32>,
     pub(crate) marks: Vec<Mark>,
 }
@@ -151,7 +152,7 @@ impl Sample {
         self.all(key).last().copied().unwrap_or_default()
     }
 
-    /// Adds up what became of calls.
+    /// Adds the counts of calls.
     pub(crate) fn count(&mut self, counts: Counts, failures: &BTreeMap<String, u64>) {
         for (key, count) in [
             ("calls", counts.calls),
@@ -169,10 +170,10 @@ impl Sample {
         }
     }
 
-    /// Keeps what is drawn of a run.
+    /// Keeps the drawn part of a run.
     pub(crate) fn draw(&mut self, recording: &Recording) {
         self.rates = recording.buckets(BUCKET_MS * MS);
-        // The last one isn't whole.
+        // The last bucket isn't complete.
         self.rates.pop();
         self.rates.truncate((DRAWN_MS / BUCKET_MS) as usize);
         let until_ns = self.rates.len() as u64 * BUCKET_MS * MS;
@@ -201,7 +202,7 @@ impl Sample {
         })
     }
 
-    /// None if there is no such event or load any more.
+    /// `None` if the event or load doesn't exist any more.
     pub(crate) fn from_json(entry: &Value) -> Option<Sample> {
         let event = EVENTS.into_iter().find(|one| entry["event"] == one.name)?;
         let share = SHARES.into_iter().find(|one| entry["load"] == one.name)?;

@@ -1,4 +1,5 @@
-//! The rate over time, as the paper's Figure 7 has it: a row per load, and when what happened. Pure: samples in, SVG out.
+//! The rate over time, like Figure 7 of the paper: a row per load, and the times of the event's
+//! steps. Pure: samples in, SVG out.
 
 use plotters::prelude::*;
 use tollgate_benches::drawing::{BELOW, BLUE, CAPTION, Drawn, FONT, MARGIN, ORANGE, WIDTH, short};
@@ -6,30 +7,30 @@ use tollgate_benches::drawing::{BELOW, BLUE, CAPTION, Drawn, FONT, MARGIN, ORANG
 use crate::model::{BUCKET_MS, EVENTS, Event, Sample};
 use crate::recording::MS;
 
-/// Of a row.
+/// Height of a row, in pixels.
 const HEIGHT: u32 = 190;
-/// Of the title.
+/// Height of the title, in pixels.
 const HEAD: u32 = 34;
-/// Of the numbers on the left.
+/// Width of the numbers on the left, in pixels.
 const LEFT: u32 = 64;
-/// Of a letter, about.
+/// Approximate width of a letter, in pixels.
 const LETTER: f64 = 8.0;
 
-/// A picture, and of what.
+/// A picture, and its event.
 pub(crate) struct Picture {
     pub(crate) event: &'static Event,
-    /// The file.
+    /// The content of the file.
     pub(crate) svg: String,
 }
 
 impl Picture {
-    /// Its path, as seen from the report.
+    /// Its path, relative to the report.
     pub(crate) fn file(&self) -> String {
         format!("plots/event-{}.svg", self.event.name)
     }
 }
 
-/// All pictures that there are samples for.
+/// All pictures with samples.
 pub(crate) fn draw(samples: &[Sample]) -> Result<Vec<Picture>, String> {
     let mut pictures = Vec::new();
     for event in EVENTS {
@@ -87,7 +88,7 @@ fn row(area: &Area<'_>, sample: &Sample) -> Result<(), Box<dyn std::error::Error
         .draw()?;
     let at = |ns: u64| ns as f64 / MS as f64;
     let ms_per_pixel = end / f64::from(WIDTH - LEFT - 2 * MARGIN);
-    // Names that would lie on each other are left out.
+    // Names that would overlap are left out.
     let mut free_from = 0.0;
     for mark in &sample.marks {
         let (from, to) = (at(mark.from_ns), at(mark.to_ns).min(end));
@@ -101,7 +102,7 @@ fn row(area: &Area<'_>, sample: &Sample) -> Result<(), Box<dyn std::error::Error
             free_from = from + (mark.what.len() + 1) as f64 * LETTER * ms_per_pixel;
         }
     }
-    // Each rate lasts as long as it was measured.
+    // Each rate is drawn over the time in which it was measured.
     let steps = rates.iter().enumerate().flat_map(|(bucket, rate)| {
         let from = bucket as f64 * BUCKET_MS as f64;
         [(from, *rate), (from + BUCKET_MS as f64, *rate)]

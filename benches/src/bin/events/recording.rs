@@ -1,72 +1,74 @@
-//! What came of a load: when each call ended and how, and when what happened to it. Pure: no clock, no daemon.
+//! The recording of a load: when each call ended and how, and the times of the event's steps. Pure:
+//! no clock, no daemon.
 
 use std::collections::BTreeMap;
 
-/// How wide the windows are in which a rate is looked for.
+/// Width of the windows for the search of a rate.
 const WINDOW_NS: u64 = 10 * MS;
 
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 pub(crate) const MS: u64 = 1_000_000;
 
 /// How a call ended for its caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// With its own reply.
+    /// With the right reply.
     Served,
-    /// So, but one version of a policy has judged its request, and another its reply.
+    /// With the right reply, but one version of a policy judged the request, and another the reply.
     Crossed,
-    /// So, but its request or its reply was judged by no version, or more than once.
+    /// With the right reply, but the request or the reply was judged by no version, or more than
+    /// once.
     Mixed,
-    /// With RESOURCE_EXHAUSTED, where a policy does that.
+    /// With RESOURCE_EXHAUSTED, if a policy does that.
     Refused,
-    /// With anything else.
+    /// With any other status.
     Failed,
 }
 
-/// One call that ended.
+/// A call that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Completion {
-    /// Since the load's begin.
+    /// Nanoseconds since the beginning of the load.
     pub(crate) at_ns: u64,
     pub(crate) number: u32,
     pub(crate) end: End,
 }
 
-/// Something that was done to what the calls go through.
+/// A step of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// Since the load's begin.
+    /// Nanoseconds since the beginning of the load.
     pub(crate) from_ns: u64,
     pub(crate) to_ns: u64,
-    /// What, in a word or two.
+    /// Its name, in a word or two.
     pub(crate) what: String,
 }
 
-/// A load from its begin to its end.
+/// A load from its beginning to its end.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
-    /// Calls that were made.
+    /// Number of issued calls.
     pub(crate) issued: u64,
-    /// In the order in which they ended.
+    /// Completions in the order of their times.
     pub(crate) completions: Vec<Completion>,
     pub(crate) marks: Vec<Mark>,
-    /// When no more calls were made.
+    /// When the last call was issued.
     pub(crate) until_ns: u64,
-    /// How calls failed, and how many did so.
+    /// Number of failed calls by their failure.
     pub(crate) failures: BTreeMap<String, u64>,
 }
 
-/// What became of the calls of a load.
+/// Counts of a load's calls by their end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) calls: u64,
-    /// That never ended, or were answered without having been served.
+    /// Calls that never ended, or were answered without having been served.
     pub(crate) lost: u64,
-    /// That were served more than once, or once although they were refused.
+    /// Calls that were served more than once, or once although they were refused.
     pub(crate) duplicated: u64,
     pub(crate) mixed: u64,
     pub(crate) crossed: u64,
-    /// That ended otherwise.
+    /// Calls that ended otherwise.
     pub(crate) errors: u64,
 }
 
@@ -78,7 +80,7 @@ impl End {
 }
 
 impl Recording {
-    /// Compares how calls ended with how often the server has served each.
+    /// Compares the ends of calls with how often the server has served each.
     pub(crate) fn counts(&self, served: impl Fn(u32) -> u32) -> Counts {
         let mut counts = Counts {
             calls: self.issued,
@@ -109,7 +111,7 @@ impl Recording {
         answered.map(|call| call.at_ns)
     }
 
-    /// The longest time without a served call that has a part in this while.
+    /// The longest time without a served call that overlaps this interval.
     pub(crate) fn longest_gap_ns(&self, from_ns: u64, to_ns: u64) -> u64 {
         let (mut longest, mut last) = (0, 0);
         for at in self.served_ns().chain([self.until_ns]) {
@@ -124,14 +126,14 @@ impl Recording {
         longest
     }
 
-    /// Calls per second that were served in this while.
+    /// Served calls per second in this interval.
     pub(crate) fn rate(&self, from_ns: u64, to_ns: u64) -> f64 {
         let within = |at: &u64| (from_ns..to_ns).contains(at);
         let count = self.served_ns().filter(within).count();
         count as f64 * 1e9 / to_ns.saturating_sub(from_ns).max(1) as f64
     }
 
-    /// Calls that were served, for each `width_ns` from the begin to the end.
+    /// Number of served calls for each `width_ns` from the beginning to the end.
     pub(crate) fn buckets(&self, width_ns: u64) -> Vec<u32> {
         let mut buckets = vec![0; self.until_ns.div_ceil(width_ns) as usize];
         for at in self.served_ns() {
@@ -142,8 +144,8 @@ impl Recording {
         buckets
     }
 
-    /// How long after `from_ns` the rate is `rate`, give or take a part of it: the begin of the first ten milliseconds that have it. None if
-    /// there are none before `to_ns`.
+    /// The time from `from_ns` until the rate is `rate`, within a relative tolerance: the start of
+    /// the first ten milliseconds with this rate. `None` if there are none before `to_ns`.
     pub(crate) fn follows_ns(
         &self,
         from_ns: u64,
@@ -172,7 +174,7 @@ impl Recording {
         buckets
     }
 
-    /// When the first call was served again after others had failed, from `from_ns` on.
+    /// When the first call was served after failures, from `from_ns` on.
     pub(crate) fn served_again_ns(&self, from_ns: u64) -> Option<u64> {
         let mut later = self
             .completions
@@ -182,7 +184,7 @@ impl Recording {
         Some(again.at_ns)
     }
 
-    /// Refusals in this while.
+    /// Number of refusals in this interval.
     pub(crate) fn refused(&self, from_ns: u64, to_ns: u64) -> u64 {
         let refused = |call: &&Completion| call.end == End::Refused;
         let within = |call: &&Completion| (from_ns..to_ns).contains(&call.at_ns);
@@ -198,7 +200,7 @@ impl Recording {
 mod tests {
     use super::*;
 
-    /// Calls that ended at these milliseconds.
+    /// A recording of calls that ended at these milliseconds.
     fn recorded(ends: &[(u64, End)]) -> Recording {
         let completion = |(number, (at_ms, end)): (usize, &(u64, End))| Completion {
             at_ns: at_ms * MS,
@@ -221,7 +223,7 @@ mod tests {
         ];
         let ends: Vec<_> = ends.iter().map(|end| (1, *end)).collect();
         let mut recording = recorded(&ends);
-        // One has no end.
+        // One call has no end.
         recording.issued += 1;
         let times = [1, 0, 2, 1, 0, 1, 1, 1];
         let counts = recording.counts(|number| times[number as usize]);
@@ -239,7 +241,7 @@ mod tests {
     #[test]
     fn a_gap_counts_where_it_has_a_part() {
         let at = |ms: u64| (ms, End::Served);
-        // What fails ends no gap.
+        // A failed call doesn't end a gap.
         let recording = recorded(&[
             at(1),
             at(2),
@@ -266,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_rate_is_followed_from_the_first_ten_milliseconds_that_have_it() {
-        // 5 in each millisecond, and from 20 on 2.
+        // 5 calls in each millisecond, and 2 from 20 ms on.
         let ends = (0..100).flat_map(|ms| {
             let count = if ms < 20 { 5 } else { 2 };
             (0..count).map(move |_| (ms, End::Served))

@@ -10,7 +10,7 @@ use crate::model::{
 use crate::plot::Picture;
 use crate::recording::MS;
 
-/// What is claimed of the samples of some events.
+/// A claim about the samples of some events.
 struct Claim {
     events: &'static [&'static Event],
     text: &'static str,
@@ -124,7 +124,7 @@ const CLAIMS: [Claim; 11] = [
     },
 ];
 
-/// Of a crash, calls may fail.
+/// In a crash, calls may fail.
 const OF_CRASHES: [Claim; 2] = [
     Claim {
         events: &[&CRASH],
@@ -163,7 +163,7 @@ fn none_of(sample: &Sample, keys: &[&str]) -> Option<(String, bool)> {
     Some((format!("{} of {calls}", text.join(", ")), holds))
 }
 
-/// The least value that this part of all is not above.
+/// The smallest value that this fraction of all values doesn't exceed.
 fn percentile(values: &[f64], part: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -171,7 +171,7 @@ fn percentile(values: &[f64], part: f64) -> Option<f64> {
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-/// What is wrong with a run, however short and on whatever machine: counts, no times.
+/// The errors of a run of any length, on any machine: counts only, no times.
 pub(crate) fn wrong(sample: &Sample) -> Vec<String> {
     let mut keys = vec!["lost", "duplicated"];
     let expected = sample.event == &CRASH;
@@ -191,14 +191,15 @@ pub(crate) fn wrong(sample: &Sample) -> Vec<String> {
             wrong.push(format!("{event}, {load}: {key} is {sum}, not 0"));
         }
     }
-    // A call that outlives many swaps, as on a machine that stalls, is judged by what is in force then.
+    // If a call outlives many swaps, for example on a machine that stalls, the version in force at
+    // the time judges it.
     let (crossed, calls) = (sample.last("crossed"), sample.last("calls"));
     if sample.event == &SWAP && crossed * 100.0 > calls {
         wrong.push(format!(
             "{event}, {load}: {crossed} of {calls} replies were judged by another version than their requests"
         ));
     }
-    // In one short while a machine that stalls may be what limits.
+    // In one short interval a stalled machine may be the limit.
     if sample.event == &LIMIT && sample.all("refused").iter().all(|refused| *refused == 0.0) {
         wrong.push(format!("{event}, {load}: the limit has refused no call"));
     }
@@ -226,7 +227,7 @@ pub(crate) fn to_json(run: &Value, samples: &[Sample]) -> Value {
     })
 }
 
-/// What [`to_json`] has made.
+/// Reads the output of [`to_json`].
 pub(crate) fn from_json(json: &Value) -> Vec<Sample> {
     let samples = json["samples"].as_array().map_or(&[][..], Vec::as_slice);
     samples.iter().filter_map(Sample::from_json).collect()
@@ -283,7 +284,7 @@ pub(crate) fn to_markdown(run: &Value, samples: &[Sample], pictures: &[Picture])
     text
 }
 
-/// A number's name in the tables, its key, and its digits.
+/// The name of a number in the tables, its key, and its digits.
 const NUMBERS: [(&str, &str, usize); 12] = [
     ("calls/s that go", "capacity", 0),
     ("offered", "offered", 0),

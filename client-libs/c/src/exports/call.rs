@@ -241,7 +241,7 @@ pub unsafe extern "C" fn tollgate_call_finish(
             None => Status::new(Code::OK, ""),
         };
         for (key, value) in trailers.iter().flat_map(|trailers| trailers.view().iter()) {
-            // Details came with the status, or don't come at all; other reserved keys aren't a program's to send.
+            // Details are part of the status. A program may not send other reserved keys.
             let pushed = end.metadata.push(key, value);
             pushed.map_err(|error| Ended::With(error.into()))?;
         }

@@ -17,7 +17,7 @@ use crate::outgoing::{Letter, Outgoing};
 use crate::session::{Message, State};
 use crate::status::{Ended, invalid};
 
-/// Nothing waits.
+/// The call must not wait.
 pub(crate) const NONBLOCK: u32 = 1;
 
 /// `tollgate_method` of tollgate_block.h.
@@ -48,13 +48,13 @@ pub struct tollgate_call_options {
     reserved: u32,
 }
 
-/// Up to the metadata.
+/// The fields before the metadata.
 const LEAST_CALL_OPTIONS: usize = std::mem::offset_of!(tollgate_call_options, flags);
 
-/// What a program says of a service.
+/// The program's description of a service.
 pub(crate) struct Described {
     pub(crate) name: String,
-    /// With whether they stream.
+    /// Names of the methods, and whether they stream.
     pub(crate) methods: Vec<(String, bool)>,
     pub(crate) descriptor_set: Vec<u8>,
 }
@@ -100,7 +100,7 @@ pub struct tollgate_client {
 struct Method {
     name: String,
     streams: bool,
-    /// `None`: the daemon doesn't know it.
+    /// `None`: the daemon doesn't know the method.
     handle: Option<u32>,
 }
 
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn tollgate_client_free(client: *mut tollgate_client) {
     });
 }
 
-/// What a call's options say; NULL: the defaults.
+/// The options of a call; NULL: the defaults.
 ///
 /// # Safety
 /// NULL, or a struct that begins with its size; its metadata is NULL or live.
@@ -215,7 +215,7 @@ unsafe fn read_options(
     Ok((opening, options.flags))
 }
 
-/// A message of the program's.
+/// A message of the program.
 ///
 /// # Safety
 /// As of [`Outgoing::new`]; or NULL.

@@ -9,7 +9,7 @@ use super::{answer, or_else, tollgate_code, tollgate_session, tollgate_status};
 use crate::args::{given, put, shared, text};
 use crate::status::invalid;
 
-/// What is said of a server.
+/// The health status of a server.
 pub struct tollgate_health(Reporter);
 
 #[unsafe(no_mangle)]

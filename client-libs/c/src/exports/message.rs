@@ -1,4 +1,4 @@
-//! What was received, and read in place.
+//! Received messages, read in place.
 
 use super::{or_else, tollgate_bytes, tollgate_message, tollgate_metadata};
 use crate::args::given;

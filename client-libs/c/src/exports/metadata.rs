@@ -1,4 +1,4 @@
-//! What travels beside messages.
+//! Metadata of messages.
 
 use std::ffi::c_char;
 

@@ -1,9 +1,12 @@
-//! The functions of tollgate.h, and nothing but them: pointers become references here, and results codes.
+//! The functions of tollgate.h, and nothing else. They turn pointers into references, and results
+//! into codes.
 //!
-//! What the header asks of its callers is every function's safety contract: handles are NULL or live and of their kind, structs begin with
-//! their size, strings end with a zero byte, results have room. What can be checked of that is.
+//! The header's requirements are the safety contract of every function: handles are NULL or live
+//! and of their kind, structs begin with their size, strings end with a zero byte, results have
+//! room. The functions check as much of it as possible.
 
-// The header is the documentation, and says what is asked of callers; a test compares the two name by name.
+// The header is the documentation, and has the requirements for callers. A test compares the two
+// name by name.
 #![allow(
     clippy::missing_safety_doc,
     missing_docs,
@@ -83,7 +86,8 @@ impl tollgate_bytes {
     };
 }
 
-/// Runs what a function does, and says how that ended: by the code, and by the status if there is one.
+/// Runs the body of a function, and returns its result as a code, and in the status if there is
+/// one.
 ///
 /// # Safety
 /// The status is NULL, or a live one that nobody else uses.
@@ -112,7 +116,7 @@ unsafe fn answer(
     ended.code()
 }
 
-/// As [`answer`], for functions that have no code to answer with.
+/// Like [`answer`], for functions that return no code.
 fn or_else<T>(fallback: T, work: impl FnOnce() -> Result<T, Status>) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(value)) => value,

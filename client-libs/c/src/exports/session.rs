@@ -1,4 +1,4 @@
-//! Sessions, what drives them, what they serve, and buffers in their send heaps.
+//! Sessions, their drivers, their services, and buffers in their send heaps.
 
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct tollgate_session_options {
     retries: i64,
 }
 
-/// Up to the token: nothing opens without.
+/// The fields up to the token, which is required.
 const LEAST_SESSION_OPTIONS: usize = std::mem::offset_of!(tollgate_session_options, app);
 
 #[repr(C)]
@@ -44,7 +44,7 @@ pub struct tollgate_leaks {
     buffer_bytes: u64,
 }
 
-/// Up to the messages' bytes.
+/// The fields up to the messages' bytes.
 const LEAST_LEAKS: usize = std::mem::offset_of!(tollgate_leaks, calls);
 
 #[unsafe(no_mangle)]
@@ -338,7 +338,7 @@ pub unsafe extern "C" fn tollgate_session_drain(
     unsafe { answer(status, work) }
 }
 
-/// Memory of a session's send heap, in the program's hands.
+/// Memory of a session's send heap, held by the program.
 pub struct tollgate_buffer {
     session: Arc<State>,
     len: usize,
@@ -348,7 +348,7 @@ pub struct tollgate_buffer {
 enum Memory {
     Filling(SendBuffer),
     Frozen(SharedBytes),
-    /// Between the two.
+    /// Between the two states.
     Changing,
 }
 

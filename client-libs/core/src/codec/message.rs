@@ -1,4 +1,4 @@
-//! Messages, and what else can be written as a block.
+//! Messages, and other values that can be written as a block.
 
 use std::sync::Arc;
 
@@ -21,18 +21,19 @@ pub trait Message: Clone + Default + Send + Sync + 'static {
     /// The view of the struct at `place`.
     fn view(place: Place<'_>) -> Self::View<'_>;
 
-    /// An owned copy of what a view shows.
+    /// An owned copy of a view.
     fn from_view(view: Self::View<'_>) -> Self;
 }
 
 /// Something that can be written as the block of a call or reply: a [`Message`], or a block that exists already.
 pub trait Encode {
-    /// The size of a block in no session's heap. Answers [`Measured::too_deep`] instead of failing.
+    /// The size of a block in no session's heap. Sets [`Measured::too_deep`] instead of failing.
     fn measure(&self) -> Measured {
         self.measure_within(0)
     }
 
-    /// The size of a block in the heap of the session of this number: what lies there already isn't written again.
+    /// The size of a block in the heap of the session with this number. Values that lie there
+    /// already aren't written again.
     fn measure_within(&self, session: u64) -> Measured;
 
     /// Writes the block that [`Encode::measure`] measured.
@@ -52,7 +53,7 @@ impl<M: Message> Encode for M {
     }
 }
 
-/// A message that is sent more than once needn't be copied for each.
+/// A message that is sent more than once needn't be copied each time.
 impl<M: Message> Encode for Arc<M> {
     fn measure_within(&self, session: u64) -> Measured {
         (**self).measure_within(session)
@@ -63,7 +64,7 @@ impl<M: Message> Encode for Arc<M> {
     }
 }
 
-/// A block that exists already, in canonical form and without extents.
+/// An existing block, in canonical form and without extents.
 #[derive(Clone, Copy, Debug)]
 pub struct RawBlock<B>(pub B);
 
@@ -79,8 +80,8 @@ impl<B: AsRef<[u8]>> Encode for RawBlock<B> {
     }
 }
 
-/// The message's block with everything inline, as [`RawBlock`] and `call_raw` take it; `None` if it
-/// nests too deeply.
+/// The message's block with everything inline, for [`RawBlock`] and `call_raw`; `None` if it nests
+/// too deeply.
 pub fn encode_inline(message: &impl Encode) -> Option<Vec<u8>> {
     if message.measure().too_deep {
         return None;

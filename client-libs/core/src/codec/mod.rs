@@ -1,12 +1,14 @@
-//! Ordinary Rust values to blocks, and blocks to views: what generated code is written against.
+//! Ordinary Rust values to blocks, and blocks to views: the interface for generated code.
 //!
-//! A block's format is told in the schema crate (`layout`): fixed-size structs whose variable parts follow in one
-//! canonical order. Generated code knows each field's offset; everything else, which is the same for all messages, is
-//! here: [`Message`] ties a struct to its view, [`Value`] says how one field is stored and read, [`Sink`] is where an
-//! encoder writes ([`Measure`] first, to learn the size; then the heap), [`Place`] is where a view reads.
+//! The schema crate (`layout`) defines the format of a block: fixed-size structs, followed by their
+//! variable parts in one canonical order. Generated code knows each field's offset. Everything that
+//! is the same for all messages is here: [`Message`] ties a struct to its view, [`Value`] defines
+//! how one field is stored and read, [`Sink`] is where an encoder writes (first [`Measure`], to get
+//! the size; then the heap), [`Place`] is where a view reads.
 //!
-//! One `encode` serves both passes, so measuring and writing can't disagree. Reading never panics and never leaves the
-//! block: what lies outside of it, or nests deeper than [`MAX_DEPTH`], reads as absent.
+//! One `encode` serves both passes, so measuring and writing can't disagree. Reading never panics
+//! and never leaves the block. A value outside of the block, or nested deeper than [`MAX_DEPTH`],
+//! reads as absent.
 //!
 //! Absent on purpose: validation. The daemon validates each block that it delivers.
 

@@ -1,7 +1,8 @@
 //! The macro that declares a protobuf enum.
 
-/// Declares a protobuf enum: a newtype over its number with named constants, so that unknown values survive. A constant that the schema
-/// calls otherwise says so: `RED = 1 as "COLOR_RED"`. For generated code.
+/// Declares a protobuf enum: a newtype over its number with named constants, so that unknown values
+/// survive. A constant with another name in the schema has that name after it: `RED = 1 as
+/// "COLOR_RED"`. For generated code.
 #[macro_export]
 macro_rules! open_enum {
     ($(#[$doc:meta])* pub struct $name:ident { $($value:ident = $number:literal $(as $declared:literal)?,)* }) => {
@@ -18,7 +19,8 @@ macro_rules! open_enum {
                 pub const $value: Self = Self($number);
             )*
 
-            /// The name of the value in the schema, such as `COLOR_RED`, if it has one; of several, the first.
+            /// The name of the value in the schema, such as `COLOR_RED`, if it has one. If it has
+            /// several, the first.
             #[allow(unreachable_patterns, reason = "two names may have one number")]
             pub fn name(self) -> ::core::option::Option<&'static str> {
                 match self.0 {

@@ -1,7 +1,8 @@
-//! Where views read: a place in a block.
+//! A place in a block, where views read.
 //!
-//! Every read is bounded by the block, whatever its slots claim; a struct must lie behind the struct that refers to it,
-//! and not deeper than [`MAX_DEPTH`], so walking a block always ends. What can't be read is absent: zero, empty, `None`.
+//! Every read is bounded by the block, regardless of its slots. A struct must lie behind the struct
+//! that refers to it, and not deeper than [`MAX_DEPTH`], so walking a block always ends. An
+//! unreadable value is absent: zero, empty, `None`.
 
 use std::fmt;
 
@@ -22,7 +23,7 @@ impl fmt::Debug for Place<'_> {
 }
 
 impl<'a> Place<'a> {
-    /// A struct all of whose fields have their defaults.
+    /// A struct with all fields at their defaults.
     pub const EMPTY: Place<'static> = Place {
         block: &[],
         at: 0,
@@ -52,7 +53,7 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The number of the member that is set of the oneof whose case is at `at`; 0 if none.
+    /// The number of the set member of the oneof with its case at `at`; 0 if none is set.
     #[inline]
     pub fn case(self, at: u32) -> u32 {
         u32::from_le_bytes(self.read(at))
@@ -108,7 +109,8 @@ impl<'a> Place<'a> {
         )
     }
 
-    /// The element `index` of an array, which has more than that: its end was checked to lie in the block.
+    /// The element `index` of an array. The array has more elements than `index`, and its end was
+    /// checked to lie in the block.
     pub(super) fn element(self, index: u32, stride: usize) -> Place<'a> {
         Place {
             at: self.at + index * stride as u32,

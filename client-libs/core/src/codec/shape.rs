@@ -1,4 +1,5 @@
-//! The schema crate's rule for offsets once more, at compile time: generated numbers that differ from it don't compile.
+//! The schema crate's rule for offsets, checked at compile time: generated numbers that differ from
+//! it don't compile.
 //!
 //! ```text
 //! presence words, cases, then the fields by (alignment descending, number), unknown fields last of alignment 4
@@ -6,12 +7,12 @@
 
 use super::value::{EntryLayout, Value};
 
-/// What generated code believes of one struct's fixed part.
+/// The offsets that generated code assumes for one struct's fixed part.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape<'a> {
     /// Bytes of the fixed part.
     pub size: usize,
-    /// How many fields have a bit in the presence bitmap.
+    /// Number of fields with a bit in the presence bitmap.
     pub optionals: usize,
     /// Offsets of the oneofs' cases.
     pub cases: &'a [usize],
@@ -21,7 +22,7 @@ pub struct Shape<'a> {
     pub unknown: usize,
 }
 
-/// Where a field is, and what its type makes of it.
+/// The place of a field, and the size and alignment that follow from its type.
 #[derive(Clone, Copy, Debug)]
 pub struct Spot {
     at: usize,
@@ -57,7 +58,7 @@ impl Spot {
 }
 
 impl Shape<'_> {
-    /// Panics, in a constant: doesn't compile, where a number isn't what the rule says.
+    /// Compares the numbers with the rule. Panics in a constant, so a wrong number doesn't compile.
     pub const fn check(&self) {
         let mut at = self.optionals.div_ceil(32) * 4;
         let mut i = 0;
@@ -71,7 +72,7 @@ impl Shape<'_> {
     }
 }
 
-/// What the fixed part holds for a field of this type: size and alignment.
+/// The size and alignment of a field of this type in the fixed part.
 const fn field<V: Value>() -> (usize, usize) {
     if V::IS_STRUCT {
         Spot::REFERENCE
@@ -80,7 +81,7 @@ const fn field<V: Value>() -> (usize, usize) {
     }
 }
 
-/// Places the fields from `start` on, compares each offset, and answers the struct's size.
+/// Places the fields from `start` on, compares each offset, and returns the struct's size.
 const fn place(fields: &[Spot], unknown: Option<usize>, start: usize) -> usize {
     let mut at = start;
     let mut align = 8;

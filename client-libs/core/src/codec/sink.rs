@@ -4,9 +4,10 @@
 //! heap block:  [inline][pad to 8][table: n x {offset u64, len u32, zero u32}][metadata][pad to 8][extent 0][pad to 8]...
 //! ```
 //!
-//! The block, its extent table, its metadata and its extents are one allocation: what is allocated once is reclaimed once, and writing
-//! can't run out of memory half-way. Extents' table offsets are heap offsets; of a value that lies in the heap already
-//! ([`SharedBytes`]), its own.
+//! The block, its extent table, its metadata and its extents are one allocation: memory that is
+//! allocated once is reclaimed once, and writing can't run out of memory half-way. The extents'
+//! offsets in the table are heap offsets. A value that lies in the heap already ([`SharedBytes`])
+//! has its own offset.
 
 use tollgate_shm_abi::limits::MAX_EXTENTS;
 
@@ -18,29 +19,32 @@ const EXTENT_ENTRY: usize = 16;
 
 /// Where an encoder puts a block. Parts are claimed in canonical order; claiming writes the padding before a part.
 pub trait Sink {
-    /// Claims the next `len` bytes at alignment `align` (a power of two, at most 8) and answers their offset.
+    /// Claims the next `len` bytes at alignment `align` (a power of two, at most 8) and returns
+    /// their offset.
     fn claim(&mut self, len: usize, align: usize) -> u32;
 
-    /// Writes into what was claimed.
+    /// Writes into claimed bytes.
     fn put(&mut self, at: u32, bytes: &[u8]);
 
-    /// Has `write` fill `len` bytes of what was claimed where they lie, with whatever was there before: for encoders that want a buffer.
+    /// Lets `write` fill `len` claimed bytes in place, for encoders that need a buffer. The bytes
+    /// may hold old contents.
     fn fill(&mut self, at: u32, len: usize, write: impl FnOnce(&mut [u8])) {
         let mut bytes = vec![0; len];
         write(&mut bytes);
         self.put(at, &bytes);
     }
 
-    /// Takes a large value as the next extent and answers its number; `None` if it has to be inline.
+    /// Takes a large value as the next extent and returns its number; `None` if it has to be
+    /// inline.
     fn extent(&mut self, bytes: &[u8]) -> Option<u32>;
 
-    /// Begins a nested struct; false if that would be too deep, and then it must be left out.
+    /// Begins a nested struct. False if that would be too deep; then the struct must be left out.
     fn enter(&mut self) -> bool;
 
     /// Ends the nested struct that [`Sink::enter`] began.
     fn leave(&mut self);
 
-    /// Appends a string's or bytes value's part; answers its slot, offset and length.
+    /// Appends the part of a string or bytes value; returns its slot: offset and length.
     fn bytes(&mut self, value: &[u8]) -> [u32; 2] {
         if value.is_empty() {
             return [0, 0];
@@ -56,12 +60,13 @@ pub trait Sink {
         [at, len]
     }
 
-    /// Takes a large value as the next extent where it lies, and answers its number; `None` if it has to be copied.
+    /// Takes a large value in place as the next extent, and returns its number; `None` if it has to
+    /// be copied.
     fn refer(&mut self, _value: &SharedBytes) -> Option<u32> {
         None
     }
 
-    /// As [`Sink::bytes`], of a value that may lie where it can be read from without a copy.
+    /// Like [`Sink::bytes`], for a value that may be readable in place, without a copy.
     fn shared(&mut self, value: &Bytes) -> [u32; 2] {
         let large = value.shared().filter(|shared| shared.len() >= EXTENT_MIN);
         match large.and_then(|shared| self.refer(shared)) {
@@ -71,7 +76,7 @@ pub trait Sink {
     }
 }
 
-/// The number of one more extent, if there may be one.
+/// The number of the next extent, if one more is allowed.
 fn count_extent(extents: &mut u16) -> Option<u16> {
     let index = *extents;
     if usize::from(index) == usize::from(MAX_EXTENTS) {
@@ -98,7 +103,7 @@ impl<const N: usize> Fixed<N> {
         self.0[bit / 8] |= 1 << (bit % 8);
     }
 
-    /// Sets the case of the oneof at `at` to the number of the member that is set.
+    /// Sets the case of the oneof at `at` to the number of its set member.
     #[inline]
     pub fn set_case(&mut self, at: usize, number: u32) {
         self.0[at..at + 4].copy_from_slice(&number.to_le_bytes());
@@ -117,7 +122,7 @@ impl<const N: usize> Fixed<N> {
     }
 }
 
-/// What a block will need.
+/// The size of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Bytes of the inline block.
@@ -128,12 +133,12 @@ pub struct Measured {
     pub total: usize,
     /// Bytes to allocate: inline block, extent table, extents.
     pub allocation: usize,
-    /// The value nests deeper than [`MAX_DEPTH`]; the other fields mean nothing then.
+    /// The value nests deeper than [`MAX_DEPTH`]; then the other fields are meaningless.
     pub too_deep: bool,
 }
 
 impl Measured {
-    /// Bytes to allocate with so much metadata beside the message.
+    /// Bytes to allocate, including so many bytes of metadata.
     #[inline]
     pub(crate) fn allocation_with(&self, metadata: usize) -> usize {
         match (metadata, self.extents) {
@@ -144,16 +149,16 @@ impl Measured {
     }
 }
 
-/// The first pass: counts, writes nothing.
+/// The first pass. It counts and writes nothing.
 #[derive(Debug)]
 pub struct Measure {
     cursor: usize,
     extents: u16,
     /// Bytes of all extents, each but the last padded to 8.
     extent_bytes: usize,
-    /// Of those, what is copied into the allocation.
+    /// The bytes of them that are copied into the allocation.
     copied_bytes: usize,
-    /// Whose heap it will be; 0 for none.
+    /// The session of the heap; 0 for none.
     session: u64,
     depth: u32,
     too_deep: bool,
@@ -165,8 +170,8 @@ impl Measure {
         Measure::within(root, 0)
     }
 
-    /// The same for a block that goes into the heap of the session of this number, as [`measure_within`](super::Encode::measure_within)
-    /// gets it.
+    /// The same for a block in the heap of the session with this number, as in
+    /// [`measure_within`](super::Encode::measure_within).
     pub fn within(root: usize, session: u64) -> Measure {
         Measure {
             cursor: root,
@@ -205,7 +210,7 @@ impl Sink for Measure {
     fn claim(&mut self, len: usize, align: usize) -> u32 {
         let at = align_up(self.cursor, align);
         self.cursor = at.saturating_add(len).min(usize::MAX / 4);
-        // Meaningless beyond 4 GiB; a block that large is refused by its measure.
+        // Meaningless beyond 4 GiB. The measuring pass refuses such a block.
         at as u32
     }
 
@@ -259,12 +264,13 @@ pub(crate) struct HeapSink<'b> {
     extents: u16,
     extent_end: usize,
     session: u64,
-    /// What the block refers to.
+    /// The values that the block refers to.
     shared: Vec<SharedBytes>,
 }
 
 impl<'b> HeapSink<'b> {
-    /// Writes into `block`, which has the measured length with `metadata` and lies at `base` in the heap of `session`.
+    /// Writes into `block`. It has the measured length including `metadata`, and lies at `base` in
+    /// the heap of `session`.
     pub(crate) fn new(
         block: &'b mut [u8],
         base: u64,
@@ -290,7 +296,7 @@ impl<'b> HeapSink<'b> {
         }
     }
 
-    /// What has to stay where it is for as long as the block is read.
+    /// The values that must stay in place while the block is read.
     pub(crate) fn into_shared(self) -> Vec<SharedBytes> {
         self.shared
     }
@@ -348,7 +354,7 @@ impl Sink for HeapSink<'_> {
         Some(u32::from(index))
     }
 
-    // The depth was measured.
+    // The first pass measured the depth.
     #[inline]
     fn enter(&mut self) -> bool {
         true
@@ -358,7 +364,7 @@ impl Sink for HeapSink<'_> {
     fn leave(&mut self) {}
 }
 
-/// Writes a block without extents into a vector: for tests, tools, and whoever keeps blocks.
+/// Writes a block without extents into a vector: for tests, tools, and stored blocks.
 #[derive(Debug, Default)]
 pub struct VecSink {
     /// The block so far.
@@ -388,7 +394,7 @@ impl Sink for VecSink {
     fn leave(&mut self) {}
 }
 
-/// Where the extent table ends in the allocation: there lies the metadata, or the first extent.
+/// The end of the extent table in the allocation. The metadata, or the first extent, is there.
 fn extents_at(inline: usize, extents: u16) -> usize {
     align_up(inline, 8) + usize::from(extents) * EXTENT_ENTRY
 }

@@ -1,4 +1,4 @@
-//! The two sinks agree with the measure, and reads stay inside of their block.
+//! The two sinks agree with the measured size, and reads stay inside their block.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
         ),
         (40, 40, 40, 0)
     );
-    // What was in the memory before must not shine through the padding.
+    // Old contents of the memory must not show in the padding.
     let mut heap = vec![0xee; measured.allocation];
     parts.write(&mut HeapSink::new(&mut heap, 4096, 0, &measured, &[]));
     assert_eq!(heap, encode_inline(&parts).unwrap_or_default());
@@ -54,7 +54,7 @@ fn a_block_without_extents_is_the_same_from_both_sinks() {
     );
 }
 
-/// A block that somebody else's encoder writes.
+/// A block from another encoder.
 struct Filled(&'static [u8]);
 
 impl Encode for Filled {
@@ -175,7 +175,7 @@ fn reads_outside_of_the_block_are_absent() {
         block[..4].copy_from_slice(&offset.to_le_bytes());
         block[4..8].copy_from_slice(&len.to_le_bytes());
         let place = Place::root(&block);
-        // A slot may point back at its struct: that is inside of the block.
+        // A slot may point back at its struct, which is inside the block.
         assert_eq!(
             place.bytes(0).len(),
             if (offset, len) == (0, 8) { 8 } else { 0 }
@@ -212,7 +212,7 @@ fn reads_outside_of_the_block_are_absent() {
 
 #[test]
 fn references_lead_forward_and_not_too_deep() {
-    // Each struct refers to the one 8 bytes on; the last to itself.
+    // Each struct refers to the struct 8 bytes after it; the last struct refers to itself.
     let block: Vec<u8> = (1..=100u64)
         .flat_map(|next| (next * 8).min(99 * 8).to_le_bytes())
         .collect();

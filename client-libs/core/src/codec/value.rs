@@ -1,4 +1,4 @@
-//! How one value of each kind is stored and read: as a field, as an element of an array.
+//! How one value of each kind is stored and read, as a field or as an element of an array.
 //!
 //! | Rust type | in a struct | in an array |
 //! |---|---|---|
@@ -14,9 +14,9 @@ use super::place::Place;
 use super::sink::Sink;
 use crate::buffer::Bytes;
 
-/// A type that a field, or an element of a repeated field or map, can have.
+/// A type of a field, or of an element of a repeated field or map.
 pub trait Value: Sized {
-    /// What a view shows for it.
+    /// The type that a view shows for it.
     type Item<'a>;
     /// Bytes of one array element.
     const STRIDE: usize;
@@ -25,10 +25,11 @@ pub trait Value: Sized {
     /// Whether elements are structs, one level deeper than the struct that holds them.
     const IS_STRUCT: bool = false;
 
-    /// Stores the value as the field at `at` of the fixed part, its parts in the sink.
+    /// Stores the value as the field at `at` of the fixed part, and its parts in the sink.
     fn store<S: Sink>(&self, sink: &mut S, fixed: &mut [u8], at: usize);
 
-    /// Stores an array's elements, its `values.len() * STRIDE` bytes being claimed at `at`, and then their parts.
+    /// Stores an array's elements, and then their parts. The array's `values.len() * STRIDE` bytes
+    /// are claimed at `at`.
     fn store_array<S: Sink>(values: &[Self], sink: &mut S, at: u32);
 
     /// Reads the field at `at` of the struct at `place`.
@@ -37,7 +38,7 @@ pub trait Value: Sized {
     /// Reads the array element at `place`.
     fn element(place: Place<'_>) -> Self::Item<'_>;
 
-    /// An owned copy of what a view showed.
+    /// An owned copy of a view's item.
     fn own(item: Self::Item<'_>) -> Self;
 }
 
@@ -211,7 +212,7 @@ impl<M: Message> Value for M {
         }
     }
 
-    /// A message that is absent shows its defaults.
+    /// An absent message shows its defaults.
     fn field(place: Place<'_>, at: u32) -> M::View<'_> {
         M::view(place.message(at).unwrap_or(Place::EMPTY))
     }

@@ -1,4 +1,4 @@
-//! What views show: fields by their type, lists, maps.
+//! The contents of views: typed fields, lists, maps.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ impl<'a> Place<'a> {
         V::field(self, at)
     }
 
-    /// The optional field at `at` whose presence is bit `bit`.
+    /// The optional field at `at`; its presence is bit `bit`.
     #[inline]
     pub fn optional<V: Value>(self, bit: u32, at: u32) -> Option<V::Item<'a>> {
         let [byte] = self.read::<1>(bit / 8);
@@ -27,7 +27,7 @@ impl<'a> Place<'a> {
         V::own(V::field(self, at))
     }
 
-    /// An owned copy of the optional field at `at` whose presence is bit `bit`.
+    /// An owned copy of the optional field at `at`; its presence is bit `bit`.
     pub fn optional_owned<V: Value>(self, bit: u32, at: u32) -> Option<V> {
         self.optional::<V>(bit, at).map(V::own)
     }
@@ -160,7 +160,7 @@ impl<K, V> Clone for Map<'_, K, V> {
 impl<K, V> Copy for Map<'_, K, V> {}
 
 impl<'a, K: Value, V: Value> Map<'a, K, V> {
-    /// Number of entries; a sender may repeat a key, and then the last one counts.
+    /// Number of entries. A sender may repeat a key; then the last entry counts.
     pub fn len(self) -> usize {
         self.len as usize
     }
@@ -183,7 +183,7 @@ impl<'a, K: Value, V: Value> Map<'a, K, V> {
 }
 
 impl<'a, K: Value + Ord, V: Value> Map<'a, K, V> {
-    /// The value of `key`, found by looking at every entry.
+    /// The value of `key`, found by a linear search.
     pub fn get<'k>(self, key: K::Item<'k>) -> Option<V::Item<'a>>
     where
         K::Item<'a>: PartialEq<K::Item<'k>>,

@@ -22,7 +22,7 @@ impl Wake for Starter {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Without its driver the connection is over.
+        // A connection without a driver is over.
         let Some(driven) = self.0.upgrade() else {
             return;
         };
@@ -38,7 +38,7 @@ impl Wake for Starter {
     }
 }
 
-/// Drives whenever no thread is in [`block_on`](crate::block_on), until the session ends.
+/// Drives while no thread is in [`block_on`](crate::block_on), until the session ends.
 fn drive_in_background(driven: &Driven) {
     let inner = &driven.inner;
     while !inner.is_over() {

@@ -1,4 +1,4 @@
-//! What wakes a thread whose sessions are several, or whose event loop waits.
+//! Wakes a thread that drives several sessions or waits in an event loop.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use rustix::io::Errno;
 use crate::connection::Inner;
 use crate::nudge::Nudge;
 
-/// What wakes a thread that drives several sessions.
+/// Wakes a thread that drives several sessions.
 #[derive(Debug)]
 pub(crate) struct Bell {
-    /// Reports, once each, what comes to any of the sessions: an event carries the session's id if it came to the control socket, and
-    /// otherwise [`SOMETHING`].
+    /// Reports each event of any session once. The event carries the session's id if it came on the
+    /// control socket, and otherwise [`SOMETHING`].
     pub(crate) epoll: OwnedFd,
-    /// For what concerns none of them alone.
+    /// For wake-ups that concern no single session.
     pub(crate) nudge: Arc<Nudge>,
 }
 
-/// No session's id.
+/// Not the id of any session.
 pub(crate) const SOMETHING: u64 = 0;
 
-/// Events that are taken at once; the others come with the next look.
+/// The most events that are taken at once. The others come with the next look.
 pub(crate) const EVENTS: usize = 64;
 
 impl Bell {
@@ -46,7 +46,8 @@ impl Bell {
     }
 }
 
-/// Edges: who else drives a session takes what comes there, and what is over would be reported for ever.
+/// Edge-triggered, because another thread that drives a session takes its events, and a session
+/// that is over would be reported for ever.
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
     let flags = EventFlags::IN | EventFlags::ET;
     epoll::add(epoll, fd, EventData::new_u64(token), flags)

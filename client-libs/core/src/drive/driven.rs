@@ -7,12 +7,12 @@ use super::pending::PendingServices;
 use crate::Status;
 use crate::connection::Inner;
 
-/// A connection, and what only the thread that drives it touches.
+/// A connection, and the state that only its driving thread touches.
 pub(crate) struct Driven {
     pub(crate) inner: Arc<Inner>,
-    /// Held by whoever drives.
+    /// Held by the driving thread.
     driver: Mutex<Driver>,
-    /// The driver has them, too.
+    /// Shared with the driver.
     pub(crate) pending: Arc<PendingServices>,
 }
 
@@ -25,7 +25,7 @@ impl Driven {
         }
     }
 
-    /// The driver, if nobody else has it.
+    /// The driver, if no other thread has it.
     pub(super) fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
         match self.driver.try_lock() {
             Ok(driver) => Some(driver),
@@ -34,18 +34,20 @@ impl Driven {
         }
     }
 
-    /// The driver, once nobody else has it.
+    /// The driver, once no other thread has it.
     pub(super) fn driver(&self) -> MutexGuard<'_, Driver> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the session as [`Inner::end`] does, and drops its handlers unless somebody drives, who does that then.
+    /// Ends the session as [`Inner::end`] does, and drops its handlers, unless a thread drives.
+    /// Then that thread drops them.
     pub(crate) fn end(&self, status: Status) {
         self.inner.end(status);
         self.clear_if_over();
     }
 
-    /// Drops handlers and services once the session has ended; whoever drives does it otherwise.
+    /// Drops handlers and services once the session has ended. If a thread drives, that thread
+    /// drops them.
     pub(crate) fn clear_if_over(&self) {
         if self.inner.is_over()
             && let Ok(mut driver) = self.driver.try_lock()

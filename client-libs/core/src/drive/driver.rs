@@ -1,5 +1,5 @@
-//! The driving half of a session, in the hands of the thread that drives ([`crate::drive`]): what the daemon says, woken futures,
-//! handlers.
+//! The driving half of a session, held by the thread that drives ([`crate::drive`]): the daemon's
+//! messages, woken futures, handlers.
 //!
 //! ```text
 //!   drain ≤ 256 completions ─▶ wake futures ─▶ handlers ─▶ end of turn: RELEASE, doorbell (once)
@@ -35,7 +35,7 @@ use crate::tables::calls::Outcome;
 use crate::tables::streams::{Item, Overrun, Side, StreamKey};
 use crate::tasks::Tasks;
 
-/// What only the driving thread touches.
+/// State that only the driving thread touches.
 pub(crate) struct Driver {
     completions: Consumer,
     heaps: HeapSizes,
@@ -45,22 +45,22 @@ pub(crate) struct Driver {
     wakers: Vec<Waker>,
     /// To be handled after unlocking.
     events: Vec<Event>,
-    /// Calls of services whose bind isn't answered yet: the answer comes on the other channel.
+    /// Calls of services with an unanswered bind: the answer comes on the other channel.
     early: Vec<Event>,
     /// To be dropped after unlocking.
     unshared: Vec<SharedBytes>,
     pub(crate) patience: Patience,
     turns: u32,
     control_checked_ns: u64,
-    /// From the control socket, read while something else was looked for.
+    /// Answers from the control socket that were read while waiting for something else.
     unread: VecDeque<(Response, Vec<OwnedFd>)>,
-    /// There are heaps that nothing comes from any more.
+    /// There are older heaps that no new block comes from.
     earlier_heaps: bool,
-    /// As the last turn left it.
+    /// The result of the last turn.
     look: NextLook,
 }
 
-/// What concerns handlers.
+/// An event for handlers.
 enum Event {
     Call {
         handle: u32,
@@ -107,7 +107,7 @@ impl Driver {
         }
     }
 
-    /// What there is to do now; answers whether anything came.
+    /// Does all work that is ready. Returns whether anything came.
     pub(crate) fn work(&mut self, inner: &Arc<Inner>) -> bool {
         if inner.is_over() {
             self.tasks.clear();
@@ -122,7 +122,7 @@ impl Driver {
         worked
     }
 
-    /// Handles completions; answers whether there were any.
+    /// Handles completions. Returns whether there were any.
     fn drain(&mut self, inner: &Arc<Inner>) -> bool {
         let drained = self.drain_locked(inner);
         self.unshared.clear();
@@ -195,7 +195,8 @@ impl Driver {
                 } => {
                     let key = (Side::Own, call);
                     if shared.calls.is_submitted(call) {
-                        // Of a call with one reply, which has trailers, it is the first that is heard of it.
+                        // For a call with one reply and trailers, this is the first entry of the
+                        // stream.
                         shared.streams.open(key);
                     }
                     let item = Item {
@@ -230,7 +231,7 @@ impl Driver {
                         shared.delivered(image.held_bytes());
                     }
                     if part.more {
-                        // Its further requests may come before its handler begins.
+                        // Further requests may come before the call's handler begins.
                         shared.streams.open((Side::Incoming, call));
                     }
                     let moments = Moments {
@@ -254,7 +255,8 @@ impl Driver {
         Ok(true)
     }
 
-    /// A message of a stream came. What nobody reads any more goes back.
+    /// Handles an incoming message of a stream. If the stream has no reader any more, the block
+    /// goes back.
     fn came(
         &mut self,
         shared: &mut Locked<'_>,
@@ -277,7 +279,7 @@ impl Driver {
     fn complete(&mut self, shared: &mut Locked<'_>, call: u64, outcome: Outcome) {
         match shared.calls.complete(call, outcome) {
             Ok(waker) => self.wakers.extend(waker),
-            // Nobody waits any more, but the block has to go back.
+            // No task waits any more, but the block has to go back.
             Err(Outcome::Reply(image)) => shared.release_image(&image),
             Err(Outcome::Failed(_)) => {}
         }
@@ -293,7 +295,7 @@ impl Driver {
                 if !self.tasks.knows(handle) && inner.lock().binds.serves_soon() =>
             {
                 self.early.push(event);
-                // It may have come by now, and takes them up.
+                // The answer may have come by now. Reading it takes the early events up.
                 self.read_control(inner);
             }
             Event::Call {
@@ -313,7 +315,7 @@ impl Driver {
 
     /// Whether there is something to do: one load, for spinning.
     pub(crate) fn has_work(&mut self) -> bool {
-        // An index that can't be right is work, too: draining reports it.
+        // An invalid index is work, too: draining reports it.
         self.tasks.any_ready() || !matches!(self.completions.is_empty(), Ok(true))
     }
 
@@ -322,28 +324,29 @@ impl Driver {
         self.look.somebody_waits
     }
 
-    /// When there is something to do although nothing comes.
+    /// When the next work is due, if nothing comes before.
     pub(crate) fn due_ns(&self, check_ns: u64) -> u64 {
         let check = self.control_checked_ns.saturating_add(check_ns);
         self.look.deadline_ns.min(check)
     }
 
-    /// The control socket has to be looked at as soon as there is nothing else to do.
+    /// Makes the driver look at the control socket as soon as it has no other work.
     pub(crate) fn suspect_control(&mut self) {
         self.control_checked_ns = 0;
     }
 
-    /// Says that this side is going to sleep: `false` if something has come. See [`Consumer::announce_sleep`].
+    /// Announces that this side is going to sleep; `false` if something has come. See
+    /// [`Consumer::announce_sleep`].
     pub(crate) fn announce_sleep(&mut self) -> bool {
         self.completions.announce_sleep()
     }
 
-    /// This side is awake.
+    /// Announces that this side is awake.
     pub(crate) fn cancel_sleep(&mut self) {
         self.completions.cancel_sleep();
     }
 
-    /// Whether it has services to run handlers of.
+    /// Whether there are services, so that handlers may have to run.
     pub(crate) fn is_serving(&self) -> bool {
         self.tasks.is_serving()
     }
@@ -353,8 +356,8 @@ impl Driver {
         self.tasks.clear();
     }
 
-    /// The end of a turn that `waited` or not: now and then ends what is overdue, and makes sure that the daemon is there, at which it
-    /// looks every `check_ns`.
+    /// Ends a turn that `waited` or not. At intervals it ends overdue calls, and every `check_ns`
+    /// it checks that the daemon is there.
     pub(crate) fn end_turn(&mut self, inner: &Arc<Inner>, waited: bool, check_ns: u64) {
         self.turns = self.turns.wrapping_add(1);
         if !waited && !self.turns.is_multiple_of(TURNS_PER_LOOK) {
@@ -372,7 +375,7 @@ impl Driver {
         }
     }
 
-    /// Handles what is on the control socket. A connection that is gone ends the session.
+    /// Handles the messages on the control socket. A lost connection ends the session.
     pub(crate) fn read_control(&mut self, inner: &Arc<Inner>) {
         self.control_checked_ns = now_ns();
         while !inner.is_over() {
@@ -398,7 +401,8 @@ impl Driver {
         self.forget_earlier_heaps(inner);
     }
 
-    /// A completion names memory that isn't known: looks for the heap that the daemon has added before. Whether there is one.
+    /// Handles a completion that names unknown memory: looks for the heap that the daemon has added
+    /// before. Returns whether there is one.
     #[cold]
     fn find_heap(&mut self, inner: &Inner) -> bool {
         let mut found = false;
@@ -427,7 +431,8 @@ impl Driver {
         Ok(())
     }
 
-    /// The daemon delivers nothing more from the heaps before the last. With nothing in the ring and nothing held they are of no use.
+    /// Forgets the heaps before the last, from which the daemon delivers nothing more. They are
+    /// unused once the ring is empty and no block of them is held.
     fn forget_earlier_heaps(&mut self, inner: &Inner) {
         if !self.earlier_heaps || !matches!(self.completions.is_empty(), Ok(true)) {
             return;
@@ -462,7 +467,7 @@ impl Driver {
             return self.lost(inner, outcome.err().unwrap_or(unsaid));
         }
         self.complete_bind(inner, response.id, outcome);
-        // What is still too early waits on.
+        // Events that are still too early stay in the list.
         for event in std::mem::take(&mut self.early) {
             self.handle(inner, event);
         }
@@ -496,7 +501,8 @@ impl Driver {
         panics::wake(waker);
     }
 
-    /// The session is gone: what the daemon said before still counts, everything else fails.
+    /// Handles the loss of the session: messages that the daemon sent before still count, and
+    /// everything else fails.
     fn lost(&mut self, inner: &Arc<Inner>, status: Status) {
         while matches!(self.drain_locked(inner), Ok(true)) {}
         self.unshared.clear();
@@ -507,7 +513,7 @@ impl Driver {
     }
 }
 
-/// The next answer on the control socket, if there is one; an error says that the session is over.
+/// The next answer on the control socket, if there is one; an error means that the session is over.
 fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
     match inner.control.recv() {
         Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
@@ -520,7 +526,7 @@ fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
     }
 }
 
-/// Copies a status' text and trailers out and gives their block back.
+/// Copies the text and trailers of a status, and gives their block back.
 fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, status: &mut Status) {
     let held = epilogue.held_bytes();
     match inner.claim(epilogue.offset, held) {
@@ -528,7 +534,7 @@ fn take_epilogue(inner: &Inner, shared: &mut Locked<'_>, epilogue: Epilogue, sta
             let text = &delivered[..epilogue.text as usize];
             status.message = String::from_utf8_lossy(text).into_owned();
             let trailers = delivered[held - epilogue.metadata as usize..].to_vec();
-            // The daemon has checked them; what can't be is left out.
+            // The daemon has checked the trailers; invalid ones are left out.
             status.metadata = MetadataBuf::from_bytes(trailers).unwrap_or_default();
             shared.delivered(held);
             shared.release(delivered.into_offset(), held);

@@ -61,7 +61,7 @@ impl Drop for Driving<'_> {
     fn drop(&mut self) {
         let inner = self.inner();
         let look = inner.lock().end_turn();
-        // Before the lock is free: whoever has it next says so itself.
+        // Before the lock is free: the next driver stores its own number.
         inner.driven_by.store(0, Ordering::SeqCst);
         let serving = self.driver.take().is_some_and(|driver| driver.is_serving());
         // The session may have ended while this thread still held the driver.
@@ -73,7 +73,7 @@ impl Drop for Driving<'_> {
     }
 }
 
-/// One turn of each. If there is nothing to do in any, waits until there is, or until `interrupted`.
+/// One turn of each session. If no session has work, waits until one has, or until `interrupted`.
 pub(super) fn turn(
     driven: &mut [Driving<'_>],
     bell: Option<&Bell>,
@@ -85,7 +85,7 @@ pub(super) fn turn(
         worked |= driver.work(inner);
     }
     let waited = !worked && !interrupted();
-    // However many there are, so many looks at control sockets per second.
+    // The number of looks at control sockets per second doesn't depend on the number of sessions.
     let check_ns = CONTROL_CHECK.as_nanos() as u64 * driven.len() as u64;
     if waited {
         wait(driven, bell, check_ns, &interrupted);
@@ -96,7 +96,7 @@ pub(super) fn turn(
     }
 }
 
-/// Spins, then sleeps, until there is something to do.
+/// Spins, then sleeps, until there is work.
 fn wait(
     driven: &mut [Driving<'_>],
     bell: Option<&Bell>,
@@ -116,7 +116,8 @@ fn wait(
         until_ns = Some(until_ns.unwrap_or(u64::MAX).min(driver.due_ns(check_ns)));
     }
     let Some(until_ns) = until_ns else {
-        // Nothing can come any more. Woken by the future's waker, or by whoever stops driving.
+        // Nothing can come any more. The future's waker wakes this thread, or a thread that stops
+        // driving does.
         return thread::park();
     };
     while !any_work(driven, interrupted) && now_ns() < until_ns {
@@ -136,7 +137,7 @@ fn any_work(driven: &mut [Driving<'_>], interrupted: &impl Fn() -> bool) -> bool
     interrupted() || driven.iter_mut().any(has_work)
 }
 
-/// Sleeps, unless there is something to do, until a daemon, a thread or a deadline says that there is.
+/// Sleeps, unless there is work, until a daemon, a thread or a deadline brings work.
 fn sleep(driven: &mut [Driving<'_>], bell: Option<&Bell>, interrupted: &impl Fn() -> bool) {
     for driving in &*driven {
         driving.inner().nudge.begin_sleep();
@@ -162,12 +163,12 @@ fn sleep(driven: &mut [Driving<'_>], bell: Option<&Bell>, interrupted: &impl Fn(
     }
 }
 
-/// How long a thread may sleep that has said that it will; `None` for ever.
+/// How long a thread that has announced its sleep may sleep; `None` for ever.
 pub(crate) fn time_to_sleep(driven: &[Driving<'_>]) -> Option<Timespec> {
     let mut deadline_ns = u64::MAX;
     let mut for_room = false;
     for driving in driven {
-        // Read again: whoever changed it before we said that we sleep didn't nudge us.
+        // Read again: a thread that changed it before the sleep was announced sent no nudge.
         let look = driving.inner().lock().next_look();
         deadline_ns = deadline_ns.min(look.deadline_ns);
         for_room |= look.for_room;
@@ -176,12 +177,12 @@ pub(crate) fn time_to_sleep(driven: &[Driving<'_>]) -> Option<Timespec> {
     if for_room {
         left = left.min(ROOM_CHECK);
     }
-    // What the clock can't say is for ever.
+    // A time beyond the clock's range is for ever.
     let timeout = Timespec::try_from(left).ok();
     timeout.filter(|_| for_room || deadline_ns != u64::MAX)
 }
 
-// An interrupted or failed wait counts as one that ended: the loop looks at everything again.
+// An interrupted or failed wait counts as a wait that ended. The loop looks at everything again.
 impl Driving<'_> {
     fn wait(&mut self, timeout: Option<Timespec>) {
         let (inner, driver) = self.parts();
@@ -193,7 +194,8 @@ impl Driving<'_> {
         let polled = poll(&mut fds, timeout.as_ref());
         let [woken, control, _] = fds.map(|fd| polled.is_ok() && !fd.revents().is_empty());
         if woken {
-            // Forgets the wake; an intact descriptor gives no error, and a broken one is the daemon's end, seen elsewhere.
+            // Forgets the wake. An intact descriptor gives no error. A broken one means that the
+            // daemon is gone, which other code detects.
             let _came = inner.wake.wait(Some(Duration::ZERO));
         }
         if control {

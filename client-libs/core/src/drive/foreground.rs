@@ -13,7 +13,7 @@ use super::driving::{Driving, turn};
 use crate::connection::Inner;
 use crate::seat::ThreadWaker;
 
-/// Drives a connection that nobody else knows of.
+/// Drives a connection that no other thread knows of.
 pub(crate) fn drive_alone<F: Future>(driven: &Arc<Driven>, future: F) -> F::Output {
     let (these, mut future) = ([Arc::clone(driven)], pin!(future));
     loop {
@@ -23,7 +23,7 @@ pub(crate) fn drive_alone<F: Future>(driven: &Arc<Driven>, future: F) -> F::Outp
     }
 }
 
-/// Drives these until the future is ready; `None`: a session has another connection now.
+/// Drives these sessions until the future is ready. `None`: a session has another connection now.
 pub(crate) fn drive_these<F: Future>(
     these: &[Arc<Driven>],
     bell: Option<&Bell>,
@@ -51,7 +51,7 @@ pub(crate) fn drive_these<F: Future>(
         missing.retain(|one| match Driving::try_begin(one) {
             Some(mut driving) => {
                 if bell.is_some() {
-                    // What came to its socket before isn't told again.
+                    // Earlier events of its socket aren't reported again.
                     driving.parts().1.suspect_control();
                 }
                 driven.push(driving);

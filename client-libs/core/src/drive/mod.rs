@@ -1,4 +1,4 @@
-//! Who drives sessions, and how a thread that does waits.
+//! Which thread drives a session, and how that thread waits.
 //!
 //! ```text
 //!         ┌──── turn: of each session ────┐
@@ -9,13 +9,17 @@
 //!            └── sleep on: wakes, control sockets, nudges, next deadline
 //! ```
 //!
-//! Whoever holds a session's driver drives it. [`block_on`](crate::block_on) asks the background thread to leave and takes over; of several threads in
-//! `block_on` one drives and the others wait for their futures' wake-ups. The background thread is started when a future has to wait
-//! and nobody drives, unless the session is [driven by hand](crate::Session::drive_by_hand). A thread may drive several sessions
-//! ([`Sessions`](crate::Sessions)), or one of them from an event loop of its own ([`Pump`](crate::Pump)).
+//! The thread that holds a session's driver drives the session. [`block_on`](crate::block_on) asks
+//! the background thread to leave and takes over. If several threads are in `block_on`, one drives
+//! and the others wait for their futures' wake-ups. The background thread is started when a future
+//! has to wait and no thread drives, unless the session is [driven by
+//! hand](crate::Session::drive_by_hand). A thread may drive several sessions
+//! ([`Sessions`](crate::Sessions)), or one session from an event loop of its own
+//! ([`Pump`](crate::Pump)).
 //!
-//! Invariant: a wake-up for who drives (a woken future or task, a thread that wants to drive, the end) is published before the
-//! sleeper's last look, or nudges it; see [`crate::nudge`].
+//! Invariant: a wake-up for the driving thread (a woken future or task, a thread that wants to
+//! drive, the end) is published before the sleeper's last look, or nudges the sleeper; see
+//! [`crate::nudge`].
 
 mod background;
 mod bell;

@@ -1,4 +1,4 @@
-//! Services whose binds aren't answered yet: left by the thread that binds, for the one that drives.
+//! Services with binds in flight. The binding thread leaves them here for the driving thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

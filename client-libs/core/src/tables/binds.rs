@@ -24,7 +24,7 @@ struct Waiting {
 }
 
 impl Binds {
-    /// A new bind; answers the id of its request, from 2 on: opening the session was request 1.
+    /// Adds a bind. Returns the id of its request, from 2 on: opening the session was request 1.
     pub(crate) fn insert(
         &mut self,
         serves: bool,
@@ -49,14 +49,14 @@ impl Binds {
         Ok(self.last_id)
     }
 
-    /// Whether a service is being bound to be served.
+    /// Whether a bind for serving is in flight.
     pub(crate) fn serves_soon(&self) -> bool {
         self.waiting
             .values()
             .any(|waiting| waiting.serves && waiting.outcome.is_none())
     }
 
-    /// Takes the outcome of a bind that is done; otherwise keeps the waker for when it is.
+    /// Takes the outcome of a bind that is done; otherwise keeps the waker until it is.
     pub(crate) fn poll(&mut self, id: u64, waker: &Waker) -> Option<Result<Binding, Status>> {
         let waiting = self.waiting.get_mut(&id)?;
         if waiting.outcome.is_some() {
@@ -70,7 +70,7 @@ impl Binds {
         self.waiting.remove(&id);
     }
 
-    /// The daemon answered. Whom to wake; `None` if nobody waits.
+    /// Handles the daemon's answer. Returns the waker to wake; `None` if no task waits.
     pub(crate) fn complete(
         &mut self,
         id: u64,
@@ -91,7 +91,7 @@ impl Binds {
         undecided.map(|w| w.deadline_ns).min().unwrap_or(u64::MAX)
     }
 
-    /// Fails what the daemon didn't answer in time; answers whom to wake.
+    /// Fails the binds that the daemon didn't answer in time; returns the wakers to wake.
     pub(crate) fn expire(&mut self, now_ns: u64) -> Vec<Waker> {
         let status = Status::new(
             Code::DEADLINE_EXCEEDED,
@@ -129,10 +129,11 @@ pub struct Binding {
 pub struct BoundMethod {
     /// Its name within the service.
     pub name: String,
-    /// What calls name it by.
+    /// The handle for calls.
     pub handle: u32,
-    /// Why calls of it fail although the service was bound: the two applications' schemas are incompatible there
-    /// (FAILED_PRECONDITION), or the server has no such method (UNIMPLEMENTED).
+    /// The reason why its calls fail although the service was bound: the method is incompatible
+    /// between the two applications' schemas (FAILED_PRECONDITION), or the server has no such
+    /// method (UNIMPLEMENTED).
     pub refused: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The table of calls that this app issued and whose end it hasn't seen.
+//! The table of calls in flight that this application issued.
 //!
 //! ```text
 //!            insert             mark_submitted          complete, expire, fail_all
@@ -7,8 +7,9 @@
 //!     └──────────────────┴── remove (drop) ────────┴── remove (CANCEL follows) ──────┴── take
 //! ```
 //!
-//! A call's id is its slot and the slot's generation, so what the daemon says of a call that is gone (cancelled, expired)
-//! names nobody. Slots are reused; in the steady state nothing is allocated. Pure: no ring, no clock.
+//! A call's id is its slot and the slot's generation, so a message about a call that is gone
+//! (cancelled, expired) matches no slot. Slots are reused; in the steady state nothing is
+//! allocated. Pure: no ring, no clock.
 
 use std::task::Waker;
 
@@ -16,7 +17,7 @@ use tollgate_shm_abi::descriptor::Image;
 
 use crate::Status;
 
-/// A call's id, as the daemon sees it: generation in the upper half, slot in the lower.
+/// A call's id in the protocol: generation in the upper half, slot in the lower.
 pub(crate) type CallId = u64;
 
 /// How a call ended.
@@ -24,7 +25,7 @@ pub(crate) type CallId = u64;
 pub(crate) enum Outcome {
     /// With a block of the receive heap.
     Reply(Image),
-    /// Without; OK if its responses have come before.
+    /// Without a block; OK if the responses have come before.
     Failed(Status),
 }
 
@@ -45,14 +46,14 @@ struct Slot {
     deadline_ns: u64,
 }
 
-/// What removing a call means for its caller.
+/// The state of a removed call.
 #[derive(Debug)]
 pub(crate) enum Removed {
-    /// The daemon never heard of it.
+    /// The daemon doesn't know the call.
     Unsubmitted,
     /// The daemon has to be told.
     Submitted,
-    /// It ended meanwhile.
+    /// The call ended meanwhile.
     Done(Outcome),
 }
 
@@ -62,7 +63,7 @@ pub(crate) struct CallTable {
     free: Option<u32>,
     len: usize,
     max: usize,
-    /// No deadline is earlier; it may be later than that.
+    /// A lower bound of all deadlines. The earliest may be later.
     next_deadline_ns: u64,
 }
 
@@ -85,7 +86,7 @@ impl CallTable {
         self.max
     }
 
-    /// No call expires before this; `u64::MAX` if none ever does.
+    /// No call expires before this; `u64::MAX` if no call has a deadline.
     pub(crate) fn next_deadline_ns(&self) -> u64 {
         self.next_deadline_ns
     }
@@ -122,7 +123,7 @@ impl CallTable {
         Some(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
-    /// The call's descriptor was pushed.
+    /// Records that the call's descriptor was pushed.
     pub(crate) fn mark_submitted(&mut self, call: CallId) {
         if let Some(
             slot @ Slot {
@@ -135,7 +136,7 @@ impl CallTable {
         }
     }
 
-    /// Takes the outcome of a call that is done; otherwise keeps the waker for when it is.
+    /// Takes the outcome of a call that is done; otherwise keeps the waker until it is.
     pub(crate) fn poll(&mut self, call: CallId, waker: &Waker) -> Option<Outcome> {
         let slot = self.slot(call)?;
         if matches!(slot.state, State::Done(_)) {
@@ -151,8 +152,8 @@ impl CallTable {
         None
     }
 
-    /// The daemon says that a call ended. Answers whom to wake, or gives the outcome back if no submitted call has this
-    /// id: it was cancelled, it expired, or the daemon made it up.
+    /// Handles the end of a call. Returns the waker to wake, or the outcome if no submitted call
+    /// has this id: the call was cancelled, it expired, or the daemon made the id up.
     pub(crate) fn complete(
         &mut self,
         call: CallId,
@@ -206,8 +207,8 @@ impl CallTable {
         Some(removed)
     }
 
-    /// Ends every call whose deadline has passed. `expired` is told of each: its id if the daemon has to be told, and
-    /// whom to wake.
+    /// Ends every call whose deadline has passed. Calls `expired` for each, with its id if the
+    /// daemon has to be told, and the waker to wake.
     pub(crate) fn expire(
         &mut self,
         now_ns: u64,
@@ -238,7 +239,7 @@ impl CallTable {
         self.next_deadline_ns = next;
     }
 
-    /// Ends every call with this status; answers whom to wake.
+    /// Ends every call with this status; returns the wakers to wake.
     pub(crate) fn fail_all(&mut self, status: &Status) -> Vec<Waker> {
         let mut wakers = Vec::new();
         for slot in &mut self.slots {

@@ -1,4 +1,4 @@
-//! Handles of methods: what the program's stand for on the connection that there is. Pure.
+//! Handles of methods: maps the program's handles to those of the current connection. Pure.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,12 +6,13 @@ use tollgate_shm_abi::Code;
 
 use crate::Status;
 
-/// The methods that a program has handles of.
+/// The methods that a program has handles for.
 #[derive(Debug, Default)]
 pub(crate) struct Methods {
-    /// What the handles are on this connection. `None` on a session's first: they are the daemon's own.
+    /// The handles on this connection. `None` on a session's first connection, which uses the
+    /// daemon's own handles.
     pub(crate) known: Option<HashMap<u32, Result<u32, Status>>>,
-    /// Those of methods that are marked idempotent.
+    /// The handles of idempotent methods.
     pub(crate) idempotent: HashSet<u32>,
 }
 
@@ -33,7 +34,8 @@ impl Methods {
         self.idempotent.contains(&handle)
     }
 
-    /// A handle for the program: the daemon's, unless that stands for another method already.
+    /// A handle for the program: the daemon's handle, unless that already stands for another
+    /// method.
     pub(crate) fn name(&mut self, handle: u32) -> u32 {
         let Some(known) = &mut self.known else {
             return handle;
@@ -69,7 +71,7 @@ mod tests {
             methods.resolve(3).map_err(|s| s.code),
             Err(Code::UNIMPLEMENTED)
         );
-        // The daemon's 7 and 8 are others.
+        // On this connection the daemon's handles 7 and 8 stand for other methods.
         assert_eq!(
             [methods.name(8), methods.name(7), methods.name(9)],
             [6, 5, 9]

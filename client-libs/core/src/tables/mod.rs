@@ -1,4 +1,4 @@
-//! What a connection keeps count of: tables that know no ring, no lock and no socket.
+//! The tables of a connection. They know no ring, no lock and no socket.
 
 pub(crate) mod binds;
 pub(crate) mod calls;

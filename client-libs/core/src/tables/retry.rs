@@ -1,8 +1,8 @@
-//! Which calls are made again, and when.
+//! Retries: which calls are made again, and when.
 //!
-//! A call of one request and one reply that ended UNAVAILABLE is made again if its method is marked idempotent in the schema
-//! (`option idempotency_level = IDEMPOTENT`, or `NO_SIDE_EFFECTS`): then it doesn't matter whether its handler ran. Others never are, whatever
-//! they ended with, and so each of them runs at most once.
+//! A unary call that ended UNAVAILABLE is made again if the schema marks its method as idempotent
+//! (`option idempotency_level = IDEMPOTENT`, or `NO_SIDE_EFFECTS`): then it doesn't matter whether
+//! its handler ran. Other calls are never made again, so each of them runs at most once.
 //!
 //! ```text
 //!   call ──▶ UNAVAILABLE ──▶ idempotent? attempts, budget, time left? ──▶ pause ──▶ call
@@ -11,12 +11,13 @@
 //!                              the caller's answer
 //! ```
 //!
-//! What keeps a server that is in trouble from being called all the more is gRPC's budget (gRFC A6, "Throttling Retry Attempts and Hedged
-//! RPCs"): a session has [`RETRY_TOKENS`]; each idempotent call that ends UNAVAILABLE takes one, each reply puts a tenth back, and calls are
-//! made again only while more than half are there.
+//! gRPC's retry budget protects a server that is in trouble from more calls (gRFC A6, "Throttling
+//! Retry Attempts and Hedged RPCs"). A session has [`RETRY_TOKENS`]. Each idempotent call that ends
+//! UNAVAILABLE takes one token, and each reply puts a tenth back. Calls are made again only while
+//! more than half of the tokens are there.
 //!
-//! Streams aren't made again: who reads has seen a part. Nor are calls whose session ended: its daemon is gone, and coming back takes the
-//! time that it takes.
+//! Streams aren't made again, because their reader has seen a part. If the session ended, its calls
+//! aren't made again either: the daemon is gone, and the time until it is back is unknown.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -26,7 +27,7 @@ use prost::Message;
 use crate::limits::{RETRY_PAUSE, RETRY_TOKENS};
 use crate::pause::Pauses;
 
-/// What a token is in parts: the share of one that a reply gives back.
+/// The number of parts in a token. A reply gives one part back.
 const PARTS: u32 = 10;
 
 /// Tokens of a session, in parts.
@@ -40,7 +41,7 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// A call was answered.
+    /// Records that a call was answered.
     #[inline]
     pub(crate) fn succeeded(&mut self) {
         if self.0 < RETRY_TOKENS * PARTS {
@@ -48,19 +49,20 @@ impl Budget {
         }
     }
 
-    /// A call that might be made again failed: whether it may.
+    /// Records that a retryable call failed. Returns whether it may be made again.
     pub(crate) fn failed(&mut self) -> bool {
         self.0 = self.0.saturating_sub(PARTS);
         self.0 > RETRY_TOKENS * PARTS / 2
     }
 }
 
-/// The attempts of one call; those that are never made again carry nothing about.
+/// The attempts of one call. A call that is never made again allocates nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Attempts(Option<Box<(u32, Pauses)>>);
 
 impl Attempts {
-    /// Another attempt, if fewer than `most` have followed the first: after how long. `asked` is what the server said.
+    /// The pause before another attempt, if fewer than `most` have followed the first. `asked` is
+    /// the pause that the server asked for.
     pub(crate) fn next(&mut self, most: u32, asked: Option<Duration>) -> Option<Duration> {
         let begin = || Box::new((0, Pauses::new(RETRY_PAUSE)));
         let (made, pauses) = &mut **self.0.get_or_insert_with(begin);
@@ -72,7 +74,8 @@ impl Attempts {
     }
 }
 
-/// The methods of a service that are marked idempotent. What is no descriptor set has none; the daemon says so.
+/// The methods of a service that are marked idempotent. Bytes that are no descriptor set have none;
+/// the daemon reports them.
 pub(crate) fn idempotent_methods(descriptor_set: &[u8], service: &str) -> HashSet<String> {
     let files = FileDescriptorSet::decode(descriptor_set).unwrap_or_default();
     let (package, name) = service.rsplit_once('.').unwrap_or(("", service));
@@ -89,7 +92,7 @@ pub(crate) fn idempotent_methods(descriptor_set: &[u8], service: &str) -> HashSe
     marked.map(|method| method.name).collect()
 }
 
-// What is needed of `google/protobuf/descriptor.proto`.
+// The used part of `google/protobuf/descriptor.proto`.
 
 #[derive(Clone, PartialEq, Message)]
 struct FileDescriptorSet {

@@ -1,7 +1,8 @@
-//! Who waits for room in the ring or the send heap: first come, first served.
+//! Tasks that wait for room in the ring or the send heap: first come, first served.
 //!
-//! Only the one at the head tries; when it succeeds or leaves, the next is woken, so a large message isn't starved by
-//! small ones and nobody polls in vain. Its length is bounded by the calls and handlers that exist. Pure.
+//! Only the task at the head tries. When it succeeds or leaves, the next is woken. So small
+//! messages don't starve a large one, and no task polls in vain. The number of calls and handlers
+//! bounds the length of the queue. Pure.
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -20,7 +21,7 @@ impl SpaceQueue {
         self.waiting.is_empty()
     }
 
-    /// Whether `ticket` may try: it is at the head, or it is new and nobody waits.
+    /// Whether `ticket` may try: it is at the head, or it is new and the queue is empty.
     pub(crate) fn may_try(&self, ticket: Option<Ticket>) -> bool {
         self.waiting.front().map(|(head, _)| *head) == ticket
     }
@@ -42,7 +43,7 @@ impl SpaceQueue {
         }
     }
 
-    /// Leaves the queue, successfully or not; answers whom to wake instead.
+    /// Leaves the queue, successfully or not; returns the next waker to wake.
     pub(crate) fn leave(&mut self, ticket: &mut Option<Ticket>) -> Option<Waker> {
         let ticket = ticket.take()?;
         let at = self
@@ -53,12 +54,12 @@ impl SpaceQueue {
         if at == 0 { self.head() } else { None }
     }
 
-    /// Whom to wake when there is room.
+    /// The waker to wake when there is room.
     pub(crate) fn head(&self) -> Option<Waker> {
         self.waiting.front().map(|(_, waker)| waker.clone())
     }
 
-    /// Empties the queue; answers whom to wake.
+    /// Empties the queue; returns the wakers to wake.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Waker> {
         self.waiting.drain(..).map(|(_, waker)| waker)
     }

@@ -1,8 +1,9 @@
-//! The table of calls with more than one request and one answer, this app's own and incoming ones: what has come of them, and what may
-//! be sent.
+//! The table of streaming calls, outgoing and incoming: what has been received, and what may be
+//! sent.
 //!
-//! A stream's two ends work alike, so one table serves both. What comes waits in an inbox, which its sender's window bounds; what goes
-//! waits for its reader's credit. Pure: no ring, no clock. A call of one request and one answer isn't here.
+//! A stream's two ends work alike, so one table serves both. Incoming messages wait in an inbox,
+//! which the sender's window bounds. Outgoing messages wait for the reader's credit. Pure: no ring,
+//! no clock. Unary calls aren't here.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};
@@ -11,32 +12,32 @@ use tollgate_shm_abi::descriptor::Image;
 use tollgate_shm_abi::limits::STREAM_WINDOW_MESSAGES;
 use tollgate_shm_abi::stream::{Consumed, Credit, Window};
 
-/// Who chose a call's number.
+/// The side that chose a call's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Side {
-    /// This app: it sends requests and reads responses.
+    /// This application. It sends requests and reads responses.
     Own,
-    /// The daemon: it is the other way round.
+    /// The daemon. This application reads requests and sends responses.
     Incoming,
 }
 
-/// A stream's name.
+/// The key of a stream.
 pub(crate) type StreamKey = (Side, u64);
 
-/// A message that came.
+/// An incoming message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
     pub(crate) image: Image,
-    /// There is no message in it, only metadata, if that.
+    /// It has no message, at most metadata.
     pub(crate) bare: bool,
-    /// What reading it is credited with.
+    /// The credit for reading it.
     pub(crate) charge: u32,
 }
 
-/// What a reader finds.
+/// The next item of a reader.
 #[derive(Debug)]
 pub(crate) enum Next {
-    /// A message, and what its sender is to be told.
+    /// A message, and the credit for its sender.
     Item(Item, Option<Credit>),
     /// Nothing yet.
     Wait,
@@ -49,17 +50,17 @@ pub(crate) enum Next {
 #[derive(Debug, Default)]
 struct Stream {
     inbox: VecDeque<Item>,
-    /// The last of what comes is in the inbox.
+    /// The last incoming item is in the inbox.
     ended: bool,
     reader: Option<Waker>,
     consumed: Consumed,
     window: Window,
     writer: Option<Waker>,
-    /// Nothing more can be sent, and nothing more comes.
+    /// Nothing more can be sent, and no more messages come.
     over: bool,
 }
 
-/// A daemon that sends more than was granted.
+/// Error: a daemon sent more than was granted.
 #[derive(Debug)]
 pub(crate) struct Overrun;
 
@@ -69,12 +70,12 @@ pub(crate) struct StreamTable {
 }
 
 impl StreamTable {
-    /// Whether there is none, as in most programs.
+    /// Whether there is no stream, as in most programs.
     pub(crate) fn is_empty(&self) -> bool {
         self.streams.is_empty()
     }
 
-    /// Begins with a stream, unless it has begun.
+    /// Opens a stream, unless it is open.
     pub(crate) fn open(&mut self, key: StreamKey) {
         self.streams.entry(key).or_default();
     }
@@ -84,7 +85,8 @@ impl StreamTable {
         self.streams.get(&key).is_none_or(|stream| stream.over)
     }
 
-    /// A message came; `last` if none follows. Answers whom to wake, or gives it back if nobody reads the stream.
+    /// Handles an incoming message; `last` if none follows. Returns the waker to wake, or the
+    /// message if the stream has no reader.
     pub(crate) fn came(
         &mut self,
         key: StreamKey,
@@ -98,21 +100,21 @@ impl StreamTable {
             return Err(Overrun);
         }
         stream.ended |= last;
-        // The end alone is no message.
+        // An end without metadata is no message.
         if !item.bare || item.image.exists(true) || !last {
             stream.inbox.push_back(item);
         }
         Ok(Ok(stream.reader.take()))
     }
 
-    /// The other side has read so much. Answers whom to wake.
+    /// Adds credit, because the other side has read messages. Returns the waker to wake.
     pub(crate) fn credit(&mut self, key: StreamKey, credit: Credit) -> Option<Waker> {
         let stream = self.streams.get_mut(&key)?;
         stream.window.give_back(credit);
         stream.writer.take()
     }
 
-    /// The call is over: what has come can still be read.
+    /// Ends the call. Messages that have come can still be read.
     pub(crate) fn end(&mut self, key: StreamKey, wakers: &mut Vec<Waker>) {
         if let Some(stream) = self.streams.get_mut(&key) {
             stream.over = true;
@@ -128,7 +130,7 @@ impl StreamTable {
         }
     }
 
-    /// What comes next; keeps the waker for when there is something.
+    /// The next item; keeps the waker if there is none yet.
     pub(crate) fn next(&mut self, key: StreamKey, waker: &Waker) -> Next {
         let Some(stream) = self.streams.get_mut(&key) else {
             return Next::Over;
@@ -147,7 +149,8 @@ impl StreamTable {
         Next::Wait
     }
 
-    /// Whether a message of this charge may be sent: false once the call is over. Keeps the waker for when it may.
+    /// Whether a message of this charge may be sent; false once the call is over. Keeps the waker
+    /// until it may.
     pub(crate) fn poll_send(&mut self, key: StreamKey, charge: u32, waker: &Waker) -> Poll<bool> {
         match self.streams.get_mut(&key) {
             Some(stream) if !stream.over => {
@@ -161,7 +164,7 @@ impl StreamTable {
         }
     }
 
-    /// Keeps the waker for when the call is over; whether it is.
+    /// Whether the call is over; keeps the waker until it is.
     pub(crate) fn poll_over(&mut self, key: StreamKey, waker: &Waker) -> Poll<()> {
         match self.streams.get_mut(&key) {
             Some(stream) if !stream.over => {
@@ -172,7 +175,7 @@ impl StreamTable {
         }
     }
 
-    /// A message of this charge, which [may be](Self::poll_send), is sent.
+    /// Counts a sent message of this charge, which was [allowed](Self::poll_send).
     pub(crate) fn sent(&mut self, key: StreamKey, charge: u32) {
         if let Some(stream) = self.streams.get_mut(&key) {
             let affords = stream.window.take(charge);
@@ -180,7 +183,7 @@ impl StreamTable {
         }
     }
 
-    /// Forgets a stream. Answers what of it wasn't read.
+    /// Forgets a stream. Returns its unread items.
     pub(crate) fn remove(&mut self, key: StreamKey) -> VecDeque<Item> {
         let removed = self.streams.remove(&key);
         removed.map(|stream| stream.inbox).unwrap_or_default()

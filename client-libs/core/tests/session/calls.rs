@@ -1,4 +1,4 @@
-//! Calls that the app issues: their ends, their room, their order.
+//! Calls that the application issues: their ends, their room, their order.
 
 use std::future::Future;
 use std::pin::pin;
@@ -15,12 +15,12 @@ use crate::fake::{self, FIRST_HANDLE, Limits, SOON, echo, silence};
 
 const ECHO: u32 = FIRST_HANDLE;
 
-/// A future that is polled once and left alone.
+/// Polls a future once.
 fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// A minimal executor of another crate's kind: parks the thread until woken.
+/// A minimal foreign executor. It parks the thread until woken.
 fn foreign_block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -57,11 +57,12 @@ fn a_call_is_answered_on_the_calling_thread_and_in_the_background() {
     foreign_block_on(echo_all(&session, 1_000));
     block_on(&session, echo_all(&session, 1_000));
     assert_eq!(session.tenant(), "acme");
-    // Everything comes back: the blocks sent by RECLAIM, those received by RELEASE, a batch at most excepted.
+    // All memory comes back: sent blocks by RECLAIM, received blocks by RELEASE, except at most one
+    // batch.
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() < 6 * 1024);
 }
 
-/// A block whose bytes panic when they are asked for the second time, to be written.
+/// A block with bytes that panic the second time they are read, which is for writing.
 struct Broken(AtomicUsize, usize);
 
 impl AsRef<[u8]> for Broken {
@@ -79,7 +80,7 @@ impl AsRef<[u8]> for Broken {
 #[test]
 fn an_encoder_that_panics_costs_its_call_and_no_room() {
     let (session, _daemon) = fake::start(Limits::default(), echo());
-    // More often than the ring or the heap, of 1 MiB, has room for.
+    // More rounds than the ring or the heap of 1 MiB has room for.
     for round in 0..200 {
         let len = if round % 2 == 0 { 64 } else { 1 << 18 };
         let broken = Broken(AtomicUsize::new(0), len);
@@ -122,7 +123,7 @@ fn many_calls_of_one_turn_ring_once() {
     let mut calls: Vec<_> = (0..40)
         .map(|_| session.call_raw(ECHO, [1; 64], None))
         .collect();
-    // A daemon that was woken by the first would sleep again before the last, and be woken again.
+    // A daemon that the first entry woke would sleep again before the last, and be woken again.
     block_on(
         &session,
         std::future::poll_fn(|cx| {
@@ -190,7 +191,8 @@ fn dropping_a_future_cancels_its_call() {
     let Submission::Cancel { call } = cancelled else {
         panic!("not a CANCEL: {cancelled:?}")
     };
-    // The daemon's answer crossed the CANCEL: nobody gets it, its block goes back, and the session lives.
+    // The daemon's answer crossed the CANCEL: no caller gets it, its block goes back, and the
+    // session goes on.
     daemon.run(move |fake| fake.reply(call, &[1; 500_000]));
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() == 0);
 }
@@ -239,7 +241,7 @@ fn a_shorter_timeout_is_noticed_by_a_driver_that_sleeps_for_a_longer_one() {
     assert!(begin.elapsed() < SOON);
 }
 
-/// Issues `count` calls of `len` bytes at once; answers how many ended with each code.
+/// Issues `count` calls of `len` bytes at once; returns how many ended with each code.
 fn flood(
     session: &Session,
     count: usize,
@@ -274,7 +276,7 @@ fn flood(
 #[test]
 fn a_full_ring_makes_calls_wait_not_fail() {
     let (session, daemon) = fake::start(Limits::default(), echo());
-    // 64 entries, and a daemon that doesn't look for a while.
+    // The ring has 64 entries, and the daemon doesn't look for a while.
     daemon.run(|fake| fake.paused = true);
     std::thread::scope(|scope| {
         let calls = scope.spawn(|| flood(&session, 1_000, 64, None));
@@ -289,7 +291,7 @@ fn a_full_heap_makes_calls_wait_not_fail() {
     let mut limits = Limits::default();
     limits.shape.receive_heap_bytes = 64 << 20;
     let (session, _daemon) = fake::start(limits, echo());
-    // Two of these fill the heap.
+    // Two of these messages fill the heap.
     assert_eq!(flood(&session, 40, 400_000, None), [(Code::OK, 40)]);
 }
 
@@ -299,7 +301,7 @@ fn a_call_that_waits_for_room_expires() {
     daemon.run(|fake| fake.paused = true);
     let ends = flood(&session, 100, 64, Some(Duration::from_millis(30)));
     assert_eq!(ends, [(Code::DEADLINE_EXCEEDED, 100)]);
-    // Those that were submitted are cancelled once the daemon looks again, and the session is as good as new.
+    // Submitted calls are cancelled once the daemon looks again. Then the session works as before.
     daemon.run(|fake| fake.paused = false);
     daemon.wait_until(|fake| fake.seen.len() == 64);
     block_on(&session, echo_all(&session, 100));
@@ -357,7 +359,7 @@ fn a_message_that_is_too_long_is_refused_at_once() {
         "the message of 2097160 bytes exceeds the limit of 2097152 bytes"
     );
     assert_eq!(long.code, Code::RESOURCE_EXHAUSTED);
-    // It may be sent, but this heap never has room for it.
+    // The message may be sent, but this heap never has room for it.
     let never = block_on(
         &session,
         session.call_raw(ECHO, vec![0; (1 << 20) + 8], None),

@@ -1,4 +1,5 @@
-//! How sessions end: the daemon dies, says goodbye, writes nonsense; the app lets go.
+//! How sessions end: the daemon dies, says goodbye or sends invalid bytes; the application closes
+//! the session.
 
 use std::future::Future;
 use std::pin::pin;
@@ -104,7 +105,7 @@ fn the_daemons_reason_for_the_end_is_told() {
     assert_eq!(status, Status::resource_exhausted("the tenant was removed"));
 }
 
-/// A daemon that writes this to the completion ring costs its session, and nothing else.
+/// If the daemon writes this to the completion ring, the session ends and nothing else happens.
 fn nonsense(name: &str, expected: Option<&str>, write: impl FnOnce(&mut Fake) + Send + 'static) {
     let (session, daemon) = fake::start(Limits::default(), echo());
     block_on(&session, async {
@@ -183,7 +184,7 @@ fn forged_completions_never_panic() {
                 .unwrap();
         },
     );
-    // These could be the daemon's answers to what was cancelled, so they are nobody's.
+    // These could be answers to cancelled calls, so they are ignored.
     nonsense("an unknown call's status", None, |fake| {
         fake.status(u64::MAX, Code::ABORTED, "")
     });
@@ -214,7 +215,7 @@ fn dropping_the_session_closes_it() {
     let (session, daemon) = fake::start(Limits::default(), echo());
     let reply = block_on(&session, session.call_raw(ECHO, [1; 8], None)).unwrap();
     drop(session);
-    // The daemon sees the end although a block is still held.
+    // The daemon sees the end although the application still holds a block.
     let gone = || daemon.run(move |fake| matches!(fake.control.as_ref().unwrap().recv(), Ok(None)));
     let began = Instant::now();
     while !gone() {
@@ -295,7 +296,7 @@ fn sessions_leave_nothing_behind() {
     for _ in 0..100 {
         turn();
     }
-    // Other tests run beside this one; a leak would be hundreds.
+    // Other tests run at the same time. A leak would be hundreds.
     assert!(
         count() < 300 && mapped() < 300,
         "{} descriptors, {} mappings",
@@ -320,7 +321,7 @@ fn what_is_held_is_counted_until_it_is_given_back() {
     let buffer = session.buffer(1000).unwrap();
     assert_eq!(session.held().buffer_bytes, 1024);
     drop(buffer);
-    // Forgotten: it shows.
+    // The forgotten block shows up.
     std::mem::forget(call(3));
     let told = session.close();
     assert_eq!((told.messages, told.message_bytes), (2, 40), "{told:?}");

@@ -1,4 +1,5 @@
-//! A session that an event loop drives: nothing happens but in its turns, and its descriptor says when there is a reason for one.
+//! A session that an event loop drives. It works only during turns, and its descriptor signals when
+//! a turn is needed.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -21,7 +22,7 @@ fn is_readable(pump: &Pump, within: Duration) -> bool {
     poll(&mut fds, Some(&timeout)).unwrap() == 1
 }
 
-/// As an event loop: a turn whenever the descriptor says so, until the future is ready.
+/// An event loop: runs a turn whenever the descriptor is readable, until the future is ready.
 fn run<F: Future>(pump: &mut Pump, mut future: Pin<&mut F>) -> F::Output {
     let mut cx = Context::from_waker(Waker::noop());
     let end = Instant::now() + SOON;
@@ -36,7 +37,7 @@ fn run<F: Future>(pump: &mut Pump, mut future: Pin<&mut F>) -> F::Output {
     }
 }
 
-/// Turns until there is no reason for one for a while.
+/// Runs turns until the descriptor stays quiet for a while.
 fn settle(pump: &mut Pump) {
     let end = Instant::now() + SOON;
     while is_readable(pump, Duration::from_millis(50)) {
@@ -45,7 +46,7 @@ fn settle(pump: &mut Pump) {
     }
 }
 
-/// Turns whenever there is a reason for one, until a count is reached.
+/// Runs turns when the descriptor is readable, until a count is reached.
 fn turn_until(pump: &mut Pump, count: &AtomicUsize, wanted: usize) {
     while count.load(Ordering::SeqCst) < wanted {
         assert!(is_readable(pump, SOON), "the descriptor never told");

@@ -1,4 +1,4 @@
-//! Calls that come in: handlers inline, asynchronous, cancelled, panicking, too many.
+//! Incoming calls: handlers inline, asynchronous, cancelled, panicking, too many.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::fake::{self, FIRST_HANDLE, Fake, Limits, SOON, silence};
 struct Gate {
     open: Arc<Mutex<(bool, Vec<Waker>)>>,
     waiting: Arc<AtomicUsize>,
-    /// Counts handlers that were dropped, ended or not.
+    /// Counts dropped handlers, ended or not.
     dropped: Arc<AtomicUsize>,
 }
 
@@ -42,7 +42,7 @@ impl Gate {
 
 impl Service for Gate {
     fn info(&self) -> ServiceInfo<'_> {
-        // Counted in another order than the daemon lists them.
+        // The service lists its methods in another order than the daemon.
         ServiceInfo {
             name: "a.Gate",
             methods: &["Other", "Echo"],
@@ -111,7 +111,7 @@ fn handlers_answer_inline_and_later() {
             .code,
         Code::UNIMPLEMENTED
     );
-    // One of those that wait is cancelled; the others answer when their time has come.
+    // One of the waiting calls is cancelled. The others answer when their time has come.
     daemon.run(|fake| fake.push(Completion::Cancel { call: 5 }));
     while gate.dropped.load(Ordering::SeqCst) < 3 {
         std::thread::sleep(Duration::from_millis(1));
@@ -127,7 +127,8 @@ fn handlers_answer_inline_and_later() {
     daemon.wait_until(|fake| fake.end.receive_heap.in_use() <= 6 * 64);
 }
 
-/// What a panic carries: dropped, it panics, with another of the kind until there are no more.
+/// The payload of a panic. When dropped it panics with another payload of the kind, until the count
+/// is used up.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -138,7 +139,8 @@ impl Drop for Bomb {
     }
 }
 
-/// Panics where the first byte of a request says: 1 before its future, 2 in it, 3 when that is dropped, and else not at all.
+/// The first byte of a request selects where the handler panics: 1 before its future, 2 in the
+/// future, 3 when the future is dropped; other values: no panic.
 struct Bombs;
 
 impl Service for Bombs {
@@ -190,7 +192,7 @@ fn panics_whose_payload_panics_end_their_call_and_no_thread() {
     }
 }
 
-/// A service that doesn't go quietly.
+/// A service that panics when it is dropped.
 struct Clinging(#[allow(dead_code, reason = "it is dropped")] Bomb);
 
 impl Service for Clinging {
@@ -219,7 +221,7 @@ fn a_service_that_panics_when_it_is_dropped_does_not_keep_its_session() {
     session.close();
 }
 
-/// The waker of an executor that has ended.
+/// A waker of an executor that has ended.
 struct Ruined;
 
 impl Wake for Ruined {
@@ -239,7 +241,7 @@ fn a_waker_that_panics_does_not_end_the_thread_that_drives() {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    // Driven by the same thread: nobody is in `block_on`.
+    // Driven by the same thread, because no thread is in `block_on`.
     let mut next = Box::pin(session.call_raw(FIRST_HANDLE, [2; 8], None));
     let began = Instant::now();
     let answered = loop {
@@ -256,7 +258,7 @@ fn a_waker_that_panics_does_not_end_the_thread_that_drives() {
 #[test]
 fn a_call_may_overtake_the_answer_to_its_bind() {
     let (session, daemon) = fake::start(Limits::default(), silence());
-    // The call is in the ring before the app looks at either channel.
+    // The call is in the ring before the application looks at either channel.
     let mut bind = Box::pin(session.bind_server(Gate::default()));
     let (sender, bound) = std::sync::mpsc::channel();
     block_on(
@@ -305,7 +307,7 @@ fn answers_say_how_long_their_calls_waited_if_they_are_asked() {
         fake.delivered_ns = now_ns() - 1_000_000_000;
         fake.call(FIRST_HANDLE, 2, &[0; 8]);
         fake.call(FIRST_HANDLE, 3, &[1; 8]);
-        // Its clock is ahead.
+        // The daemon's clock is ahead.
         fake.delivered_ns = u64::MAX;
         fake.call(FIRST_HANDLE, 4, &[0; 8]);
     });

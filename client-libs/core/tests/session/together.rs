@@ -12,7 +12,7 @@ use crate::fake::{self, Behaviour, FIRST_HANDLE, Handle, Limits, echo, silence};
 
 const ECHO: u32 = FIRST_HANDLE;
 
-/// How their drivers wait: never asleep, usually, always.
+/// How the drivers wait: they never sleep, spin first, or always sleep.
 const SPINS: [Duration; 3] = [Duration::MAX, Duration::from_micros(50), Duration::ZERO];
 
 fn start(count: usize, spin: Duration, behaviour: fn() -> Behaviour) -> Vec<(Session, Handle)> {
@@ -33,7 +33,7 @@ async fn echoes(session: &Session, rounds: usize) {
     }
 }
 
-/// All of these, at once.
+/// Waits for all of these futures together.
 async fn all(futures: impl IntoIterator<Item = impl Future<Output = ()>>) {
     let mut futures: Vec<_> = futures.into_iter().map(Box::pin).collect();
     poll_fn(|cx| {
@@ -46,7 +46,7 @@ async fn all(futures: impl IntoIterator<Item = impl Future<Output = ()>>) {
     .await;
 }
 
-/// What a thread raises and a future waits for.
+/// A flag that a thread raises and a future waits for.
 #[derive(Clone, Default)]
 struct Flag(Arc<Mutex<(bool, Option<Waker>)>>);
 
@@ -97,7 +97,7 @@ fn a_session_is_driven_once_however_often_it_is_named() {
 fn none_are_driven_by_whoever_has_none() {
     let (session, _daemon) = fake::start(Limits::default(), echo());
     let mut none = Sessions::new([]).unwrap();
-    // In the background, as by a foreign executor.
+    // In the background, like a foreign executor.
     none.block_on(echoes(&session, 100));
 }
 
@@ -148,7 +148,7 @@ fn what_another_thread_does_wakes_a_thread_that_sleeps() {
                 let (session, raised) = (last.clone(), flag.clone());
                 let other = std::thread::spawn(move || {
                     std::thread::sleep(Duration::from_millis(2));
-                    // Its reply comes to whoever drives.
+                    // The driving thread gets its reply.
                     block_on(&session, echoes(&session, 3));
                     flag.raise();
                 });
@@ -159,7 +159,8 @@ fn what_another_thread_does_wakes_a_thread_that_sleeps() {
     }
 }
 
-/// A session that somebody else drives is waited for, and taken over when that thread leaves.
+/// A thread waits for a session that another thread drives, and takes it over when that thread
+/// leaves.
 #[test]
 fn a_session_is_taken_over_when_its_driver_leaves() {
     for spin in SPINS {
@@ -183,7 +184,7 @@ fn a_session_is_taken_over_when_its_driver_leaves() {
                 std::thread::sleep(Duration::from_millis(10));
                 leave.raise();
             });
-            // Whichever thread has it: nothing is lost in between.
+            // Nothing is lost, regardless of which thread drives.
             all([echoes(&first, 500), echoes(second, 500)]).await;
             leaves.join().unwrap();
         });

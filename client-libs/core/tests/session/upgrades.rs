@@ -1,4 +1,4 @@
-//! The daemon is replaced by another process, which goes on with the session: the program notices nothing.
+//! Another process replaces the daemon and continues the session: the program notices nothing.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -50,7 +50,8 @@ fn what_was_received_stays_readable_and_can_be_given_back() {
     }
     assert_eq!(session.held().messages, 4);
     drop(kept);
-    // They lie in heaps that nobody allocates from; a daemon that knew better would end the session.
+    // They lie in heaps without further allocation. A daemon that knew the old heaps would end the
+    // session.
     for _ in 0..10 {
         block_on(&session, session.call_raw(ECHO, [9; 100], None)).unwrap();
     }

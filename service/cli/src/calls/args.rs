@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate explain`, `tap` and `trace`, with its help.
+//! The arguments of `tollgate explain`, `tap` and `trace`, with their help.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -77,7 +77,7 @@ pub(crate) struct Tap {
     pub(crate) json: bool,
 }
 
-/// Whose calls are watched: a service's, or one method's.
+/// The calls to watch: those of a service, or of one method.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Watched {
     pub(crate) service: String,
@@ -105,7 +105,7 @@ impl FromStr for Watched {
     }
 }
 
-/// A number of things, of which there is one at least.
+/// A positive number.
 fn positive(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(number @ 1..) => Ok(number),
@@ -131,7 +131,7 @@ pub(crate) struct Trace {
     pub(crate) json: bool,
 }
 
-/// How many of the newest traces.
+/// The number of newest traces.
 fn traces(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| (1..=1_000).contains(n));
     number.ok_or_else(|| "it must be a whole number from 1 to 1000".to_owned())

@@ -1,4 +1,5 @@
-//! `tollgate explain`: what policies say of a call that might be made, and have said of one that ended.
+//! `tollgate explain`: what policies decide about a hypothetical call, or have decided about a call
+//! that ended.
 
 use std::fmt::Write as _;
 use std::os::fd::AsFd;
@@ -70,12 +71,13 @@ fn about(tenant: &str, method: &MethodName) -> messages::Explain {
     }
 }
 
-/// How a call ended, and what judges calls like it now.
+/// How a call ended, and which policies judge such calls now.
 fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     let id = args.subject.as_deref().unwrap_or_default();
     let found = kept(socket, id, 0)?;
     let spans: Vec<_> = found["spans"].as_array().into_iter().flatten().collect();
-    // The one that was named, or of a trace the one that says most: denied, else failed, else the first.
+    // The named span. Of a trace, the most informative span: a denied one, else a failed one, else
+    // the first.
     let is_named = |span: &&&Value| {
         span["span"]
             .as_str()
@@ -117,7 +119,7 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What policies said of a call at the time, if it was sampled: a line each.
+/// The policies' verdicts on a call at the time, if it was sampled: a line each.
 fn verdicts(span: &Value) -> String {
     let mut text = String::new();
     let events = span["events"].as_array().into_iter().flatten();
@@ -141,7 +143,7 @@ fn verdicts(span: &Value) -> String {
     text
 }
 
-/// A chain, a policy in a line with what it is shown below it, and the outcome.
+/// A chain: one line per policy with its input below it, and the outcome.
 fn chain(found: &Value) -> String {
     let mut text = String::new();
     let policies = found["policies"].as_array().map_or(&[][..], Vec::as_slice);
@@ -162,7 +164,7 @@ fn chain(found: &Value) -> String {
             flat(&policy["role"])
         );
         match policy["answer"].as_str() {
-            // It says itself what it does.
+            // The verdict itself says what it changes.
             Some("change") => text += &format!(": {}", flat(&policy["why"])),
             Some(_) => {
                 text += &format!(": {}", flat(&policy["answer"]));

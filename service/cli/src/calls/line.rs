@@ -24,7 +24,7 @@ pub(super) fn line(call: &Value) -> String {
     line
 }
 
-/// Who denied it, and what its status says.
+/// The policy that denied it, and the message of its status.
 pub(super) fn ending(call: &Value) -> String {
     let mut text = String::new();
     if call["denied_by"].is_string() {
@@ -56,7 +56,7 @@ mod tests {
         let want = "T acme client a.B/C PERMISSION_DENIED 12 us by acl@1 of the provider: no guests trace 4bf9\n";
         assert_eq!(line(&call), want);
         let _no_panic = line(&json!({"began": 3, "denied_by": [], "message": {}}));
-        // A status says what an application or a policy wants.
+        // An application or a policy chooses the text of a status.
         let hostile = json!({"status": "ABORTED", "took_us": 1, "message": "\u{1b}[2J\nT acme"});
         assert_eq!(line(&hostile), "ABORTED 1 us: \\u{1b}[2J\\nT acme\n");
     }

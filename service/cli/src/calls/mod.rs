@@ -1,6 +1,6 @@
 //! Single calls: those that end (`tap`), those that ended (`trace`), and those that might be made (`explain`).
 //!
-//! What the daemon says is shown as it comes; a field that is missing, as in what an older daemon says, is left out.
+//! The daemon's answer is shown as it is. A missing field, as from an older daemon, is left out.
 
 mod args;
 mod explain;

@@ -17,7 +17,7 @@ use crate::request::report;
 use crate::tenant::require_tenant;
 use crate::{output, stderr};
 
-/// `tollgate tap`: prints until it has enough, or is interrupted.
+/// `tollgate tap`: prints calls until it has enough, or is interrupted.
 pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
     let (service, method) = match &args.of {
         Some(Watched { service, method }) => (service.clone(), method.clone().unwrap_or_default()),
@@ -68,7 +68,8 @@ pub(crate) fn tap(socket: &Path, args: &Tap) -> Result<String, Failure> {
     }
 }
 
-/// Calls of a service that nobody has yet may come, or it is mistyped.
+/// Prints a note about an unknown service: its applications may still come, or its name is
+/// mistyped.
 fn tell_unknown(service: &str, status: &Value) {
     let list = |value: &'_ Value| value.as_array().cloned().unwrap_or_default();
     let served = list(&status["services"])

@@ -1,4 +1,4 @@
-//! `tollgate trace`: calls that ended, as far as the daemon keeps their spans.
+//! `tollgate trace`: calls that ended, if the daemon still has their spans.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -44,7 +44,8 @@ pub(crate) fn trace(socket: &Path, args: &Trace) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Traces and spans are named in hexadecimal; what begins as JSON is a message whose options were forgotten.
+/// Checks that an id is hexadecimal. If it begins like JSON, it is a message with forgotten
+/// options.
 fn check_id(id: &str) -> Result<(), Failure> {
     if id.starts_with(['{', '[']) || id == "-" {
         let sentence = "a message needs the tenant and the method of its call";
@@ -57,7 +58,7 @@ fn check_id(id: &str) -> Result<(), Failure> {
     Err(Failure::input(sentence).hint("tollgate trace, which lists the newest"))
 }
 
-/// What the daemon keeps of a trace or a span, or of the newest.
+/// The daemon's spans of a trace or a span, or of the newest traces.
 pub(super) fn kept(socket: &Path, id: &str, last: u32) -> Result<Value, Failure> {
     check_id(id)?;
     let request = TraceShow {
@@ -67,7 +68,8 @@ pub(super) fn kept(socket: &Path, id: &str, last: u32) -> Result<Value, Failure>
     report(socket, RequestBody::TraceShow(request))
 }
 
-/// A span and what it caused. A daemon's peer chooses spans' names, so one may seem to be its own parent's parent: each is shown once.
+/// A span and its children. A daemon's peer chooses the ids of spans, so a span may seem to be the
+/// parent of its own parent. Each span is shown once.
 fn tree<'s>(
     text: &mut String,
     spans: &[&'s Value],

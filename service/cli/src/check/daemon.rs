@@ -1,4 +1,5 @@
-//! The daemon: whether it answers, and what its status says of runtimes, policies and links.
+//! Checks of the daemon: whether it answers, and what its status reports about runtimes, policies
+//! and links.
 
 use std::path::Path;
 
@@ -19,7 +20,8 @@ pub(super) fn silent(socket: &Path, failure: &Failure) -> Finding {
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
 
-/// A named state directory is looked at before the first start, too, when there is no socket yet.
+/// The finding before the first start, when there is no socket yet. A named state directory is
+/// checked then, too.
 pub(super) fn not_started(failure: &Failure) -> Finding {
     let sentence = format!(
         "{}; only the host and the directory are checked",
@@ -61,7 +63,7 @@ pub(super) fn runtimes(status: &Value, cores: usize) -> Finding {
     )
 }
 
-/// Attachments that aren't as somebody wanted them.
+/// Attachments in an unintended state.
 pub(super) fn policies(status: &Value) -> Vec<Finding> {
     let all = status["attachments"]
         .as_array()
@@ -125,7 +127,7 @@ pub(super) fn links(status: &Value) -> Vec<Finding> {
     findings
 }
 
-/// What links go over. A host without a device is as it should be.
+/// The transports of links. A host without a device is fine.
 pub(super) fn rdma(status: &Value) -> Vec<Finding> {
     let its = &status["rdma"];
     if let Some(why) = its["unavailable"].as_str() {

@@ -1,4 +1,4 @@
-//! What one check came to, and a list of them as text and as JSON.
+//! The result of one check, and a list of results as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -6,27 +6,27 @@ use serde_json::{Value, json};
 
 use crate::output;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Ok,
-    /// It works, and not for long, or not as it could.
+    /// It works, but not for long, or not as well as it could.
     Warning,
-    /// Something doesn't work.
+    /// A part doesn't work.
     Failure,
 }
 
-/// What one check came to.
+/// The result of one check.
 #[derive(Debug)]
 pub(super) struct Finding {
     pub(super) area: &'static str,
     pub(super) verdict: Verdict,
     pub(super) sentence: String,
-    /// What to do about it.
+    /// How to fix it.
     pub(super) fix: Option<String>,
 }
 
-/// All is as it should be.
+/// A finding without a problem.
 pub(super) fn fine(area: &'static str, sentence: impl Into<String>) -> Finding {
     Finding {
         area,
@@ -36,7 +36,7 @@ pub(super) fn fine(area: &'static str, sentence: impl Into<String>) -> Finding {
     }
 }
 
-/// Something isn't as it should be, and how to mend it.
+/// A problem, and how to fix it.
 pub(super) fn bad(
     verdict: Verdict,
     area: &'static str,
@@ -51,7 +51,7 @@ pub(super) fn bad(
     }
 }
 
-/// How many have this verdict.
+/// Number of findings with this verdict.
 pub(super) fn count(findings: &[Finding], verdict: Verdict) -> usize {
     let those = findings.iter().filter(|finding| finding.verdict == verdict);
     those.count()

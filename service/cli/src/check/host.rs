@@ -5,7 +5,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use crate::check::finding::{Finding, Verdict, bad, fine};
 use crate::limits::{DESCRIPTORS, MAPPINGS};
 
-/// Whether memory can be shared whose size nobody can change.
+/// Whether sealed memory works, which has a fixed size.
 pub(super) fn sealed_memory() -> bool {
     let made = memfd_create(
         "tollgate-check",
@@ -103,7 +103,7 @@ pub(super) fn address_space(limit: Option<u64>) -> Finding {
     }
 }
 
-/// No limit: unlimited.
+/// `None` as the limit: unlimited.
 pub(super) fn descriptors(hard: Option<u64>) -> Finding {
     match hard.filter(|hard| *hard < DESCRIPTORS) {
         None => fine("limits", format!("at least {DESCRIPTORS} open files")),

@@ -1,6 +1,7 @@
-//! `tollgate check`: whether this host, and the daemon if it runs, are as they should be; and of what isn't, how to mend it.
+//! `tollgate check`: checks this host, and the daemon if it runs, and says how to mend each
+//! problem.
 //!
-//! What is looked at is read here; what is thought of it are functions of what was read.
+//! This module reads the facts. The verdicts are pure functions of the facts.
 
 mod daemon;
 mod finding;
@@ -35,7 +36,8 @@ pub(crate) struct Check {
     pub(crate) json: bool,
 }
 
-/// Looks at everything. The report is the answer if nothing fails, and printed before the failure otherwise.
+/// Runs all checks. The report is the answer if nothing fails. Otherwise it is printed before the
+/// failure.
 pub(crate) fn check(socket: &Path, args: &Check) -> Result<String, Failure> {
     let findings = look(socket, args.state.as_deref());
     let text = match args.json {
@@ -123,7 +125,7 @@ mod tests {
         };
         assert_eq!(of_daemon(None), Some((Verdict::Failure, true)));
         assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Ok, true)));
-        // One that has died leaves its socket.
+        // A daemon that has died leaves its socket.
         std::fs::write(bed.path().join("a.sock"), "").unwrap();
         assert_eq!(of_daemon(Some(bed.path())), Some((Verdict::Failure, true)));
     }

@@ -1,4 +1,4 @@
-//! The daemon's state: its directory, and the audit log in it.
+//! Checks of the daemon's state: its directory, and the audit log in it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::check::finding::{Finding, Verdict, bad, fine};
 use crate::failure::Failure;
 use crate::limits::FREE_STATE_BYTES;
 
-/// What there is to know of a directory.
+/// The state of a directory.
 pub(super) enum Directory {
     Missing(String),
     There { mode: u32, owner: u32, free: u64 },

@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate fleet`, with its help.
+//! The arguments of `tollgate fleet`, with their help.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// Reads them.
+    /// Loads the fleet file.
     pub(super) fn load(&self) -> Result<Hosts, Failure> {
         Hosts::load(&self.fleet, self.binary.as_deref())
     }

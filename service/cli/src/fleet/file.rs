@@ -1,4 +1,4 @@
-//! The fleet file: which hosts there are, and how their daemons are reached.
+//! The fleet file: the hosts, and how to reach their daemons.
 //!
 //! ```toml
 //! binary = "/usr/local/bin/tollgated-0.2.0"   # on each host; what it was started from, if left out
@@ -15,7 +15,8 @@
 //! binary = "/opt/tollgate/bin/tollgated"
 //! ```
 //!
-//! What leaves this file has been checked, so that nothing is found wrong when half of the hosts are upgraded.
+//! This module checks the file completely, so that no error appears after half of the hosts are
+//! upgraded.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,7 +31,7 @@ use crate::failure::Failure;
 use crate::fleet::reach::{Reach, Remote};
 use crate::limits::{MAX_FLEET_BYTES, MAX_HOSTS};
 
-/// A daemon's longest name.
+/// The longest name of a daemon, in bytes.
 const MAX_NAME: usize = 64;
 
 /// The hosts, in the file's order.
@@ -40,13 +41,14 @@ pub(crate) struct Fleet {
     pub(crate) hosts: Vec<Host>,
 }
 
-/// One host of it.
+/// One host of a fleet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Host {
-    /// What its daemon calls itself.
+    /// The daemon's own name.
     pub(crate) name: String,
     pub(crate) reach: Reach,
-    /// The program that it is upgraded to, by its path there; by default the one that it was started from.
+    /// The path on the host of the program that it is upgraded to. By default, the program that it
+    /// was started from.
     pub(crate) binary: Option<String>,
 }
 
@@ -69,7 +71,7 @@ struct WrittenHost {
 }
 
 impl Fleet {
-    /// Reads the file. A program of the command line's is that of all hosts, whatever the file says.
+    /// Reads the file. A program from the command line overrides that of every host in the file.
     pub(crate) fn load(path: &Path, binary: Option<&str>) -> Result<Fleet, Failure> {
         let text = read_at_most(path, MAX_FLEET_BYTES)?;
         let text = String::from_utf8(text)
@@ -81,12 +83,12 @@ impl Fleet {
         })
     }
 
-    /// The host of this name.
+    /// The host with this name.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         self.hosts.iter().position(|host| host.name == name)
     }
 
-    /// Its names, for a sentence.
+    /// Names of hosts, for a sentence.
     pub(crate) fn names(&self, hosts: impl IntoIterator<Item = usize>) -> String {
         let names: Vec<_> = hosts.into_iter().map(|k| &*self.hosts[k].name).collect();
         names.join(", ")
@@ -108,7 +110,7 @@ pub(crate) fn read_at_most(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
     Ok(bytes)
 }
 
-/// What is wrong with a file, and maybe where.
+/// An error in a file, possibly with its place.
 enum Wrong {
     Toml(toml::de::Error),
     Meaning(String),
@@ -181,7 +183,7 @@ fn host(one: WrittenHost, of_all: Option<&str>, binary: Option<&str>) -> Result<
         }
     }
     let reach = match (one.ssh, one.socket) {
-        // `ssh` would take it for an option, or for two words.
+        // `ssh` would take it for an option, or for two arguments.
         (Some(ssh), _) if ssh.starts_with('-') || ssh.contains(char::is_whitespace) => {
             return Err(format!(
                 "host {name}: ssh can't be {ssh:?}: it is written user@host"

@@ -1,15 +1,17 @@
-//! Whether a host is as it was.
+//! Whether a host is as healthy as before its upgrade.
 //!
-//! A picture of a host is taken before its daemon is replaced. It is well again when the process that took over answers, and nothing is less
-//! than in the picture:
+//! A snapshot of a host is taken before its daemon is replaced. The host is healthy again when the
+//! new process answers, and nothing is less than in the snapshot:
 //!
 //! - each service has as many servers,
-//! - its applications are bound to the same services over its links to each peer, and those of the hosts that call it over theirs to it;
-//!   a service counts when the peer has accepted the binding, so that calls go through,
-//! - no attachment of a policy is out of order, or has failed, that wasn't in the picture already. The new process counts from zero, so
-//!   that is what happened since.
+//! - its applications are bound to the same services over its links to each peer, and the
+//!   applications of its callers over their links to it; a service counts once the peer has
+//!   accepted the binding, so that calls go through,
+//! - no attachment of a policy is newly out of order or has newly failed. The new process counts
+//!   from zero, so its count is the number since the upgrade.
 //!
-//! Deliberately absent: how many sessions there are (who only calls comes and goes), and anything measured: rates and times differ without a reason.
+//! Deliberately absent: the number of sessions (clients come and go), and all measurements: rates
+//! and times vary without a reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,30 +23,30 @@ use crate::fleet::file::{Fleet, Host};
 use crate::fleet::plan;
 use crate::render::flat;
 
-/// What a host is like.
+/// A snapshot of a host.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Picture {
     pub(crate) pid: u64,
     pub(crate) version: String,
     /// Servers, by service and tenant.
     servers: BTreeMap<String, u64>,
-    /// Bindings that stand: whose applications are bound to what, and where.
+    /// Established bindings: which host's applications are bound to which service, and where.
     bindings: BTreeSet<String>,
     /// Attachments that are out of order, or have failed.
     out_of_order: BTreeSet<String>,
 }
 
-/// What keeps a host from being as it was.
+/// A reason why a host isn't as healthy as before.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ill {
-    /// This may pass.
+    /// It may be temporary.
     NotYet(String),
-    /// This doesn't.
+    /// It is permanent.
     ForGood(String),
 }
 
 impl Picture {
-    /// Takes one, of a host and what its callers' links to it carry.
+    /// Takes a snapshot of a host, including the bindings on its callers' links to it.
     pub(crate) fn of(fleet: &Fleet, host: &Host, callers: &[usize]) -> Result<Picture, Failure> {
         let mut picture = Picture::default();
         picture.add_host(&plan::status(host)?);
@@ -80,7 +82,7 @@ impl Picture {
         }
     }
 
-    /// What the links carry that a host has dialled: all of them, or those to one peer.
+    /// Adds the bindings on the links that a host has dialled: all links, or those to one peer.
     fn add_links(&mut self, status: &Value, to: Option<&str>) {
         for link in plan::dialled(status) {
             let peer = flat(&link["peer"]);
@@ -95,7 +97,7 @@ impl Picture {
         }
     }
 
-    /// What of it is missing `now`, when `pid` is to serve.
+    /// What `now` lacks compared with this snapshot. `pid` is the process that should serve.
     pub(crate) fn lacks(&self, now: &Picture, pid: u64) -> Option<Ill> {
         if now.pid != pid {
             let sentence = format!(
@@ -118,7 +120,7 @@ impl Picture {
         Some(Ill::NotYet(format!("the binding of {lost} is missing")))
     }
 
-    /// What was looked at, for a sentence.
+    /// The observed parts, for a sentence.
     pub(crate) fn counted(&self) -> String {
         let servers: u64 = self.servers.values().sum();
         let bindings = self.bindings.len();
@@ -136,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// A host `b` that serves and calls, and `a` that calls it.
+    /// A host `b` that serves and calls, and a host `a` that calls it.
     fn picture(change: impl Fn(&mut Value, &mut Value)) -> Picture {
         let mut b = json!({
             "name": "b", "pid": 8, "version": "0.2.0",
@@ -177,7 +179,7 @@ mod tests {
         let not_yet = |sentence: &str| Some(Ill::NotYet(sentence.to_owned()));
         let for_good = |sentence: &str| Some(Ill::ForGood(sentence.to_owned()));
         check(&|_, _| {}, None);
-        // More is well, and so is another link, and what others do elsewhere.
+        // More servers are fine, and so are another link and changes on other hosts.
         check(&|b, _| b["services"][1]["servers"] = 5.into(), None);
         check(&|b, _| b["links"][2]["bound"] = json!(["x.X"]), None);
         check(&|_, a| a["links"][1]["bound"] = json!([]), None);

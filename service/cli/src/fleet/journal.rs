@@ -1,8 +1,8 @@
-//! What an upgrade of a fleet has done, beside the fleet file: `fleet.toml.upgrade.json`.
+//! The journal of a fleet's upgrade, next to the fleet file: `fleet.toml.upgrade.json`.
 //!
-//! Invariant: what is about to be done to a host is on disk before it is done. Each change replaces the file whole, synced, so that a
-//! reader, and whoever resumes after a power cut, finds one state or the next. It stays when the upgrade is finished, as its record, and
-//! the next upgrade replaces it.
+//! Invariant: each step on a host is on disk before it is done. Each change replaces the whole
+//! file, synced. So a reader, and a resumed upgrade after a power cut, finds one state or the next.
+//! The file stays as the record of a finished upgrade, until the next upgrade replaces it.
 
 use std::fs::File;
 use std::io::Write;
@@ -18,29 +18,29 @@ use crate::fleet::health::Picture;
 use crate::fleet::plan::Plan;
 use crate::limits::MAX_JOURNAL_BYTES;
 
-/// What a [`Journal`] is written like.
+/// The version of a [`Journal`]'s format.
 const FORMAT: u32 = 1;
 
-/// An upgrade of a fleet.
+/// The journal of an upgrade of a fleet.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Journal {
     format: u32,
-    /// In the order of their turns.
+    /// The hosts, in upgrade order.
     pub(crate) hosts: Vec<Entry>,
 }
 
-/// One host's part of it.
+/// The entry of one host.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Entry {
     pub(crate) host: String,
     pub(crate) state: State,
-    /// When that came to be, in seconds since 1970.
+    /// When this state began, in seconds since 1970.
     since: u64,
-    /// The program; by default the one that its daemon was started from.
+    /// The new program; by default the program that its daemon was started from.
     pub(crate) binary: Option<String>,
     /// The hosts that call it.
     pub(crate) callers: Vec<String>,
-    /// What it was like, until it is done.
+    /// The snapshot from before the upgrade, until the host is done.
     pub(crate) before: Option<Picture>,
     /// The process that took over.
     pub(crate) to: Option<Process>,
@@ -48,19 +48,19 @@ pub(crate) struct Entry {
     pub(crate) failure: Option<String>,
 }
 
-/// How far a host is.
+/// The progress of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum State {
-    /// Nothing was done.
+    /// Nothing has been done yet.
     Waiting,
-    /// Its daemon is being replaced, or was, or it failed.
+    /// Its daemon is being replaced, has been replaced, or the replacement failed.
     Upgrading,
-    /// It was replaced, and isn't known to be as it was.
+    /// Its daemon was replaced. The host isn't known to be as healthy as before.
     Settling,
-    /// It is as it was.
+    /// The host is as healthy as before.
     Done,
-    /// Somebody took it for done.
+    /// The operator has accepted the host as done.
     Accepted,
 }
 
@@ -89,7 +89,8 @@ impl Entry {
         matches!(self.state, State::Done | State::Accepted)
     }
 
-    /// Whether it is as it was after all, by the process that took over when the upgrade stopped here.
+    /// Whether the host is as healthy as before after all, with the process that took over when the
+    /// upgrade stopped here.
     pub(crate) fn has_settled(&self, now: &Picture) -> bool {
         match (self.state, &self.before, &self.to) {
             (State::Settling, Some(before), Some(to)) => before.lacks(now, to.pid).is_none(),
@@ -97,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// The next state; what was said of the one before no longer holds.
+    /// Enters the next state. The failure of the state before no longer holds.
     pub(crate) fn enter(&mut self, state: State) {
         (self.state, self.since, self.failure) = (state, now(), None);
         if self.is_done() {
@@ -107,14 +108,14 @@ impl Entry {
 }
 
 impl Journal {
-    /// Where a fleet's is.
+    /// The path of a fleet's journal.
     pub(crate) fn path(fleet: &Path) -> PathBuf {
         let mut name = fleet.as_os_str().to_owned();
         name.push(".upgrade.json");
         name.into()
     }
 
-    /// Of an upgrade that begins.
+    /// The journal of a new upgrade.
     pub(crate) fn new(fleet: &Fleet, plan: &Plan) -> Journal {
         let entry = |host: usize| {
             let callers = plan
@@ -135,7 +136,7 @@ impl Journal {
         }
     }
 
-    /// The one that is there.
+    /// Loads the existing journal, if there is one.
     pub(crate) fn load(path: &Path) -> Result<Option<Journal>, Failure> {
         match path.try_exists() {
             Ok(true) => {}
@@ -158,7 +159,7 @@ impl Journal {
             .map_err(|error| wrong(&error))
     }
 
-    /// Puts it on disk.
+    /// Writes it to disk.
     pub(crate) fn save(&self, path: &Path) -> Result<(), Failure> {
         let saved = (|| {
             let mut json = serde_json::to_vec_pretty(self)?;
@@ -183,7 +184,7 @@ impl Journal {
         self.hosts.iter().all(Entry::is_done)
     }
 
-    /// The hosts that are done, and those that aren't.
+    /// Names of the hosts that are done, or of those that aren't.
     pub(crate) fn names(&self, done: bool) -> String {
         let of = self.hosts.iter().filter(|entry| entry.is_done() == done);
         let names: Vec<_> = of.map(|entry| &*entry.host).collect();
@@ -193,7 +194,8 @@ impl Journal {
         }
     }
 
-    /// Fits it to the fleet file as it is now: the same hosts, maybe by other ways and to other programs.
+    /// Adapts it to the current fleet file: the same hosts, possibly with other addresses and
+    /// programs.
     pub(crate) fn fit(&mut self, fleet: &Fleet) -> Result<(), Failure> {
         let path = fleet.path.display();
         let refused = |sentence: String| Failure::new(Code::FAILED_PRECONDITION, sentence);
@@ -212,7 +214,7 @@ impl Journal {
             };
             let binary = &fleet.hosts[host].binary;
             if !entry.is_done() && entry.binary != *binary {
-                // Whoever took over isn't who is to.
+                // The process that took over doesn't run the new program.
                 (entry.binary, entry.to) = (binary.clone(), None);
             }
         }

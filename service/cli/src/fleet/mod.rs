@@ -10,8 +10,9 @@
 //!     └───▶ journal         what is done, on disk before each step
 //! ```
 //!
-//! No host knows of the others: each daemon is upgraded as by `tollgate upgrade`, and each link agrees by itself on what both of its ends
-//! can do. So a fleet may stay half upgraded for as long as somebody needs to look at it, and any host may be upgraded again.
+//! No host knows of the others. Each daemon is upgraded as by `tollgate upgrade`, and each link
+//! negotiates by itself the features of both ends. So a fleet may stay half upgraded for as long as
+//! the operator needs to look at it, and any host may be upgraded again.
 
 mod args;
 mod file;

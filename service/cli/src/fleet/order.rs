@@ -1,20 +1,22 @@
-//! In which order hosts are upgraded: who is called before who calls.
+//! The order in which hosts are upgraded: a callee before its callers.
 //!
-//! A host is next when all that it calls are done; of several, the first in the fleet file. Hosts that call each other in a circle have no such
-//! order: then the first in the file goes first of those that call nobody outside of their circle, and the step says which of the hosts that it
-//! calls come after it. So the order depends on nothing but the file and who calls whom.
+//! A host is next when all the hosts that it calls are done. Of several such hosts, the first in
+//! the fleet file is next. Hosts that call each other in a circle have no such order. Then the next
+//! host is the first in the file among those that call no host outside of their circle, and the
+//! step lists the callees that come after it. So the order depends only on the file and the call
+//! graph.
 
 use std::collections::BTreeSet;
 
-/// One host's turn.
+/// One host's step.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) host: usize,
-    /// Whom it calls and yet goes before, because they call it as well.
+    /// The hosts that it calls but that come after it, because they call it as well.
     pub(crate) before: Vec<usize>,
 }
 
-/// The order, of hosts by the set of those that each calls. Calls of its own host count for nothing.
+/// The order of hosts, from the set of hosts that each calls. Calls within a host are ignored.
 pub(crate) fn receivers_first(calls: &[BTreeSet<usize>]) -> Vec<Step> {
     let mut left: BTreeSet<usize> = (0..calls.len()).collect();
     let mut steps = Vec::with_capacity(calls.len());
@@ -25,7 +27,8 @@ pub(crate) fn receivers_first(calls: &[BTreeSet<usize>]) -> Vec<Step> {
             its.filter(move |other| *other != host && left.contains(other))
         };
         let free = left.iter().find(|&&host| waits_for(host).next().is_none());
-        // Whoever reaches the fewest is in a circle that calls nobody else: all others reach one, and themselves.
+        // The host that reaches the fewest hosts is in a circle that calls no other host. Every
+        // other host reaches such a circle, and itself.
         let host = free.copied().unwrap_or_else(|| {
             let reached = |host: &&usize| reachable(**host, waits_for).len();
             left.iter().min_by_key(reached).copied().unwrap_or(first)
@@ -37,7 +40,7 @@ pub(crate) fn receivers_first(calls: &[BTreeSet<usize>]) -> Vec<Step> {
     steps
 }
 
-/// What is called from a host, directly or through others; it is one of them.
+/// The hosts that a host calls, directly or through others, including itself.
 fn reachable<I: Iterator<Item = usize>>(
     host: usize,
     calls: impl Fn(usize) -> I,
@@ -54,7 +57,7 @@ fn reachable<I: Iterator<Item = usize>>(
 mod tests {
     use super::*;
 
-    /// Hosts are letters; `a>b` means that a calls b.
+    /// Hosts are letters; `a>b` means that `a` calls `b`.
     fn order(count: usize, calls: &str) -> String {
         let mut sets = vec![BTreeSet::new(); count];
         let number = |letter: u8| usize::from(letter - b'a');
@@ -80,7 +83,7 @@ mod tests {
         check(3, "", "a b c");
         check(4, "a>b b>c c>d", "d c b a");
         check(4, "d>a a>b", "b a c d");
-        // A diamond, and what is called from everywhere.
+        // A diamond, and one host that all call.
         check(4, "a>b a>c b>d c>d", "d b c a");
         check(4, "b>a c>a d>a", "a b c d");
         check(2, "a>a b>b a>b", "b a");
@@ -91,11 +94,12 @@ mod tests {
         let check = |count, calls, expected: &str| assert_eq!(order(count, calls), expected);
         check(2, "a>b b>a", "a(b) b");
         check(3, "a>b b>c c>a", "a(b) c b");
-        // Who is behind a circle goes first; who is in front of it waits for those of it that it calls.
+        // A host behind a circle goes first. A host in front of it waits for the hosts of the
+        // circle that it calls.
         check(4, "a>b b>c c>b c>d", "d b(c) a c");
-        // Two circles, one of which calls the other.
+        // Two circles; one calls the other.
         check(4, "a>b b>a b>c c>d d>c", "c(d) d a(b) b");
-        // All call all.
+        // All hosts call all hosts.
         check(3, "a>b a>c b>a b>c c>a c>b", "a(bc) b(c) c");
     }
 

@@ -1,4 +1,5 @@
-//! Who calls whom, as the daemons' links show it at the moment, and the order that follows from it.
+//! The call graph of the hosts, as the daemons' links show it now, and the order that follows from
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -10,26 +11,26 @@ use crate::fleet::file::{Fleet, Host};
 use crate::fleet::order::{Step, receivers_first};
 use crate::render::flat;
 
-/// What is known of one host.
+/// Known facts about one host.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) version: String,
     pub(crate) pid: u64,
     /// The hosts of the fleet that it calls.
     pub(crate) calls: BTreeSet<usize>,
-    /// Whom it calls besides: names and addresses.
+    /// Other hosts that it calls: names and addresses.
     pub(crate) outside: BTreeSet<String>,
 }
 
-/// The order, and why it is this one.
+/// The order, and the reasons for it.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// By host, as the fleet file has them.
+    /// Known facts by host, in the order of the fleet file.
     pub(crate) known: Vec<Known>,
     pub(crate) steps: Vec<Step>,
 }
 
-/// The status of a host that is the one that it is taken for.
+/// The status of a host, if the host has the expected identity.
 pub(crate) fn status(host: &Host) -> Result<Value, Failure> {
     let of_host = |failure: Failure| {
         let sentence = format!("host {}: {}", host.name, failure.sentence());
@@ -59,7 +60,7 @@ pub(crate) fn dialled(status: &Value) -> impl Iterator<Item = &Value> {
 }
 
 impl Plan {
-    /// Asks all of the hosts.
+    /// Asks all the hosts.
     pub(crate) fn of(fleet: &Fleet) -> Result<Plan, Failure> {
         let known = fleet.hosts.iter().map(|host| {
             let status = status(host)?;

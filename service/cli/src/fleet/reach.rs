@@ -1,8 +1,9 @@
-//! How a host's daemon is asked: over its socket if it is on this machine, and otherwise by `tollgate` over there, which the system's `ssh`
-//! runs.
+//! How a host's daemon is asked: over its socket if it is on this machine; otherwise by `tollgate`
+//! on the other host, which the system's `ssh` runs.
 //!
-//! A daemon hands reports over as file descriptors and knows administrators by the kernel's word, so its socket can't be forwarded. `ssh`
-//! knows who may log in where, and by which way; nothing of that is to be configured twice.
+//! A daemon hands reports over as file descriptors, and the kernel tells it the user id of an
+//! administrator. So its socket can't be forwarded. `ssh` already has the configuration of logins
+//! and routes, and none of it has to be configured twice.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -24,7 +25,7 @@ const SSH_FAILED: i32 = 255;
 /// A shell found no such program.
 const NO_PROGRAM: i32 = 127;
 
-/// Where a host's daemon is.
+/// The location of a host's daemon.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// On this machine.
@@ -33,18 +34,18 @@ pub(crate) enum Reach {
     Ssh(Remote),
 }
 
-/// A host that `ssh` leads to.
+/// A host behind `ssh`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Remote {
     pub(crate) destination: String,
-    /// There; the command line's default if left out.
+    /// The socket there; the command line's default if left out.
     pub(crate) socket: Option<String>,
-    /// The command line there.
+    /// The path of `tollgate` there.
     pub(crate) tollgate: String,
 }
 
 impl Reach {
-    /// What `tollgate status --json` says there.
+    /// The output of `tollgate status --json` on the host.
     pub(crate) fn status(&self) -> Result<Value, Failure> {
         match self {
             Reach::Socket(socket) => report(socket, RequestBody::Status(Empty {})),
@@ -52,7 +53,7 @@ impl Reach {
         }
     }
 
-    /// What `tollgate upgrade --json` does there, and says.
+    /// Runs `tollgate upgrade --json` on the host, and returns its output.
     pub(crate) fn upgrade(
         &self,
         binary: Option<&str>,
@@ -73,13 +74,13 @@ impl Reach {
 }
 
 impl Remote {
-    /// Runs the command line there; its JSON.
+    /// Runs the command line on the host, and returns its JSON.
     fn tollgate(&self, words: &[&str]) -> Result<Value, Failure> {
         let socket = self.socket.iter().flat_map(|path| ["--socket", path]);
         let words = std::iter::once(&*self.tollgate)
             .chain(socket)
             .chain(words.iter().copied());
-        // A shell reads it there.
+        // A shell on the host reads this line.
         let line: Vec<_> = words.map(quoted).collect();
         let mut ssh = Command::new("ssh");
         for option in [
@@ -99,7 +100,7 @@ impl Remote {
     }
 }
 
-/// As a shell takes it for one word.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_@%+=:,./-".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -108,7 +109,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// What a finished command left behind.
+/// The output of a finished command.
 struct Said {
     code: Option<i32>,
     out: Vec<u8>,
@@ -116,7 +117,7 @@ struct Said {
 }
 
 impl Said {
-    /// Runs it to its end; one that says too much is ended.
+    /// Runs a command to its end. A command with too much output is killed.
     fn by(command: &mut Command) -> std::io::Result<Said> {
         let command = command.stdin(Stdio::null());
         let mut child = command
@@ -164,7 +165,7 @@ impl Said {
     }
 }
 
-/// What the command line over there has failed with.
+/// The failure of the command line on the other host.
 fn failure_of(code: i32, said: &str) -> Failure {
     let known = u32::try_from(code)
         .ok()
@@ -174,7 +175,7 @@ fn failure_of(code: i32, said: &str) -> Failure {
     Failure::new(code, sentence.unwrap_or(said))
 }
 
-/// At most so much, and one byte more if there was more.
+/// Reads at most `most` bytes, and one byte more if there are more.
 fn read(pipe: Option<impl Read>, most: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(pipe) = pipe {

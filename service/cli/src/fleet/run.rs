@@ -1,4 +1,5 @@
-//! `tollgate fleet upgrade run`: one host after the other, and no further than the first that isn't as it was.
+//! `tollgate fleet upgrade run`: one host after the other, up to the first that isn't as healthy as
+//! before.
 
 use std::fs::{File, TryLockError};
 use std::path::PathBuf;
@@ -49,7 +50,8 @@ pub(crate) fn run(args: &Run) -> Result<String, Failure> {
     Ok(format!("upgraded: {}\n", upgrade.journal.names(true)))
 }
 
-/// Keeps others from upgrading the same fleet meanwhile, until it is dropped. Fleet file and journal are replaced, so neither can be locked.
+/// A lock against concurrent upgrades of the same fleet, until it is dropped. The fleet file and
+/// the journal are replaced, so neither can be locked.
 fn alone(fleet: &Fleet) -> Result<File, Failure> {
     let path = Journal::path(&fleet.path).with_extension("lock");
     let failed = |error: &dyn std::fmt::Display| {
@@ -72,7 +74,7 @@ fn alone(fleet: &Fleet) -> Result<File, Failure> {
     }
 }
 
-/// The journal goes on with the fleet as it is now, all of which that isn't done must be there.
+/// Continues a journal with the current fleet. All hosts that aren't done must be in it.
 fn resumed(mut journal: Journal, fleet: &Fleet) -> Result<Journal, Failure> {
     journal.fit(fleet)?;
     for entry in journal.hosts.iter().filter(|entry| !entry.is_done()) {
@@ -100,7 +102,7 @@ fn command(args: &Run) -> String {
     format!("tollgate fleet upgrade run --fleet {fleet}")
 }
 
-/// Only the host at which it has stopped can be taken for done.
+/// Accepts a host as done. Only the host at which the upgrade has stopped can be accepted.
 fn accept(journal: &mut Journal, host: &str) -> Result<(), Failure> {
     let stopped = journal.hosts.iter_mut().find(|entry| !entry.is_done());
     match stopped {
@@ -117,7 +119,7 @@ fn accept(journal: &mut Journal, host: &str) -> Result<(), Failure> {
     }
 }
 
-/// What can't be printed doesn't stop an upgrade in the middle: its last line fails instead.
+/// A failure to print doesn't stop an upgrade in the middle. Its last line fails instead.
 fn tell_progress(line: &str) {
     let _told_at_the_end = output::print(line);
 }
@@ -127,7 +129,7 @@ fn host_of<'f>(fleet: &'f Fleet, name: &str) -> &'f Host {
     &fleet.hosts[host.expect("a journal that fits names hosts of the fleet")]
 }
 
-/// An upgrade that is under way.
+/// An upgrade in progress.
 struct Upgrade<'a> {
     args: &'a Run,
     fleet: &'a Fleet,
@@ -144,7 +146,7 @@ impl Upgrade<'_> {
         self.journal.save(&self.path)
     }
 
-    /// Replaces a host's daemon, and waits until it is as it was.
+    /// Replaces a host's daemon, and waits until the host is as healthy as before.
     fn host(&mut self, turn: usize) -> Result<(), Failure> {
         let host = host_of(self.fleet, &self.journal.hosts[turn].host);
         let now = self.picture(turn)?;
@@ -155,7 +157,8 @@ impl Upgrade<'_> {
             return Ok(());
         }
         let is_now = (now.version.clone(), now.pid);
-        // A host that an attempt has left worse than it was is held to what it was.
+        // If an attempt has left a host worse, it is compared with the snapshot from before that
+        // attempt.
         let before = match self.entry(turn).before.take() {
             Some(first) if first.pid != now.pid => first,
             _ => now,
@@ -230,7 +233,7 @@ impl Upgrade<'_> {
         }
     }
 
-    /// What to say when a host fails.
+    /// The failure to report when a host fails.
     fn stopped(&mut self, turn: usize, failure: &Failure) -> Failure {
         let why = failure.sentence();
         let entry = self.entry(turn);

@@ -20,7 +20,7 @@ pub(crate) struct Against {
     pub(crate) include: Vec<PathBuf>,
 }
 
-/// The schema that a policy is checked against, if one was given.
+/// The schema to check a policy against, if one was given.
 pub(super) fn against(args: &Against) -> Result<Option<OwnedFd>, Failure> {
     if args.proto.is_empty() {
         return Ok(None);

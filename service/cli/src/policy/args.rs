@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate policy`, with its help.
+//! The arguments of `tollgate policy`, with their help.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -135,7 +135,7 @@ pub(crate) struct Described {
 }
 
 impl Described {
-    /// Whether nothing was typed that describes a module.
+    /// Whether no option that describes a module was given.
     pub(super) fn is_empty(&self) -> bool {
         let lists = [
             &self.hooks,
@@ -267,7 +267,8 @@ pub(crate) struct Select {
     pub(crate) place: Place,
 }
 
-/// What is done to an attachment is done to all versions of a policy there, so none is named.
+/// A policy's name without a version. Operations on an attachment apply to all versions of the
+/// policy there.
 fn bare_name(text: &str) -> Result<String, String> {
     match text.split_once('@') {
         Some((name, _)) => Err(format!("write the policy's name without a version: {name}")),
@@ -386,7 +387,7 @@ pub(crate) enum Isolation {
     Process,
 }
 
-/// How much a version decides.
+/// The extent to which a version decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Enforce,

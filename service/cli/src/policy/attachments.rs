@@ -24,7 +24,7 @@ use crate::request::{ANSWER_TIMEOUT, ask, report, report_within, unexpected};
 use crate::stderr::warn;
 use crate::values::Side;
 
-/// How long an upgraded version is watched unless it is told otherwise.
+/// How long an upgraded version is watched by default, in ms.
 const PROBATION_MS: u64 = 60_000;
 
 /// `tollgate policy attach`
@@ -70,7 +70,7 @@ pub(super) fn detach(socket: &Path, args: &Select) -> Result<String, Failure> {
     Ok(detached(&args.name, &args.place.owner, &before, &after))
 }
 
-/// Whose calls a policy judges.
+/// The tenant or tenants of the calls that a policy judges.
 fn whose(owner: &Owner) -> String {
     match (&owner.tenant, owner.provider) {
         (Some(tenant), false) => format!("of tenant {tenant}"),
@@ -79,7 +79,7 @@ fn whose(owner: &Owner) -> String {
     }
 }
 
-/// Where a policy has judged before and doesn't any more: a line each, as `attach` prints them.
+/// The places where a policy doesn't judge any more: a line each, in the format of `attach`.
 fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String {
     let places = |listed: &Value| -> BTreeSet<String> {
         let is_its = |policy: &&Value| {
@@ -91,7 +91,7 @@ fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String 
         };
         let its = items(&listed["policies"]).iter().filter(is_its);
         let all = its.flat_map(|policy| items(&policy["attachments"]));
-        // Of a provider's policy a place says whose calls it judges there.
+        // For a provider's policy, the place has the tenants of the calls.
         let whose = match owner.provider {
             true => String::new(),
             false => format!(" {}", whose(owner)),
@@ -156,7 +156,7 @@ pub(super) fn step(socket: &Path, args: &Select, step: i32) -> Result<String, Fa
     )
 }
 
-/// The attachments that are meant.
+/// The selected attachments.
 pub(super) fn selection(name: &str, place: &Place) -> PolicySelection {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     PolicySelection {
@@ -175,7 +175,7 @@ pub(super) fn selection(name: &str, place: &Place) -> PolicySelection {
 }
 
 fn options(options: &Options) -> PolicyOptions {
-    // `none` is how an empty list is typed.
+    // On the command line, `none` is an empty list.
     let names = |list: &Option<Vec<String>>| {
         let listed = list.as_ref()?.iter();
         let names = listed.filter(|name| *name != "none").cloned().collect();
@@ -210,7 +210,7 @@ fn numbers(mode: Mode) -> (i32, u32) {
     }
 }
 
-/// A request that is answered with warnings alone.
+/// A request with only warnings as the answer.
 fn done(socket: &Path, body: RequestBody, fds: &[BorrowedFd<'_>]) -> Result<(), Failure> {
     match ask(socket, body, fds)? {
         (ResponseBody::Done(done), _) => {
@@ -223,7 +223,7 @@ fn done(socket: &Path, body: RequestBody, fds: &[BorrowedFd<'_>]) -> Result<(), 
     }
 }
 
-/// A request that is answered with the attachments that it changed: a line each.
+/// A request with the changed attachments as the answer: a line each.
 fn attachments(
     socket: &Path,
     body: RequestBody,

@@ -1,4 +1,4 @@
-//! `tollgate policy …`: from what was typed to a request, and from the daemon's report to lines.
+//! `tollgate policy …`: from arguments to a request, and from the daemon's report to lines.
 //!
 //! ```text
 //! args     what can be typed ──┬─ push         a module, its signatures and its description, to the daemon

@@ -57,7 +57,7 @@ pub(super) fn push(socket: &Path, args: &Push) -> Result<String, Failure> {
     }
 }
 
-/// The manifest for a module that was made for another host.
+/// The manifest for a module that was made for another proxy's ABI.
 fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
     let failed = |error: LoadError| Failure::new(Code::INVALID_ARGUMENT, error);
     let typed = &args.described;
@@ -65,7 +65,7 @@ fn description(args: &Push, module: &[u8]) -> Result<Option<String>, Failure> {
         Some(Abi::Tollgate) => None,
         Some(Abi::ProxyWasm) => Some(compat::Abi::ProxyWasm),
         Some(Abi::Opa) => Some(compat::Abi::Opa),
-        // What is no module at all is the daemon's to refuse.
+        // The daemon refuses bytes that are no module.
         None => compat::detect(module).unwrap_or(None),
     };
     let Some(abi) = abi else {
@@ -106,7 +106,7 @@ fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(path, &error))
 }
 
-/// The module, and what proves where it comes from, if it isn't inside.
+/// The module, and the proof of its origin, if the module doesn't contain it.
 fn origin(args: &Push) -> Result<(Vec<u8>, Option<PolicyProof>), Failure> {
     if args.module.starts_with(SCHEME) {
         return image(args);

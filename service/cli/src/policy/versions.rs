@@ -1,4 +1,5 @@
-//! What versions of policies there are and what they decide: `tollgate policy list`, `show`, `diff` and `delete`.
+//! The versions of policies and their decisions: `tollgate policy list`, `show`, `diff` and
+//! `delete`.
 
 use std::path::Path;
 
@@ -117,7 +118,7 @@ pub(super) fn diff(socket: &Path, args: &Diff) -> Result<String, Failure> {
     match report["changed"].as_u64() {
         Some(0) => Ok(text),
         changed => {
-            // What was asked for, and an exit status that says that there is something to see.
+            // The requested output, and an exit status that reports differences.
             output::print(&text)?;
             let sentence = format!("{} decisions would change", changed.unwrap_or_default());
             Err(Failure::new(Code::FAILED_PRECONDITION, sentence))

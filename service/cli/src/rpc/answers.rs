@@ -1,4 +1,4 @@
-//! What `tollgate serve` answers, by reflection: the same to every call, whatever its type.
+//! The answers of `tollgate serve`, by reflection: the same to every call, of any type.
 //!
 //! | requests → responses | `--reply` | `--echo` |
 //! |---|---|---|
@@ -7,7 +7,7 @@
 //! | a stream → one | the reply, after the last request | the last request |
 //! | a stream → a stream | each of the replies, for every request | each request |
 //!
-//! Requests are answered as they come, so a conversation gets its answers before it goes on.
+//! Requests are answered on arrival, so a conversation gets its answers before it goes on.
 
 use std::sync::Arc;
 
@@ -22,26 +22,26 @@ use crate::output;
 use crate::rpc::args::Serve;
 use crate::schema::{Method, Service};
 
-/// What a method answers.
+/// The answer of a method.
 enum Reply {
     Fixed(Vec<Vec<u8>>),
     Echo,
-    /// The given JSON isn't a reply of this method; the sentence says why.
+    /// The given JSON isn't a reply of this method; the sentence has the reason.
     None(String),
 }
 
-/// What this server has to say.
+/// The answers of this server.
 pub(crate) struct Answers {
     service: Service,
     replies: Vec<Reply>,
-    /// Beside every reply.
+    /// The metadata of every reply.
     metadata: MetadataBuf,
     print_requests: bool,
     show_metadata: bool,
 }
 
 impl Answers {
-    /// The answers of a service's methods. `json` is what `--reply` says.
+    /// The answers of a service's methods. `json` is the value of `--reply`.
     pub(crate) fn new(
         service: Service,
         args: &Serve,
@@ -61,7 +61,7 @@ impl Answers {
     }
 }
 
-/// Fixed replies fit some methods and not others; they must fit one.
+/// Fixed replies. They may fit only some methods, but must fit at least one.
 fn fixed(service: &Service, json: &str) -> Result<Vec<Reply>, Failure> {
     let values = values(json);
     let methods = service.methods()?;
@@ -88,7 +88,8 @@ fn blocks(method: &Method<'_>, values: &[&str]) -> Result<Vec<Vec<u8>>, Failure>
     values.iter().map(|json| method.reply(json)).collect()
 }
 
-/// The JSON values of a text, which follow each other. One that can't be read is the rest, and whoever reads it says why.
+/// The consecutive JSON values of a text. An invalid value takes the rest of the text, and its
+/// parser reports the error.
 fn values(text: &str) -> Vec<&str> {
     let mut stream = Deserializer::from_str(text).into_iter::<Value>();
     let mut values = Vec::new();
@@ -116,7 +117,7 @@ fn echo(method: &Method<'_>) -> Result<Reply, Failure> {
     Err(Failure::input(sentence).hint("--reply '{}'"))
 }
 
-/// The answers, served.
+/// The service with these answers.
 pub(crate) struct Answering(pub(crate) Arc<Answers>);
 
 impl tollgate::Service for Answering {
@@ -156,7 +157,7 @@ impl Answers {
         }
     }
 
-    /// What goes beside the replies, what they are, and whether they are a stream.
+    /// The metadata of the replies, the replies, and whether they are a stream.
     fn begin(
         &self,
         index: usize,
@@ -189,7 +190,7 @@ impl Answers {
     }
 }
 
-/// One call, and what is said to it.
+/// One call with its responder.
 struct Told<'a> {
     answers: &'a Answers,
     index: usize,
@@ -197,7 +198,7 @@ struct Told<'a> {
 }
 
 impl Told<'_> {
-    /// Answers each request with a stream's part.
+    /// Answers each request with its part of a stream.
     async fn each(
         &self,
         requests: &mut Requests,
@@ -244,7 +245,7 @@ impl Told<'_> {
         }
     }
 
-    /// Prints a request, and what came beside the first of a call.
+    /// Prints a request, with the metadata for the first of a call.
     fn print(&self, request: &[u8], came: Option<&MetadataBuf>) -> Result<(), Status> {
         let printed = self.answers.print(self.index, request, came);
         printed.map_err(Failure::into_status)
@@ -252,7 +253,7 @@ impl Told<'_> {
 }
 
 impl Answers {
-    /// What goes beside the replies.
+    /// The metadata of the replies.
     fn beside(&self, reply: &Reply, came: &MetadataBuf) -> Result<MetadataBuf, Status> {
         if !matches!(reply, Reply::Echo) {
             return Ok(self.metadata.clone());
@@ -278,7 +279,7 @@ impl Answers {
         if let Some(came) = came.filter(|_| self.show_metadata) {
             lines += &metadata::json(came);
         }
-        // Who asked for requests to be printed wants no server that can't.
+        // If the user asked for printed requests, a server that can't print is useless.
         output::print(&lines).unwrap_or_else(|failure| failure.end());
         Ok(())
     }
@@ -297,7 +298,7 @@ mod tests {
             "{}\n{\n  \"a\": 1\n}\n{}\n",
             &["{}", "{\n  \"a\": 1\n}", "{}"],
         );
-        // What can't be read is told by who reads it.
+        // The parser reports an invalid value.
         check("{} {\"a\": oh", &["{}", "{\"a\": oh"]);
     }
 }

@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate call` and `serve`, with its help.
+//! The arguments of `tollgate call` and `serve`, with their help.
 
 use std::time::Duration;
 

@@ -18,27 +18,28 @@ use crate::schema::{Method, Service};
 use crate::values::DAY;
 use crate::{metadata, output, stderr, token};
 
-/// How long a call may take unless it is told.
+/// The default deadline of a call.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// The daemon answers at the deadline itself, with more to say; it gets a moment to do so.
+/// Extra time for the daemon, which reports the deadline itself and with more details.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// What comes of a call, in this order.
+/// The events of a call, in this order.
 enum Came {
     Reply(Vec<u8>),
-    /// It ended well, with this beside the replies and behind them.
+    /// It ended successfully, with this metadata and these trailers.
     End(MetadataBuf, MetadataBuf),
 }
 
-/// What is sent.
+/// The requests to send.
 enum Requests {
     Known(Vec<Vec<u8>>),
-    /// Each as it comes.
+    /// Each request as it is typed.
     Typed,
 }
 
-/// Calls the method once, and prints each reply as a line of JSON when it comes; returns what is to be printed at the end.
+/// Calls the method once, and prints each reply as a line of JSON when it comes. Returns the text
+/// to print at the end.
 pub(crate) fn call(socket: &Path, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
     let service = Arc::new(Service::load(&args.schema.files, &args.method.service)?);
@@ -51,8 +52,8 @@ pub(crate) fn call(socket: &Path, args: &Call) -> Result<String, Failure> {
         Requests::Known(_) => DEADLINE,
         Requests::Typed => DAY,
     });
-    // The deadline is for everything from here on, binding included: a daemon or peer that takes
-    // its time must not keep a script waiting. So the work has a thread, and this one the clock.
+    // The deadline covers everything from here on, including binding: a slow daemon or peer must
+    // not keep a script waiting. So another thread does the work, and this one watches the clock.
     let (sender, receiver) = channel();
     let making = Making {
         session,
@@ -65,7 +66,7 @@ pub(crate) fn call(socket: &Path, args: &Call) -> Result<String, Failure> {
     thread::spawn(move || {
         let left = || deadline.saturating_sub(begin.elapsed());
         if let Err(failure) = making.make(&target, requests, sent, left) {
-            // The receiver is gone when the deadline has passed, and the process with it.
+            // After the deadline the receiver is gone, and so is the process.
             let _late = making.sender.send(Err(failure));
         }
     });
@@ -114,7 +115,7 @@ fn requests(method: &Method<'_>, argument: Option<&str>) -> Result<Requests, Fai
     Ok(Requests::Known(known))
 }
 
-/// A call without a peer is for this host, which is easily forgotten.
+/// The failure of a bind. A call without a peer is for this host, which is easily forgotten.
 fn unbound(target: &str, status: Status) -> Failure {
     let is_unserved = matches!(
         status.code(),
@@ -126,7 +127,7 @@ fn unbound(target: &str, status: Status) -> Failure {
     }
 }
 
-/// A call that is being made.
+/// A call in progress.
 struct Making {
     session: Session,
     service: Arc<Service>,
@@ -191,7 +192,7 @@ impl Making {
         Ok(())
     }
 
-    /// A call of several requests, of several replies, or of both.
+    /// A call with several requests, several replies, or both.
     async fn stream(
         &self,
         handle: u32,
@@ -218,7 +219,7 @@ impl Making {
             self.session.spawn(async move {
                 for request in known {
                     if sender.send(&request).await.is_err() {
-                        // How the call ended, the replies tell.
+                        // The replies tell how the call ended.
                         return;
                     }
                 }
@@ -236,7 +237,8 @@ impl Making {
         Ok(())
     }
 
-    /// Sends each request of standard input when it is complete. Reading blocks, so it has a thread.
+    /// Sends each request of standard input when it is complete. Reading blocks, so it runs on its
+    /// own thread.
     fn send_typed(&self, mut sender: StreamSender) {
         let (session, service) = (self.session.clone(), Arc::clone(&self.service));
         let (name, failed) = (self.method.clone(), self.sender.clone());
@@ -246,7 +248,7 @@ impl Making {
                 let mut is_over = false;
                 input::each(std::io::stdin().lock(), |json| {
                     let request = RawBlock(method.request(json)?);
-                    // How the call ended, the replies tell; what is typed then goes nowhere.
+                    // The replies tell how the call ended. Requests typed after that are dropped.
                     is_over = is_over || block_on(&session, sender.send(&request)).is_err();
                     Ok(())
                 })

@@ -1,7 +1,7 @@
 //! `tollgate call` and `tollgate serve`: any method of any `.proto`, by reflection.
 //!
-//! They drive the same client library as generated stubs do, by its raw interface: blocks in,
-//! blocks out. JSON exists on this side of it only.
+//! They use the same client library as generated stubs, by its raw interface: blocks in, blocks
+//! out. JSON exists only on this side of it.
 
 mod answers;
 mod args;

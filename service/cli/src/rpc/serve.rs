@@ -19,14 +19,15 @@ use crate::rpc::session::{ended, open};
 use crate::schema::Service;
 use crate::{stderr, token};
 
-/// Serves until a signal comes, or the daemon ends the session for a reason that another daemon would have, too. If the daemon
-/// goes away, it is served again as soon as there is another one, as applications do.
+/// Serves until a signal comes, or the daemon ends the session for a reason that another daemon
+/// would have, too. If the daemon goes away, it serves again as soon as there is another daemon,
+/// like applications.
 pub(crate) fn serve(socket: &Path, args: &Serve) -> Result<(), Failure> {
     let service = Service::load(&args.schema.files, &args.service)?;
     let token = token::token(&args.schema.token, args.answer.reply.as_deref().as_slice())?;
     let json = args.answer.reply.as_deref().map(argument_or_stdin);
     let answers = Arc::new(Answers::new(service, args, json.transpose()?.as_deref())?);
-    // Installed before anything else happens, so that no moment is left in which a signal kills.
+    // Installed first, so that there is no moment in which a signal kills the process.
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|error| {
         Failure::new(Code::INTERNAL, format_args!("no signal handlers: {error}"))
     })?;
@@ -61,7 +62,8 @@ pub(crate) fn serve(socket: &Path, args: &Serve) -> Result<(), Failure> {
             Ok(Event::Ended(status)) => return Err(ended(status)),
             Ok(Event::Signal) => {
                 drain(serving, sender);
-                // Once what has come is answered; at another signal, or the session's end, at once.
+                // Ends once all calls that came are answered. At another signal, or at the
+                // session's end, it ends at once.
                 let _whichever = events.recv();
                 return Ok(());
             }
@@ -71,16 +73,16 @@ pub(crate) fn serve(socket: &Path, args: &Serve) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What a server waits for.
+/// The events of a server.
 enum Event {
     Signal,
-    /// All that had come is answered.
+    /// All calls that came are answered.
     Drained,
-    /// The session has.
+    /// The session has ended.
     Ended(Status),
 }
 
-/// What its sessions have in common: the one that serves now, and those after it if the daemon goes away.
+/// The common state of its sessions: the current one, and those after it if the daemon goes away.
 struct Server<'a> {
     socket: &'a Path,
     token: &'a str,
@@ -90,7 +92,7 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Opens a session that serves.
+    /// Opens a session and serves on it.
     fn begin(&self) -> Result<Session, Failure> {
         let session = open(self.socket, self.token, self.label)?;
         let served = session.bind_server(Answering(Arc::clone(self.answers)));
@@ -98,7 +100,7 @@ impl Server<'_> {
         let (watched, events) = (session.clone(), self.events.clone());
         thread::spawn(move || {
             let status = block_on(&watched, watched.closed());
-            // Nobody waits any more if a signal was first.
+            // The receiver is gone if a signal came first.
             let _late = events.send(Event::Ended(status));
         });
         Ok(session)
@@ -120,10 +122,10 @@ impl Server<'_> {
     }
 }
 
-/// Has what has come answered, and says so.
+/// Lets all calls that came be answered, and reports it.
 fn drain(session: Session, events: Sender<Event>) {
     thread::spawn(move || {
-        // A daemon that can't drain, or has gone, has nothing to wait for.
+        // If the daemon can't drain, or is gone, there is nothing to wait for.
         let _whether = block_on(&session, session.drain());
         let _late = events.send(Event::Drained);
     });

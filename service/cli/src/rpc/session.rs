@@ -13,7 +13,8 @@ pub(super) fn open(socket: &Path, token: &str, label: &str) -> Result<Session, F
     let mut options = SessionOptions::new(socket, token);
     options.app = "tollgate".to_owned();
     options.label = label.to_owned();
-    // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if its token isn't known there.
+    // A call isn't made twice. `serve` opens another session itself: it tells its user, and ends if
+    // its token is unknown there.
     options.reconnect = false;
     Session::open(options).map_err(|status| match status.code() {
         Code::UNAVAILABLE => unreachable(socket, status.message()),

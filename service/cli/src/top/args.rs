@@ -1,4 +1,4 @@
-//! What can be typed behind `tollgate top`, with its help.
+//! The arguments of `tollgate top`, with their help.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ pub(crate) struct Top {
     pub(crate) sort: Sort,
 }
 
-/// A time between two looks at a daemon.
+/// An interval between two requests to a daemon.
 fn interval(text: &str) -> Result<Duration, String> {
     let time = duration(text)?;
     match time < MIN_INTERVAL {

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::request::report;
 use crate::top::sample::Sample;
 
-/// Asks the daemon what it has counted until now.
+/// Asks the daemon for its current counters.
 pub(super) fn ask(socket: &Path) -> Result<Sample, Failure> {
     let report = report(socket, RequestBody::Metrics(Empty {}))?;
     Ok(Sample::of(&report))

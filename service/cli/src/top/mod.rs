@@ -1,4 +1,4 @@
-//! `tollgate top`: what a daemon does, live.
+//! `tollgate top`: a live view of a daemon.
 //!
 //! ```text
 //!  daemon ─ sample.rs   what one report says ─┐
@@ -7,8 +7,8 @@
 //!                                                                        terminal.rs   keys, time, and the terminal as it was
 //! ```
 //!
-//! Whoever looks asks, and pays: the daemon keeps nothing for it. Absent on purpose: history, which is Prometheus's; and single calls, which are
-//! traces'.
+//! The viewer polls and computes; the daemon keeps nothing for it. Absent on purpose: history,
+//! which Prometheus has, and single calls, which traces have.
 
 mod args;
 mod ask;
@@ -30,7 +30,7 @@ use crate::top::ask::ask;
 use crate::top::rows::View;
 use crate::top::screen::Model;
 
-/// Shows it until somebody has seen enough; or returns what one interval came to.
+/// Shows the view until the user quits, or returns the result of one interval.
 pub(crate) fn top(socket: &Path, args: &Top) -> Result<String, Failure> {
     if let Some(tenant) = &args.tenant {
         require_tenant(socket, tenant)?;

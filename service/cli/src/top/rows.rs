@@ -1,9 +1,12 @@
-//! What has happened between two samples of one daemon, as rows: rates, percentiles, shares.
+//! The difference between two samples of one daemon, as rows: rates, percentiles, shares.
 //!
-//! Percentiles are those of the interval: the later histogram's buckets without the earlier one's. A bucket of scale 3 spans a factor of 2^(1/8), and what is
-//! shown is its geometric middle, so it is off by 4.4 percent at most (2^(1/16)), beside what the clock of turns leaves out. 0: it took no time that this could tell.
+//! Percentiles are those of the interval: the later histogram's buckets minus the earlier one's. A
+//! bucket of scale 3 spans a factor of 2^(1/8). The shown value is its geometric middle, so the
+//! error is at most 4.4 percent (2^(1/16)), plus the error of the clock of turns. 0 means: too
+//! short to measure.
 //!
-//! A counter that has gone down has begun anew, and so does its rate; all of them have if another process counts.
+//! A counter that has gone down has restarted, and so does its rate. All counters have restarted if
+//! another process counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,20 +16,20 @@ use serde_json::{Value, json};
 use crate::top::args::Sort;
 use crate::top::sample::{Calls, Durations, Judged, Sample, Side, Times};
 
-/// The calls of a method on one side, whatever their status.
+/// The calls of a method on one side, with any status.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Method {
     pub(crate) tenant: Option<String>,
     pub(crate) method: String,
     pub(crate) side: Side,
-    /// Since the daemon began to count.
+    /// Calls since the daemon began to count.
     pub(crate) total: u64,
     pub(crate) total_denied: u64,
-    /// In the interval.
+    /// Calls in the interval.
     pub(crate) calls: u64,
     pub(crate) errors: u64,
     pub(crate) denied: u64,
-    /// In seconds; none without calls.
+    /// In seconds; `None` without calls.
     pub(crate) p50_s: Option<f64>,
     pub(crate) p99_s: Option<f64>,
 }
@@ -37,18 +40,18 @@ pub(crate) struct Policy {
     pub(crate) tenant: Option<String>,
     /// `name@version`.
     pub(crate) policy: String,
-    /// It is out of force somewhere, for its faults.
+    /// It is out of force at some place, because of its faults.
     pub(crate) is_quarantined: bool,
     pub(crate) total: Judged,
     pub(crate) calls: u64,
     pub(crate) denied: u64,
     pub(crate) refused: u64,
     pub(crate) faults: u64,
-    /// Of one core; 1 is all of it.
+    /// CPU time as a share of one core; 1 is all of it.
     pub(crate) cpu: f64,
 }
 
-/// A runtime: shares of the interval.
+/// A runtime; shares of the interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Runtime {
     pub(crate) runtime: u64,
@@ -57,7 +60,7 @@ pub(crate) struct Runtime {
     pub(crate) sleeping: f64,
 }
 
-/// An interval of a daemon's.
+/// An interval of a daemon.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct View {
     pub(crate) now: Sample,
@@ -68,11 +71,11 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Of the tenant's calls and policies, or of all.
+    /// The interval between two samples: for one tenant's calls and policies, or for all.
     pub(crate) fn between(before: &Sample, now: &Sample, tenant: Option<&str>) -> View {
         let nothing = Sample::default();
         let is_same = before.counter == now.counter && before.now_ns < now.now_ns;
-        // Without a beginning there is no interval, and nothing that was in it.
+        // Without an earlier sample there is no interval, and no calls in it.
         let (before, interval) = match is_same {
             true => (before, Duration::from_nanos(now.now_ns - before.now_ns)),
             false => (&nothing, Duration::ZERO),
@@ -93,7 +96,7 @@ impl View {
         view
     }
 
-    /// Totals only.
+    /// Resets the row to totals only.
     fn begin_anew(&mut self) {
         for row in &mut self.methods {
             (row.calls, row.errors, row.denied) = (0, 0, 0);
@@ -105,10 +108,10 @@ impl View {
         self.runtimes.clear();
     }
 
-    /// What is first by this is first; what is equal by it, by name.
+    /// Sorts the rows by this key; equal rows by name.
     pub(crate) fn sort(&mut self, by: Sort) {
         let bits = |seconds: Option<f64>| seconds.map_or(0, f64::to_bits);
-        // Positive doubles are ordered as their bits are.
+        // Positive doubles have the order of their bits.
         self.methods.sort_by_key(|row| {
             let key = match by {
                 Sort::Rate | Sort::Cpu => (row.calls, 0),
@@ -152,7 +155,7 @@ impl View {
         Duration::from_nanos(self.now.now_ns.saturating_sub(self.now.counter.1))
     }
 
-    /// For programs.
+    /// The view as JSON, for programs.
     pub(crate) fn json(&self) -> Value {
         let methods = self.methods.iter().map(|row| {
             json!({
@@ -180,7 +183,7 @@ impl View {
     }
 }
 
-/// All statuses of a method together.
+/// The methods, with all statuses of a method together.
 fn methods(before: &Sample, now: &Sample) -> Vec<Method> {
     let mut rows: BTreeMap<_, (Method, Durations)> = BTreeMap::new();
     for (calls, durations) in &now.durations {
@@ -250,7 +253,8 @@ fn policies(before: &Sample, now: &Sample, interval: Duration) -> Vec<Policy> {
     rows.collect()
 }
 
-/// Shares of what the three came to, which is the interval but for when a runtime last looked at the clock.
+/// Shares of the sum of the three times. The sum is the interval, up to the time of a runtime's
+/// last look at the clock.
 fn runtimes(before: &Sample, now: &Sample) -> Vec<Runtime> {
     let rows = now.runtimes.iter().map(|(runtime, times)| {
         let nothing = Times::default();
@@ -269,13 +273,14 @@ fn runtimes(before: &Sample, now: &Sample) -> Vec<Runtime> {
     rows.collect()
 }
 
-/// Never less than nothing.
+/// The increase; never negative.
 fn more_of(before: f64, now: f64) -> f64 {
     (now - before).max(0.0)
 }
 
 impl Durations {
-    /// What has come since; nothing if it has begun anew since, or counts in other buckets.
+    /// The durations since an earlier sample. Empty if the counter has restarted since, or has
+    /// other buckets.
     fn since(&self, before: Option<&Durations>) -> Durations {
         let Some(before) = before else {
             return self.clone();
@@ -294,7 +299,8 @@ impl Durations {
         more
     }
 
-    /// Adds another one. Of one daemon all have one scale; buckets of another are left out, its calls aren't.
+    /// Adds another one. All histograms of a daemon have the same scale. Buckets of another scale
+    /// are left out, but its calls are counted.
     fn absorb(&mut self, more: &Durations) {
         if self.buckets.is_empty() {
             self.scale = more.scale;
@@ -309,7 +315,8 @@ impl Durations {
         }
     }
 
-    /// The duration, in seconds, that this part of the calls didn't exceed; none without calls that are in buckets.
+    /// The duration in seconds that this fraction of the calls didn't exceed; `None` if no calls
+    /// are in buckets.
     fn quantile(&self, part: f64) -> Option<f64> {
         let counts = self.buckets.values();
         let all = counts.fold(self.zero, |sum, count| sum.saturating_add(*count));
@@ -337,7 +344,7 @@ pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    /// A daemon's report as it is with so many calls of each kind, `at_ns` after it has begun.
+    /// A daemon's report with these numbers of calls, `at_ns` nanoseconds after its start.
     pub(crate) fn report(at_ns: u64, fine: u64, denied: u64) -> Value {
         let labels = |status: &str, error: bool| {
             let mut labels =
@@ -446,7 +453,7 @@ pub(crate) mod tests {
     #[test]
     fn what_counts_anew_begins_anew() {
         let before = Sample::of(&report(5_000_000_000, 2_000, 100));
-        // One series has, and the others go on.
+        // One series has restarted, and the others go on.
         let now = Sample::of(&report(6_000_000_000, 2_100, 1));
         let view = View::between(&before, &now, Some("acme"));
         let row = &view.methods[0];

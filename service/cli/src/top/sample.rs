@@ -1,7 +1,7 @@
-//! What a daemon has counted until one moment, out of its report: older, newer and nonsensical ones, too.
+//! A daemon's counters at one moment, from its report. Reports may be older, newer or nonsensical.
 //!
-//! What isn't there, or isn't a number that can be, counts as nothing, and what isn't known is passed over: no report is refused. Text is shown
-//! without control characters, whoever chose it.
+//! A missing or impossible number counts as zero, and unknown fields are skipped: no report is
+//! refused. All text is shown without control characters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::limits::{MAX_BUCKETS, MAX_NAME_CHARS};
 use crate::output;
 
-/// Which side of calls was measured.
+/// The side on which calls were measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Side {
     Client,
@@ -26,7 +26,7 @@ impl Side {
     }
 }
 
-/// Of which calls durations are; nobody's tenant: of those that had no series of their own.
+/// The key of a series of durations. Without a tenant: calls that had no series of their own.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Calls {
     pub(crate) tenant: Option<String>,
@@ -39,16 +39,16 @@ pub(crate) struct Calls {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Durations {
     pub(crate) count: u64,
-    /// Of those, how many took no time that the daemon's clock could tell.
+    /// Number of durations too short for the daemon's clock.
     pub(crate) zero: u64,
-    /// Buckets per octave are two to the power of this.
+    /// The number of buckets per octave is 2 to the power of this.
     pub(crate) scale: i32,
-    /// By OpenTelemetry's index.
+    /// Counts by OpenTelemetry's bucket index.
     pub(crate) buckets: BTreeMap<i32, u64>,
     pub(crate) is_error: bool,
 }
 
-/// A version of a policy; nobody's tenant: the provider's.
+/// A version of a policy. Without a tenant: the provider's.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     pub(crate) tenant: Option<String>,
@@ -56,19 +56,19 @@ pub(crate) struct Version {
     pub(crate) version: String,
 }
 
-/// What a version has said and used, wherever it judges.
+/// The verdicts and costs of a version, summed over all places.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Judged {
-    /// Whatever it said.
+    /// With any verdict.
     pub(crate) calls: u64,
     pub(crate) denied: u64,
-    /// Not judged because it was out of order.
+    /// Not judged because the version was out of order.
     pub(crate) refused: u64,
     pub(crate) faults: u64,
     pub(crate) cpu_s: f64,
 }
 
-/// For how long a runtime has done what.
+/// How long a runtime has been in each state.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Times {
     pub(crate) busy_s: f64,
@@ -76,12 +76,12 @@ pub(crate) struct Times {
     pub(crate) sleeping_s: f64,
 }
 
-/// What one report says.
+/// The counters of one report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     pub(crate) name: String,
     pub(crate) version: String,
-    /// Whose counts these are: its process, and when that began.
+    /// The origin of the counters: the process, and when it began to count.
     pub(crate) counter: (u64, u64),
     pub(crate) now_ns: u64,
     pub(crate) sessions: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Sample {
     pub(crate) live_calls: u64,
     pub(crate) durations: BTreeMap<Calls, Durations>,
     pub(crate) policies: BTreeMap<Version, Judged>,
-    /// Those of them that are out of force somewhere.
+    /// The versions that are out of force at some place.
     pub(crate) quarantined: BTreeSet<Version>,
     pub(crate) runtimes: BTreeMap<u64, Times>,
 }
@@ -119,7 +119,7 @@ impl Sample {
                 name: text(&one["name"]),
                 version: text(&one["version"]),
             };
-            // It is to be seen, too, if it never judged.
+            // The version is shown even if it never judged.
             sample.policies.entry(version.clone()).or_default();
             sample.quarantined.insert(version);
         }
@@ -129,7 +129,7 @@ impl Sample {
                 sample.add(name, point);
             }
         }
-        // Metrics keep what runtimes have counted that have ended. The others are numbered from 0 on.
+        // Metrics still contain runtimes that have ended. The others are numbered from 0 on.
         if let Some(runtimes) = report["runtimes"].as_u64() {
             sample.runtimes.retain(|runtime, _| *runtime < runtimes);
         }
@@ -211,7 +211,7 @@ impl Durations {
             zero: value["zero"].as_u64().unwrap_or(0),
             ..Durations::default()
         };
-        // OpenTelemetry's scales. Without one, or without a place, the buckets say nothing.
+        // OpenTelemetry's scales. Without a scale or an offset the buckets are meaningless.
         let (Some(first), Some(scale @ -10..=20)) = (first, scale) else {
             return durations;
         };
@@ -249,7 +249,7 @@ fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| "?".to_owned(), shown)
 }
 
-/// As much of a text as fits, as a terminal shows and doesn't obey.
+/// A text without control characters, cut to the maximum length.
 pub(crate) fn shown(text: &str) -> String {
     output::plain(text).chars().take(MAX_NAME_CHARS).collect()
 }

@@ -1,4 +1,4 @@
-//! What is shown, as a frame: nothing here knows a terminal or a daemon.
+//! The view as a frame. Nothing here knows a terminal or a daemon.
 //!
 //! ```text
 //!  who, how much        2 lines
@@ -8,7 +8,8 @@
 //!  what is wrong, keys  1 line
 //! ```
 //!
-//! Each part needs its lines or isn't there; the smallest terminal shows the beginning of the first.
+//! A part without room for its lines is left out. The smallest terminal shows the beginning of the
+//! first part.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -21,7 +22,7 @@ use crate::top::rows::View;
 use crate::top::sample::{Sample, shown};
 use crate::top::table::{self, Table};
 
-/// Below so many lines, only methods are shown.
+/// With fewer lines than this, only methods are shown.
 const SMALL: u16 = 14;
 
 const KEYS: &str = "q quit  s sort  t tenant  p pause  ? help";
@@ -37,7 +38,7 @@ const HELP: [&str; 8] = [
     "Percentiles are of the interval, and within 4.4 %.",
 ];
 
-/// What somebody has pressed.
+/// A pressed key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Quit,
@@ -48,17 +49,17 @@ pub(crate) enum Key {
     Scroll(i16),
 }
 
-/// Everything that the frame is made of.
+/// The state that the frame shows.
 pub(crate) struct Model {
-    /// The last two that are of one daemon, or the last one twice.
+    /// The last two samples of one daemon, or the last one twice.
     pub(crate) samples: [Sample; 2],
     pub(crate) sort: Sort,
     pub(crate) tenant: Option<String>,
     pub(crate) paused: bool,
     pub(crate) help: bool,
-    /// Rows of methods above the first one that is shown.
+    /// Rows of methods above the first visible one.
     pub(crate) scrolled: usize,
-    /// Why there is nothing newer.
+    /// The reason why there is no newer sample.
     pub(crate) trouble: Option<String>,
     pub(crate) is_colored: bool,
 }
@@ -77,14 +78,15 @@ impl Model {
         }
     }
 
-    /// The daemon has answered. What it answered before stays the beginning if another one counts now: see [`View::between`].
+    /// Adds the daemon's answer. The sample before stays the start of the interval, also if another
+    /// process counts now: see [`View::between`].
     pub(crate) fn add(&mut self, sample: Sample) {
         self.trouble = None;
         self.samples.swap(0, 1);
         self.samples[1] = sample;
     }
 
-    /// Whether it goes on.
+    /// Handles a key. Returns whether the view goes on.
     pub(crate) fn press(&mut self, key: Key) -> bool {
         match key {
             Key::Quit => return false,
@@ -101,7 +103,7 @@ impl Model {
         true
     }
 
-    /// All, then each by name.
+    /// The next tenant to show: all, then each by name.
     fn next_tenant(&self) -> Option<String> {
         let now = &self.samples[1];
         let of_calls = now
@@ -128,7 +130,7 @@ impl Model {
         let runtimes = table::runtimes(&view);
         let part = |rows: usize| match area.height < SMALL {
             true => 0,
-            // Its heading, and a line between.
+            // The heading, and an empty line before it.
             false => {
                 (area.height / 4).min(u16::try_from(rows).unwrap_or(u16::MAX).saturating_add(2))
             }
@@ -220,7 +222,7 @@ mod tests {
         model
     }
 
-    /// The frame's lines.
+    /// The lines of the frame.
     fn drawn(model: &Model, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| model.draw(frame)).unwrap();
@@ -317,7 +319,7 @@ sort cpu, tenant all  q quit  s sort  t tenant  p pause  ? help";
             }
         }
         model.help = false;
-        // Methods are what stays.
+        // The methods are shown in any case.
         assert!(drawn(&model, 90, 5)[3].starts_with("hotel.Echo/Echo  acme"));
     }
 

@@ -1,20 +1,20 @@
-//! Rows as text in columns, for a terminal, a pipe and a test alike.
+//! Rows as text in columns, for a terminal, a pipe or a test.
 //!
-//! The first column is as wide as there is room, down to a minimum, and cut off with `…`; the others are as wide as what is in them. What doesn't
-//! fit beside that is cut off by whoever shows the line.
+//! The first column is as wide as there is room, down to a minimum, and cut off with `…`; the
+//! others are as wide as their contents. The caller cuts off a line that is too long.
 
 use crate::render::age;
 use crate::top::args::Sort;
 use crate::top::rows::View;
 use crate::top::sample::Side;
 
-/// The narrowest first column.
+/// The narrowest first column, in characters.
 const NAME_CHARS: usize = 12;
 
 /// Characters of a runtime's bar.
 const BAR_CHARS: usize = 20;
 
-/// A heading and lines; all columns but the first and those in `left` have numbers.
+/// A heading and lines. All columns have numbers, except the first and those in `left`.
 pub(crate) struct Table {
     headings: Vec<String>,
     left: usize,
@@ -22,7 +22,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The heading and the rows, each padded to its column, in so many characters if that can be.
+    /// The heading and the rows, with each cell padded to its column, in `width` characters if
+    /// possible.
     pub(crate) fn lines(&self, width: usize) -> (String, Vec<String>) {
         let all = || std::iter::once(&self.headings).chain(&self.rows);
         let mut widths = vec![0; self.headings.len()];
@@ -75,7 +76,7 @@ fn headings(names: &[&str], sorted: &str) -> Vec<String> {
     names.iter().map(mark).collect()
 }
 
-/// Who, how many calls, and who is there.
+/// The daemon, the number of calls, and the tenants.
 pub(crate) fn header(view: &View) -> [String; 2] {
     let now = &view.now;
     let of = |side| {
@@ -198,7 +199,7 @@ pub(crate) fn runtimes(view: &View) -> Table {
     }
 }
 
-/// All three as text, for who has no screen.
+/// All three tables as text, for output without a screen.
 pub(crate) fn plain(view: &View, sort: Sort) -> String {
     let mut text = String::new();
     for line in header(view) {
@@ -214,7 +215,7 @@ pub(crate) fn plain(view: &View, sort: Sort) -> String {
     text
 }
 
-/// The shares of what a runtime does, told apart without colour.
+/// The shares of a runtime's states, distinguishable without colour.
 fn bar(busy: f64, spinning: f64) -> String {
     let cells = |share: f64| (share * BAR_CHARS as f64).round() as usize;
     let busy = cells(busy).min(BAR_CHARS);
@@ -223,7 +224,7 @@ fn bar(busy: f64, spinning: f64) -> String {
     ["█".repeat(busy), "▒".repeat(spinning), "·".repeat(sleeping)].concat()
 }
 
-/// Three digits, about.
+/// A rate with about three digits.
 fn rate(per_second: f64) -> String {
     match per_second {
         n if n < 100.0 => format!("{n:.1}"),
@@ -315,7 +316,7 @@ quota@1 QUARANTINED  bank        0.00%      0.0       0.0        0.0       0";
             "{heading}"
         );
         assert!(lines[0].starts_with("hotel.Echo/…"), "{lines:?}");
-        // Not even that is enough.
+        // The width isn't enough even for that.
         assert!(table.lines(20).1[0].starts_with("hotel.Echo/…  acme"));
     }
 }

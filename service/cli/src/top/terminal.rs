@@ -1,7 +1,8 @@
-//! The live view's rim: keys, time, the daemon, and a terminal that is as it was afterwards.
+//! The live view's environment: keys, time, the daemon, and a terminal that is restored afterwards.
 //!
-//! Whatever ends it, a guard or the panic hook leaves the alternate screen and raw mode: a key, a signal, a failure, a panic. (But for SIGKILL, after
-//! which `reset` helps.) The daemon is asked by another thread, so that keys are heard while it doesn't answer; there is one question at a time.
+//! A guard or the panic hook leaves the alternate screen and raw mode when the view ends by a key,
+//! a signal, a failure or a panic. (After SIGKILL, `reset` helps.) Another thread asks the daemon,
+//! so keys work while the daemon doesn't answer. There is one request at a time.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::top::ask::ask;
 use crate::top::sample::Sample;
 use crate::top::screen::{Key, Model};
 
-/// Gives the terminal back.
+/// Restores the terminal.
 struct Borrowed;
 
 impl Drop for Borrowed {
@@ -29,7 +30,7 @@ impl Drop for Borrowed {
     }
 }
 
-/// Until somebody quits.
+/// Runs the view until the user quits.
 pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(Code::UNAVAILABLE, format_args!("the terminal: {error}"))
@@ -52,7 +53,7 @@ pub(super) fn run(socket: &Path, interval: Duration, mut model: Model) -> Result
     .map_err(failed)
 }
 
-/// Asks once for each time that it is told to.
+/// A thread that asks the daemon once for each message.
 fn asker(socket: PathBuf) -> (Sender<()>, Receiver<Result<Sample, Failure>>) {
     let (wanted, next) = channel::<()>();
     let (answer, answers) = channel();
@@ -84,7 +85,7 @@ fn follow(
                     Some(key) if !model.press(key) => return Ok(()),
                     pressed => is_new = pressed.is_some(),
                 },
-                // It has another size.
+                // The terminal has another size.
                 _ => is_new = true,
             }
         }
@@ -101,7 +102,7 @@ fn follow(
                 ));
             }
         }
-        // Nobody looks at what is paused, so nothing is asked.
+        // A paused view isn't updated, so the daemon isn't asked.
         if !is_asked && !model.paused && Instant::now() >= due {
             is_asked = wanted.send(()).is_ok();
             due = Instant::now() + interval;
@@ -113,7 +114,7 @@ fn follow(
     Ok(())
 }
 
-/// What was asked before a pause is answered in it, and isn't shown.
+/// Handles an answer. If it was asked for before a pause and comes during it, it isn't shown.
 fn hear(model: &mut Model, sample: Sample) -> bool {
     if !model.paused {
         model.add(sample);

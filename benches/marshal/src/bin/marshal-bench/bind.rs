@@ -22,10 +22,10 @@ use crate::schemas::{Candidate, Size, candidate};
 /// The argument of a process that binds one schema from its standard input.
 pub(crate) const CHILD: &str = "--bind-one";
 
-/// Binds before the first that counts, in a warm process.
+/// Binds in a warm process before the first one that counts.
 const WARM_UP: usize = 10;
 
-/// What is told of each schema; microseconds.
+/// The measured steps of each schema, in microseconds.
 pub(crate) const STEPS: [&str; 6] = [
     "resolve",
     "lay out",
@@ -35,7 +35,7 @@ pub(crate) const STEPS: [&str; 6] = [
     "encode and decode of a method",
 ];
 
-/// Where in [`STEPS`] the sum of the first three is, and the first of those that compile.
+/// The indices in [`STEPS`] of the sum of the first three, and of the first step that compiles.
 pub(crate) const SERVING: usize = 3;
 pub(crate) const COMPILED: usize = 4;
 
@@ -92,7 +92,7 @@ fn bind(candidate: &Candidate) -> Times {
         .map(|id| Codec::new(&service.layouts, id))
         .collect();
     let serving = start.elapsed();
-    // The first method's: its request and its reply.
+    // The first method's request and reply.
     let compile = |work: fn(&Codec) -> Result<(), tollgate_jit::CompileError>| {
         let start = Instant::now();
         for codec in &codecs[..2] {
@@ -110,7 +110,7 @@ fn bind(candidate: &Candidate) -> Times {
     ]
 }
 
-/// As the daemon finds a set that it knows: by its digest and the service's name.
+/// Finds a known set like the daemon: by its digest and the service's name.
 fn look_up(candidates: &[Candidate]) -> Vec<f64> {
     let key = |candidate: &Candidate| -> ([u8; 32], String) {
         let digest = Sha256::digest(&candidate.descriptor_set).into();
@@ -129,7 +129,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// In a process of its own.
+/// Binds in a process of its own.
 fn bind_cold(candidate: &Candidate) -> Result<Times, String> {
     let failed = |e: std::io::Error| format!("can't run a process that binds: {e}");
     let program = std::env::current_exe().map_err(failed)?;
@@ -157,7 +157,7 @@ fn bind_cold(candidate: &Candidate) -> Result<Times, String> {
         .map_err(|_| format!("a process that binds said {text:?}"))
 }
 
-/// What such a process does.
+/// The work of such a process.
 pub(crate) fn child() -> Result<(), String> {
     let mut input = Vec::new();
     std::io::stdin()

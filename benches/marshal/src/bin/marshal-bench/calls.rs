@@ -1,5 +1,7 @@
-//! What each operation costs, by each contender: all of them in turn, repeatedly, so that whatever the machine does
-//! meanwhile happens to all of them, and ratios are taken within a repetition.
+//! What each operation costs, by each contender.
+//!
+//! All contenders run in turn, repeatedly. So a disturbance of the machine hits all of them, and
+//! ratios are taken within a repetition.
 
 use std::time::{Duration, Instant};
 use tollgate_bench_marshal::{Contender, contenders};
@@ -22,7 +24,7 @@ pub(crate) fn measure(effort: Effort) -> Vec<Calls> {
         .collect();
     let count = all.len();
     for repetition in 0..effort.repetitions {
-        // Another one is first each time.
+        // Another contender is first each time.
         for i in 0..count {
             let (calls, contender, ns) = &mut all[(i + repetition * 7) % count];
             ns.push(time(contender, *calls));
@@ -37,7 +39,7 @@ pub(crate) fn measure(effort: Effort) -> Vec<Calls> {
     all.into_iter().map(named).collect()
 }
 
-/// How many calls fill a sample.
+/// Number of calls that fill a sample.
 fn calls_in(contender: &mut Contender, sample: Duration) -> u32 {
     let mut calls = 16;
     loop {
@@ -50,7 +52,7 @@ fn calls_in(contender: &mut Contender, sample: Duration) -> u32 {
     }
 }
 
-/// The better of two samples: whatever disturbs one rarely disturbs both.
+/// The better of two samples. A disturbance rarely hits both.
 fn time(contender: &mut Contender, calls: u32) -> f64 {
     let mut sample = || {
         let start = Instant::now();

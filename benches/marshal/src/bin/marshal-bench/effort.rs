@@ -1,4 +1,4 @@
-//! How much is measured: in full, or only whether it works.
+//! How much is measured: everything, or only a smoke test.
 
 /// How much is measured.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(crate) const FULL: Effort = Effort {
     sample_us: 2_000,
 };
 
-/// Does it work?
+/// A smoke test.
 pub(crate) const SMOKE: Effort = Effort {
     schemas: 2,
     repetitions: 1,

@@ -1,10 +1,10 @@
-//! `marshal-bench [--smoke] [--json FILE]`: how long binding takes, and what a call costs.
+//! `marshal-bench [--smoke] [--json FILE]`: measures the time to bind and the cost of a call.
 //!
-//! [`bind`] measures what happens when an application hands over a schema, [`calls`] each operation on the hotel
-//! service's messages, [`report`] says what is claimed. Prints Markdown; `--json` keeps all samples. `bench` runs it
-//! and puts both into its results.
+//! [`bind`] measures what happens when an application hands over a schema, [`calls`] measures each
+//! operation on the hotel service's messages, and [`report`] lists the claims. The program prints
+//! Markdown; `--json` keeps all samples. `bench` runs the program and puts both into its results.
 //!
-//! A claim that falls short is reported as such and is no error.
+//! A missed claim is reported. It is not an error.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ fn main() -> ExitCode {
 struct Args {
     smoke: bool,
     json: Option<PathBuf>,
-    /// This process exists to bind one schema, cold.
+    /// This process binds one schema, cold.
     child: bool,
 }
 

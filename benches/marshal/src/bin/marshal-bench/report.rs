@@ -1,4 +1,4 @@
-//! What is claimed, and the tables.
+//! The claims, and the tables.
 
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -7,7 +7,7 @@ use crate::bind::{Binds, COMPILED, SERVING, STEPS};
 use crate::calls::Calls;
 use crate::schemas::Size;
 
-/// Median, least and most.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy)]
 struct Spread {
     median: f64,
@@ -33,7 +33,7 @@ impl Spread {
     }
 }
 
-/// Of sorted values: the least one that `q` of them don't exceed.
+/// The smallest of sorted values that the fraction `q` of them doesn't exceed.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let rank = (q * sorted.len() as f64).ceil() as usize;
     sorted
@@ -49,7 +49,7 @@ fn percentiles(values: impl Iterator<Item = f64>) -> (f64, f64) {
     (quantile(&sorted, 0.5), quantile(&sorted, 0.99))
 }
 
-/// What an operation is compared with.
+/// The contenders that an operation is compared with.
 struct Rival {
     operation: &'static str,
     /// The better of these counts.
@@ -120,7 +120,7 @@ fn bind_claims(binds: &[Binds]) -> impl Iterator<Item = Claimed> {
         let claim = |what: String, p50: f64, p99: f64, bar| {
             (what, p50, format!("{p50:.0} (p99 {p99:.0})"), bar)
         };
-        // Each pair of functions is compiled when it's called for the first time.
+        // Each pair of functions is compiled at its first call.
         let code = (COMPILED..STEPS.len()).map(|step| {
             let (p50, p99) = percentiles(binds.each.iter().map(|times| times[step]));
             let what = STEPS[step];

@@ -1,4 +1,4 @@
-//! Descriptor sets to bind, each unlike the others, so that nobody has seen one before.
+//! Descriptor sets to bind. Each differs from the others, so no cache has seen it before.
 
 use tollgate_bench_marshal::messages::schema;
 use tollgate_schema::prost_reflect::prost::Message;
@@ -19,7 +19,8 @@ pub(crate) struct Candidate {
 pub(crate) enum Size {
     /// The hotel reservation service: 6 messages with their map's entry, 2 methods.
     Hotel,
-    /// As large as a large API of googleapis: 500 messages of 10 fields, 100 methods that reach all of them.
+    /// The size of a large API of googleapis: 500 messages of 10 fields, and 100 methods that reach
+    /// all of them.
     Large,
 }
 
@@ -46,7 +47,7 @@ pub(crate) fn candidate(size: Size, seed: usize) -> Candidate {
     }
 }
 
-/// The hotel schema in another package, and with a few fields more.
+/// The hotel schema in another package, with a few more fields.
 fn hotel(seed: usize) -> Candidate {
     let schema = schema();
     let mut set = FileDescriptorSet::decode(schema.descriptor_set()).expect("it is one");
@@ -88,7 +89,7 @@ fn large(seed: usize) -> Candidate {
         ..ServiceDescriptorProto::default()
     };
     for number in 0..METHODS {
-        // Each refers to the next ones of its method.
+        // Each message refers to the next ones of its method.
         let names = ["Request", "Reply", "Resource", "Detail", "Setting"];
         let names = names.map(|name| format!("{name}{number}"));
         for (i, name) in names.iter().enumerate() {
@@ -112,7 +113,8 @@ fn large(seed: usize) -> Candidate {
     }
 }
 
-/// Ten fields: eight scalars, two of them repeated, and, if it refers to another message, that one and a list of it.
+/// Ten fields: eight scalars, two of them repeated. If it refers to another message, also that
+/// message and a list of it.
 fn message(name: &str, seed: usize, refers_to: Option<String>) -> DescriptorProto {
     let mut fields: Vec<_> = (0..8)
         .map(|i| {

@@ -1,4 +1,5 @@
-//! What happens per call: all jobs in turn, repeatedly, so that whatever the machine does meanwhile happens to all of them.
+//! What happens per call. All jobs run in turn, repeatedly, so a disturbance of the machine hits
+//! all of them.
 
 use tollgate_bench_sandbox::guests::Guests;
 use tollgate_bench_sandbox::judging::{Job, Part, jobs};
@@ -21,7 +22,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Calls>, String> {
         .collect();
     let count = all.len();
     for repetition in 0..effort.repetitions {
-        // Another one is first each time.
+        // Another job is first each time.
         for i in 0..count {
             let (calls, job, ns) = &mut all[(i + repetition * 7) % count];
             ns.push(time(job, *calls));
@@ -35,7 +36,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Vec<Calls>, String> {
     Ok(all.into_iter().map(named).collect())
 }
 
-/// How many calls fill a sample.
+/// Number of calls that fill a sample.
 fn calls_in(job: &mut Job, effort: Effort) -> u32 {
     let mut calls = 64;
     loop {
@@ -48,7 +49,7 @@ fn calls_in(job: &mut Job, effort: Effort) -> u32 {
     }
 }
 
-/// The better of two samples: whatever disturbs one rarely disturbs both.
+/// The better of two samples. A disturbance rarely hits both.
 fn time(job: &mut Job, calls: u32) -> f64 {
     let mut sample = || {
         let clock = Clock::start();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// CPU time of this thread: what others do on the machine doesn't count.
+/// CPU time of this thread. Other work on the machine doesn't count.
 pub(crate) struct Clock(Duration);
 
 impl Clock {
@@ -20,7 +20,7 @@ impl Clock {
         Clock::start().0.saturating_sub(self.0)
     }
 
-    /// Nanoseconds for each of so many.
+    /// Nanoseconds for each of `count` calls.
     pub(crate) fn ns_each(&self, count: u32) -> f64 {
         self.elapsed().as_secs_f64() * 1e9 / f64::from(count)
     }

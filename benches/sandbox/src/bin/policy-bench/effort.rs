@@ -1,4 +1,4 @@
-//! How much is measured: in full, or only whether it works.
+//! How much is measured: everything, or only a smoke test.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ pub(crate) struct Effort {
     pub(crate) sample: Duration,
     /// Instances alive at once.
     pub(crate) instances: u32,
-    /// Lives, one after the other, in one sample.
+    /// Instances created and ended one after the other in one sample.
     pub(crate) lives: u32,
 }
 
@@ -22,7 +22,7 @@ pub(crate) const FULL: Effort = Effort {
     lives: 2_000,
 };
 
-/// Does it work?
+/// A smoke test.
 pub(crate) const SMOKE: Effort = Effort {
     repetitions: 1,
     sample: Duration::from_micros(50),

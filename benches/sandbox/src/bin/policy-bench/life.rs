@@ -1,4 +1,4 @@
-//! What instances cost: to make, to keep, to swap, to lose.
+//! The cost of instances: to create, keep, swap and lose one.
 
 use std::convert::Infallible;
 
@@ -9,15 +9,15 @@ use tollgate_policy_host::{Hook, Instance, Policy, SharedState, StateLimits};
 use crate::clock::Clock;
 use crate::effort::Effort;
 
-/// What was found.
+/// The results.
 pub(crate) struct Life {
-    /// Instances that were alive at once, each of another tenant, each having judged a call.
+    /// Instances alive at once. Each belongs to another tenant and has judged a call.
     pub(crate) instances: u32,
-    /// What they added to the process' resident memory, in bytes.
+    /// Their share of the process's resident memory, in bytes.
     pub(crate) resident: u64,
     /// Nanoseconds for each, in places of the pool that were never used before.
     pub(crate) first_ns: f64,
-    /// By repetition, what is done to one instance after the other.
+    /// Nanoseconds of each operation on one instance after the other, by repetition.
     pub(crate) each: Vec<(&'static str, Vec<f64>)>,
 }
 
@@ -31,7 +31,7 @@ const TRAPPED: &str = "a judgement that traps";
 
 pub(crate) fn measure(effort: Effort) -> Result<Life, String> {
     let guests = Guests::new(effort.instances)?;
-    // What the first one touches belongs to nobody.
+    // The memory that the first one touches isn't counted for any instance.
     drop(judged(guests.start(&guests.null, None)?)?);
     let (resident, first_ns) = alive_at_once(&guests, effort.instances)?;
     let mut each: Vec<(&'static str, Vec<f64>)> = Vec::new();
@@ -59,7 +59,7 @@ fn alive_at_once(guests: &Guests, count: u32) -> Result<(u64, f64), String> {
         all.push(guests.start(&guests.null, None)?);
     }
     let first_ns = clock.ns_each(count);
-    // A tenant's policy has a state, too, and has judged.
+    // A tenant's policy also has a state, and has judged a call.
     let states: Vec<_> = all
         .iter()
         .map(|_| SharedState::new(&StateLimits::default()))
@@ -70,7 +70,7 @@ fn alive_at_once(guests: &Guests, count: u32) -> Result<(u64, f64), String> {
     Ok((after.saturating_sub(before), first_ns))
 }
 
-/// It judges a call.
+/// Lets it judge a call.
 fn judged(mut instance: Instance) -> Result<Instance, String> {
     let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |room| {
         room.copy_from_slice(&[8, 0, 0, 0, 0, 0, 0, 0]);
@@ -139,7 +139,7 @@ fn names(count: usize) -> String {
     serde_json::json!({ "blocked": names }).to_string()
 }
 
-/// A call by a customer who isn't on the list.
+/// Judges a call by a customer who isn't on the list.
 fn judged_by(guests: &Guests, policy: &Policy, config: &str, view: &[u8]) -> Result<(), String> {
     let mut instance = guests.start(policy, Some(config.as_bytes()))?;
     let verdict = instance.judge::<Infallible>(Hook::Request, 0, view.len(), |room| {
@@ -149,7 +149,7 @@ fn judged_by(guests: &Guests, policy: &Policy, config: &str, view: &[u8]) -> Res
     verdict.map(drop).map_err(|error| error.to_string())
 }
 
-/// The judgements alone: the instances are made before and end after.
+/// Times only the judgements. The instances are made before and end afterwards.
 fn trapped(guests: &Guests, count: u32) -> Result<f64, String> {
     let policy = guests.deed(TRAP)?;
     let mut all = (0..count)

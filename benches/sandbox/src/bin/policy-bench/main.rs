@@ -1,9 +1,12 @@
-//! `policy-bench [--smoke] [--json FILE]`: what judging costs, and what instances cost, without a daemon.
+//! `policy-bench [--smoke] [--json FILE]`: measures the cost of judging and of instances, without a
+//! daemon.
 //!
-//! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`] what happens per call, [`report`]
-//! says what is claimed; `policy-instructions`, which lies beside this program, counts instructions of the same build. Prints Markdown; `--json` keeps all samples. `bench` runs it and puts both into its results.
+//! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`]
+//! measures the work per call, and [`report`] lists the claims. `policy-instructions`, in the same
+//! directory, counts the instructions of the same build. The program prints Markdown; `--json`
+//! keeps all samples. `bench` runs the program and puts both into its results.
 //!
-//! A claim that falls short is reported as such and is no error.
+//! A missed claim is reported. It is not an error.
 
 #![forbid(unsafe_code)]
 
@@ -47,7 +50,7 @@ impl Args {
 
 fn bench(args: &Args) -> Result<(), String> {
     let effort = if args.smoke { SMOKE } else { FULL };
-    // First: memory is counted in a process that has done nothing else.
+    // First, because memory is measured in a process that has done nothing else.
     let life = life::measure(effort)?;
     let calls = calls::measure(effort)?;
     let instructions = if args.smoke { None } else { count() };
@@ -61,7 +64,7 @@ fn bench(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// Instructions per call, by name; `None` and a sentence without valgrind.
+/// Instructions per call, by name. Without valgrind, prints a sentence and returns `None`.
 fn count() -> Option<Value> {
     let program = std::env::current_exe().ok()?;
     let program = program.with_file_name("policy-instructions");

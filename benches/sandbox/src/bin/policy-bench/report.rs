@@ -1,4 +1,4 @@
-//! What is claimed, and the tables.
+//! The claims, and the tables.
 
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use tollgate_bench_sandbox::judging::Part;
 use crate::calls::Calls;
 use crate::life::{AGAIN, Life};
 
-/// Median, least and most.
+/// Median, minimum and maximum.
 #[derive(Clone, Copy)]
 struct Spread {
     median: f64,
@@ -33,7 +33,7 @@ impl Spread {
     }
 }
 
-/// A number and what it must reach.
+/// A number and its target.
 struct Claim {
     text: String,
     measured: f64,
@@ -100,13 +100,14 @@ pub(crate) fn markdown(life: &Life, calls: &[Calls], instructions: &Value) -> St
     text
 }
 
-/// What costs least.
+/// The cheapest job.
 const NULL: &str = "null, alone";
 
-/// What this project's machines do of such code in a nanosecond: 811 took 38, in the first record.
+/// Instructions of such code per nanosecond on this project's machines: 811 instructions took 38 ns
+/// in the first record.
 const INSTRUCTIONS_PER_NS: f64 = 20.0;
 
-/// What a judgement takes that calls no host function.
+/// A judgement without a call of a host function.
 const NOTHING: &str = "nothing";
 
 fn nothing(part: Part, calls: &[Calls]) -> &[f64] {
@@ -241,7 +242,8 @@ mod tests {
             "each having judged, MiB | 600 | <= 512 | **falls short** |",
             "| null, alone | 41.0 [40.0-42.0] | 812 |",
             "| a null call alone, instructions | 812 | <= 1200 | holds |",
-            // Within each repetition, whatever the machine did in the second.
+            // The ratio is within each repetition, so a slower machine in the second doesn't
+            // matter.
             "| counter | 7.0 [7.0-7.0] |",
         ] {
             assert!(text.contains(expected), "{expected} is not in:\n{text}");

@@ -1,7 +1,8 @@
 //! A daemon of one session in a thread of the test: real segments, rings and wake-ups, no policy and no transport.
 //!
-//! What it does with a submission is the test's [`Behaviour`]; [`echo`] is the usual one. A test may also run anything on
-//! the daemon's thread ([`Handle::run`]), where it owns the daemon's end of the session.
+//! The test's [`Behaviour`] decides how it handles a submission; [`echo`] is the usual one. A test
+//! may also run anything on the daemon's thread ([`Handle::run`]), where it owns the daemon's end
+//! of the session.
 
 #![allow(clippy::unwrap_used, dead_code, missing_docs, unreachable_pub)]
 
@@ -33,7 +34,7 @@ type Command = Box<dyn FnOnce(&mut Fake) + Send>;
 /// Handles of the methods of every service that is bound: the method at place `i` gets `FIRST_HANDLE + i`.
 pub const FIRST_HANDLE: u32 = 100;
 
-/// What the daemon announces.
+/// The limits that the daemon announces.
 #[derive(Clone)]
 pub struct Limits {
     pub shape: SessionShape,
@@ -67,36 +68,36 @@ pub struct Fake {
     pub end: DaemonEnd,
     pub control: Option<ControlSocket>,
     pub limits: Limits,
-    /// Everything but CALLs that the app submitted, in order.
+    /// All submissions of the application except CALLs, in order.
     pub seen: Vec<Submission>,
-    /// The blocks of REPLYs and texts of STATUSes that the app submitted, by call.
+    /// The blocks of REPLYs and texts of STATUSes that the application submitted, by call.
     pub answers: Vec<(u64, Result<Vec<u8>, Status>)>,
-    /// How long calls had waited, as their answers say.
+    /// How long calls had waited, according to their answers.
     pub waits: Vec<u64>,
     pub binds: Vec<Bind>,
-    /// The next bind fails with this.
+    /// The error of the next bind.
     pub refuse: Option<Failure>,
-    /// Rings of the doorbell.
+    /// How often the doorbell was rung.
     pub rings: usize,
     /// Submissions are left in the ring.
     pub paused: bool,
-    /// When calls to the app say that they were delivered.
+    /// The time of delivery of calls to the application.
     pub delivered_ns: u64,
-    /// When the app is told to try again what failed.
+    /// The retry time of failed calls, for the application.
     pub retry_after_ms: u32,
-    /// For a behaviour: blocks that it gives back later.
+    /// For a behaviour: blocks to give back later.
     pub held: Vec<u64>,
     epoll: Arc<OwnedFd>,
     pub quit: bool,
 }
 
-/// The test's end of the daemon; dropping it kills it.
+/// The test's handle of the daemon. Dropping it kills the daemon.
 pub struct Handle {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// How long anything that is about to happen may take on a loaded machine.
+/// A generous timeout for a loaded machine.
 pub const SOON: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Starts a daemon and opens a session with it.
@@ -104,7 +105,7 @@ pub fn start(limits: Limits, behaviour: Behaviour) -> (Session, Handle) {
     start_with(limits, behaviour, |_| {})
 }
 
-/// As [`start`], with other options than the defaults.
+/// Like [`start`], with other options than the defaults.
 pub fn start_with(
     limits: Limits,
     behaviour: Behaviour,
@@ -126,7 +127,7 @@ pub fn start_with(
 }
 
 impl Handle {
-    /// Runs something on the daemon's thread and answers its result.
+    /// Runs a function on the daemon's thread and returns its result.
     pub fn run<R: Send + 'static>(
         &self,
         command: impl FnOnce(&mut Fake) -> R + Send + 'static,
@@ -137,7 +138,7 @@ impl Handle {
         result.recv().unwrap()
     }
 
-    /// Waits until something is true on the daemon's thread.
+    /// Waits until a condition holds on the daemon's thread.
     pub fn wait_until(&self, condition: impl Fn(&Fake) -> bool + Send + Clone + 'static) {
         let began = std::time::Instant::now();
         while began.elapsed() < SOON {
@@ -150,7 +151,7 @@ impl Handle {
         panic!("the daemon never saw what the test waits for");
     }
 
-    /// The daemon's end: its sockets and mappings go away without a word.
+    /// Kills the daemon: its sockets and mappings go away without a message.
     pub fn kill(mut self) {
         self.stop();
     }
@@ -194,7 +195,7 @@ pub fn silence() -> Behaviour {
 }
 
 impl Fake {
-    /// Copies what lies beside a submitted block out.
+    /// Copies the metadata of a submitted block.
     pub fn metadata(&self, block: &BlockRef) -> Vec<u8> {
         let mut metadata = vec![0; block.metadata as usize];
         let heap = &self.end.send_heap;
@@ -203,7 +204,7 @@ impl Fake {
         metadata
     }
 
-    /// Copies a submitted block out as the image that its receiver would get, and gives the block back.
+    /// Copies a submitted block into the receiver's image, and gives the block back.
     pub fn take(&mut self, block: &BlockRef) -> Vec<u8> {
         let heap = &self.end.send_heap;
         let mut image = vec![0; block.len as usize];
@@ -216,7 +217,7 @@ impl Fake {
             let len = u32::from_le_bytes(entry[8..12].try_into().unwrap());
             image.resize(image.len().next_multiple_of(8), 0);
             let at = image.len() as u32;
-            // There is no schema here: whatever looks like the extent's slot is taken for it.
+            // There is no schema here. Any bytes that look like the extent's slot are taken for it.
             let mut slot = [0; 8];
             slot[..4].copy_from_slice(&(0x8000_0000 | index).to_le_bytes());
             slot[4..].copy_from_slice(&len.to_le_bytes());
@@ -258,7 +259,7 @@ impl Fake {
         });
     }
 
-    /// A call to the app.
+    /// Sends a call to the application.
     pub fn call(&mut self, method: u32, call: u64, image: &[u8]) {
         let image = self.deliver(image);
         self.push(Completion::Call {
@@ -309,7 +310,8 @@ impl Fake {
         self.end.heaps()
     }
 
-    /// Another process goes on: all that it has is what it is lent. Its receive heap is announced, unless that is the test's.
+    /// Hands the session over to another process, which has only what it is lent. The process
+    /// announces its receive heap, unless the test does.
     pub fn hand_over(&mut self) -> OwnedFd {
         let standing = self.end.standing();
         let lent = self
@@ -423,7 +425,7 @@ impl Fake {
         }
     }
 
-    /// Waits for the app's doorbell, a control message, or a little while.
+    /// Waits for the application's doorbell, a control message, or a short time.
     fn wait(&mut self) {
         if !self.paused && !self.end.submissions.announce_sleep() {
             return;
