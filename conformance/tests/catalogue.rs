@@ -10,10 +10,10 @@ use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 use tollgate_conformance::testbed::policy_file;
-use tollgate_desk::Cases;
 use tollgate_policy_host::{
     Capabilities, Host, HostConfig, Instance, LoadError, Policy, Setup, TenantLimits,
 };
+use tollgate_policy_tools::Cases;
 use tollgate_schema::Schema;
 
 /// The size of a module: one that parses JSON has about 165 KB.
@@ -81,7 +81,7 @@ fn every_policy_judges_its_cases_as_its_file_says() {
     for name in POLICIES {
         let cases = Cases::read(&home(name).join("cases.json")).unwrap();
         let schema = Schema::load(&cases.proto, &cases.include).unwrap();
-        let report = tollgate_desk::test(&load(name), &schema, &cases).unwrap();
+        let report = tollgate_policy_tools::test(&load(name), &schema, &cases).unwrap();
         assert_eq!(report.failed(), 0, "{name}: {:#}", report.to_json());
         judged += report.outcomes.len();
     }

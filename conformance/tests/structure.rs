@@ -51,7 +51,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
         "tollgate-cli",
         &[
             "tollgate",
-            "tollgate-desk",
+            "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-registry",
             "tollgate-schema",
@@ -154,7 +154,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
     ),
     // The daemon's processing of a policy without a daemon, for the command line.
     (
-        "tollgate-desk",
+        "tollgate-policy-tools",
         &[
             "tollgate-jit",
             "tollgate-marshal",
@@ -193,7 +193,7 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-shm-abi",
         ],
         &[
-            "tollgate-desk",
+            "tollgate-policy-tools",
             "tollgate-gen",
             "tollgate-health",
             "tollgate-marshal",
@@ -250,7 +250,7 @@ const SERVICE_SIDE: &[&str] = &[
     "tollgate-console",
     "tollgate-marshal",
     "tollgate-jit",
-    "tollgate-desk",
+    "tollgate-policy-tools",
     "tollgate-daemon",
 ];
 const SHARED: &[&str] = &["tollgate-shm-abi"];

@@ -28,7 +28,7 @@ use tollgate_core::{
 };
 
 use crate::callbacks::{Completion, Handler, Readiness};
-use crate::outgoing::{Letter, Outgoing};
+use crate::outgoing::{Outgoing, OutgoingMessage};
 use crate::session::{Event, Message, State, lock};
 use crate::status::{Ended, precondition};
 
@@ -141,7 +141,7 @@ impl Call {
     ) -> Arc<Call> {
         let call = Call::new(session, Origin::Own, Slot::Gone, Slot::Gone);
         let outgoing = Arc::new(outgoing);
-        let letter = Letter(Arc::clone(&outgoing));
+        let letter = OutgoingMessage(Arc::clone(&outgoing));
         let reply = session
             .core
             .call(handle, letter, opening.timeout)
@@ -171,7 +171,7 @@ impl Call {
     ) -> Result<Arc<Call>, Status> {
         let call = Call::new(session, Origin::Own, Slot::BUSY, Slot::BUSY);
         if may_block {
-            let first = first.as_ref().map(Letter);
+            let first = first.as_ref().map(OutgoingMessage);
             let opened = session.core.open_stream(handle, first.as_ref(), opening);
             let (sender, receiver) = session.block(opened)?;
             call.opened(Ok((sender, receiver)));
@@ -181,7 +181,7 @@ impl Call {
         let outgoing = first.clone();
         let (core, opening_call) = (session.core.clone(), Arc::clone(&call));
         let task = async move {
-            let first = first.map(Letter);
+            let first = first.map(OutgoingMessage);
             let opened = core.open_stream(handle, first.as_ref(), opening).await;
             opening_call.opened(opened);
         };
@@ -453,7 +453,7 @@ impl Call {
         };
         drop(sending);
         let outgoing = Arc::new(outgoing);
-        let letter = Letter(Arc::clone(&outgoing));
+        let letter = OutgoingMessage(Arc::clone(&outgoing));
         let call = Arc::clone(self);
         let task = async move {
             if trailers.is_empty() {
@@ -531,7 +531,7 @@ impl Call {
             || self.is_cancelled.load(Ordering::SeqCst) || self.is_over.load(Ordering::SeqCst);
         if !known() && self.method().is_some() {
             // If a handler runs on the only thread, no other thread reads the daemon's messages.
-            self.session.glance();
+            self.session.poll_once();
         }
         known()
     }
@@ -821,7 +821,7 @@ struct HeldSending {
 
 impl HeldSending {
     async fn send(&mut self, outgoing: &Outgoing, metadata: &MetadataBuf) -> Result<(), Status> {
-        let letter = Letter(outgoing);
+        let letter = OutgoingMessage(outgoing);
         match self.half.as_mut() {
             Some(Sending::Requests(_)) if !metadata.is_empty() => Err(precondition(
                 "metadata of a call of one's own goes with its opening",

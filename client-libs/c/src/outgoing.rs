@@ -299,9 +299,9 @@ impl Pass {
 
 /// The message for core: borrowed for a call that ends before it, shared with a call that may
 /// outlive it.
-pub(crate) struct Letter<O>(pub(crate) O);
+pub(crate) struct OutgoingMessage<O>(pub(crate) O);
 
-impl<O: Deref<Target = Outgoing>> Encode for Letter<O> {
+impl<O: Deref<Target = Outgoing>> Encode for OutgoingMessage<O> {
     fn measure_within(&self, session: u64) -> Measured {
         let outgoing = &*self.0;
         let mut measure = Measure::within(0, session);

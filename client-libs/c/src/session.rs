@@ -148,7 +148,7 @@ impl State {
     }
 
     /// Does all ready work, without waiting.
-    pub(crate) fn glance(&self) {
+    pub(crate) fn poll_once(&self) {
         let mut looked = false;
         self.block(poll_fn(|cx| {
             if std::mem::replace(&mut looked, true) {

@@ -13,7 +13,7 @@ use crate::deadline;
 use crate::outgoing::{check_metadata, measure};
 use crate::received::ReceivedBlock;
 use crate::session::Session;
-use crate::submit::{Envelope, Letter};
+use crate::submit::{OutgoingMessage, PendingDescriptor};
 use crate::tables::calls::{Outcome, Removed};
 use crate::tables::retry::Attempts;
 use crate::tables::space::Ticket;
@@ -93,7 +93,7 @@ enum State {
     /// In the call table, waiting for room.
     Waiting {
         id: u64,
-        envelope: Envelope,
+        envelope: PendingDescriptor,
     },
     /// The daemon has it.
     Submitted {
@@ -161,7 +161,7 @@ impl<E: Encode> Call<E> {
         };
         let id = insert(&mut shared, deadline_ns, cx)?;
         self.measured = Some(measured);
-        let envelope = Envelope::Call {
+        let envelope = PendingDescriptor::Call {
             method,
             call: id,
             part: Part::ONLY,
@@ -176,7 +176,7 @@ impl<E: Encode> Call<E> {
     fn resume(
         &mut self,
         id: u64,
-        envelope: Envelope,
+        envelope: PendingDescriptor,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
         let inner = Arc::clone(&self.inner);
@@ -191,14 +191,14 @@ impl<E: Encode> Call<E> {
         &mut self,
         mut shared: Locked<'_>,
         id: u64,
-        envelope: Envelope,
+        envelope: PendingDescriptor,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
         let measured = self
             .measured
             .as_ref()
             .expect("a call is measured before it waits");
-        let letter = Letter {
+        let letter = OutgoingMessage {
             message: &self.message,
             measured,
             metadata: self.metadata.as_bytes(),

@@ -27,7 +27,7 @@ use crate::nudge::Nudge;
 use crate::panics;
 use crate::ready::Ready;
 use crate::seat::{Seat, this_thread};
-use crate::submit::{Envelope, Letter, NextLook, Shared};
+use crate::submit::{NextLook, OutgoingMessage, PendingDescriptor, Shared};
 
 pub(crate) struct Inner {
     /// Unique in this process, not 0.
@@ -292,13 +292,13 @@ impl<'i> Locked<'i> {
     /// Writes a block into memory from [`Shared::poll_space`] and submits it.
     pub(crate) fn submit(
         mut self,
-        Letter {
+        OutgoingMessage {
             message,
             measured,
             metadata,
-        }: Letter<'_, impl Encode>,
+        }: OutgoingMessage<'_, impl Encode>,
         mut block: Block,
-        envelope: Envelope,
+        envelope: PendingDescriptor,
     ) -> Result<(), Status> {
         let offset = block.offset();
         let session = self.inner.id;
@@ -341,7 +341,7 @@ impl<'i> Locked<'i> {
             extents: measured.extents,
             metadata: metadata.len() as u32,
         };
-        if let Envelope::Call { call, .. } = envelope {
+        if let PendingDescriptor::Call { call, .. } = envelope {
             self.calls.mark_submitted(call);
         }
         self.push_into_room(&envelope.around(block).encode());

@@ -12,7 +12,7 @@ use tollgate_shm_abi::metadata::{Metadata, MetadataBuf};
 use crate::Status;
 use crate::codec::{Encode, Measured, RawBlock};
 use crate::connection::Inner;
-use crate::submit::{Envelope, Letter};
+use crate::submit::{OutgoingMessage, PendingDescriptor};
 use crate::tables::space::Ticket;
 
 /// The size of a message, if it may be sent.
@@ -66,7 +66,7 @@ pub(crate) async fn post(
     inner: &Arc<Inner>,
     message: &impl Encode,
     metadata: &MetadataBuf,
-    envelope: Envelope,
+    envelope: PendingDescriptor,
 ) -> Result<(), Status> {
     let mut place = Place {
         inner,
@@ -80,12 +80,12 @@ pub(crate) fn poll_post(
     inner: &Arc<Inner>,
     message: &impl Encode,
     metadata: &MetadataBuf,
-    envelope: Envelope,
+    envelope: PendingDescriptor,
     ticket: &mut Option<Ticket>,
     cx: &Context<'_>,
 ) -> Poll<Result<(), Status>> {
     let measured = measure(message, inner)?;
-    let letter = Letter {
+    let letter = OutgoingMessage {
         message,
         measured: &measured,
         metadata: metadata.as_bytes(),

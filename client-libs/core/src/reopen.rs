@@ -53,7 +53,7 @@ pub(crate) struct Handle {
     /// This program has closed the session.
     closed: Arc<Closed>,
     /// The tasks that wait for that.
-    mourners: Mutex<Vec<Waker>>,
+    close_waiters: Mutex<Vec<Waker>>,
     /// No thread is started to drive the session.
     by_hand: AtomicBool,
     /// Makes the descriptors of the threads that drive by hand readable.
@@ -94,7 +94,7 @@ impl Handle {
             line: Mutex::new(line),
             options,
             closed: Arc::default(),
-            mourners: Mutex::default(),
+            close_waiters: Mutex::default(),
             by_hand: AtomicBool::new(false),
             watchers: Mutex::default(),
         });
@@ -132,8 +132,8 @@ impl Handle {
         panics::contain(|| drop(services));
         let status = Status::new(Code::CANCELLED, "this program closed the session");
         self.driven().end(status);
-        let mourners = std::mem::take(&mut *self.mourners());
-        mourners.into_iter().for_each(panics::wake);
+        let close_waiters = std::mem::take(&mut *self.close_waiters());
+        close_waiters.into_iter().for_each(panics::wake);
     }
 
     /// From now on no thread is started to drive the session.
@@ -151,14 +151,14 @@ impl Handle {
 
     /// Keeps the waker until the session is closed.
     pub(crate) fn mourn(&self, waker: &Waker) {
-        let mut mourners = self.mourners();
-        if !mourners.iter().any(|known| known.will_wake(waker)) {
-            mourners.push(waker.clone());
+        let mut close_waiters = self.close_waiters();
+        if !close_waiters.iter().any(|known| known.will_wake(waker)) {
+            close_waiters.push(waker.clone());
         }
     }
 
-    fn mourners(&self) -> MutexGuard<'_, Vec<Waker>> {
-        lock(&self.mourners)
+    fn close_waiters(&self) -> MutexGuard<'_, Vec<Waker>> {
+        lock(&self.close_waiters)
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -228,7 +228,7 @@ impl Handle {
             handle: Arc::downgrade(self),
             id: inner.id,
         };
-        inner.lock().mourners.push(Waker::from(Arc::new(loss)));
+        inner.lock().close_waiters.push(Waker::from(Arc::new(loss)));
     }
 
     /// Handles the end of a connection.

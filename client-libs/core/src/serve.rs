@@ -30,7 +30,7 @@ use crate::deadline::Deadline;
 use crate::outgoing::{NOTHING, check_metadata, check_streams, post};
 use crate::ready::HandlerFuture;
 use crate::received::ReceivedBlock;
-use crate::submit::Envelope;
+use crate::submit::PendingDescriptor;
 use crate::tables::streams::{Item, Next, Side, StreamKey};
 
 /// Identifies a service to the daemon.
@@ -71,7 +71,7 @@ impl Incoming {
         inner: &Arc<Inner>,
         call: u64,
         (part, request): (Part, ReceivedBlock),
-        moments: Moments,
+        moments: CallTimes,
     ) -> Incoming {
         let guard = IncomingStream {
             inner: Arc::clone(inner),
@@ -218,14 +218,14 @@ pub struct Responder {
 
 /// Times of an incoming call, in CLOCK_MONOTONIC nanoseconds.
 #[derive(Clone, Copy)]
-pub(crate) struct Moments {
+pub(crate) struct CallTimes {
     /// 0 for none.
     pub(crate) deadline_ns: u64,
     /// 0 if the daemon doesn't ask how long the call waits.
     pub(crate) delivered_ns: u64,
 }
 
-impl Moments {
+impl CallTimes {
     /// How long the call has waited, in ns; 0 if the daemon doesn't ask.
     fn waited_ns(&self) -> u64 {
         match self.delivered_ns {
@@ -243,7 +243,7 @@ impl Responder {
 
     /// Like [`Responder::reply`], with metadata. A reserved key in it becomes a status, too.
     pub async fn reply_with(mut self, message: &impl Encode, metadata: &MetadataBuf) {
-        let envelope = Envelope::Reply {
+        let envelope = PendingDescriptor::Reply {
             call: self.call,
             waited_ns: self.waited_ns,
         };
@@ -297,7 +297,7 @@ impl Responder {
     ) -> Result<(), Status> {
         check_streams(&self.inner)?;
         self.open_stream();
-        let envelope = Envelope::Response {
+        let envelope = PendingDescriptor::Response {
             call: self.call,
             bare,
             waited_ns: self.waited_ns,

@@ -135,11 +135,11 @@ impl Session {
                 return Poll::Ready(status.clone());
             }
             if !shared
-                .mourners
+                .close_waiters
                 .iter()
                 .any(|waker| waker.will_wake(cx.waker()))
             {
-                shared.mourners.push(cx.waker().clone());
+                shared.close_waiters.push(cx.waker().clone());
             }
             drop(shared);
             inner.ensure_driven();

@@ -28,7 +28,7 @@ use crate::outgoing::{NOTHING, check_metadata, check_streams, over, poll_post, p
 use crate::panics;
 use crate::received::ReceivedBlock;
 use crate::session::Session;
-use crate::submit::Envelope;
+use crate::submit::PendingDescriptor;
 use crate::tables::calls::{Outcome, Removed};
 use crate::tables::space::Ticket;
 use crate::tables::streams::{Item, Next, Side, StreamKey};
@@ -87,7 +87,7 @@ impl Session {
             more: !opening.is_last,
             bare: first.is_none(),
         };
-        let envelope = Envelope::Call {
+        let envelope = PendingDescriptor::Call {
             method,
             call: id,
             part,
@@ -215,7 +215,7 @@ impl StreamSender {
                 "the requests have ended",
             )));
         }
-        let envelope = Envelope::Request {
+        let envelope = PendingDescriptor::Request {
             call: self.guard.id,
         };
         let inner = self.guard.inner();

@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) nudge: bool,
     ended: Option<Status>,
     /// Tasks that wait for the end.
-    pub(crate) mourners: Vec<Waker>,
+    pub(crate) close_waiters: Vec<Waker>,
 }
 
 /// When the driver has to look again, even if nothing happens.
@@ -101,7 +101,7 @@ pub struct Held {
 
 /// The descriptor to put on the ring for a block, once it is written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Envelope {
+pub(crate) enum PendingDescriptor {
     Call {
         method: u32,
         call: u64,
@@ -124,32 +124,32 @@ pub(crate) enum Envelope {
 }
 
 /// The content of a block: a measured message, and its metadata.
-pub(crate) struct Letter<'m, E> {
+pub(crate) struct OutgoingMessage<'m, E> {
     pub(crate) message: &'m E,
     pub(crate) measured: &'m Measured,
     pub(crate) metadata: &'m [u8],
 }
 
-impl<E> Letter<'_, E> {
+impl<E> OutgoingMessage<'_, E> {
     /// Bytes that its block takes.
     pub(crate) fn room(&self) -> usize {
         self.measured.allocation_with(self.metadata.len())
     }
 }
 
-impl Envelope {
+impl PendingDescriptor {
     /// The stream with the window that it counts against.
     pub(crate) fn stream(self) -> Option<StreamKey> {
         match self {
-            Envelope::Request { call } => Some((Side::Own, call)),
-            Envelope::Response { call, .. } => Some((Side::Incoming, call)),
-            Envelope::Call { .. } | Envelope::Reply { .. } => None,
+            PendingDescriptor::Request { call } => Some((Side::Own, call)),
+            PendingDescriptor::Response { call, .. } => Some((Side::Incoming, call)),
+            PendingDescriptor::Call { .. } | PendingDescriptor::Reply { .. } => None,
         }
     }
 
     pub(crate) fn around(self, block: BlockRef) -> Submission {
         match self {
-            Envelope::Call {
+            PendingDescriptor::Call {
                 method,
                 call,
                 part,
@@ -161,7 +161,7 @@ impl Envelope {
                 block,
                 deadline_ns,
             },
-            Envelope::Request { call } => Submission::Request {
+            PendingDescriptor::Request { call } => Submission::Request {
                 call,
                 part: Part {
                     more: true,
@@ -169,7 +169,7 @@ impl Envelope {
                 },
                 block,
             },
-            Envelope::Response {
+            PendingDescriptor::Response {
                 call,
                 bare,
                 waited_ns,
@@ -179,7 +179,7 @@ impl Envelope {
                 block,
                 waited_ns,
             },
-            Envelope::Reply { call, waited_ns } => Submission::Reply {
+            PendingDescriptor::Reply { call, waited_ns } => Submission::Reply {
                 call,
                 block,
                 waited_ns,
@@ -214,7 +214,7 @@ impl Shared {
             ring_was_full: false,
             nudge: false,
             ended: None,
-            mourners: Vec::new(),
+            close_waiters: Vec::new(),
         }
     }
 
@@ -230,7 +230,7 @@ impl Shared {
         self.streams.end_all(&mut wakers);
         wakers.extend(self.space.drain());
         wakers.extend(self.binds.fail_all(&status));
-        wakers.append(&mut self.mourners);
+        wakers.append(&mut self.close_waiters);
         self.backlog.clear();
         self.releases.clear();
         self.ended.get_or_insert(status);
@@ -455,8 +455,8 @@ impl Shared {
     }
 
     /// Submits an entry with neither a message nor metadata.
-    pub(crate) fn submit_bare(&mut self, envelope: Envelope) {
-        if let Envelope::Call { call, .. } = envelope {
+    pub(crate) fn submit_bare(&mut self, envelope: PendingDescriptor) {
+        if let PendingDescriptor::Call { call, .. } = envelope {
             self.calls.mark_submitted(call);
         }
         if let Some(key) = envelope.stream() {

@@ -37,7 +37,6 @@ mod audit;
 mod calls;
 mod check;
 mod daemon;
-mod desk;
 mod failure;
 mod fleet;
 mod input;
@@ -45,6 +44,7 @@ mod limits;
 mod metadata;
 mod output;
 mod policy;
+mod policy_tools;
 mod render;
 mod request;
 mod rpc;
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Err(error) => return ended(usage::explain(&error, &words)),
     };
     if let Command::Policy(Policy::Desk(command)) = &cli.command {
-        return desk::run(command).unwrap_or_else(|failure| failure.exit());
+        return policy_tools::run(command).unwrap_or_else(|failure| failure.exit());
     }
     match run(&cli) {
         Ok(text) => {

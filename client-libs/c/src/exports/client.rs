@@ -13,7 +13,7 @@ use super::{
 use crate::args::{bytes, given, optional_text, put, shared, sized, text};
 use crate::call::Call;
 use crate::callbacks::Completion;
-use crate::outgoing::{Letter, Outgoing};
+use crate::outgoing::{Outgoing, OutgoingMessage};
 use crate::session::{Message, State};
 use crate::status::{Ended, invalid};
 
@@ -251,7 +251,9 @@ pub unsafe extern "C" fn tollgate_unary(
         };
         let handle = client.unary(method)?;
         let session = &client.session;
-        let mut call = session.core.call(handle, Letter(&request), opening.timeout);
+        let mut call = session
+            .core
+            .call(handle, OutgoingMessage(&request), opening.timeout);
         if !opening.metadata.is_empty() {
             call = call.with_metadata(opening.metadata);
         }

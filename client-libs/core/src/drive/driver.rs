@@ -28,7 +28,7 @@ use crate::limits::DRAIN_BATCH;
 use crate::panics;
 use crate::ready::Ready;
 use crate::received::ReceivedBlock;
-use crate::serve::{Incoming, Moments};
+use crate::serve::{CallTimes, Incoming};
 use crate::submit::NextLook;
 use crate::tables::binds::BoundMethod;
 use crate::tables::calls::Outcome;
@@ -67,7 +67,7 @@ enum Event {
         call: u64,
         part: Part,
         image: Image,
-        moments: Moments,
+        moments: CallTimes,
     },
     Cancel {
         call: u64,
@@ -234,7 +234,7 @@ impl Driver {
                         // Further requests may come before the call's handler begins.
                         shared.streams.open((Side::Incoming, call));
                     }
-                    let moments = Moments {
+                    let moments = CallTimes {
                         deadline_ns,
                         delivered_ns,
                     };

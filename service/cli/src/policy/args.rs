@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use crate::desk::Desk;
 use crate::policy::against::Against;
+use crate::policy_tools::Desk;
 use crate::values::{Side, duration, number};
 
 #[derive(Debug, Subcommand)]

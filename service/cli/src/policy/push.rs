@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use prost::Message as _;
-use tollgate_desk::{LoadError, compat};
+use tollgate_policy_tools::{LoadError, compat};
 use tollgate_registry::{FetchError, SCHEME};
 use tollgate_shm_abi::messages::{
     PolicyProof, PolicyPush, PolicySignature, RequestBody, ResponseBody,

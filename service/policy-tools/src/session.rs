@@ -13,7 +13,7 @@ use tollgate_policy_host::{
 };
 use tollgate_shm_abi::status::Code;
 
-use crate::DeskError;
+use crate::ToolError;
 use crate::asked::{Asked, Entry};
 use crate::cases::{Grant, Setting};
 
@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
         policy: &'a Policy,
         setting: &'a Setting,
         rate: Rate,
-    ) -> Result<Session<'a>, DeskError> {
+    ) -> Result<Session<'a>, ToolError> {
         let limits = match setting.cpu_us {
             Some(us) => TenantLimits::for_cpu(Duration::from_micros(us), rate),
             None => TenantLimits::for_cpu(
@@ -100,7 +100,7 @@ impl<'a> Session<'a> {
     }
 
     /// The instance; a new one if there is none.
-    pub(crate) fn instance(&mut self) -> Result<&mut Instance, DeskError> {
+    pub(crate) fn instance(&mut self) -> Result<&mut Instance, ToolError> {
         let instance = match self.instance.take() {
             Some(instance) => instance,
             None => self.policy.instantiate(&Setup {
@@ -126,7 +126,7 @@ impl<'a> Session<'a> {
         asked: &Asked,
         entry: &Entry,
         message: &Sample,
-    ) -> Result<Judged, DeskError> {
+    ) -> Result<Judged, ToolError> {
         if self.fresh {
             self.instance = None;
         }
@@ -155,7 +155,7 @@ impl<'a> Session<'a> {
                 Seen::Fault(format!("it can't be evaluated: {reason}"))
             }
             Err(JudgeError::Fault(fault)) => Seen::Fault(fault.to_string()),
-            Err(JudgeError::Misuse(misuse)) => return Err(DeskError::internal(misuse)),
+            Err(JudgeError::Misuse(misuse)) => return Err(ToolError::internal(misuse)),
         };
         if matches!(seen, Seen::Fault(_)) {
             self.instance = None;
@@ -165,7 +165,7 @@ impl<'a> Session<'a> {
 }
 
 /// The policy's capabilities; without a list, all that its manifest declares.
-fn granted(grant: &Grant, policy: &Policy) -> Result<Capabilities, DeskError> {
+fn granted(grant: &Grant, policy: &Policy) -> Result<Capabilities, ToolError> {
     let Some(names) = &grant.capabilities else {
         return Ok(Capabilities::ALWAYS | policy.manifest().capabilities());
     };
@@ -173,7 +173,7 @@ fn granted(grant: &Grant, policy: &Policy) -> Result<Capabilities, DeskError> {
     for name in names {
         let one = name.parse::<Capabilities>();
         granted = granted
-            | one.map_err(|e| DeskError::Cases {
+            | one.map_err(|e| ToolError::Cases {
                 reason: format!("grant.capabilities: {e}"),
             })?;
     }

@@ -6,7 +6,7 @@ use tollgate_policy_host::LoadError;
 
 /// Why a tool can't continue. The author of the named file, or of the policy, is to blame.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
+pub enum ToolError {
     /// A file can't be read.
     #[error("{} can't be read: {reason}", path.display())]
     File {
@@ -50,17 +50,17 @@ pub enum DeskError {
     },
 }
 
-impl DeskError {
+impl ToolError {
     /// For `map_err`.
-    pub(crate) fn schema(reason: impl std::fmt::Display) -> DeskError {
-        DeskError::Schema {
+    pub(crate) fn schema(reason: impl std::fmt::Display) -> ToolError {
+        ToolError::Schema {
             reason: reason.to_string(),
         }
     }
 
     /// For `map_err`.
-    pub(crate) fn internal(reason: impl std::fmt::Display) -> DeskError {
-        DeskError::Internal {
+    pub(crate) fn internal(reason: impl std::fmt::Display) -> ToolError {
+        ToolError::Internal {
             reason: reason.to_string(),
         }
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy};
 use tollgate_shm_abi::text::escape;
 
-use crate::{DeskError, limits};
+use crate::{ToolError, limits};
 
 /// A loaded module.
 #[derive(Debug)]
@@ -18,12 +18,12 @@ pub struct Module {
 
 impl Module {
     /// Scans and compiles a module exactly like a daemon.
-    pub fn load(wasm: &[u8]) -> Result<Module, DeskError> {
+    pub fn load(wasm: &[u8]) -> Result<Module, ToolError> {
         let config = HostConfig {
             instances: limits::INSTANCES,
             ..HostConfig::default()
         };
-        let host = Host::new(config).map_err(DeskError::internal)?;
+        let host = Host::new(config).map_err(ToolError::internal)?;
         let start = Instant::now();
         let policy = host.load(wasm)?;
         Ok(Module {

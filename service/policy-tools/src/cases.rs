@@ -12,7 +12,7 @@ use tollgate_policy_host::Hook;
 use tollgate_shm_abi::metadata::{MetadataBuf, is_binary};
 use tollgate_shm_abi::status::Code;
 
-use crate::{DeskError, limits};
+use crate::{ToolError, limits};
 
 /// A parsed file of cases.
 #[derive(Debug)]
@@ -226,8 +226,8 @@ fn once() -> u32 {
 
 impl Cases {
     /// Reads a file; its paths are relative to its directory.
-    pub fn read(path: &Path) -> Result<Cases, DeskError> {
-        let failed = |kind, reason: String| DeskError::File {
+    pub fn read(path: &Path) -> Result<Cases, ToolError> {
+        let failed = |kind, reason: String| ToolError::File {
             path: path.to_owned(),
             kind,
             reason,
@@ -249,8 +249,8 @@ impl Cases {
     }
 
     /// Parses the text of a file.
-    pub fn parse(text: &str) -> Result<Cases, DeskError> {
-        let wrong = |reason: String| DeskError::Cases { reason };
+    pub fn parse(text: &str) -> Result<Cases, ToolError> {
+        let wrong = |reason: String| ToolError::Cases { reason };
         let file: RawFile = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
         if !(1..=limits::CASES).contains(&file.cases.len()) {
             let (count, max) = (file.cases.len(), limits::CASES);
@@ -283,13 +283,13 @@ fn config_bytes(config: Option<Value>) -> Vec<u8> {
 }
 
 impl Case {
-    fn parse(number: usize, case: Value) -> Result<Case, DeskError> {
+    fn parse(number: usize, case: Value) -> Result<Case, ToolError> {
         let name = case.get("name").and_then(Value::as_str).unwrap_or("");
         let name = name.to_owned();
         let parsed = serde_json::from_value(case).map_err(|e| e.to_string());
         parsed
             .and_then(|raw: RawCase| raw.check(number))
-            .map_err(|reason| DeskError::Case {
+            .map_err(|reason| ToolError::Case {
                 number,
                 name,
                 reason,
@@ -302,8 +302,8 @@ impl Case {
     }
 
     /// An error of this case.
-    pub(crate) fn error(&self, reason: impl std::fmt::Display) -> DeskError {
-        DeskError::Case {
+    pub(crate) fn error(&self, reason: impl std::fmt::Display) -> ToolError {
+        ToolError::Case {
             number: self.number,
             name: self.name.clone(),
             reason: reason.to_string(),

@@ -5,7 +5,9 @@
 
 use std::path::Path;
 
-use tollgate_desk::{Cases, DeskError, Module, Report, Seen, Setting, bench, bench_cases, test};
+use tollgate_policy_tools::{
+    Cases, Module, Report, Seen, Setting, ToolError, bench, bench_cases, test,
+};
 use tollgate_schema::Schema;
 
 /// A policy that gives every call the verdict that `body` leaves in `$verdict`; it may write to the entry at `$entry`, and
@@ -90,7 +92,7 @@ fn hotel() -> Schema {
     Schema::compile_proto(&[protos.join("hotel.proto")], &[protos]).unwrap()
 }
 
-fn run(wasm: &[u8], cases: &str) -> Result<Report, DeskError> {
+fn run(wasm: &[u8], cases: &str) -> Result<Report, ToolError> {
     let module = Module::load(wasm)?;
     let cases = Cases::parse(cases)?;
     test(module.policy(), &hotel(), &cases)
@@ -184,7 +186,7 @@ fn a_changed_message_is_compared_field_by_field() {
     // So is changing without being granted it: the policy isn't set up at all.
     let ungranted = r#""grant":{"capabilities":[]},"#;
     let refused = run(&renames(3), &file(ungranted, &[case])).unwrap_err();
-    assert!(matches!(refused, DeskError::Policy(_)), "{refused}");
+    assert!(matches!(refused, ToolError::Policy(_)), "{refused}");
 }
 
 #[test]
@@ -380,5 +382,5 @@ fn an_inspection_tells_what_the_manifest_declares() {
     assert_eq!(json["methods"][0]["changes"][1], "room_count");
     assert!(json["code_bytes"].as_u64() > Some(0));
     let refused = Module::load(b"\0asm").unwrap_err();
-    assert!(matches!(refused, DeskError::Policy(_)));
+    assert!(matches!(refused, ToolError::Policy(_)));
 }

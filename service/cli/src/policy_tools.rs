@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use tollgate_desk::{Bench, Cases, DeskError, Module, Setting};
+use tollgate_policy_tools::{Bench, Cases, Module, Setting, ToolError};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::status::Code;
 
@@ -98,8 +98,8 @@ pub(crate) fn run(command: &Desk) -> Result<ExitCode, Failure> {
 fn test(args: &Test) -> Result<ExitCode, Failure> {
     let module = load(&args.module)?;
     let (cases, schema) = cases(&args.cases, &args.protos)?;
-    let report = tollgate_desk::test(module.policy(), &schema, &cases).map_err(failure)?;
-    print(args.json, &report, tollgate_desk::Report::to_json)?;
+    let report = tollgate_policy_tools::test(module.policy(), &schema, &cases).map_err(failure)?;
+    print(args.json, &report, tollgate_policy_tools::Report::to_json)?;
     Ok(match report.failed() {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(CASES_FAILED),
@@ -111,7 +111,7 @@ fn bench(args: &Measure) -> Result<ExitCode, Failure> {
     let bench = match &args.cases {
         Some(file) => {
             let (cases, schema) = cases(file, &args.protos)?;
-            tollgate_desk::bench_cases(&module, &schema, &cases)
+            tollgate_policy_tools::bench_cases(&module, &schema, &cases)
         }
         None => {
             let config = args.config.as_deref().map(read).transpose()?;
@@ -119,7 +119,7 @@ fn bench(args: &Measure) -> Result<ExitCode, Failure> {
                 config: config.unwrap_or_default(),
                 ..Setting::default()
             };
-            tollgate_desk::bench(&module, &setting)
+            tollgate_policy_tools::bench(&module, &setting)
         }
     };
     print(args.json, &bench.map_err(failure)?, Bench::to_json)?;
@@ -161,10 +161,10 @@ fn print<T: std::fmt::Display>(
     })
 }
 
-fn failure(error: DeskError) -> Failure {
+fn failure(error: ToolError) -> Failure {
     match error {
-        DeskError::File { kind, .. } => Failure::new(Failure::code_of(&kind.into()), error),
-        DeskError::Internal { .. } => Failure::new(Code::INTERNAL, error),
+        ToolError::File { kind, .. } => Failure::new(Failure::code_of(&kind.into()), error),
+        ToolError::Internal { .. } => Failure::new(Code::INTERNAL, error),
         _ => Failure::input(error),
     }
 }

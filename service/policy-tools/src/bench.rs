@@ -20,7 +20,7 @@ use crate::cases::Setting;
 use crate::inspect::Module;
 use crate::limits::{BATCH, ROUND, ROUNDS};
 use crate::session::Session;
-use crate::{Cases, DeskError};
+use crate::{Cases, ToolError};
 
 /// All measurements of a module.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub fn bench_cases<'a>(
     module: &'a Module,
     schema: &Schema,
     cases: &Cases,
-) -> Result<Bench<'a>, DeskError> {
+) -> Result<Bench<'a>, ToolError> {
     let policy = module.policy().configured(Some(&cases.setting.config))?;
     let manifest = policy.manifest();
     let mut subjects = Vec::new();
@@ -99,7 +99,7 @@ pub fn bench_cases<'a>(
 }
 
 /// Measures without a schema: one message per method and hook, with all fields absent.
-pub fn bench<'a>(module: &'a Module, setting: &Setting) -> Result<Bench<'a>, DeskError> {
+pub fn bench<'a>(module: &'a Module, setting: &Setting) -> Result<Bench<'a>, ToolError> {
     let policy = module.policy().configured(Some(&setting.config))?;
     let manifest = policy.manifest();
     let mut subjects = Vec::new();
@@ -132,7 +132,7 @@ fn run<'a>(
     module: &'a Module,
     setting: &Setting,
     subjects: Vec<Subject>,
-) -> Result<Bench<'a>, DeskError> {
+) -> Result<Bench<'a>, ToolError> {
     let rate = Rate::default();
     let mut session = Session::new(module.policy(), setting, rate)?;
     let instance = session.instance()?;
@@ -153,7 +153,7 @@ fn run<'a>(
     })
 }
 
-fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, DeskError> {
+fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, ToolError> {
     let mut fuel = 0;
     let single = rounds(|| {
         judge_one(instance, &subject)?;
@@ -178,7 +178,7 @@ fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, DeskEr
 /// Why a measurement ends: the policy's fault is a result, anything else an error.
 enum Stop {
     Fault(String),
-    Desk(DeskError),
+    Desk(ToolError),
 }
 
 fn judge_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
@@ -190,7 +190,7 @@ fn judge_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
     match verdict {
         Ok(_any) => Ok(()),
         Err(JudgeError::Fault(fault)) => Err(Stop::Fault(fault.to_string())),
-        Err(other) => Err(Stop::Desk(DeskError::internal(format!("{other:?}")))),
+        Err(other) => Err(Stop::Desk(ToolError::internal(format!("{other:?}")))),
     }
 }
 
@@ -200,14 +200,14 @@ fn judge_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
     let batch = instance.batch(subject.hook, BATCH, room);
     let mut batch = batch.map_err(|error| match error {
         BatchError::Fault(fault) => Stop::Fault(fault.to_string()),
-        BatchError::Misuse(misuse) => Stop::Desk(DeskError::internal(misuse)),
+        BatchError::Misuse(misuse) => Stop::Desk(ToolError::internal(misuse)),
     })?;
     for _ in 0..BATCH {
         let pushed = batch.push(method, view.len(), |room| {
             room[..view.len()].copy_from_slice(view);
             Ok::<_, std::convert::Infallible>(view.len())
         });
-        pushed.map_err(|error| Stop::Desk(DeskError::internal(format!("{error:?}"))))?;
+        pushed.map_err(|error| Stop::Desk(ToolError::internal(format!("{error:?}"))))?;
     }
     let judged = batch.judge(|_, _any| {});
     judged.map_err(|fault| Stop::Fault(fault.to_string()))
@@ -216,7 +216,7 @@ fn judge_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
 /// Runs rounds of `work`, which returns its number of calls.
 fn rounds(
     mut work: impl FnMut() -> Result<usize, Stop>,
-) -> Result<Result<Spread, String>, DeskError> {
+) -> Result<Result<Spread, String>, ToolError> {
     let mut round = |time: Duration| {
         let (start, mut calls) = (Instant::now(), 0);
         while start.elapsed() < time {

@@ -15,7 +15,7 @@ use tollgate_schema::prost_reflect::MessageDescriptor;
 use tollgate_schema::{Layouts, MessageId, Schema};
 
 use crate::cases::Grant;
-use crate::{Case, DeskError};
+use crate::{Case, ToolError};
 
 /// One side of one method, bound to a schema and a manifest.
 pub(crate) struct Asked {
@@ -43,7 +43,7 @@ impl Asked {
         manifest: &Manifest,
         grant: &Grant,
         case: &Case,
-    ) -> Result<Asked, DeskError> {
+    ) -> Result<Asked, ToolError> {
         let service = schema.service(&case.service).map_err(|e| case.error(e))?;
         let method = service.methods.iter().find(|m| m.name == case.method);
         let method = method.ok_or_else(|| {
@@ -63,7 +63,7 @@ impl Asked {
         Ok(Asked {
             hook: case.hook,
             entry: Entry::new(&layouts, id, manifest, grant, case)?,
-            descriptor: schema.message(name).map_err(DeskError::schema)?,
+            descriptor: schema.message(name).map_err(ToolError::schema)?,
             program: Program::new(&layouts, id),
             layouts,
             id,
@@ -77,10 +77,10 @@ impl Asked {
     }
 
     /// A block as JSON.
-    pub(crate) fn json(&self, block: &[u8]) -> Result<String, DeskError> {
+    pub(crate) fn json(&self, block: &[u8]) -> Result<String, ToolError> {
         let message = read_block(&self.layouts, self.id, &self.descriptor, block);
         let json = message.and_then(|message| to_json(&message));
-        json.map_err(DeskError::internal)
+        json.map_err(ToolError::internal)
     }
 }
 
@@ -91,7 +91,7 @@ impl Entry {
         manifest: &Manifest,
         grant: &Grant,
         case: &Case,
-    ) -> Result<Option<Entry>, DeskError> {
+    ) -> Result<Option<Entry>, ToolError> {
         let granted = |hook: &str| match &grant.hooks {
             Some(hooks) => hooks.iter().any(|granted| granted == hook),
             None => true,
@@ -112,7 +112,7 @@ impl Entry {
             .collect();
         let misfit = |error| {
             let method = case.full_method();
-            DeskError::schema(format!("the policy doesn't fit {method}: {error}"))
+            ToolError::schema(format!("the policy doesn't fit {method}: {error}"))
         };
         let shown = ShownKeys::new(method, case.hook, |key| {
             let listed = grant.metadata.as_ref();

@@ -26,7 +26,7 @@ mod test;
 
 pub use bench::{Bench, Measured, Spread, bench, bench_cases};
 pub use cases::{Case, Cases, Expect, Grant, Setting};
-pub use error::DeskError;
+pub use error::ToolError;
 pub use inspect::Module;
 pub use session::{Change, Seen};
 pub use test::{Difference, Outcome, Report, test};

@@ -14,7 +14,7 @@ use tollgate_shm_abi::text::escape;
 
 use crate::asked::Asked;
 use crate::session::{Change, Session};
-use crate::{Case, Cases, DeskError, Expect, Seen};
+use crate::{Case, Cases, Expect, Seen, ToolError};
 
 /// The results of all cases, in their order.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ pub struct Difference {
 }
 
 /// Judges the cases in their order with one policy.
-pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, DeskError> {
+pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, ToolError> {
     let policy = &policy.configured(Some(&cases.setting.config))?;
     check_grant(policy, cases)?;
     let mut methods: HashMap<(String, Hook), Asked> = HashMap::new();
@@ -74,9 +74,9 @@ pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, D
 }
 
 /// Rejects grants that the manifest doesn't declare: they are typing errors.
-fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
+fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), ToolError> {
     let (manifest, grant) = (policy.manifest(), &cases.setting.grant);
-    let wrong = |reason| Err(DeskError::Cases { reason });
+    let wrong = |reason| Err(ToolError::Cases { reason });
     for name in grant.hooks.iter().flatten() {
         if !manifest.hooks().iter().any(|hook| hook.name() == name) {
             return wrong(format!(
@@ -109,7 +109,7 @@ fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), DeskError> {
     Ok(())
 }
 
-fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, DeskError> {
+fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, ToolError> {
     let key = case.hook.name();
     let block = asked.block(&case.message);
     let message = Sample {
@@ -205,7 +205,7 @@ impl Outcome {
         case: &Case,
         expected: Option<&[u8]>,
         asked: &Asked,
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), ToolError> {
         let mut differ = |what, expected: String, got: String| {
             self.differences.push(Difference {
                 what,
