@@ -1,4 +1,5 @@
-//! Generates the stubs of `hotel.proto` and `kv.proto` for each system under measurement, without protoc.
+//! Generates the stubs of `hotel.proto` and `kv.proto` for each system under measurement, without
+//! protoc.
 #![forbid(unsafe_code)]
 
 use std::error::Error;

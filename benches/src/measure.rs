@@ -16,8 +16,8 @@
 //! rate profits from a tail. The end of standard input stands for both lines, so a run with
 //! `</dev/null` needs no harness.
 //!
-//! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a denied
-//! call is short and would flatter both.
+//! `rps` is answered calls (`ok + denied`) per second. Latency and goodput count `ok` only: a
+//! denied call is short and would flatter both.
 //!
 //! With a rate the loop is open: every [`TICK`] the calls that are due are issued, and latency
 //! counts from there. Calls that are due while `inflight` calls are in flight aren't issued
@@ -144,7 +144,8 @@ impl Run {
         }
     }
 
-    /// Issues `rate` calls per second until the window ends, at most `most` at once, and awaits them.
+    /// Issues `rate` calls per second until the window ends, at most `most` at once, and awaits
+    /// them.
     pub async fn paced<C: Caller>(&self, caller: &C, rate: u32, most: usize) {
         let mut due = ticks(self.began, self.until, rate);
         let mut calls = FuturesUnordered::new();

@@ -1,4 +1,5 @@
-//! The six core workloads of YCSB on a store in memory (`kv.proto`): 10,000 records of ten fields of 100 bytes.
+//! The six core workloads of YCSB on a store in memory (`kv.proto`): 10,000 records of ten fields
+//! of 100 bytes.
 //!
 //! | workload | operations | which records |
 //! |---|---|---|

@@ -48,7 +48,8 @@ impl Reservation for Hotel {
     }
 }
 
-/// Sixteen names of eight letters: `Mallory0` to `Mallory7` are forbidden, `Aladdin0` to `Aladdin7` aren't.
+/// Sixteen names of eight letters: `Mallory0` to `Mallory7` are forbidden, `Aladdin0` to `Aladdin7`
+/// aren't.
 fn names() -> Vec<String> {
     let of = |who: &'static str| (0..8).map(move |n| format!("{who}{n}"));
     of("Mallory").chain(of("Aladdin")).collect()

@@ -1,6 +1,7 @@
 //! An upgrade storm: exactly one version judges each call, once.
 //!
-//! The swaps go over one connection to the admin API; the command line would spend its time on starting processes.
+//! The swaps go over one connection to the admin API; the command line would spend its time on
+//! starting processes.
 
 use std::time::Instant;
 

@@ -110,7 +110,8 @@ pub fn stamping(stamp: u8) -> Vec<u8> {
     let manifest = r#"{"abi":1,"name":"stamp","hooks":["request","reply"],"capabilities":["change"],"state":{"version":1,"stateless_replies":true},
         "methods":[{"method":"hotel.Reservation/Reserve","fields":["room_count"],"changes":["room_count"],
                     "reply_fields":["reservation_id"],"reply_changes":["reservation_id"]}]}"#;
-    // `$entry` allows with one effect, at `$effect`: the first field has the value `$value` + `added`.
+    // `$entry` allows with one effect, at `$effect`: the first field has the value `$value` +
+    // `added`.
     let judge = |hook: &str, counts: &str, added: &str| {
         format!(
             r#"(func (export "tollgate_{hook}") (param $count i32) (result i32)

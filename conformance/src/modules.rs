@@ -329,7 +329,8 @@ impl Modules {
         }
     }
 
-    /// `path`, as module `index` writes it, from the crate's root; `None` if it begins outside of the crate.
+    /// `path`, as module `index` writes it, from the crate's root; `None` if it begins outside of
+    /// the crate.
     fn absolute(&self, path: &[String], index: usize) -> Option<Vec<String>> {
         let module = &self.modules[index];
         let mut base = module.path.clone();

@@ -238,7 +238,8 @@ fn spellings_of_a_target_share_a_link() {
 
 #[test]
 fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
-    /// The daemon's `ACCEPTED_PER_PEER` and `SHARE_OF_OTHERS` of its `MAX_LINKS`, and `MAX_ACCEPTED_PER_PAIR`.
+    /// The daemon's `ACCEPTED_PER_PEER` and `SHARE_OF_OTHERS` of its `MAX_LINKS`, and
+    /// `MAX_ACCEPTED_PER_PAIR`.
     const EACH: usize = 512;
     const LIMIT: usize = 768;
     const PAIR: u32 = 16;

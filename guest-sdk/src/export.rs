@@ -2,7 +2,8 @@
 //!
 //! Needs `unsafe` for the exports' fixed names and the manifest's section.
 
-/// Makes a module of a [`Policy`](crate::Policy) and its manifest (a constant `&str` of JSON; `ABI.md` has its keys).
+/// Makes a module of a [`Policy`](crate::Policy) and its manifest (a constant `&str` of JSON;
+/// `ABI.md` has its keys).
 ///
 /// [`policy`](crate::policy) writes both for you. This is for a policy whose manifest is beyond it.
 #[macro_export]

@@ -3,8 +3,9 @@
 //! [`policy`] turns an author's functions into a [`Policy`] with typed views; [`export!`] turns
 //! that into a module. [`Call`] is an untyped call; [`Verdict`] is a function's answer. `rt.rs`
 //! converts between the bytes of the ABI's buffer and these types. It is safe Rust for any target,
-//! so the vectors are tested natively. Only `wasm.rs`, with the imports, and `export.rs`,
-//! with the exports, are specific to WebAssembly. Absent on purpose: allocations per allowed call, and dependencies.
+//! so the vectors are tested natively. Only `wasm.rs`, with the imports, and `export.rs`, with the
+//! exports, are specific to WebAssembly. Absent on purpose: allocations per allowed call, and
+//! dependencies.
 #![allow(
     clippy::test_attr_in_doctest,
     reason = "the README's policy is a crate of its own, with tests"

@@ -1,7 +1,8 @@
 //! The functions that the host offers to a module.
 //!
-//! Needs `unsafe` for the imports that take addresses. Outside of WebAssembly the imports are those of [`crate::testing`], so
-//! that policies can be tested natively. A module imports what it calls, and nothing else.
+//! Needs `unsafe` for the imports that take addresses. Outside of WebAssembly the imports are those
+//! of [`crate::testing`], so that policies can be tested natively. A module imports what it calls,
+//! and nothing else.
 
 /// How much a log line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,8 @@ impl Gauge {
     }
 }
 
-/// A histogram of the manifest's `histograms`, by its position there. Its buckets are the powers of two.
+/// A histogram of the manifest's `histograms`, by its position there. Its buckets are the powers of
+/// two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram(pub u32);
 
@@ -56,7 +58,8 @@ impl Histogram {
     }
 }
 
-/// Milliseconds since 1970, as the host read its clock before this judgement. Needs the capability `clock`.
+/// Milliseconds since 1970, as the host read its clock before this judgement. Needs the capability
+/// `clock`.
 pub fn now_ms() -> u64 {
     sys::now_ms()
 }
@@ -66,12 +69,13 @@ pub fn random(bytes: &mut [u8]) {
     sys::random(bytes);
 }
 
-/// What all instances of this policy share, those of other runtimes and of its next version included. Needs the
-/// capability `state`.
+/// What all instances of this policy share, those of other runtimes and of its next version
+/// included. Needs the capability `state`.
 pub mod state {
     use super::sys;
 
-    /// Copies the value of a key to the beginning of `room`. Answers the value's length, which may be more.
+    /// Copies the value of a key to the beginning of `room`. Answers the value's length, which may
+    /// be more.
     pub fn get(key: &[u8], room: &mut [u8]) -> Option<usize> {
         sys::state_get(key, room)
     }
@@ -87,8 +91,8 @@ pub mod state {
         sys::state_delete(key);
     }
 
-    /// Adds to the integer of a key (8 bytes, 0 if there is none yet) and answers the sum. Ends the instance if there is
-    /// no room, or no integer.
+    /// Adds to the integer of a key (8 bytes, 0 if there is none yet) and answers the sum. Ends the
+    /// instance if there is no room, or no integer.
     pub fn add(key: &[u8], delta: i64) -> i64 {
         sys::state_add(key, delta)
     }
@@ -128,8 +132,8 @@ mod sys {
     }
 
     pub(crate) fn log(level: u32, line: &str) {
-        // SAFETY: the host reads `len` bytes at `address`, which is what a `&str` guarantees to be there, and keeps
-        // no address after it returns.
+        // SAFETY: the host reads `len` bytes at `address`, which is what a `&str` guarantees to be
+        // there, and keeps no address after it returns.
         unsafe { host_log(level, line.as_ptr(), line.len() as u32) }
     }
 
@@ -150,8 +154,8 @@ mod sys {
     }
 
     pub(crate) fn state_get(key: &[u8], out: &mut [u8]) -> Option<usize> {
-        // SAFETY: the host reads the key's bytes and writes at most `out.len()` bytes to `out`, which is borrowed
-        // mutably; it keeps no address.
+        // SAFETY: the host reads the key's bytes and writes at most `out.len()` bytes to `out`,
+        // which is borrowed mutably; it keeps no address.
         let len = unsafe {
             host_state_get(
                 key.as_ptr(),
@@ -187,7 +191,8 @@ mod sys {
     }
 
     pub(crate) fn random(bytes: &mut [u8]) {
-        // SAFETY: the host writes exactly these bytes, which are borrowed mutably, and keeps no address.
+        // SAFETY: the host writes exactly these bytes, which are borrowed mutably, and keeps no
+        // address.
         unsafe { host_random(bytes.as_mut_ptr(), bytes.len() as u32) }
     }
 }

@@ -88,7 +88,8 @@ fn blocks(all: &mut Vec<Contender>, example: &Example) {
     let work = repeat(move || interpreter::gather(&of, black_box(&bytes), &mut lens));
     add("gather", "interpreter", work);
 
-    // Accepting writes extents' offsets only, so a block without extents can be accepted any number of times.
+    // Accepting writes extents' offsets only, so a block without extents can be accepted any number
+    // of times.
     let (codec, mut image, len) = (compiled(example), block(), example.block.len());
     let work = repeat(move || codec.accept(black_box(&mut image), len));
     add("accept", "machine code", work);

@@ -1,4 +1,5 @@
-//! The hotel service's messages: prost's structs, as prost-build writes them, and an example of each.
+//! The hotel service's messages: prost's structs, as prost-build writes them, and an example of
+//! each.
 
 use prost::Message;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to a
-//! server of the same host).
+//! Tollgate's client: calls through the daemon at `socket=` to the one at `to=` (or, without it, to
+//! a server of the same host).
 //!
 //! The sessions are distributed over `threads=` threads, of which this one is the first. The result
 //! has two more numbers, in ms. `open_ms` is the time to open the first session. `first_call_ms` is

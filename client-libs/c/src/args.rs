@@ -10,7 +10,8 @@ use crate::status::invalid;
 /// The target of a pointer.
 ///
 /// # Safety
-/// It is NULL or as the header asks: a handle that wasn't freed, or a struct of its type; for as long as the caller uses it.
+/// It is NULL or as the header asks: a handle that wasn't freed, or a struct of its type; for as
+/// long as the caller uses it.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Status> {
     // SAFETY: the caller's.
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
@@ -115,8 +116,8 @@ const MAX_STRUCT_BYTES: usize = 4096;
 /// header lacks become zero. Fields that a newer header adds have to be zero.
 ///
 /// # Safety
-/// The pointer is NULL, or to a struct whose first field tells its size. Zero is a value of every field of `T`, which has no padding that
-/// matters and no type that isn't a number or a pointer.
+/// The pointer is NULL, or to a struct whose first field tells its size. Zero is a value of every
+/// field of `T`, which has no padding that matters and no type that isn't a number or a pointer.
 pub(crate) unsafe fn sized<T>(
     pointer: *const T,
     least: usize,
@@ -155,7 +156,8 @@ pub(crate) unsafe fn sized<T>(
 /// Writes into a struct that begins with its size as many fields as it has room for.
 ///
 /// # Safety
-/// The pointer is to a struct whose first field tells its size, and which may be written. `T` has no padding.
+/// The pointer is to a struct whose first field tells its size, and which may be written. `T` has
+/// no padding.
 pub(crate) unsafe fn put_sized<T>(
     pointer: *mut T,
     least: usize,

@@ -11,8 +11,8 @@
 //! send that would have to wait continues as a task of the session, with a copy of its message.
 //! Each call has at most one such send, which bounds the memory.
 //!
-//! The call is over for its peer when its halves are dropped: core cancels, or answers INTERNAL. So a handle that is freed early can't
-//! leave anything behind.
+//! The call is over for its peer when its halves are dropped: core cancels, or answers INTERNAL. So
+//! a handle that is freed early can't leave anything behind.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -161,7 +161,8 @@ impl Call {
         call
     }
 
-    /// Opens a call with any number of requests and responses, with its first request if there is one.
+    /// Opens a call with any number of requests and responses, with its first request if there is
+    /// one.
     pub(crate) fn open(
         session: &Arc<State>,
         handle: u32,

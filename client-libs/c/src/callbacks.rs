@@ -12,8 +12,8 @@ use crate::status::{Ended, StatusObject};
 #[derive(Clone, Copy)]
 struct User(*mut c_void);
 
-// SAFETY: it is never followed here, and handed back on a thread that the program has called the library from; tollgate.h tells the
-// program so.
+// SAFETY: it is never followed here, and handed back on a thread that the program has called the
+// library from; tollgate.h tells the program so.
 unsafe impl Send for User {}
 // SAFETY: as above.
 unsafe impl Sync for User {}
@@ -60,8 +60,8 @@ fn guarded<F: FnOnce()>(run: F) -> Result<(), String> {
     }
     let (mut run, mut text) = (Some(run), [0u8; EXCEPTION_TEXT_BYTES]);
     let (state, room) = ((&raw mut run).cast(), text.len() - 1);
-    // SAFETY: the guard came with tollgate_cpp.h, which calls `call` once with `state`, and writes `room` bytes at most: `text` ends with a
-    // zero byte whatever it is.
+    // SAFETY: the guard came with tollgate_cpp.h, which calls `call` once with `state`, and writes
+    // `room` bytes at most: `text` ends with a zero byte whatever it is.
     match unsafe { guard(call::<F>, state, text.as_mut_ptr().cast(), room) } {
         0 => Ok(()),
         _ => Err(CStr::from_bytes_until_nul(&text)
@@ -108,7 +108,8 @@ impl Completion {
             }
             None => return,
         };
-        // SAFETY: the function came with this pointer from the program, which promises in tollgate.h that they go together.
+        // SAFETY: the function came with this pointer from the program, which promises in
+        // tollgate.h that they go together.
         let run = || unsafe { (self.done)(self.user.0, object.code, message, &raw const object) };
         if let Err(thrown) = guarded(run) {
             complain("completion", &thrown);
@@ -140,8 +141,8 @@ impl<C> Handler<C> {
 
     /// Runs it; the text of its exception as an error.
     pub(crate) fn run(self, call: &Arc<C>) -> Result<(), String> {
-        // SAFETY: function and pointer go together, as above; the call lives at least as long as the caller's reference, and longer
-        // if the handler keeps it.
+        // SAFETY: function and pointer go together, as above; the call lives at least as long as
+        // the caller's reference, and longer if the handler keeps it.
         let ran = guarded(|| unsafe { (self.handle)(Arc::as_ptr(call).cast_mut(), self.user.0) });
         ran.inspect_err(|thrown| complain("handler", thrown))
     }

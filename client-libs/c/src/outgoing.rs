@@ -102,8 +102,9 @@ enum Extent {
     Owned(Vec<u8>),
 }
 
-// SAFETY: the pointers are followed by `Outgoing::new`, by `detach`, and by `write` while the content is borrowed. All of that happens
-// within the one call of C's that brought them, on its thread: what outlives that call was detached, and has no pointers any more.
+// SAFETY: the pointers are followed by `Outgoing::new`, by `detach`, and by `write` while the
+// content is borrowed. All of that happens within the one call of C's that brought them, on its
+// thread: what outlives that call was detached, and has no pointers any more.
 unsafe impl Send for Outgoing {}
 // SAFETY: as above; what changes lies behind a lock or is atomic.
 unsafe impl Sync for Outgoing {}
@@ -112,8 +113,8 @@ impl Outgoing {
     /// Measures a message from C.
     ///
     /// # Safety
-    /// `source` is as tollgate.h asks: its writer reads its value, or its value is a block of its length; valid until the message is
-    /// written or detached.
+    /// `source` is as tollgate.h asks: its writer reads its value, or its value is a block of its
+    /// length; valid until the message is written or detached.
     pub(crate) unsafe fn new(source: tollgate_source, session: &State) -> Result<Outgoing, Status> {
         let mut outgoing = Outgoing {
             content: Mutex::new(Content {
@@ -200,7 +201,8 @@ impl Outgoing {
             Block::Borrowed(source) => source,
         };
         let Some(write) = source.write else {
-            // SAFETY: the source is a block of `len` bytes, as the contract of `new` says, and `room` is as long.
+            // SAFETY: the source is a block of `len` bytes, as the contract of `new` says, and
+            // `room` is as long.
             let block =
                 unsafe { std::slice::from_raw_parts(source.value.cast::<u8>(), source.len) };
             return room.copy_from_slice(block);
@@ -242,7 +244,8 @@ impl Outgoing {
 impl Extent {
     fn bytes(&self) -> &[u8] {
         match self {
-            // SAFETY: the writer listed so many readable bytes, as tollgate.h asks of it; see `Outgoing` for how long.
+            // SAFETY: the writer listed so many readable bytes, as tollgate.h asks of it; see
+            // `Outgoing` for how long.
             Extent::Borrowed(at, len) => unsafe { std::slice::from_raw_parts(*at, *len) },
             Extent::Shared(shared) => shared,
             Extent::Owned(bytes) => bytes,
@@ -282,8 +285,8 @@ impl Pass {
             extent_bytes_: 0,
             depth_: 0,
         };
-        // SAFETY: a writer of the stubs' kind, which stays within `capacity` and `extent_capacity`, and reads the value that came
-        // with it; its buffer and list outlive the call.
+        // SAFETY: a writer of the stubs' kind, which stays within `capacity` and `extent_capacity`,
+        // and reads the value that came with it; its buffer and list outlive the call.
         pass.error = unsafe { write(&raw mut writer, value) };
         pass.len = writer.len;
         pass.count = writer.extent_count.min(MAX_EXTENTS);

@@ -1,5 +1,6 @@
-//! The header says what the library exports: every function with its types, every struct with its fields, every constant, and nothing
-//! else. Both are read as text, and the types of one are translated into those of the other.
+//! The header says what the library exports: every function with its types, every struct with its
+//! fields, every constant, and nothing else. Both are read as text, and the types of one are
+//! translated into those of the other.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -7,7 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Name, and types in order: of a function its result and parameters, of a struct its fields with their names.
+/// Name, and types in order: of a function its result and parameters, of a struct its fields with
+/// their names.
 type Shapes = BTreeMap<String, Vec<String>>;
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -45,7 +47,8 @@ fn header(path: &str) -> String {
         .join("\n")
 }
 
-/// Declarations at the top level; a struct's or enum's body is a part of its own, that of a function is left out.
+/// Declarations at the top level; a struct's or enum's body is a part of its own, that of a
+/// function is left out.
 fn declarations(header: &str) -> Vec<String> {
     let (mut all, mut now, mut depth) = (Vec::new(), String::new(), 0);
     for c in header.chars() {

@@ -150,7 +150,8 @@ impl Inner {
         self.over.store(true, Ordering::SeqCst);
         wakers.into_iter().for_each(panics::wake);
         self.nudge.wake();
-        // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is gone already.
+        // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is
+        // gone already.
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
         if let Some(waker) = self.idle_waker().take() {
             panics::wake(waker);

@@ -38,7 +38,8 @@ impl Wake for ThreadWaker {
 /// The threads that want to drive.
 #[derive(Default)]
 pub(crate) struct Seat {
-    /// Threads in [`block_on`](crate::block_on); the background thread stays away while there are any.
+    /// Threads in [`block_on`](crate::block_on); the background thread stays away while there are
+    /// any.
     pub(crate) wishes: Vec<Arc<ThreadWaker>>,
 }
 

@@ -38,7 +38,8 @@ use crate::tables::streams::{Item, Next, Side, StreamKey};
 pub struct ServiceInfo<'a> {
     /// Full name, such as `hotel.Reservation`.
     pub name: &'a str,
-    /// The methods' names in the order in which [`Service::call`] counts them; empty for the schema's order.
+    /// The methods' names in the order in which [`Service::call`] counts them; empty for the
+    /// schema's order.
     pub methods: &'a [&'a str],
     /// A serialized `FileDescriptorSet` with all imports.
     pub descriptor_set: &'a [u8],
@@ -236,7 +237,8 @@ impl CallTimes {
 }
 
 impl Responder {
-    /// Answers with a message, once there is room for it. A message that may not be sent becomes a status.
+    /// Answers with a message, once there is room for it. A message that may not be sent becomes a
+    /// status.
     pub async fn reply(self, message: &impl Encode) {
         self.reply_with(message, &MetadataBuf::new()).await;
     }

@@ -29,7 +29,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to the daemon. Blocks until it answered, at most [`OPEN_TIMEOUT`](crate::limits::OPEN_TIMEOUT).
+    /// Connects to the daemon. Blocks until it answered, at most
+    /// [`OPEN_TIMEOUT`](crate::limits::OPEN_TIMEOUT).
     ///
     /// # Errors
     /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer. Otherwise the daemon's
@@ -148,8 +149,9 @@ impl Session {
         .await
     }
 
-    /// Binds a service for calling. `descriptor_set` is a serialized `FileDescriptorSet` with all imports; `target` is
-    /// `host:port` of the daemon to call through, or empty for a server on this host.
+    /// Binds a service for calling. `descriptor_set` is a serialized `FileDescriptorSet` with all
+    /// imports; `target` is `host:port` of the daemon to call through, or empty for a server on
+    /// this host.
     ///
     /// # Errors
     /// The daemon's error: INVALID_ARGUMENT for a schema it doesn't accept, UNAVAILABLE if the peer
@@ -207,7 +209,8 @@ impl Session {
     /// # }
     /// ```
     ///
-    /// Worth it from [`EXTENT_MIN`](crate::codec::EXTENT_MIN) bytes on: smaller values are copied into their message.
+    /// Worth it from [`EXTENT_MIN`](crate::codec::EXTENT_MIN) bytes on: smaller values are copied
+    /// into their message.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED if the heap has no room for it at the moment. It doesn't wait, because

@@ -42,7 +42,8 @@ impl Status {
         Ok(self)
     }
 
-    /// The details of the error, a serialized `google.rpc.Status` by gRPC's convention; empty for none.
+    /// The details of the error, a serialized `google.rpc.Status` by gRPC's convention; empty for
+    /// none.
     pub fn details(&self) -> &[u8] {
         self.metadata.view().get(STATUS_DETAILS).unwrap_or_default()
     }

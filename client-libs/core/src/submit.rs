@@ -271,7 +271,8 @@ impl Shared {
         })
     }
 
-    /// Memory for a block of `len` bytes, with room in the ring for its descriptor, or a place in the queue for it.
+    /// Memory for a block of `len` bytes, with room in the ring for its descriptor, or a place in
+    /// the queue for it.
     pub(crate) fn poll_space(
         &mut self,
         len: usize,

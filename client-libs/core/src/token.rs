@@ -71,8 +71,8 @@ pub fn from_env() -> Result<Option<Token>, Status> {
 /// The token in a file that contains nothing else; `-` is standard input.
 ///
 /// # Errors
-/// NOT_FOUND: there is no such file. PERMISSION_DENIED: this user may not read it. INVALID_ARGUMENT: it has no token, or more than one, or can't
-/// be read.
+/// NOT_FOUND: there is no such file. PERMISSION_DENIED: this user may not read it.
+/// INVALID_ARGUMENT: it has no token, or more than one, or can't be read.
 pub fn from_file(path: &Path) -> Result<Token, Status> {
     if path == Path::new("-") {
         return from_reader(std::io::stdin().lock(), "standard input");

@@ -80,8 +80,8 @@ impl Workers {
         }
     }
 
-    /// The service, with the handlers of the methods of these names on these threads, and the others inline, on the thread that drives the
-    /// session.
+    /// The service, with the handlers of the methods of these names on these threads, and the
+    /// others inline, on the thread that drives the session.
     ///
     /// # Errors
     /// NOT_FOUND for a method that the service doesn't list.

@@ -78,7 +78,8 @@ pub(crate) fn block(layout: &Layout, message: &Bound<'_, PyAny>) -> PyResult<Blo
     block_with(layout, message, EXTENT_MIN, true)
 }
 
-/// The block, and the values of at least `extent_min` bytes apart from it: `Message.to_parts`, for tests to compare.
+/// The block, and the values of at least `extent_min` bytes apart from it: `Message.to_parts`, for
+/// tests to compare.
 #[pyfunction]
 pub(crate) fn encode<'py>(
     message: &Bound<'py, PyAny>,

@@ -143,8 +143,9 @@ fn memory_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
             flags: ffi::Py_TPFLAGS_DEFAULT as u32,
             slots: slots.as_mut_ptr(),
         };
-        // SAFETY: `spec` and its slots live during the call, end with a zero, and name functions of the slots' signatures;
-        // the name lives for ever. A null result is turned into the exception that was set.
+        // SAFETY: `spec` and its slots live during the call, end with a zero, and name functions of
+        // the slots' signatures; the name lives for ever. A null result is turned into the
+        // exception that was set.
         let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&mut spec)) }?;
         Ok::<_, PyErr>(made.cast_into::<PyType>()?.unbind())
     })?;
@@ -154,7 +155,8 @@ fn memory_type(py: Python<'_>) -> PyResult<&Bound<'_, PyType>> {
 /// A Python object for memory.
 pub(crate) fn object(py: Python<'_>, memory: Memory) -> PyResult<Bound<'_, PyAny>> {
     let of = memory_type(py)?;
-    // SAFETY: `of` is a type whose instances have the size of `Object`, all zero at first; only this function makes any.
+    // SAFETY: `of` is a type whose instances have the size of `Object`, all zero at first; only
+    // this function makes any.
     let made = unsafe {
         let made = ffi::PyType_GenericAlloc(of.as_type_ptr(), 0);
         Bound::from_owned_ptr_or_err(py, made)
@@ -170,8 +172,9 @@ fn memory_of<'o>(object: &'o Bound<'_, PyAny>) -> Option<&'o Memory> {
     if !object.get_type().is(of) {
         return None;
     }
-    // SAFETY: an instance of the type is an `Object`. Its memory was filled in by `object`, and is freed with it, which the
-    // borrow prevents; it is changed by `freeze` only, which wants that nobody has exported it, and holds the GIL.
+    // SAFETY: an instance of the type is an `Object`. Its memory was filled in by `object`, and is
+    // freed with it, which the borrow prevents; it is changed by `freeze` only, which wants that
+    // nobody has exported it, and holds the GIL.
     unsafe { (*object.as_ptr().cast::<Object>()).memory.as_ref() }
 }
 
@@ -200,8 +203,9 @@ pub(crate) fn freeze(object: &Bound<'_, PyAny>) -> PyResult<SharedBytes> {
         }
         None => return refuse("this object isn't a buffer of a send heap".to_owned()),
     }
-    // SAFETY: it is an `Object` with a memory (`memory_of` found one), and the reference that `memory_of` gave has ended. The GIL
-    // is held until the kind has changed, so no other thread reads it.
+    // SAFETY: it is an `Object` with a memory (`memory_of` found one), and the reference that
+    // `memory_of` gave has ended. The GIL is held until the kind has changed, so no other thread
+    // reads it.
     let memory = unsafe { &mut *(*object.as_ptr().cast::<Object>()).memory };
     let Kind::Filling(buffer) = &mut memory.kind else {
         return refuse("the buffer is frozen already".to_owned());
@@ -218,9 +222,11 @@ unsafe extern "C" fn get_buffer(
     view: *mut PyBuffer,
     flags: c_int,
 ) -> c_int {
-    // SAFETY: CPython calls it with an instance of the type, attached, and with a view to be filled in.
+    // SAFETY: CPython calls it with an instance of the type, attached, and with a view to be filled
+    // in.
     let (object, memory) = unsafe { (object, (*object.cast::<Object>()).memory) };
-    // SAFETY: the memory lives as long as its object; see `memory_of`. Attached, no other reference to it is in use.
+    // SAFETY: the memory lives as long as its object; see `memory_of`. Attached, no other reference
+    // to it is in use.
     let Some(memory) = (unsafe { memory.as_mut() }) else {
         return refuse(view, "the memory isn't there yet");
     };
@@ -239,8 +245,9 @@ unsafe extern "C" fn get_buffer(
         },
         Kind::Filling(None) => return refuse(view, "the buffer is frozen"),
     };
-    // SAFETY: `bytes` are `len` bytes that stay where they are until the object dies or is frozen: the view holds a reference to
-    // the object, and what is exported isn't frozen. What can't be written is exported read-only.
+    // SAFETY: `bytes` are `len` bytes that stay where they are until the object dies or is frozen:
+    // the view holds a reference to the object, and what is exported isn't frozen. What can't be
+    // written is exported read-only.
     let status = unsafe {
         PyBuffer_FillInfo(
             view,
@@ -260,7 +267,8 @@ unsafe extern "C" fn get_buffer(
 const FORKED: &str = "this memory is of a process that this one was forked from";
 
 fn refuse(view: *mut PyBuffer, why: &str) -> c_int {
-    // SAFETY: as in `get_buffer`: a refusal leaves the view without an object, and an exception behind. It runs attached.
+    // SAFETY: as in `get_buffer`: a refusal leaves the view without an object, and an exception
+    // behind. It runs attached.
     unsafe {
         (*view).obj = ptr::null_mut();
         let py = Python::assume_attached();
@@ -279,8 +287,8 @@ unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, _view: *mut PyBu
 
 /// `tp_dealloc`.
 unsafe extern "C" fn dealloc(object: *mut ffi::PyObject) {
-    // SAFETY: CPython calls it once, with an instance that nobody refers to. Its memory is a box's or null. The type is one of
-    // the heap: its instances hold a reference to it.
+    // SAFETY: CPython calls it once, with an instance that nobody refers to. Its memory is a box's
+    // or null. The type is one of the heap: its instances hold a reference to it.
     unsafe {
         let memory = (*object.cast::<Object>()).memory;
         if !memory.is_null() {

@@ -241,7 +241,8 @@ impl Acceptor {
 
 #[pymethods]
 impl Acceptor {
-    /// Binds a service, whose methods have requests and replies of these classes, and answers its index.
+    /// Binds a service, whose methods have requests and replies of these classes, and answers its
+    /// index.
     fn bind(
         &self,
         py: Python<'_>,
@@ -317,7 +318,8 @@ impl Acceptor {
         })
     }
 
-    /// What came, on an event loop: calls, and the numbers of those that were given up. `None` once there is no more.
+    /// What came, on an event loop: calls, and the numbers of those that were given up. `None` once
+    /// there is no more.
     fn news(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let acceptor = slf.clone().unbind();
         let queue = Arc::clone(&slf.get().queue);
@@ -461,7 +463,7 @@ impl Incoming {
         self.state.id
     }
 
-    /// What came beside the request.
+    /// The metadata that came with the request.
     #[getter]
     fn metadata(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(pairs(py, &self.metadata)?.into_any().unbind())

@@ -33,7 +33,8 @@ pub(crate) struct PySession {
 
 #[pymethods]
 impl PySession {
-    /// Connects. With `on_loop`, results are awaited on an event loop that calls `run` when `fileno` is readable.
+    /// Connects. With `on_loop`, results are awaited on an event loop that calls `run` when
+    /// `fileno` is readable.
     #[new]
     #[pyo3(signature = (socket, token, *, app, label, send_heap_bytes, receive_heap_bytes, spin, reconnect, retries, on_loop))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
@@ -271,7 +272,8 @@ pub(crate) struct SendBuffer {
 
 #[pymethods]
 impl SendBuffer {
-    /// Ends the filling: a read-only memoryview for fields of messages, which are sent from where it lies.
+    /// Ends the filling: a read-only memoryview for fields of messages, which are sent from where
+    /// it lies.
     fn freeze<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMemoryView>> {
         self.view.bind(py).call_method0("release")?;
         let shared = held::freeze(self.object.bind(py))?;

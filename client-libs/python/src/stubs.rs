@@ -9,7 +9,8 @@ use pyo3::types::PyType;
 use crate::decode::Reader;
 use crate::tables::{Field, Layout, Tables};
 
-/// Takes the tables of a message: gives its classes the attribute `_TABLES`, and the view properties that read in place.
+/// Takes the tables of a message: gives its classes the attribute `_TABLES`, and the view
+/// properties that read in place.
 #[pyfunction]
 pub(crate) fn tables(
     owned: &Bound<'_, PyType>,

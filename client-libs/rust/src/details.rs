@@ -33,7 +33,8 @@ pub struct Detail {
 }
 
 impl Detail {
-    /// A message of the type with this full name, such as `google.rpc.BadRequest`, in protobuf's encoding.
+    /// A message of the type with this full name, such as `google.rpc.BadRequest`, in protobuf's
+    /// encoding.
     pub fn new(type_name: &str, value: impl Into<Vec<u8>>) -> Detail {
         Detail {
             type_url: format!("{PREFIX}{type_name}"),

@@ -1,11 +1,13 @@
-//! Tollgate for Rust: typed calls through the host's daemon, which enforces policies, marshals and transports.
+//! Tollgate for Rust: typed calls through the host's daemon, which enforces policies, marshals and
+//! transports.
 //!
 //! A [`Session`] is the connection to the daemon. A [`Channel`] adds the destination of calls.
 //! Generated clients call through a channel; generated servers are added to a [`Server`]. Outgoing
 //! messages are ordinary structs; incoming ones are [`Received`], views into shared memory. A
 //! failed call ends with a [`Status`] that has gRPC's codes.
 //!
-//! Stubs come from `tollgate_gen` in a build script, and [`include_proto!`] puts them into a module.
+//! Stubs come from `tollgate_gen` in a build script, and [`include_proto!`] puts them into a
+//! module.
 //!
 //! # Calls
 //!
@@ -199,7 +201,8 @@
 //!
 //! # Without generated code
 //!
-//! [`Session::bind_client`], [`Session::call_raw`], [`Session::open_stream`] and [`Session::serve_raw`].
+//! [`Session::bind_client`], [`Session::call_raw`], [`Session::open_stream`] and
+//! [`Session::serve_raw`].
 
 #![forbid(unsafe_code)]
 

@@ -15,7 +15,8 @@ type Bind = Pin<Box<dyn Future<Output = Result<(), Status>> + Send>>;
 
 /// Serves services on a session.
 ///
-/// Handlers run on the thread that drives the session: [`block_on`](crate::block_on)'s, or the session's own.
+/// Handlers run on the thread that drives the session: [`block_on`](crate::block_on)'s, or the
+/// session's own.
 #[must_use = "nothing is served until `serve` or `bind` is awaited"]
 pub struct Server {
     session: Session,

@@ -6,8 +6,9 @@
 //!   its buddy is the block whose offset differs in that one bit
 //! ```
 //!
-//! Free blocks are in one doubly linked list per order, linked through a table with a row per 64-byte
-//! unit ([`Rows`]). The table's pages are touched only where blocks begin, so a large idle heap costs little.
+//! Free blocks are in one doubly linked list per order, linked through a table with a row per
+//! 64-byte unit ([`Rows`]). The table's pages are touched only where blocks begin, so a large idle
+//! heap costs little.
 //!
 //! Freed small blocks first go to a *quick* list of their order (at most [`QUICK_BLOCKS`], up to
 //! [`QUICK_BLOCK_BYTES`] each), uncoalesced: the next call needs the same size, and splitting a 64

@@ -16,7 +16,8 @@
 //! ```
 //!
 //! All integers are little-endian. `kind` and `flags` are u8, `extents` a u16, `method`, `len`,
-//! `status`, `total`, `metadata`, `retry` and `charge` are u32, `call`, `offset`, `deadline`, `waited` and `delivered` u64.
+//! `status`, `total`, `metadata`, `retry` and `charge` are u32, `call`, `offset`, `deadline`,
+//! `waited` and `delivered` u64.
 //!
 //! | kind | submission (app → daemon) | completion (daemon → app) |
 //! |---|---|---|
@@ -55,9 +56,10 @@
 //!
 //! # Extents
 //!
-//! A submitted block's inline part is `offset..offset+len`. With `extents` > 0 a table follows at the
-//! next multiple of 8: per extent `{offset u64, len u32, zero u32}`, heap ranges of large values.
-//! A delivered block has none: it is one image of `total` bytes whose first `len` were inline.
+//! A submitted block's inline part is `offset..offset+len`. With `extents` > 0 a table follows at
+//! the next multiple of 8: per extent `{offset u64, len u32, zero u32}`, heap ranges of large
+//! values. A delivered block has none: it is one image of `total` bytes whose first `len` were
+//! inline.
 //!
 //! # Metadata
 //!
@@ -273,7 +275,8 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Takes as many offsets from the front as fit (at most [`MAX_OFFSETS`]); `None` if there are none.
+    /// Takes as many offsets from the front as fit (at most [`MAX_OFFSETS`]); `None` if there are
+    /// none.
     #[inline]
     pub fn take_from(offsets: &[u64]) -> Option<Offsets> {
         let count = offsets.len().min(MAX_OFFSETS);
@@ -1020,7 +1023,8 @@ impl Extent {
     /// Checks an entry of a copied-out extent table against the heap's length.
     ///
     /// # Errors
-    /// If the range is longer than a message or leaves the heap, or the last four bytes aren't zero.
+    /// If the range is longer than a message or leaves the heap, or the last four bytes aren't
+    /// zero.
     #[inline]
     pub fn check(
         entry: &[u8; EXTENT_ENTRY_BYTES],

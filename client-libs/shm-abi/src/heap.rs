@@ -185,7 +185,8 @@ pub struct Block {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: a Block is exclusive access to its bytes, like a `Box<[u8]>`; the mapping it keeps is Send and Sync.
+// SAFETY: a Block is exclusive access to its bytes, like a `Box<[u8]>`; the mapping it keeps is
+// Send and Sync.
 unsafe impl Send for Block {}
 // SAFETY: as for Send; through `&Block` the bytes can only be read.
 unsafe impl Sync for Block {}
@@ -203,11 +204,11 @@ impl Deref for Block {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `alloc` checked that `len` bytes from `start` lie in the mapping, which `self` keeps
-        // alive and whose bytes are always initialised (memfds and private memory begin zeroed). The
-        // allocator gives no overlapping block out until this one was consumed. The other process
-        // can't write: a send heap is mapped read-only by the daemon, which is trusted to; a receive
-        // heap was sealed against the app's writes before the app got it.
+        // SAFETY: `alloc` checked that `len` bytes from `start` lie in the mapping, which `self`
+        // keeps alive and whose bytes are always initialised (memfds and private memory begin
+        // zeroed). The allocator gives no overlapping block out until this one was consumed. The
+        // other process can't write: a send heap is mapped read-only by the daemon, which is
+        // trusted to; a receive heap was sealed against the app's writes before the app got it.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -215,8 +216,8 @@ impl Deref for Block {
 impl DerefMut for Block {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`; the mapping is writable (HeapWriter is made of no other), and nothing
-        // else in this process reads these bytes until `commit` consumed the block.
+        // SAFETY: as in `deref`; the mapping is writable (HeapWriter is made of no other), and
+        // nothing else in this process reads these bytes until `commit` consumed the block.
         unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
@@ -521,7 +522,8 @@ pub struct Delivered {
     mapping: Arc<Mapping>,
 }
 
-// SAFETY: a Delivered is shared access to bytes that nobody writes while it lives, like an `Arc<[u8]>`.
+// SAFETY: a Delivered is shared access to bytes that nobody writes while it lives, like an
+// `Arc<[u8]>`.
 unsafe impl Send for Delivered {}
 // SAFETY: as for Send.
 unsafe impl Sync for Delivered {}
@@ -547,8 +549,8 @@ impl Deref for Delivered {
     fn deref(&self) -> &[u8] {
         debug_assert!(self.base + self.mapping.len() as u64 >= self.offset + self.len as u64);
         // SAFETY: `claim` checked that the range lies in the mapping, which `self` keeps alive and
-        // whose bytes are always initialised. The only writer is the daemon, which the app trusts not to
-        // write a block that it delivered and that wasn't released.
+        // whose bytes are always initialised. The only writer is the daemon, which the app trusts
+        // not to write a block that it delivered and that wasn't released.
         unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -57,9 +57,9 @@ pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>]) -> Result<usize, Errno>
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the descriptor is open while `socket` is borrowed. `message` has no address and no
     // control data, and its `count` <= MAX_PARTS vectors are initialised and outlive the call. Each
-    // vector is a range that stays mapped and readable during the call: a private part is a borrowed
-    // slice, a shared one lies inside the mapping that the borrowed span keeps alive, whose memfd
-    // can't shrink. sendmsg only reads them, and the kernel may read bytes that change.
+    // vector is a range that stays mapped and readable during the call: a private part is a
+    // borrowed slice, a shared one lies inside the mapping that the borrowed span keeps alive,
+    // whose memfd can't shrink. sendmsg only reads them, and the kernel may read bytes that change.
     let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &message, flags) };
     usize::try_from(sent).map_err(|_| last_errno())
 }

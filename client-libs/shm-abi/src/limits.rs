@@ -28,7 +28,8 @@ pub const MIN_HEAP_BYTES: u64 = 1 << 20;
 /// The largest heap, in bytes.
 pub const MAX_HEAP_BYTES: u64 = 1 << 30;
 
-/// The smallest block a heap hands out, in bytes: one cache line, so that two blocks never share one.
+/// The smallest block a heap hands out, in bytes: one cache line, so that two blocks never share
+/// one.
 pub const MIN_BLOCK_BYTES: usize = 64;
 
 /// The freed blocks of one size that the allocator keeps uncoalesced, because the next call needs

@@ -51,7 +51,8 @@ pub const FEATURE_METADATA: u32 = 1;
 /// Deliveries may ask for the time that a call waited, which the answer then has, and a status may
 /// recommend a time until a retry, in `features` fields.
 pub const FEATURE_WAITS: u32 = 2;
-/// Calls may have any number of requests and responses, and statuses trailers, in `features` fields.
+/// Calls may have any number of requests and responses, and statuses trailers, in `features`
+/// fields.
 pub const FEATURE_STREAMS: u32 = 4;
 /// Another receive heap may follow ([`ReceiveHeap`]), in `features` fields: the session survives an
 /// upgrade of the daemon.
@@ -531,8 +532,9 @@ pub struct Tenants {
     pub names: Vec<String>,
 }
 
-/// Upload a policy. Descriptors: a blob with the module, and one with the configuration if `has_config`, with the manifest of a
-/// module that has none if `has_description`, with the proof if `has_proof`, and with a descriptor set if `has_schema`.
+/// Upload a policy. Descriptors: a blob with the module, and one with the configuration if
+/// `has_config`, with the manifest of a module that has none if `has_description`, with the proof
+/// if `has_proof`, and with a descriptor set if `has_schema`.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PolicyPush {
     /// The policy's tenant.

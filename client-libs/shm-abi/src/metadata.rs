@@ -8,7 +8,8 @@
 //! ```
 //!
 //! All integers are little-endian u16. A block has at most [`MAX_METADATA_BYTES`] and 1 to
-//! [`MAX_METADATA_PAIRS`] pairs; no metadata is no block, zero bytes. Keys may repeat, and order is kept.
+//! [`MAX_METADATA_PAIRS`] pairs; no metadata is no block, zero bytes. Keys may repeat, and order is
+//! kept.
 //!
 //! | | |
 //! |---|---|

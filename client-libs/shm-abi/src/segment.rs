@@ -70,11 +70,11 @@ pub(crate) struct Mapping {
     backing: Backing,
 }
 
-// SAFETY: a Mapping is an address range that stays valid until it is dropped, whichever thread drops
-// it (munmap and dealloc are not bound to a thread); it has no thread-local state.
+// SAFETY: a Mapping is an address range that stays valid until it is dropped, whichever thread
+// drops it (munmap and dealloc are not bound to a thread); it has no thread-local state.
 unsafe impl Send for Mapping {}
-// SAFETY: a shared reference yields only copies out (`read`) and raw pointers (`at`), whose use is argued
-// where they are used.
+// SAFETY: a shared reference yields only copies out (`read`) and raw pointers (`at`), whose use is
+// argued where they are used.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -84,8 +84,8 @@ impl Mapping {
             Access::Read => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: a null hint lets the kernel choose an unused range, so no memory that Rust knows of
-        // is replaced. The range's later use is argued at each use.
+        // SAFETY: a null hint lets the kernel choose an unused range, so no memory that Rust knows
+        // of is replaced. The range's later use is argued at each use.
         let base =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0)? };
         let base = NonNull::new(base.cast()).ok_or(Errno::NOMEM)?;
@@ -163,9 +163,9 @@ impl Mapping {
         let from = self.at(offset, bytes.len())?;
         // SAFETY: `at` checked that the source range is mapped and readable; the destination is an
         // exclusive slice of private memory, so they can't overlap. A racing writer can only be
-        // another process (within this one, ranges that are read here aren't written: the daemon maps
-        // send heaps read-only), which the copy's loads tolerate: they are plain byte moves of which
-        // no value is invalid.
+        // another process (within this one, ranges that are read here aren't written: the daemon
+        // maps send heaps read-only), which the copy's loads tolerate: they are plain byte moves of
+        // which no value is invalid.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         // The compiler must now assume that the source changed, so it can't read the copied bytes
         // from it again: later checks apply to the copy (P1).
@@ -180,9 +180,9 @@ impl Mapping {
             return None;
         }
         let to = self.at(offset, bytes.len())?;
-        // SAFETY: `at` checked the destination range and the mapping is writable; the source is a slice
-        // of memory outside the mapping, into which nothing in this process points while it is
-        // borrowed exclusively.
+        // SAFETY: `at` checked the destination range and the mapping is writable; the source is a
+        // slice of memory outside the mapping, into which nothing in this process points while it
+        // is borrowed exclusively.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         Some(())
     }
@@ -192,8 +192,8 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         match self.backing {
             Backing::Mapped => {
-                // SAFETY: base and len are those that mmap returned, and all that pointed inside held
-                // an Arc of this Mapping, so nothing does any more.
+                // SAFETY: base and len are those that mmap returned, and all that pointed inside
+                // held an Arc of this Mapping, so nothing does any more.
                 let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
                 debug_assert_eq!(unmapped, Ok(()), "unmapping a whole mapping can't fail");
             }

@@ -218,7 +218,8 @@ impl SessionFds {
 /// Makes a session's segments and wake-ups.
 ///
 /// # Errors
-/// If the shape breaks a limit, or the operating system has no memory, mappings or descriptors left.
+/// If the shape breaks a limit, or the operating system has no memory, mappings or descriptors
+/// left.
 pub fn create(shape: &SessionShape) -> Result<(DaemonEnd, SessionFds), SegmentError> {
     shape.check()?;
     let rings = Segment::create(RINGS, shape.rings_bytes())?;

@@ -76,10 +76,10 @@ mod imp {
 
         #[inline]
         fn word(&self, at: usize) -> &AtomicU32 {
-            // SAFETY: `at` is one of the three constants, all multiples of 64 below ENTRIES_AT, so the
-            // word is aligned and inside what `new` checked. It lives as long as the mapping, which
-            // outlives `self`. This process reaches the word by atomics only; the peer's stores reach
-            // an AtomicU32, which tolerates any store at any time.
+            // SAFETY: `at` is one of the three constants, all multiples of 64 below ENTRIES_AT, so
+            // the word is aligned and inside what `new` checked. It lives as long as the mapping,
+            // which outlives `self`. This process reaches the word by atomics only; the peer's
+            // stores reach an AtomicU32, which tolerates any store at any time.
             unsafe { AtomicU32::from_ptr(self.base.add(at).cast().as_ptr()) }
         }
 
@@ -87,8 +87,8 @@ mod imp {
         #[inline]
         fn entry(&self, index: u32) -> *mut u64 {
             let slot = (index & self.mask) as usize;
-            // SAFETY: slot <= mask, so the entry ends at most at ENTRIES_AT + capacity * ENTRY_BYTES,
-            // which `new` checked to be inside.
+            // SAFETY: slot <= mask, so the entry ends at most at ENTRIES_AT + capacity *
+            // ENTRY_BYTES, which `new` checked to be inside.
             unsafe { self.base.add(ENTRIES_AT + slot * ENTRY_BYTES) }
                 .cast()
                 .as_ptr()
@@ -101,8 +101,8 @@ mod imp {
             let from = self.entry(index);
             let mut entry = [0; ENTRY_BYTES];
             for (at, bytes) in entry.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                // SAFETY: `entry` yields 64 mapped bytes, aligned to 64; at < 8. Volatile, so that the
-                // compiler loads each word exactly once and never goes back for it (P1).
+                // SAFETY: `entry` yields 64 mapped bytes, aligned to 64; at < 8. Volatile, so that
+                // the compiler loads each word exactly once and never goes back for it (P1).
                 let word = unsafe { ptr::read_volatile(from.add(at)) };
                 *bytes = word.to_ne_bytes();
             }
@@ -114,10 +114,10 @@ mod imp {
         #[inline]
         pub(crate) fn write(&self, index: u32, entry: &Entry) {
             let to = self.entry(index).cast::<u8>();
-            // SAFETY: `entry(index)` yields 64 mapped writable bytes; the source is private memory, so
-            // they don't overlap. Within this process the consumer of the pair reads the slot only
-            // after the Release store of the producer index and before the Release store of the
-            // consumer index that gave it back (both model-checked), so there is no race.
+            // SAFETY: `entry(index)` yields 64 mapped writable bytes; the source is private memory,
+            // so they don't overlap. Within this process the consumer of the pair reads the slot
+            // only after the Release store of the producer index and before the Release store of
+            // the consumer index that gave it back (both model-checked), so there is no race.
             unsafe { ptr::copy_nonoverlapping(entry.as_ptr(), to, ENTRY_BYTES) };
         }
     }
@@ -142,7 +142,8 @@ mod imp {
         entries: Vec<UnsafeCell<Entry>>,
     }
 
-    // SAFETY: loom's cells check at run time what this claims: that no two threads touch an entry at once.
+    // SAFETY: loom's cells check at run time what this claims: that no two threads touch an entry
+    // at once.
     unsafe impl Send for RingMemory {}
 
     impl RingMemory {

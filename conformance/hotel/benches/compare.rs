@@ -1,12 +1,14 @@
-//! The suite over Tollgate beside the suite over tonic: the mixed workload on each in turns, all services in Rust.
+//! The suite over Tollgate beside the suite over tonic: the mixed workload on each in turns, all
+//! services in Rust.
 //!
 //! ```text
 //! cargo build --release -p tollgate-hotel -p tollgate-daemon -p tollgate-cli -p tollgate-conformance
 //! cargo bench -p tollgate-hotel --bench compare -- --turns 7 --seconds 5
 //! ```
 //!
-//! Everything runs the whole time, and sleeps while another has its turn. Ratios are taken within a round, so that a machine whose pace
-//! changes between rounds disturbs them little. CPU time is that of all processes of the suite, memcached's too, and not the load's.
+//! Everything runs the whole time, and sleeps while another has its turn. Ratios are taken within a
+//! round, so that a machine whose pace changes between rounds disturbs them little. CPU time is
+//! that of all processes of the suite, memcached's too, and not the load's.
 
 #![forbid(unsafe_code)]
 

@@ -1,12 +1,15 @@
-//! What is looked up often, in memcached: its text protocol over blocking connections, each used by one caller at a time.
+//! What is looked up often, in memcached: its text protocol over blocking connections, each used by
+//! one caller at a time.
 //!
-//! A cache is a convenience: whoever asks it gets nothing if memcached is gone, looks in the store, and never waits longer than
-//! [`TIMEOUT`]. That it is gone is said once, and that it is back.
+//! A cache is a convenience: whoever asks it gets nothing if memcached is gone, looks in the store,
+//! and never waits longer than [`TIMEOUT`]. That it is gone is said once, and that it is back.
 //!
-//! Nothing old is ever read. Keys begin with a generation, which is new when a service starts and whenever memcached failed: what a service
-//! wasn't able to change in a memcached that it didn't reach, it will not find there later.
+//! Nothing old is ever read. Keys begin with a generation, which is new when a service starts and
+//! whenever memcached failed: what a service wasn't able to change in a memcached that it didn't
+//! reach, it will not find there later.
 //!
-//! The crates for this bring a pool of threads, or belong on tokio, of which the services over Tollgate have nothing.
+//! The crates for this bring a pool of threads, or belong on tokio, of which the services over
+//! Tollgate have nothing.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -63,7 +66,8 @@ impl Cache {
         }
     }
 
-    /// The records of these ids, or `None` where there is none: from the cache, and from `look_up` what it hasn't, which it has from then on.
+    /// The records of these ids, or `None` where there is none: from the cache, and from `look_up`
+    /// what it hasn't, which it has from then on.
     ///
     /// # Errors
     /// Those of `look_up`, and INTERNAL for what can't be parsed.
@@ -246,7 +250,8 @@ mod tests {
 
     use super::*;
 
-    /// A memcached that has read a request when it answers with the next of these, whatever it was asked.
+    /// A memcached that has read a request when it answers with the next of these, whatever it was
+    /// asked.
     fn memcached(
         answers: &'static [&'static str],
     ) -> (SocketAddr, thread::JoinHandle<Vec<String>>) {

@@ -14,7 +14,8 @@ use crate::stay::Stay;
 /// Hotels that one request may name: bounds the work for it, and the answer.
 pub const MAX_HOTELS: usize = 128;
 
-/// A span in a trace, as W3C has it in HTTP's headers and in metadata; what it says is for the daemons to read.
+/// A span in a trace, as W3C has it in HTTP's headers and in metadata; what it says is for the
+/// daemons to read.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Trace {
     /// `traceparent`.
@@ -46,7 +47,8 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// Whenever its answer comes; or, over Tollgate, when the call is due that is being handled. In no trace.
+    /// Whenever its answer comes; or, over Tollgate, when the call is due that is being handled. In
+    /// no trace.
     pub const NONE: Cause = Cause {
         due: None,
         trace: None,
@@ -184,7 +186,8 @@ pub trait Answer<T>: Future<Output = Result<T, Failure>> + Send {}
 
 impl<T, F: Future<Output = Result<T, Failure>> + Send> Answer<T> for F {}
 
-/// The seven services, as those see them who call them. Each call ends when it is due, DEADLINE_EXCEEDED.
+/// The seven services, as those see them who call them. Each call ends when it is due,
+/// DEADLINE_EXCEEDED.
 pub trait Calls: Send + Sync + 'static {
     /// geo: the nearest hotels.
     fn nearest(&self, cause: Cause, lat: f32, lon: f32) -> impl Answer<Vec<String>>;

@@ -1,7 +1,8 @@
 //! What the hotels are: 80 of them in and around San Francisco, and 501 users.
 //!
-//! Six hotels are real ones (`hotels.txt`), the others are made by formulas of their number. Both are those of DeathStarBench's hotel reservation
-//! (`hotelReservation/cmd/*/db.go`), so that answers can be compared with its; the sentences about the hotels are ours. Pure functions.
+//! Six hotels are real ones (`hotels.txt`), the others are made by formulas of their number. Both
+//! are those of DeathStarBench's hotel reservation (`hotelReservation/cmd/*/db.go`), so that
+//! answers can be compared with its; the sentences about the hotels are ours. Pure functions.
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -82,8 +83,8 @@ pub struct Address {
     pub lon: f32,
 }
 
-/// A real hotel: name, phone, street's number and name, postal code, latitude and longitude, rate and price of its recommendation, and
-/// what it says of itself.
+/// A real hotel: name, phone, street's number and name, postal code, latitude and longitude, rate
+/// and price of its recommendation, and what it says of itself.
 type Real = [&'static str; 10];
 
 /// In the order of their numbers.
@@ -133,7 +134,8 @@ fn point(number: u32) -> Point {
     Point { lat, lon }
 }
 
-/// Where the hotels are, by their ids. The third has one position for geo, and one 220 m south of it everywhere else.
+/// Where the hotels are, by their ids. The third has one position for geo, and one 220 m south of
+/// it everywhere else.
 pub fn points() -> impl Iterator<Item = (String, Point)> {
     numbers().map(|number| {
         let mut point = point(number);
@@ -157,7 +159,8 @@ pub fn offers() -> impl Iterator<Item = (String, Offer)> {
     })
 }
 
-/// The plans of those hotels that have one: the first three, and every third of those that were made up.
+/// The plans of those hotels that have one: the first three, and every third of those that were
+/// made up.
 pub fn rate_plans() -> impl Iterator<Item = (String, RatePlan)> {
     let has_plan = |number: &u32| *number <= 3 || (*number > 6 && number.is_multiple_of(3));
     numbers().filter(has_plan).map(|number| {
@@ -192,7 +195,8 @@ pub fn rate_plans() -> impl Iterator<Item = (String, RatePlan)> {
     })
 }
 
-/// What the hotels say of themselves. Those that were made up are the sixth, but for their phones and positions.
+/// What the hotels say of themselves. Those that were made up are the sixth, but for their phones
+/// and positions.
 pub fn profiles() -> impl Iterator<Item = (String, Profile)> {
     numbers().map(|number| {
         let own = real(number);

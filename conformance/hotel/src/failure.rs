@@ -1,4 +1,5 @@
-//! How anything ends otherwise than well: one of gRPC's codes, which says whose fault it is, and a sentence.
+//! How anything ends otherwise than well: one of gRPC's codes, which says whose fault it is, and a
+//! sentence.
 
 use tollgate::Code;
 
@@ -65,7 +66,8 @@ impl From<Failure> for tollgate::Status {
     }
 }
 
-/// tonic says CANCELLED when a deadline has passed; nobody here cancels a call otherwise and waits for what comes of it.
+/// tonic says CANCELLED when a deadline has passed; nobody here cancels a call otherwise and waits
+/// for what comes of it.
 impl From<tonic::Status> for Failure {
     fn from(status: tonic::Status) -> Failure {
         let code = match status.code() {

@@ -7,8 +7,10 @@
 //! | `/user` | `username`, `password` |
 //! | `/reservation` | `inDate`, `outDate`, `hotelId`, `customerName`, `username`, `password`, `number` |
 //!
-//! By GET or POST. All calls of one request are due at one time, and children of the span in its headers, if there is one (`traceparent`). A call that fails is a status of HTTP with a sentence: 400 names the
-//! parameter. Other than in the original nobody without a password makes reservations.
+//! By GET or POST. All calls of one request are due at one time, and children of the span in its
+//! headers, if there is one (`traceparent`). A call that fails is a status of HTTP with a sentence:
+//! 400 names the parameter. Other than in the original nobody without a password makes
+//! reservations.
 
 use std::collections::HashMap;
 use std::sync::Arc;

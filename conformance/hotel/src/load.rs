@@ -1,7 +1,9 @@
-//! The suite's mixed workload: of a thousand requests 600 are searches, 390 recommendations, 5 log-ins and 5 reservations.
+//! The suite's mixed workload: of a thousand requests 600 are searches, 390 recommendations, 5
+//! log-ins and 5 reservations.
 //!
-//! A closed loop: each connection has one request under way. The mix and the ranges are those of the original's script for wrk2
-//! (`mixed-workload_type_1.lua`), but for its users' names, which its own data set doesn't have. The same seed gives the same requests.
+//! A closed loop: each connection has one request under way. The mix and the ranges are those of
+//! the original's script for wrk2 (`mixed-workload_type_1.lua`), but for its users' names, which
+//! its own data set doesn't have. The same seed gives the same requests.
 
 use std::time::{Duration, Instant};
 

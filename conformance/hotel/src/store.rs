@@ -1,6 +1,7 @@
 //! A service's records, in a file of their own: what MongoDB is to the original.
 //!
-//! A new file is filled with the data set, in one transaction, so that there is all of it or nothing.
+//! A new file is filled with the data set, in one transaction, so that there is all of it or
+//! nothing.
 
 use std::path::Path;
 

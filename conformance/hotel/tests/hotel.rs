@@ -1,4 +1,5 @@
-//! The hotel reservation, all of it: two daemons, memcached, the services in three languages, the frontend; and the same over tonic.
+//! The hotel reservation, all of it: two daemons, memcached, the services in three languages, the
+//! frontend; and the same over tonic.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

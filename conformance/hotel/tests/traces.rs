@@ -1,4 +1,5 @@
-//! A request of the hotel reservation's frontend is one trace over its services and both daemons, as Jaeger has it.
+//! A request of the hotel reservation's frontend is one trace over its services and both daemons,
+//! as Jaeger has it.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,5 @@
-//! The Rust library's client of the interoperability suite: `interop-client SOCKET TOKEN TARGET`, see the library's `cases`.
+//! The Rust library's client of the interoperability suite: `interop-client SOCKET TOKEN TARGET`,
+//! see the library's `cases`.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

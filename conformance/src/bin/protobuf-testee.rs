@@ -18,7 +18,8 @@
 //! bytes is answered as a runtime error, which fails the test. Text format is skipped: Tollgate
 //! doesn't support it.
 //!
-//! `INCLUDE` holds the suite's `.proto` files; those of the editions come compiled, in the descriptor set `EDITIONS`.
+//! `INCLUDE` holds the suite's `.proto` files; those of the editions come compiled, in the
+//! descriptor set `EDITIONS`.
 #![forbid(unsafe_code)]
 
 use prost::Message;

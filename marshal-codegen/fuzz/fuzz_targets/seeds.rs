@@ -1,7 +1,8 @@
-//! `SEEDS=DIRECTORY seeds -runs=0`: writes the first inputs of each target, from messages that use every field of the zoo's
-//! types.
+//! `SEEDS=DIRECTORY seeds -runs=0`: writes the first inputs of each target, from messages that use
+//! every field of the zoo's types.
 //!
-//! A fuzz target that fuzzes nothing: whatever links our instrumented crates must link the fuzzing engine.
+//! A fuzz target that fuzzes nothing: whatever links our instrumented crates must link the fuzzing
+//! engine.
 
 #![no_main]
 #![forbid(unsafe_code)]

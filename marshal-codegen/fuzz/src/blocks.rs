@@ -1,7 +1,9 @@
-//! Arbitrary bytes as a block, or as an image with extents, of a type of the zoo: `[type][extents][bytes]`.
+//! Arbitrary bytes as a block, or as an image with extents, of a type of the zoo:
+//! `[type][extents][bytes]`.
 //!
-//! Machine code and interpreter agree on every verdict, length, view, patched and written byte; what was accepted and
-//! encoded can be decoded again, and what was accepted and then changed is accepted again.
+//! Machine code and interpreter agree on every verdict, length, view, patched and written byte;
+//! what was accepted and encoded can be decoded again, and what was accepted and then changed is
+//! accepted again.
 
 use tollgate_jit::{Codec, Projector};
 use tollgate_marshal::{Change, MAX_EXTENTS, NewValue, PatchError};
@@ -58,7 +60,8 @@ fn accept(subject: &Subject, bytes: &[u8], inline_len: usize) {
     }
 }
 
-/// Changes the fields to what the image's own last bytes say: first each by itself, then together those that could be.
+/// Changes the fields to what the image's own last bytes say: first each by itself, then together
+/// those that could be.
 fn patch(subject: &Subject, image: &[u8], inline_len: usize) {
     let Some((patch, count)) = &subject.patch else {
         return;

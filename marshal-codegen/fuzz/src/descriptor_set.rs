@@ -1,7 +1,8 @@
 //! Arbitrary bytes as a serialized `FileDescriptorSet`, as an application sends one when it binds.
 //!
-//! Whatever they are, the answer is a schema or a sentence; and each of its services gets layouts and programs, or a
-//! sentence. Layouts are sound: fields lie inside of their struct, aligned, and none overlaps another.
+//! Whatever they are, the answer is a schema or a sentence; and each of its services gets layouts
+//! and programs, or a sentence. Layouts are sound: fields lie inside of their struct, aligned, and
+//! none overlaps another.
 
 use tollgate_marshal::Program;
 use tollgate_schema::prost_reflect::prost::Message;

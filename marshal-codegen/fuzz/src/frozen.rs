@@ -1,8 +1,10 @@
-//! Arbitrary changes of the state of an engine that one daemon hands to the next: `[place u16][other u16][how][number]`, any
-//! number of times. Arbitrary bytes would say more about JSON than about us.
+//! Arbitrary changes of the state of an engine that one daemon hands to the next:
+//! `[place u16][other u16][how][number]`, any number of times. Arbitrary bytes would say more about
+//! JSON than about us.
 //!
-//! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains and conversions have answered and
-//! everybody has gone, each of its messages has come out, and no call and no deadline is left.
+//! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains
+//! and conversions have answered and everybody has gone, each of its messages has come out, and no
+//! call and no deadline is left.
 
 use serde::Deserialize;
 use serde_json::{Number, Value};

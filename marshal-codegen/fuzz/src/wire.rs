@@ -1,9 +1,10 @@
 //! Arbitrary bytes as protobuf of a type of the zoo: `[type][bytes]`.
 //!
-//! Machine code and interpreter agree on the verdict and on every byte of the block. A block that was decoded passes
-//! `gather`, and encoding it loses nothing. `prost-reflect` reads what we encode as what we decoded. What else it can read,
-//! we can, and read alike, if the type is plain (see the zoo) and doesn't nest too deeply. The reverse isn't so: it refuses
-//! a known field in an unexpected wire type, which is an unknown field to us.
+//! Machine code and interpreter agree on the verdict and on every byte of the block. A block that
+//! was decoded passes `gather`, and encoding it loses nothing. `prost-reflect` reads what we encode
+//! as what we decoded. What else it can read, we can, and read alike, if the type is plain (see the
+//! zoo) and doesn't nest too deeply. The reverse isn't so: it refuses a known field in an
+//! unexpected wire type, which is an unknown field to us.
 
 use tollgate_jit::Codec;
 use tollgate_marshal::{Fault, FaultCode, MAX_EXTENTS};
@@ -77,7 +78,8 @@ fn read(subject: &Subject, block: &[u8]) -> DynamicMessage {
     message.expect("a canonical block can be read")
 }
 
-/// A block with maps in the order of their keys and without unknown fields, in which NaNs are compared by their bits.
+/// A block with maps in the order of their keys and without unknown fields, in which NaNs are
+/// compared by their bits.
 fn rewritten(subject: &Subject, message: &DynamicMessage) -> Vec<u8> {
     let block = write_block(&subject.layouts, subject.id, message);
     block.expect("it's no deeper than what was decoded")

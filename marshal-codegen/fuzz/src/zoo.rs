@@ -46,8 +46,9 @@ pub struct Subject {
     pub interpreter: Codec,
     /// Compiled.
     pub compiled: Codec,
-    /// `prost-reflect` reads all fields as we do: no maps, which it takes for entries whatever their wire type says, and
-    /// no closed enums, whose undeclared values it keeps; and it doesn't ask for required fields.
+    /// `prost-reflect` reads all fields as we do: no maps, which it takes for entries whatever
+    /// their wire type says, and no closed enums, whose undeclared values it keeps; and it doesn't
+    /// ask for required fields.
     pub is_plain: bool,
     /// Fields of the root and of what is in it that can be projected; never compiled, and compiled.
     pub projectors: Option<(Projector, Projector)>,

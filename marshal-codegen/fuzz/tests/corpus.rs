@@ -1,4 +1,5 @@
-//! The inputs that are committed, without coverage and without a fuzzing engine: what was found once is tested wherever tests run.
+//! The inputs that are committed, without coverage and without a fuzzing engine: what was found
+//! once is tested wherever tests run.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

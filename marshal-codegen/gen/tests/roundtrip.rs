@@ -1,4 +1,5 @@
-//! Generated writers and views against the schema crate's reflection: the same bytes, and the same values back.
+//! Generated writers and views against the schema crate's reflection: the same bytes, and the same
+//! values back.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -1,7 +1,8 @@
 //! What the codecs cost: `cargo run --release -p tollgate-jit --example timing`.
 //!
-//! Prints the time to bind the hotel service (layouts, programs, machine code) and the nanoseconds that a
-//! `ReserveRequest` takes in each executor. For orientation, not for claims: those are measured by the benches.
+//! Prints the time to bind the hotel service (layouts, programs, machine code) and the nanoseconds
+//! that a `ReserveRequest` takes in each executor. For orientation, not for claims: those are
+//! measured by the benches.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -1,4 +1,5 @@
-//! Emits the protobuf encoding of an image: one function per struct type, writing from the end of a buffer to its front.
+//! Emits the protobuf encoding of an image: one function per struct type, writing from the end of a
+//! buffer to its front.
 //!
 //! ```text
 //! encode(image, image_len, struct, floor, back, depth) -> where its records begin, or a raw fault, or no room

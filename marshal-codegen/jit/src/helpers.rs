@@ -87,7 +87,8 @@ pub(crate) fn table() -> [(Helper, &'static str, *const u8, usize); HELPERS] {
 
 /// Whether the text is UTF-8.
 unsafe extern "C" fn helper_is_utf8(text: *const u8, len: u64) -> i64 {
-    // SAFETY: the code calls this for parts that it has found to be in bounds, of a buffer that its caller borrows.
+    // SAFETY: the code calls this for parts that it has found to be in bounds, of a buffer that its
+    // caller borrows.
     let text = unsafe { slice::from_raw_parts(text, len as usize) };
     i64::from(is_utf8(text))
 }
@@ -108,7 +109,8 @@ unsafe extern "C" fn helper_extent(
     utf8: i64,
 ) -> i64 {
     let (off, len) = (slot as u32, (slot >> 32) as u32);
-    // SAFETY: the context is the one that `gather` or `accept` put on its stack for this call, and passed exclusively.
+    // SAFETY: the context is the one that `gather` or `accept` put on its stack for this call, and
+    // passed exclusively.
     let done = match unsafe { &mut (*context).extents } {
         Extents::Gather(gathered) => gathered.extent(off, len),
         Extents::Accept {
@@ -116,8 +118,9 @@ unsafe extern "C" fn helper_extent(
             len: image_len,
             placed,
         } => {
-            // SAFETY: pointer and length are those of the image that `accept` has borrowed exclusively; the code holds
-            // no reference into it, and this one ends before the code goes on.
+            // SAFETY: pointer and length are those of the image that `accept` has borrowed
+            // exclusively; the code holds no reference into it, and this one ends before the code
+            // goes on.
             let image = unsafe { slice::from_raw_parts_mut(*image, *image_len) };
             placed.extent(image, at as usize, off, len, utf8 != 0)
         }
@@ -142,8 +145,8 @@ unsafe extern "C" fn helper_unknown(
 
 /// Copies a value into a view.
 unsafe extern "C" fn helper_copy(to: *mut u8, from: *const u8, len: u64) -> i64 {
-    // SAFETY: the code has found the source to be in the image and the destination in the view's room; the view is
-    // exclusively borrowed, so they don't overlap.
+    // SAFETY: the code has found the source to be in the image and the destination in the view's
+    // room; the view is exclusively borrowed, so they don't overlap.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len as usize) };
     0
 }

@@ -14,8 +14,8 @@ pub const MAX_INLINED_FIELDS: usize = 6;
 /// The address space reserved per step, in bytes; several times a step's usual code.
 pub(crate) const CODE_BYTES_PER_STEP: usize = 4096;
 
-/// Methods and projections that wait for the compile thread. Further ones are refused, and asked for
-/// again by their next call. At about 1 ms each, a full queue is 1 s of work.
+/// Methods and projections that wait for the compile thread. Further ones are refused, and asked
+/// for again by their next call. At about 1 ms each, a full queue is 1 s of work.
 pub const COMPILE_QUEUE: usize = 1_024;
 /// Of those, methods of schemas that one tenant has brought. Tenants take turns, so no tenant waits
 /// for another's queue.

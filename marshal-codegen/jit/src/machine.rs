@@ -88,8 +88,9 @@ impl Compiled {
         let mut unit = Unit::new(steps_of(program))?;
         let root = unit.structs(program, WALK, validate::emit_walk)?;
         let code = Code::new(unit)?;
-        // SAFETY: `root` was defined with the signature of a walk: six pointer-sized integers to one `i64`, in the
-        // host's C calling convention. The code lives as long as `code`, which is dropped with this value.
+        // SAFETY: `root` was defined with the signature of a walk: six pointer-sized integers to
+        // one `i64`, in the host's C calling convention. The code lives as long as `code`, which is
+        // dropped with this value.
         let walk = unsafe { transmute::<*const u8, WalkFn>(code.address(root)) };
         Ok(Compiled {
             program: Arc::clone(program),
@@ -106,8 +107,9 @@ impl Compiled {
             program: &self.program,
             extents: Extents::Gather(Gathered::new(block.len(), lens)),
         };
-        // SAFETY: `block` is readable for its length, which is the inline length; `admit` has found the root in it. The
-        // context outlives the call. In gather nothing is written but the context.
+        // SAFETY: `block` is readable for its length, which is the inline length; `admit` has found
+        // the root in it. The context outlives the call. In gather nothing is written but the
+        // context.
         let end = unsafe { self.run(block.as_ptr(), block.len(), &mut context) }?;
         if end != block.len() {
             return Err(self.program.fault(FaultCode::Trailing));
@@ -131,8 +133,9 @@ impl Compiled {
                 placed: Placed::new(inline_len),
             },
         };
-        // SAFETY: `image` is readable and writable for its length, and `admit` has found that the inline length isn't
-        // longer and contains the root. Code and helper reach it only through `base`, one after the other.
+        // SAFETY: `image` is readable and writable for its length, and `admit` has found that the
+        // inline length isn't longer and contains the root. Code and helper reach it only through
+        // `base`, one after the other.
         let end = unsafe { self.run(base, inline_len, &mut context) }?;
         let Extents::Accept { placed, .. } = context.extents else {
             unreachable!("the helper never changes the kind")
@@ -161,7 +164,8 @@ impl Compiled {
     ///
     /// # Safety
     ///
-    /// `base` is readable for `inline_len` bytes, and the root's fixed part is within them; `context` matches it.
+    /// `base` is readable for `inline_len` bytes, and the root's fixed part is within them;
+    /// `context` matches it.
     unsafe fn run(
         &self,
         base: *const u8,
@@ -169,8 +173,9 @@ impl Compiled {
         context: &mut Context<'_>,
     ) -> Result<usize, Fault> {
         let root_size = self.root_size as u64;
-        // SAFETY: the caller's obligations are the function's: what `validate` emits reads only inside structs and
-        // parts that it has found to lie in `base..base + inline_len`, starting from the root.
+        // SAFETY: the caller's obligations are the function's: what `validate` emits reads only
+        // inside structs and parts that it has found to lie in `base..base + inline_len`, starting
+        // from the root.
         let end = unsafe { (self.walk)(base, inline_len as u64, base, root_size, context, 1) };
         answer(end, || self.program.fault(FaultCode::Truncated))
     }
@@ -212,9 +217,9 @@ impl CompiledWire {
             let skipped = out.len().saturating_sub(MAX_MESSAGE);
             let room = &mut out[skipped..];
             let ends = room.as_mut_ptr_range();
-            // SAFETY: image and room are borrowed slices, given as start and length and as start and end; the root's fixed
-            // part is inside the image. What `encode` emits reads only parts that it has found to lie in the image, and
-            // writes only where it has found room.
+            // SAFETY: image and room are borrowed slices, given as start and length and as start
+            // and end; the root's fixed part is inside the image. What `encode` emits reads only
+            // parts that it has found to lie in the image, and writes only where it has found room.
             let start = unsafe {
                 (self.encode)(
                     image.as_ptr(),
@@ -261,10 +266,11 @@ impl CompiledWire {
                 program: &self.program,
             };
             let ends = bytes.as_ptr_range();
-            // SAFETY: the records are a borrowed slice, given by its ends. `out` is exclusively borrowed, writable for its
-            // capacity, which is at least the room, and begins with the root's fixed part, all zero. What `decode` emits
-            // reads only between the ends and writes only parts that it has found to lie in the room. The context outlives
-            // the call.
+            // SAFETY: the records are a borrowed slice, given by its ends. `out` is exclusively
+            // borrowed, writable for its capacity, which is at least the room, and begins with the
+            // root's fixed part, all zero. What `decode` emits reads only between the ends and
+            // writes only parts that it has found to lie in the room. The context outlives the
+            // call.
             let cursor = unsafe {
                 (self.decode)(
                     ends.start,
@@ -278,8 +284,8 @@ impl CompiledWire {
             };
             if let Ok(len) = usize::try_from(cursor) {
                 assert!(len <= room, "parts end in the room");
-                // SAFETY: `len` is at most the capacity. Every byte before it belongs to a part, which was written whole, or
-                // to the gap before one, which was zeroed with it.
+                // SAFETY: `len` is at most the capacity. Every byte before it belongs to a part,
+                // which was written whole, or to the gap before one, which was zeroed with it.
                 unsafe { out.set_len(len) };
                 return true;
             }
@@ -308,7 +314,8 @@ impl CompiledProjection {
             view::emit_projection(emit, params, projection)
         })?;
         let code = Code::new(unit)?;
-        // SAFETY: as in `Compiled::new`; a projection has the same signature of six integers to one.
+        // SAFETY: as in `Compiled::new`; a projection has the same signature of six integers to
+        // one.
         let project = unsafe { transmute::<*const u8, ProjectFn>(code.address(id)) };
         Ok(CompiledProjection {
             projection: Arc::clone(projection),
@@ -331,9 +338,10 @@ impl CompiledProjection {
         if self.projection.fixed_len() > room {
             return Err(self.projection.fault(FaultCode::ViewTooLarge));
         }
-        // SAFETY: each pointer comes from a slice and goes with its length (`room` is at most the view's). The root's
-        // fixed part is inside the image and the entries are inside the room; all other accesses are checked by the code
-        // that `view` emits. The view is exclusively borrowed, so it overlaps neither of the others.
+        // SAFETY: each pointer comes from a slice and goes with its length (`room` is at most the
+        // view's). The root's fixed part is inside the image and the entries are inside the room;
+        // all other accesses are checked by the code that `view` emits. The view is exclusively
+        // borrowed, so it overlaps neither of the others.
         let end = unsafe {
             (self.project)(
                 image.as_ptr(),
@@ -420,8 +428,9 @@ impl Drop for Code {
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
         if let Some(module) = module.take() {
-            // SAFETY: entry points are private to `Compiled` and `CompiledProjection`, whose methods borrow them: while
-            // this runs, no call is under way, and afterwards the owner of the pointer is gone.
+            // SAFETY: entry points are private to `Compiled` and `CompiledProjection`, whose
+            // methods borrow them: while this runs, no call is under way, and afterwards the owner
+            // of the pointer is gone.
             unsafe { module.free_memory() }
         }
     }

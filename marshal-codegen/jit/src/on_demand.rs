@@ -11,10 +11,10 @@
 //! it is first called, its `encode` and `decode` when a message of it first crosses between two
 //! schemas, a projection when a policy first reads it.
 //!
-//! Invariants: asking never waits, and costs one relaxed load once it was done. What is asked for is
-//! compiled once, however many runtimes ask. A full or a locked queue refuses, and the next call asks
-//! again. A schema with many methods delays no other tenant's. A compiler that panics costs one piece
-//! of code.
+//! Invariants: asking never waits, and costs one relaxed load once it was done. What is asked for
+//! is compiled once, however many runtimes ask. A full or a locked queue refuses, and the next call
+//! asks again. A schema with many methods delays no other tenant's. A compiler that panics costs
+//! one piece of code.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -245,8 +245,8 @@ impl Streams {
 }
 
 impl Method {
-    /// A method of a service, interpreted until `compiler` has compiled it. `name` is its full name,
-    /// such as `hotel.Reservation/Reserve`.
+    /// A method of a service, interpreted until `compiler` has compiled it. `name` is its full
+    /// name, such as `hotel.Reservation/Reserve`.
     pub fn new(
         name: String,
         request: Codec,

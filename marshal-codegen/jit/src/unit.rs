@@ -23,7 +23,8 @@ pub(crate) struct Shape {
     pub(crate) helpers: &'static [Helper],
 }
 
-/// Emits the function of one struct type: `(emit, params, program, index, function of another index)`.
+/// Emits the function of one struct type:
+/// `(emit, params, program, index, function of another index)`.
 pub(crate) type EmitStruct = fn(
     Emit<'_, '_>,
     &[Value],

@@ -73,7 +73,8 @@ struct Walk<'w, 'a, 'f> {
     function_of: &'w mut dyn FnMut(&mut Emit<'_, '_>, usize) -> FuncRef,
 }
 
-/// An array that isn't empty: addresses of its first element and of its end, and the cursor after it.
+/// An array that isn't empty: addresses of its first element and of its end, and the cursor after
+/// it.
 struct Array {
     first: Value,
     end: Value,
@@ -297,7 +298,8 @@ impl Walk<'_, '_, '_> {
         self.emit.enter(done)[0]
     }
 
-    /// The end of a part that starts at `start`, after checking that it isn't empty and ends in bounds.
+    /// The end of a part that starts at `start`, after checking that it isn't empty and ends in
+    /// bounds.
     fn end_of_part(&mut self, start: Value, count: Value, bytes: Value, place: Place) -> Value {
         let empty = self.emit.is_zero(count);
         self.emit.fail_if(empty, place, FaultCode::EmptyWithOffset);

@@ -1,6 +1,7 @@
 //! Five functions of machine code are as they were reviewed.
 //!
-//! After a deliberate change run `TOLLGATE_BLESS=1 cargo test -p tollgate-jit --test golden`, and review the difference.
+//! After a deliberate change run `TOLLGATE_BLESS=1 cargo test -p tollgate-jit --test golden`, and
+//! review the difference.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

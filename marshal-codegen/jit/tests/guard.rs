@@ -1,5 +1,5 @@
-//! Nothing is read or written outside of what was passed: inputs lie directly before and directly behind pages that nobody
-//! may touch, so that one byte too many ends the test.
+//! Nothing is read or written outside of what was passed: inputs lie directly before and directly
+//! behind pages that nobody may touch, so that one byte too many ends the test.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -39,8 +39,8 @@ impl Guarded {
     /// A copy of `bytes` that begins behind the first guard, or ends before the second one.
     fn put(&mut self, bytes: &[u8], at_end: bool) -> &mut [u8] {
         let at = if at_end { ROOM - bytes.len() } else { 0 };
-        // SAFETY: `at..at + len` lies between the guards, in memory that is initialized (with zeros) and that only the
-        // returned slice refers to as long as it lives.
+        // SAFETY: `at..at + len` lies between the guards, in memory that is initialized (with
+        // zeros) and that only the returned slice refers to as long as it lives.
         let place = unsafe { slice::from_raw_parts_mut(self.start.add(PAGE + at), bytes.len()) };
         place.copy_from_slice(bytes);
         place

@@ -76,7 +76,8 @@ pub enum FaultCode {
     /// A varint of protobuf bytes has more than 10 bytes.
     #[error("a varint has more than 10 bytes")]
     BadVarint = 19,
-    /// A record of protobuf bytes has field number 0, a number past 2^29 - 1, or a wire type that doesn't exist.
+    /// A record of protobuf bytes has field number 0, a number past 2^29 - 1, or a wire type that
+    /// doesn't exist.
     #[error("a record has no valid field number or wire type")]
     BadTag = 20,
     /// A group of protobuf bytes has no end, or an end has no group.

@@ -36,8 +36,8 @@ pub fn gather(
     Ok(walk.memory.gathered.count())
 }
 
-/// Validates a whole image whose first `inline_len` bytes are the inline part, and writes the final offset of each
-/// extent into its slot.
+/// Validates a whole image whose first `inline_len` bytes are the inline part, and writes the final
+/// offset of each extent into its slot.
 ///
 /// After a fault the image's slots are unspecified, and the image must not be used.
 pub fn accept(program: &Program, image: &mut [u8], inline_len: usize) -> Result<(), Fault> {
@@ -316,7 +316,8 @@ impl<M: Memory> Walk<'_, M> {
         if len == 0 {
             return Err(FaultCode::EmptyWithOffset);
         }
-        // No overflow: `start` is a u32, and a length is below 2^32 elements of less than 2^16 bytes.
+        // No overflow: `start` is a u32, and a length is below 2^32 elements of less than 2^16
+        // bytes.
         let end = start as u64 + len as u64;
         if end > self.inline_len as u64 {
             Err(FaultCode::Truncated)

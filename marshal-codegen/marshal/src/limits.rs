@@ -2,7 +2,8 @@
 
 use tollgate_schema::limits::MAX_MESSAGE;
 
-/// Longest view in bytes. A view is copied per policy and call, so it is kept far below a message's size.
+/// Longest view in bytes. A view is copied per policy and call, so it is kept far below a message's
+/// size.
 pub const MAX_VIEW: usize = 64 << 10;
 
 /// Most fields that one projection copies.

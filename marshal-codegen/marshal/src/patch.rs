@@ -157,7 +157,8 @@ impl From<FaultCode> for PatchError {
 }
 
 impl Patch {
-    /// Resolves dotted paths of singular fields, such as `customer_name` or `stay.in_date`, in messages of type `root`.
+    /// Resolves dotted paths of singular fields, such as `customer_name` or `stay.in_date`, in
+    /// messages of type `root`.
     pub fn new(
         layouts: &Layouts,
         root: MessageId,

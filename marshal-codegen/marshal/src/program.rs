@@ -196,7 +196,8 @@ impl Program {
         }
     }
 
-    /// Whether a message of this type can nest deeper than `MAX_DEPTH`, so that executors have to count.
+    /// Whether a message of this type can nest deeper than `MAX_DEPTH`, so that executors have to
+    /// count.
     pub fn depth_checked(&self) -> bool {
         self.depth_checked
     }

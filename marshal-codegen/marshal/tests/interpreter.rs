@@ -1,4 +1,5 @@
-//! The interpreter against the dynamic reader and writer, against malformed images, and against prost.
+//! The interpreter against the dynamic reader and writer, against malformed images, and against
+//! prost.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -33,7 +33,8 @@ fn decoded(subject: &Subject, bytes: &[u8]) -> Vec<u8> {
     block
 }
 
-/// The block without its unknown fields and with its maps in order, as the reflection library understands it.
+/// The block without its unknown fields and with its maps in order, as the reflection library
+/// understands it.
 fn plain(subject: &Subject, block: &[u8]) -> Vec<u8> {
     let message = read_block(&subject.layouts, subject.id, &subject.descriptor, block).unwrap();
     write(subject, &message)

@@ -177,7 +177,8 @@ pub enum Cardinality {
         /// Index of the bit: word `bit / 32`, mask `1 << (bit % 32)`.
         bit: u32,
     },
-    /// A member of a oneof; set if the case is its number. A message member that is set is never absent.
+    /// A member of a oneof; set if the case is its number. A message member that is set is never
+    /// absent.
     Oneof {
         /// Index into [`MessageLayout::oneofs`].
         index: u32,
@@ -344,7 +345,8 @@ fn place(fields: &mut [FieldLayout], start: u32, keeps_unknown: bool) -> (u32, O
         items.push(SLOT);
     }
     let mut order: Vec<usize> = (0..items.len()).collect();
-    // The sort is stable: equal alignments stay in the order of their numbers, and unknown fields come last.
+    // The sort is stable: equal alignments stay in the order of their numbers, and unknown fields
+    // come last.
     order.sort_by_key(|&i| std::cmp::Reverse(items[i].1));
     let mut at = start;
     let mut unknown = None;

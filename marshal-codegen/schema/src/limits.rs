@@ -76,8 +76,8 @@ pub const MAX_MESSAGE: usize = 16 << 20;
 /// Most extents of one message.
 pub const MAX_EXTENTS: usize = 64;
 
-/// Values of at least this many bytes are written as extents; smaller ones stay inline, where copying them is cheaper
-/// than describing them.
+/// Values of at least this many bytes are written as extents; smaller ones stay inline, where
+/// copying them is cheaper than describing them.
 pub const EXTENT_MIN: usize = 4_096;
 
 /// Most structs on the path from the root to any struct, both included.

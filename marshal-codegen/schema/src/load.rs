@@ -67,9 +67,11 @@ impl Schema {
         Schema::from_descriptor_set(&merge(&sources.sets, &compiled)?)
     }
 
-    /// Compiles `.proto` files; imports are looked up in `includes`, and protobuf's own files are built in.
+    /// Compiles `.proto` files; imports are looked up in `includes`, and protobuf's own files are
+    /// built in.
     ///
-    /// Each file must lie below one of the include directories. For tools: it reads files, and the daemon never does.
+    /// Each file must lie below one of the include directories. For tools: it reads files, and the
+    /// daemon never does.
     pub fn compile_proto(
         files: &[impl AsRef<Path>],
         includes: &[impl AsRef<Path>],

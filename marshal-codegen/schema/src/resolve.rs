@@ -298,7 +298,8 @@ impl<'f, 'a> Resolver<'f, 'a> {
         if count > MAX_ENUM_VALUES {
             return Err(SchemaError::TooManyValues { name, count });
         }
-        // A value is a sibling of its enum. Inside a message, the message has checked that it is the only one.
+        // A value is a sibling of its enum. Inside a message, the message has checked that it is
+        // the only one.
         for (value, _) in &declared.values {
             if !outer.is_message {
                 names.declare(outer.name, value, Symbol::Other)?;

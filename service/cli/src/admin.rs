@@ -1,4 +1,5 @@
-//! `tollgate status`, `console`, `prefetch` and `upgrade`: one request to the daemon, and its report.
+//! `tollgate status`, `console`, `prefetch` and `upgrade`: one request to the daemon, and its
+//! report.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,8 @@ pub(crate) struct Prefetch {
         serve before it takes over. If a step fails, the running daemon continues unchanged."
 )]
 pub(crate) struct DaemonUpgrade {
-    /// The new program; if left out, the current content of the file that the daemon was started from
+    /// The new program; if left out, the current content of the file that the daemon was started
+    /// from
     #[arg(long, value_name = "FILE")]
     pub(crate) binary: Option<PathBuf>,
     /// The time until the new process must be ready, such as 500ms, 30s or 2m; at most 10m

@@ -25,8 +25,8 @@ use crate::up::Up;
 
 /// Drives a Tollgate daemon: tenants, policies, and calls by hand.
 ///
-/// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC
-/// (3 INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
+/// The exit status is 0 on success. On failure it is the number of the status code, as in gRPC (3
+/// INVALID_ARGUMENT, 5 NOT_FOUND, 7 PERMISSION_DENIED, 14 UNAVAILABLE, ...). It is 74 if standard
 /// output can't be written, and 141, without a message, if the reader has closed standard output.
 #[derive(Debug, Parser)]
 #[command(

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use crate::output;
 
-/// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`, or with all calls on trial `acl@2 decides on trial (canary 100%), instead of acl@1`
+/// `client hotel.Reservation/*: acl@1 decides, acl@2 on trial (canary 10%)`, or with all calls on
+/// trial `acl@2 decides on trial (canary 100%), instead of acl@1`
 pub(crate) fn in_force(attachment: &Value) -> String {
     let name = attachment["policy"].as_str().unwrap_or("?");
     let stable = attachment["stable"].as_u64();

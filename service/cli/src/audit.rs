@@ -28,7 +28,8 @@ pub(crate) enum Audit {
         #[arg(long)]
         json: bool,
     },
-    /// Detect edits of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there is one
+    /// Detect edits of the log; the exit status is 0 if there is none, and 15 (DATA_LOSS) if there
+    /// is one
     Verify(Verify),
     /// Print the end of the log as SEQ:HASH; a copy kept elsewhere reveals a rewritten log
     Head,

@@ -24,18 +24,21 @@ pub(crate) enum Daemon {
              tollgate daemon set wait_target_us=1000 policies.cpu_us=50"
     )]
     Set {
-        /// A setting, named as in the configuration file, and its new value; `daemon settings --json` shows the values that it takes
+        /// A setting, named as in the configuration file, and its new value;
+        /// `daemon settings --json` shows the values that it takes
         #[arg(value_name = "KEY=VALUE", required = true)]
         settings: Vec<SettingValue>,
     },
-    /// Remove the run-time values of settings: the command line, the configuration file or the default applies again
+    /// Remove the run-time values of settings: the command line, the configuration file or the
+    /// default applies again
     #[command(after_help = "Example: tollgate daemon reset waiting policies.cpu_us")]
     Reset {
         /// A setting
         #[arg(value_name = "KEY", required = true)]
         settings: Vec<String>,
     },
-    /// Show all settings that can change while the daemon runs, with their values and the sources of these
+    /// Show all settings that can change while the daemon runs, with their values and the sources
+    /// of these
     Settings {
         /// Print JSON, for programs
         #[arg(long)]

@@ -35,7 +35,8 @@ pub(crate) const MAX_SAID_BYTES: usize = 64 << 10;
 /// The longest time that an operator may allow a host to become healthy again.
 pub(crate) const MAX_SETTLE: Duration = Duration::from_secs(600);
 
-/// The longest request on standard input: 96 MiB. A message has up to 16 MiB, and JSON up to six characters for a byte of it.
+/// The longest request on standard input: 96 MiB. A message has up to 16 MiB, and JSON up to six
+/// characters for a byte of it.
 pub(crate) const MAX_INPUT_BYTES: usize = 96 << 20;
 
 /// The first and the longest pause before `serve` tries to reach its daemon again. Each pause is

@@ -31,7 +31,8 @@ pub(crate) enum Desk {
 /// What defines the services of the cases.
 #[derive(Debug, Args)]
 pub(crate) struct Protos {
-    /// Schemas of the services, in addition to the `proto` of the cases: .proto files, directories, descriptor sets
+    /// Schemas of the services, in addition to the `proto` of the cases: .proto files, directories,
+    /// descriptor sets
     #[arg(long, value_name = "PATH")]
     pub(crate) proto: Vec<PathBuf>,
     /// The directories of imports, in addition to the `include` of the cases

@@ -1,4 +1,5 @@
-//! A schema on the command line (`.proto` files, directories, descriptor sets), and JSON as messages of its types.
+//! A schema on the command line (`.proto` files, directories, descriptor sets), and JSON as
+//! messages of its types.
 //!
 //! The schema is compiled here, in the client. The daemon only sees the descriptor set.
 
@@ -17,7 +18,8 @@ use crate::failure::Failure;
 /// A schema's files.
 #[derive(Debug, Args)]
 pub(crate) struct Files {
-    /// The schema: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    /// The schema: a .proto file, a directory of them, or a serialized descriptor set; repeat for
+    /// more
     #[arg(long, value_name = "PATH", required = true)]
     pub(crate) proto: Vec<PathBuf>,
     /// The directories of imports; those of the .proto files if left out

@@ -36,7 +36,8 @@ pub(crate) struct Gen {
 pub(crate) enum Lang {
     /// `<package>.rs`, for include!, on top of the tollgate crate
     Rust,
-    /// `<package>.tollgate.h` and `<package>.tollgate_service.h` for C11 and C++17, and tollgate_block.h
+    /// `<package>.tollgate.h` and `<package>.tollgate_service.h` for C11 and C++17, and
+    /// tollgate_block.h
     C,
     /// `<package>_tollgate.py` for Python 3.9 and newer, and tollgate_block.py
     Python,

@@ -13,11 +13,13 @@ use tollgate_shm_abi::status::Code;
 use crate::failure::Failure;
 use crate::stderr::warn;
 
-/// Where the tenant's token is. Left out, it is in the environment: TOLLGATE_TOKEN has it, or TOLLGATE_TOKEN_FILE a file's path.
+/// Where the tenant's token is. Left out, it is in the environment: TOLLGATE_TOKEN has it, or
+/// TOLLGATE_TOKEN_FILE a file's path.
 #[derive(Debug, Args)]
 pub(crate) struct Token {
-    /// A file with the tenant's token, as `tenant add` printed it; `-` is standard input. If left out, the environment has the token in
-    /// TOLLGATE_TOKEN, or the path of a file with it in TOLLGATE_TOKEN_FILE
+    /// A file with the tenant's token, as `tenant add` printed it; `-` is standard input. If left
+    /// out, the environment has the token in TOLLGATE_TOKEN, or the path of a file with it in
+    /// TOLLGATE_TOKEN_FILE
     #[arg(long, value_name = "FILE", conflicts_with = "token")]
     pub(crate) token_file: Option<PathBuf>,
     /// The token itself. Every user of this host can see it: prefer TOLLGATE_TOKEN or --token-file

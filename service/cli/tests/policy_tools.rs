@@ -1,4 +1,5 @@
-//! `tollgate policy test`, `bench` and `inspect` as a user types them, with the repository's own policies.
+//! `tollgate policy test`, `bench` and `inspect` as a user types them, with the repository's own
+//! policies.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -212,7 +212,8 @@ pub(crate) fn line(head: &Head, now: SystemTime, note: &Note) -> (String, Head) 
 pub fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (days, second) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    // Civil from days, after Howard Hinnant: years begin in March, so that the leap day is a year's last.
+    // Civil from days, after Howard Hinnant: years begin in March, so that the leap day is a year's
+    // last.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era =

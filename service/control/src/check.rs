@@ -1,4 +1,5 @@
-//! Whether what is stored is consistent: the tables' [invariants](crate::tables), and modules' digests.
+//! Whether what is stored is consistent: the tables' [invariants](crate::tables), and modules'
+//! digests.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,8 @@ use crate::tables::{
     format_of, in_order, table,
 };
 
-/// Compares what tables say of each other, and modules with their digests: the tables' invariants. For a database that is only
-/// looked at: it may be of any format, or have no tables yet.
+/// Compares what tables say of each other, and modules with their digests: the tables' invariants.
+/// For a database that is only looked at: it may be of any format, or have no tables yet.
 pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     let read = database.begin_read()?;
     if format_of(&read)?.is_some_and(|format| !(1..=u64::from(FORMAT)).contains(&format)) {

@@ -1,4 +1,5 @@
-//! Reads and changes of rows within one transaction, of which the [store](crate::Store)'s changes are made.
+//! Reads and changes of rows within one transaction, of which the [store](crate::Store)'s changes
+//! are made.
 
 use std::collections::BTreeSet;
 

@@ -1,18 +1,22 @@
 //! The store: [tables](crate::tables) in one file, every change one transaction.
 //!
-//! A change and its audit record are one transaction. A crash or a power cut leaves the state before or after a change, never
-//! between. A module is validated before it is pushed: the store takes its caller's word for that, and only bounds its size.
+//! A change and its audit record are one transaction. A crash or a power cut leaves the state
+//! before or after a change, never between. A module is validated before it is pushed: the store
+//! takes its caller's word for that, and only bounds its size.
 //!
-//! The file has a copy beside it, `tollgate.redb.copy`, with the same bytes: see [`crate::pair`] for what a start makes of damaged ones. A change
-//! costs three syncs (the file, its copy, the audit log), pages that don't change aren't written again, and the disk holds everything
-//! twice, three times while a damaged file is made again.
+//! The file has a copy beside it, `tollgate.redb.copy`, with the same bytes: see [`crate::pair`]
+//! for what a start makes of damaged ones. A change costs three syncs (the file, its copy, the
+//! audit log), pages that don't change aren't written again, and the disk holds everything twice,
+//! three times while a damaged file is made again.
 //!
-//! What the disk gives back is checked at the start: each page has a checksum, each module is compared with its digest, and the tables'
-//! invariants hold, or the file is damaged ([`crate::check`]). A module is compared with its digest again whenever it is loaded.
+//! What the disk gives back is checked at the start: each page has a checksum, each module is
+//! compared with its digest, and the tables' invariants hold, or the file is damaged
+//! ([`crate::check`]). A module is compared with its digest again whenever it is loaded.
 //!
-//! After an error of a file's, a full disk's say, the library answers nothing any more, not even what it has in memory. So the files are closed and opened
-//! again at once, and if they can't be written, they are read only ([`pair::open_to_read`]): applications are let in, policies are found, and each change
-//! tries again before it is refused. [`Store::problems`] says so.
+//! After an error of a file's, a full disk's say, the library answers nothing any more, not even
+//! what it has in memory. So the files are closed and opened again at once, and if they can't be
+//! written, they are read only ([`pair::open_to_read`]): applications are let in, policies are
+//! found, and each change tries again before it is refused. [`Store::problems`] says so.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

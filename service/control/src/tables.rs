@@ -14,12 +14,15 @@
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
-//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and `attachments` (tenant, service, method,
-//! side, policy) -> (place, version) instead of `slots`; a file of it is carried over when it is opened, as a whole. A file of format 2
-//! from before there were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them leaves them alone.
+//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and
+//! `attachments` (tenant, service, method, side, policy) -> (place, version) instead of `slots`; a
+//! file of it is carried over when it is opened, as a whole. A file of format 2 from before there
+//! were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them
+//! leaves them alone.
 //!
-//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants exist; every policy's module is in `modules` with the number of
-//! its users, and no other; every version that a slot names is in `policies`. [`crate::check`] compares them.
+//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants
+//! exist; every policy's module is in `modules` with the number of its users, and no other; every
+//! version that a slot names is in `policies`. [`crate::check`] compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -153,7 +156,8 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
         && table(read, AUDIT)?.is_some())
 }
 
-/// Format 1's attachments, each a version that decides under today's default conditions, which are those that it had.
+/// Format 1's attachments, each a version that decides under today's default conditions, which are
+/// those that it had.
 pub(crate) fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
     {
         let old = change.open_table(ATTACHMENTS_1)?;

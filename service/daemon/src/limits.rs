@@ -21,7 +21,8 @@ pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// Descriptors of a session whose library can't follow to another daemon; see [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 /// Descriptors reserved for listeners, policies' processes and files: neither sessions nor
-/// connections may take them. Peers' descriptors are reserved separately ([`SHARE_OF_PEERS`](tollgate_datapath::limits::SHARE_OF_PEERS)).
+/// connections may take them. Peers' descriptors are reserved separately
+/// ([`SHARE_OF_PEERS`](tollgate_datapath::limits::SHARE_OF_PEERS)).
 pub const KEPT_DESCRIPTORS: usize = 56;
 
 /// One tenant's sessions may take one third of the other descriptors; so may one user's

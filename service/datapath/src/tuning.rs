@@ -38,10 +38,12 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scheduling {
-    /// Equal shares of its time for all tenants that have something to do, in short turns: small calls don't wait for large ones
+    /// Equal shares of its time for all tenants that have something to do, in short turns: small
+    /// calls don't wait for large ones
     #[default]
     Fair,
-    /// One session or link after the other, however long each takes: for hosts whose tenants trust each other
+    /// One session or link after the other, however long each takes: for hosts whose tenants trust
+    /// each other
     RoundRobin,
 }
 

@@ -1,9 +1,9 @@
 //! The table of calls: slots with generations, so that a late answer never reaches another call.
 //!
-//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Migration), because peers
-//! and applications know the call by its key. In the new engine it has a slot like any other call,
-//! and a second table maps its key to the slot. That table is looked up only if the key isn't one
-//! of the engine's own, and only if there are such calls.
+//! A call keeps its [key](CallKey) when it moves to [another engine](crate::Migration), because
+//! peers and applications know the call by its key. In the new engine it has a slot like any other
+//! call, and a second table maps its key to the slot. That table is looked up only if the key isn't
+//! one of the engine's own, and only if there are such calls.
 
 use std::collections::HashMap;
 

@@ -194,7 +194,8 @@ impl<M> Engine<M> {
             .get_mut(usize::from(method))
     }
 
-    /// Adds a server of `service`, under a label if it has one; method `i` has the handle `first_handle + i` there.
+    /// Adds a server of `service`, under a label if it has one; method `i` has the handle
+    /// `first_handle + i` there.
     pub fn serve(
         &mut self,
         service: ServiceId,

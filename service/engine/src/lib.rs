@@ -23,7 +23,8 @@
 //! sessions, links and the calls between them, for another engine of its process to
 //! [absorb](Engine::absorb).
 //!
-//! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone` of `M`.
+//! Absent on purpose: I/O, time, randomness, allocation per call in the steady state, and a `Clone`
+//! of `M`.
 #![forbid(unsafe_code)]
 
 mod answers;

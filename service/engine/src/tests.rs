@@ -1,4 +1,5 @@
-//! The engine's promises: unit tests of each limit and refusal, and random schedules against a ledger.
+//! The engine's promises: unit tests of each limit and refusal, and random schedules against a
+//! ledger.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashMap, HashSet};
@@ -57,7 +58,8 @@ pub(crate) fn from_peer(number: u64, message: Message) -> Submission<Message> {
 }
 
 /// An engine with an application, a server of one local service, and a link; handle 0 leads to the
-/// service, handle 1 to the link, handle 2 nowhere; 3 and 4 are 0 and 1 between layouts that differ.
+/// service, handle 1 to the link, handle 2 nowhere; 3 and 4 are 0 and 1 between layouts that
+/// differ.
 pub(crate) fn engine() -> (Engine<Message>, ServiceId) {
     let mut engine = Engine::new();
     engine.session_opened(APP);

@@ -9,9 +9,9 @@
 //!
 //! A policy epoch ends whenever the versions of any attachment change. The engine knows in which
 //! epoch each call's request was evaluated. A version that handed its state over evaluates no
-//! replies to earlier requests, because what it would record about them would be lost. The exception
-//! is a version whose manifest says that replies change nothing of its state. A version that runs in
-//! a process of its own isn't kept, nor is a version that has failed.
+//! replies to earlier requests, because what it would record about them would be lost. The
+//! exception is a version whose manifest says that replies change nothing of its state. A version
+//! that runs in a process of its own isn't kept, nor is a version that has failed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -30,7 +30,8 @@ pub(crate) struct Key {
     pub(crate) engine: u64,
 }
 
-/// A number for wasmtime's version, the engine's settings, the price list of fuel and the features of this CPU.
+/// A number for wasmtime's version, the engine's settings, the price list of fuel and the features
+/// of this CPU.
 pub(crate) fn engine_number(engine: &Engine) -> u64 {
     let mut hasher = DefaultHasher::new();
     engine.precompile_compatibility_hash().hash(&mut hasher);
@@ -85,11 +86,13 @@ impl Artifact {
     /// # Errors
     /// The engine's own check of version, settings and CPU failed.
     pub(crate) fn load(&self, engine: &Engine) -> wasmtime::Result<Module> {
-        // SAFETY: `deserialize` demands bytes that `Engine::precompile_module` wrote and nobody changed. `from_worker` gets the
-        // whole output of a worker that ended with success, which is that function's result and nothing else: the worker
-        // is this very executable, and alone held the memfd's writing end while it lived. `from_file` gets what `to_file`
-        // wrote, by its checksum, from a directory that only the daemon's user can write. `from_daemon` gets what the daemon holds as the
-        // code of a module that it has loaded in one of these ways; the socket that it came over has no other end. That engine, settings and CPU fit is
+        // SAFETY: `deserialize` demands bytes that `Engine::precompile_module` wrote and nobody
+        // changed. `from_worker` gets the whole output of a worker that ended with success, which
+        // is that function's result and nothing else: the worker is this very executable, and alone
+        // held the memfd's writing end while it lived. `from_file` gets what `to_file` wrote, by
+        // its checksum, from a directory that only the daemon's user can write. `from_daemon` gets
+        // what the daemon holds as the code of a module that it has loaded in one of these ways;
+        // the socket that it came over has no other end. That engine, settings and CPU fit is
         // checked by `deserialize` itself.
         unsafe { Module::deserialize(engine, &self.0) }
     }

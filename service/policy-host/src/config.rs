@@ -14,8 +14,8 @@ pub struct HostConfig {
     pub instances: u32,
     /// Bytes of linear memory that [`TenantLimits::memory_bytes`] may reach. Default 16 MiB.
     pub memory_bytes_max: usize,
-    /// Elements that [`TenantLimits::table_elements`] may reach. Default 16,384. The pool reserves 8 bytes for each,
-    /// per instance.
+    /// Elements that [`TenantLimits::table_elements`] may reach. Default 16,384. The pool reserves
+    /// 8 bytes for each, per instance.
     pub table_elements_max: usize,
 }
 

@@ -1,5 +1,6 @@
 //! Common parts of the confinement of compile workers ([`crate::worker`]) and of policy processes
-//! ([`crate::isolated`]). Each module states its own further permissions and its list of system calls.
+//! ([`crate::isolated`]). Each module states its own further permissions and its list of system
+//! calls.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -30,7 +31,8 @@ use crate::limits;
 /// below 2^31. So no other process has it and could send those children signals.
 pub const RESERVED_ID: u32 = 2_147_000_000;
 
-/// The user of services without a user of their own, in every namespace that maps 65,536 users. Its processes may signal each other.
+/// The user of services without a user of their own, in every namespace that maps 65,536 users. Its
+/// processes may signal each other.
 const NOBODY: u32 = 65_534;
 
 /// The user and group of a root daemon's children. Children of other daemons keep the daemon's

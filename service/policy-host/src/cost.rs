@@ -13,8 +13,8 @@
 //! policies would get only a few thousand loads. The solution is an account of CPU time per tenant;
 //! it isn't implemented yet.
 //!
-//! Absent: an epoch deadline. It would need a ticker, is coarse (half a millisecond at best), and can't interrupt
-//! `memory.fill`, which fuel charges by the byte.
+//! Absent: an epoch deadline. It would need a ticker, is coarse (half a millisecond at best), and
+//! can't interrupt `memory.fill`, which fuel charges by the byte.
 
 use wasmtime::OperatorCost;
 

@@ -25,8 +25,8 @@ pub(crate) fn close_inherited() -> Result<(), Errno> {
 }
 
 fn close_range(flags: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: it touches no memory. Descriptors that Rust owns stay open: with CLOSE_RANGE_CLOEXEC all do, and `close_inherited` is called before
-    // this process has opened any.
+    // SAFETY: it touches no memory. Descriptors that Rust owns stay open: with CLOSE_RANGE_CLOEXEC
+    // all do, and `close_inherited` is called before this process has opened any.
     match unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::NOSYS)),

@@ -6,13 +6,14 @@
 //!          (worker process)       within fuel               +-- Fault: the instance is dead
 //! ```
 //!
-//! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to clone.
+//! - [`Host`]: the engine, its pool of instances and its price list. One per daemon; cheap to
+//!   clone.
 //! - [`Compiler`]: compiles modules in confined worker processes ([`worker`]), and remembers the
 //!   outcome.
 //! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
 //! - [`apart`]: a separate process for a tenant's instances, and the daemon's end of it.
-//! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a time.
-//!   Two tenants, or two configurations, never share one.
+//! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a
+//!   time. Two tenants, or two configurations, never share one.
 //!
 //! Trust: the module, its manifest, its configuration and every byte that it writes are hostile.
 //! The invariants:
@@ -21,9 +22,12 @@
 //!    A daemon's compiler is a process that can do nothing else and is killed at its limits.
 //! 2. Guest code runs only with fuel set for that call, from the first instruction of its start
 //!    function on.
-//! 3. An address or length from the guest is checked against its memory each time, after the guest has stopped.
-//! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer behind.
-//! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind them.
+//! 3. An address or length from the guest is checked against its memory each time, after the guest
+//!    has stopped.
+//! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer
+//!    behind.
+//! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind
+//!    them.
 //! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has
 //!    effects.
 //! 7. The guest's fuel pays for the host's work before the host does it.

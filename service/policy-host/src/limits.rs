@@ -33,7 +33,8 @@ pub const METHODS: usize = 64;
 pub const FIELDS: usize = 32;
 /// Fields that a policy may change, per method and direction.
 pub const CHANGES: usize = 32;
-/// Metadata keys that a policy reads, and as many again that it may change, per method and direction.
+/// Metadata keys that a policy reads, and as many again that it may change, per method and
+/// direction.
 pub const METADATA_KEYS: usize = 16;
 /// Counters of a policy.
 pub const COUNTERS: usize = 64;
@@ -155,7 +156,8 @@ pub const MEMORY_BYTES: usize = 4 << 20;
 pub const TABLE_ELEMENTS: usize = 8192;
 /// Bytes of native stack that a guest may use.
 pub const STACK_BYTES: usize = 128 << 10;
-/// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no memory.
+/// Instances alive at once in one host, by default. Each reserves 4 GiB of address space, no
+/// memory.
 pub const INSTANCES: u32 = 1000;
 
 /// Bytes of memory that a slot of the pool keeps, zeroed, between two instances: more than an
@@ -171,7 +173,8 @@ pub const VIEW_BYTES: usize = 64 << 10;
 pub const BATCH: usize = 64;
 /// Bytes of a denial's message that reach the caller.
 pub const MESSAGE_BYTES: usize = 1024;
-/// Records of one effect list: every field and every metadata key once, and a delay, a priority and a route.
+/// Records of one effect list: every field and every metadata key once, and a delay, a priority and
+/// a route.
 pub const EFFECTS: usize = CHANGES + METADATA_KEYS + 3;
 /// Bytes of all values of one verdict with effects: the size of one view.
 pub const CHANGED_BYTES: usize = 64 << 10;

@@ -300,7 +300,8 @@ impl Manifest {
         &self.source
     }
 
-    /// Parses the section's bytes; the error is the rest of a sentence that begins with "the manifest".
+    /// Parses the section's bytes; the error is the rest of a sentence that begins with "the
+    /// manifest".
     pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, String> {
         if bytes.len() > limits::MANIFEST_BYTES {
             return Err(format!(

@@ -28,7 +28,8 @@ pub struct Effects {
     /// The call's priority from here on, at most [`crate::limits::PRIORITY`]: higher is sooner, 0
     /// is the default of all calls.
     pub priority: Option<u8>,
-    /// The label of the route that the request takes: 1 to [`crate::limits::ROUTE_BYTES`] of `a-z 0-9 - _ .`.
+    /// The label of the route that the request takes: 1 to [`crate::limits::ROUTE_BYTES`] of
+    /// `a-z 0-9 - _ .`.
     pub route: Option<String>,
 }
 

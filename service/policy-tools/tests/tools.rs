@@ -10,8 +10,8 @@ use tollgate_policy_tools::{
 };
 use tollgate_schema::Schema;
 
-/// A policy that gives every call the verdict that `body` leaves in `$verdict`; it may write to the entry at `$entry`, and
-/// finds the call's view at `$view`.
+/// A policy that gives every call the verdict that `body` leaves in `$verdict`; it may write to the
+/// entry at `$entry`, and finds the call's view at `$view`.
 fn policy(manifest: &str, imports: &str, body: &str) -> Vec<u8> {
     let text = format!(
         r#"(module

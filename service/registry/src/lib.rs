@@ -1,4 +1,5 @@
-//! Modules from an OCI registry: `oci://ghcr.io/acme/acl:1.2`, or pinned, `oci://ghcr.io/acme/acl@sha256:...`.
+//! Modules from an OCI registry: `oci://ghcr.io/acme/acl:1.2`, or pinned,
+//! `oci://ghcr.io/acme/acl@sha256:...`.
 //!
 //! ```text
 //!   reference ─▶ manifest (an index leads to one) ─▶ the layer with the module ─▶ module

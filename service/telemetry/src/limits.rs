@@ -11,7 +11,8 @@ pub const MAX_SERIES: usize = 1_024;
 /// Series of one tenant, so that a tenant with many methods leaves room for others.
 pub const MAX_SERIES_PER_TENANT: usize = MAX_SERIES / 4;
 
-/// Octaves of a histogram's buckets: from 2^-30 s, about a nanosecond, to 2^12 s, more than the longest call.
+/// Octaves of a histogram's buckets: from 2^-30 s, about a nanosecond, to 2^12 s, more than the
+/// longest call.
 pub const OCTAVES: usize = 42;
 
 /// Buckets of one octave: a bucket's bounds differ by 9 %.

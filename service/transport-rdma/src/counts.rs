@@ -17,7 +17,8 @@ pub struct Counts {
     pub completions: u64,
     /// Memory registered for this link, or because of it.
     pub registrations: u64,
-    /// Bytes copied between the link's memory, or applications', and registered places, in either direction.
+    /// Bytes copied between the link's memory, or applications', and registered places, in either
+    /// direction.
     pub bytes_copied: u64,
     /// Bytes that the device has read in place, or written to their destination.
     pub bytes_in_place: u64,

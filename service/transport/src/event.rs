@@ -210,7 +210,8 @@ impl<'a> Image<'a> {
 pub enum Queued {
     /// All of it was copied: the caller may reclaim its memory now. The token won't be reported.
     Copied,
-    /// Shared spans are still needed: [`Link::poll_sent`](crate::Link::poll_sent) will return the token.
+    /// Shared spans are still needed: [`Link::poll_sent`](crate::Link::poll_sent) will return the
+    /// token.
     Held,
 }
 

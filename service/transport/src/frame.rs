@@ -1,7 +1,7 @@
 //! The wire format: one page.
 //!
-//! A link is a byte stream of frames in both directions. All integers are little-endian. A frame is a 32-byte header and
-//! `len` bytes of payload:
+//! A link is a byte stream of frames in both directions. All integers are little-endian. A frame is
+//! a 32-byte header and `len` bytes of payload:
 //!
 //! ```text
 //!  0        4    5     6      8               16       20       24              32

@@ -63,8 +63,10 @@ pub enum FlushOutcome {
 
 /// A [`Link`] with its transport: the interface for a daemon's loop, for every transport.
 ///
-/// One turn is at most one [`read_some`](Self::read_some) or [`read_some_body`](Self::read_some_body), all events, one
-/// [`flush`](Self::flush), and [`poll_sent`](Self::poll_sent) until `None`. The descriptor is readable when there is something to do.
+/// One turn is at most one [`read_some`](Self::read_some) or
+/// [`read_some_body`](Self::read_some_body), all events, one [`flush`](Self::flush), and
+/// [`poll_sent`](Self::poll_sent) until `None`. The descriptor is readable when there is something
+/// to do.
 pub trait LinkIo: AsFd {
     /// The protocol: events, frames, time.
     fn link(&mut self) -> &mut Link;
@@ -140,7 +142,8 @@ pub enum OpenError {
         /// The kernel's error.
         error: std::io::Error,
     },
-    /// Without a key, connecting is refused before a byte is sent, unless loopback peers are trusted.
+    /// Without a key, connecting is refused before a byte is sent, unless loopback peers are
+    /// trusted.
     #[error(
         "this daemon has no key, and so no peers: give it and {address} the same key (--psk-file), or --unauthenticated-loopback"
     )]
@@ -319,8 +322,8 @@ impl TcpLink {
     /// same on every call. The same system call puts bytes after the body into the link's buffer.
     ///
     /// # Errors
-    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed); otherwise the
-    /// connection ended or failed, and so has the link.
+    /// [`LinkError::BodyBuffer`] if `body` has another length than announced (nothing changed);
+    /// otherwise the connection ended or failed, and so has the link.
     pub fn read_body(&mut self, body: &mut [u8]) -> Result<BodyOutcome, LinkError> {
         self.read_some_body(body, usize::MAX)
     }

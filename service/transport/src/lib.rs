@@ -1,8 +1,9 @@
 //! Links between daemons: a framed protocol over TCP.
 //!
-//! [`Link`] is the protocol as a pure state machine (`proto.rs`); [`TcpLink`] gives it a socket (`io.rs`). The bytes on the wire are
-//! documented on one page, [`mod@frame`]. A link multiplexes calls, of one message or of a stream of them, in both directions,
-//! bounds them by credits, coalesces small frames, and sends large messages straight from shared memory.
+//! [`Link`] is the protocol as a pure state machine (`proto.rs`); [`TcpLink`] gives it a socket
+//! (`io.rs`). The bytes on the wire are documented on one page, [`mod@frame`]. A link multiplexes
+//! calls, of one message or of a stream of them, in both directions, bounds them by credits,
+//! coalesces small frames, and sends large messages straight from shared memory.
 
 #![forbid(unsafe_code)]
 

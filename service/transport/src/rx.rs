@@ -18,7 +18,8 @@ pub(crate) struct Rx {
 
 impl Rx {
     pub(crate) fn new() -> Rx {
-        // Zeroed pages come from the kernel untouched: an idle link's buffer costs address space only.
+        // Zeroed pages come from the kernel untouched: an idle link's buffer costs address space
+        // only.
         Rx {
             buf: vec![0; limits::RX_BUFFER],
             head: 0,

@@ -34,7 +34,8 @@ use crate::model::{EVENTS, Event, Sample};
 /// Measure what calls notice when policies and daemons are changed, or die.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Have everything happen a few times, and fail if a call is lost, served twice or judged twice; times are not believed.
+    /// Have everything happen a few times, and fail if a call is lost, served twice or judged
+    /// twice; times are not believed.
     #[arg(long)]
     smoke: bool,
     /// Only events whose name contains this (repeat for more).

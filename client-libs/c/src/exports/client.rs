@@ -238,7 +238,8 @@ pub unsafe extern "C" fn tollgate_unary(
     status: *mut tollgate_status,
 ) -> tollgate_code {
     let work = || {
-        // SAFETY: NULL or room for a handle; NULL or live; NULL or options; a message of the program's.
+        // SAFETY: NULL or room for a handle; NULL or live; NULL or options; a message of the
+        // program's.
         let (client, (opening, _), request) = unsafe {
             put(reply, "reply", std::ptr::null_mut())?;
             let client = given(client, "client")?;

@@ -150,7 +150,8 @@ pub unsafe extern "C" fn tollgate_session_close(
                 buffers: held.buffers,
                 buffer_bytes: held.buffer_bytes,
             };
-            // SAFETY: a struct that begins with its size; every field is 8 bytes long, so there is no padding.
+            // SAFETY: a struct that begins with its size; every field is 8 bytes long, so there is
+            // no padding.
             unsafe { put_sized(leaks, LEAST_LEAKS, "leaks", found) }?;
         }
         match held == Held::default() {

@@ -14,8 +14,8 @@ pub trait Message: Clone + Default + Send + Sync + 'static {
     /// Typed getters over a block, without a copy.
     type View<'a>: Copy;
 
-    /// Writes the fixed part at `at` (already claimed from the sink), then claims and writes the parts in canonical
-    /// order.
+    /// Writes the fixed part at `at` (already claimed from the sink), then claims and writes the
+    /// parts in canonical order.
     fn encode<S: Sink>(&self, sink: &mut S, at: u32);
 
     /// The view of the struct at `place`.
@@ -25,7 +25,8 @@ pub trait Message: Clone + Default + Send + Sync + 'static {
     fn from_view(view: Self::View<'_>) -> Self;
 }
 
-/// Something that can be written as the block of a call or reply: a [`Message`], or a block that exists already.
+/// Something that can be written as the block of a call or reply: a [`Message`], or a block that
+/// exists already.
 pub trait Encode {
     /// The size of a block in no session's heap. Sets [`Measured::too_deep`] instead of failing.
     fn measure(&self) -> Measured {

@@ -17,7 +17,8 @@ use crate::buffer::{Bytes, SharedBytes};
 /// Bytes of one entry of the extent table.
 const EXTENT_ENTRY: usize = 16;
 
-/// Where an encoder puts a block. Parts are claimed in canonical order; claiming writes the padding before a part.
+/// Where an encoder puts a block. Parts are claimed in canonical order; claiming writes the padding
+/// before a part.
 pub trait Sink {
     /// Claims the next `len` bytes at alignment `align` (a power of two, at most 8) and returns
     /// their offset.

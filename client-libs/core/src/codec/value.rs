@@ -170,7 +170,8 @@ impl Value for String {
         store_slots(values, sink, at, |value, sink| sink.bytes(value.as_bytes()));
     }
 
-    /// Checks the encoding again, because the type system can't know that the daemon did; `""` if it is not UTF-8.
+    /// Checks the encoding again, because the type system can't know that the daemon did; `""` if
+    /// it is not UTF-8.
     #[inline]
     fn field(place: Place<'_>, at: u32) -> &str {
         std::str::from_utf8(place.bytes(at)).unwrap_or_default()

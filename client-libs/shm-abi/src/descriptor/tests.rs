@@ -804,7 +804,8 @@ fn errors_are_sentences() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Random bytes never panic; accepted ranges are inside their heap and encode to the same bytes.
+    /// Random bytes never panic; accepted ranges are inside their heap and encode to the same
+    /// bytes.
     #[test]
     fn anything_accepted_is_exactly_what_was_written(mut bytes: [[u8; 32]; 2], kind in 0u8..11, mask: u64) {
         bytes[0][0] = kind;

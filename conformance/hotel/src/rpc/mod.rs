@@ -1,13 +1,14 @@
-//! The services' transports, side by side: the same methods of the same deciders, and nothing decided here.
+//! The services' transports, side by side: the same methods of the same deciders, and nothing
+//! decided here.
 //!
-//! Handlers that block (the store, memcached) run on threads of their own as each library has it: Tollgate's `Workers`, tokio's
-//! `spawn_blocking`. The others run where calls arrive.
+//! Handlers that block (the store, memcached) run on threads of their own as each library has it:
+//! Tollgate's `Workers`, tokio's `spawn_blocking`. The others run where calls arrive.
 
 pub mod over_tollgate;
 pub mod over_tonic;
 
-/// Where the services are: over Tollgate the daemon that serves each, as `host:port`, or empty for this host's; over tonic its own
-/// address.
+/// Where the services are: over Tollgate the daemon that serves each, as `host:port`, or empty for
+/// this host's; over tonic its own address.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "named as the services")]
 pub struct Targets<'t> {
@@ -20,8 +21,8 @@ pub struct Targets<'t> {
     pub user: &'t str,
 }
 
-/// What services are asked and answer is there three times: in the crate's own types, and as the stubs of either library, which are alike.
-/// How the first becomes the others is written once.
+/// What services are asked and answer is there three times: in the crate's own types, and as the
+/// stubs of either library, which are alike. How the first becomes the others is written once.
 macro_rules! messages {
     ($($stubs:tt)*) => {
         impl From<crate::dataset::RatePlan> for $($stubs)*::rate::RatePlan {
@@ -94,7 +95,8 @@ macro_rules! messages {
             }
         }
 
-        /// A request, of the library whose stubs these are, that is given up when it is due, and is part of its cause's trace.
+        /// A request, of the library whose stubs these are, that is given up when it is due, and is
+        /// part of its cause's trace.
         fn made_for<T>(cause: &crate::calls::Cause, message: T) -> Result<Request<T>, crate::failure::Failure> {
             let mut request = Request::new(message);
             if let Some(left) = cause.left()? {

@@ -1,5 +1,5 @@
-//! The services over Tollgate. What a handler calls is due when its own call is: the library sees to that. It is in the
-//! same trace because the handler passes that on.
+//! The services over Tollgate. What a handler calls is due when its own call is: the library sees
+//! to that. It is in the same trace because the handler passes that on.
 
 use tollgate::{Channel, Received, Reply, Request, Session, Status};
 

@@ -157,7 +157,8 @@ impl search::search_server::Search for Search<Clients> {
     }
 }
 
-/// What is made for a call that came is due when that is, whose header is a number and a unit, such as `250000u`; and in its trace.
+/// What is made for a call that came is due when that is, whose header is a number and a unit, such
+/// as `250000u`; and in its trace.
 fn cause_of<T>(request: &Request<T>) -> Cause {
     let text = |name| request.metadata().get(name)?.to_str().ok();
     let time = || {

@@ -1,4 +1,5 @@
-//! Where the hotels are: all of them are compared, as there are 80. `c/geo.c` is the same in C, and answers exactly the same.
+//! Where the hotels are: all of them are compared, as there are 80. `c/geo.c` is the same in C, and
+//! answers exactly the same.
 
 use std::path::Path;
 
@@ -48,7 +49,8 @@ impl Geo {
     }
 }
 
-/// Along a great circle, by the haversine formula; in the order of operations of `c/geo.c` and `python/recommendation.py`.
+/// Along a great circle, by the haversine formula; in the order of operations of `c/geo.c` and
+/// `python/recommendation.py`.
 pub fn distance_km(a: Point, b: Point) -> f64 {
     let lat = ((b.lat - a.lat).to_radians() / 2.0).sin();
     let lon = ((b.lon - a.lon).to_radians() / 2.0).sin();

@@ -1,4 +1,5 @@
-//! What the services decide. Nothing here knows of a transport; of a clock or a socket only what the cache does.
+//! What the services decide. Nothing here knows of a transport; of a clock or a socket only what
+//! the cache does.
 
 pub mod geo;
 pub mod profile;

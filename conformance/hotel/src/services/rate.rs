@@ -1,7 +1,7 @@
 //! What rooms cost. Plans are cached, also that a hotel has none.
 //!
-//! As in the original the days of the request aren't looked at. Other than there a hotel that isn't cached has its own plan only, not
-//! everybody's.
+//! As in the original the days of the request aren't looked at. Other than there a hotel that isn't
+//! cached has its own plan only, not everybody's.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,7 +30,8 @@ impl Rates {
         Ok(Rates { store, cache })
     }
 
-    /// The plans of these hotels, the most expensive first; those of one price in the order of the hotels.
+    /// The plans of these hotels, the most expensive first; those of one price in the order of the
+    /// hotels.
     ///
     /// # Errors
     /// INVALID_ARGUMENT for too many hotels; those of the store.

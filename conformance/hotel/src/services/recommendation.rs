@@ -1,4 +1,5 @@
-//! The best hotels by one criterion. `python/recommendation.py` is the same in Python, and answers exactly the same.
+//! The best hotels by one criterion. `python/recommendation.py` is the same in Python, and answers
+//! exactly the same.
 
 use std::path::Path;
 

@@ -1,10 +1,11 @@
 //! Which rooms are taken: never more than there are, whoever asks at the same time.
 //!
-//! The store decides: a reservation is one of its transactions, and there is one at a time. The cache answers how many rooms are taken when
-//! somebody only asks, as in the original; there it decides, too, where two reservations at once may both see the last room.
+//! The store decides: a reservation is one of its transactions, and there is one at a time. The
+//! cache answers how many rooms are taken when somebody only asks, as in the original; there it
+//! decides, too, where two reservations at once may both see the last room.
 //!
-//! Whatever changes a count in the cache holds `order` from before the store's transaction until the cache has it, so that the cache
-//! has the counts in the order of the store.
+//! Whatever changes a count in the cache holds `order` from before the store's transaction until
+//! the cache has it, so that the cache has the counts in the order of the store.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -48,7 +49,8 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// With the reservations of the store in this directory. A new one has Alice's, one room of hotel 4.
+    /// With the reservations of the store in this directory. A new one has Alice's, one room of
+    /// hotel 4.
     ///
     /// # Errors
     /// INTERNAL if that can't be used.
@@ -93,7 +95,8 @@ impl Reservations {
         Ok(true)
     }
 
-    /// Those of the hotels that have the rooms in each night, in their order; none that nobody knows.
+    /// Those of the hotels that have the rooms in each night, in their order; none that nobody
+    /// knows.
     ///
     /// # Errors
     /// Those of the store.
@@ -179,7 +182,8 @@ fn fill(database: &Database, first: &Booking) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Takes rooms in one transaction; what is taken then, by key. `None`, and nothing changed, if a night hasn't as many.
+/// Takes rooms in one transaction; what is taken then, by key. `None`, and nothing changed, if a
+/// night hasn't as many.
 fn take(
     database: &Database,
     hotel: &str,

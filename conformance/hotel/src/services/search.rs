@@ -1,4 +1,5 @@
-//! Which hotels to offer. Its own calls are due when the call is that it answers, and in the same trace.
+//! Which hotels to offer. Its own calls are due when the call is that it answers, and in the same
+//! trace.
 
 use crate::calls::{Calls, Cause};
 use crate::failure::Failure;

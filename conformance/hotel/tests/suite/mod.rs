@@ -1,7 +1,8 @@
 //! The whole suite as real processes: daemons, memcached, seven services and a frontend.
 //!
-//! Over Tollgate the services are spread over two hosts. The frontend, search, rate and user are on `a`; geo, profile, recommendation and
-//! reservation on `b`. Over tonic each is called where it listens.
+//! Over Tollgate the services are spread over two hosts. The frontend, search, rate and user are on
+//! `a`; geo, profile, recommendation and reservation on `b`. Over tonic each is called where it
+//! listens.
 
 #![allow(dead_code, reason = "the tests and the comparison use different parts")]
 
@@ -95,8 +96,8 @@ pub(crate) struct Suite {
 }
 
 impl Suite {
-    /// With its stores in this directory, which is emptied; with these options for all, and with programs for some services instead of
-    /// Rust's.
+    /// With its stores in this directory, which is emptied; with these options for all, and with
+    /// programs for some services instead of Rust's.
     pub(crate) fn start(
         place: &Path,
         carrier: Carrier,

@@ -1,4 +1,5 @@
-//! `make demo`: the story of two hosts, a tenant with an access list, and a tenant with a bad policy.
+//! `make demo`: the story of two hosts, a tenant with an access list, and a tenant with a bad
+//! policy.
 //!
 //! ```text
 //! demo (this program)      tells the story: starts the rest, changes policies, compares

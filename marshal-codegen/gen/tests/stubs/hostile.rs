@@ -72,7 +72,8 @@ fn is_value(word: &str) -> bool {
     !matches!(word, "option" | "reserved")
 }
 
-/// Every word as a message, an enum, a value, a field, a oneof, a service, a method; all in one package.
+/// Every word as a message, an enum, a value, a field, a oneof, a service, a method; all in one
+/// package.
 fn in_every_position(package: &str) -> String {
     let scope = if package.is_empty() {
         String::new()
@@ -231,7 +232,8 @@ fn every_word_is_taken_in_every_position() {
     check("underscores", &of_underscores());
 }
 
-/// All identifiers of C that the generator writes into headers by itself: parameters, variables, members.
+/// All identifiers of C that the generator writes into headers by itself: parameters, variables,
+/// members.
 fn own_words() -> BTreeSet<String> {
     let dir = directory("hostile-probe");
     let probe = "syntax = \"proto3\"; package probe; enum ProbeE { PROBE = 0; }

@@ -1,4 +1,5 @@
-//! The stubs of all languages against one zoo of messages: the same bytes from each, and the same values back.
+//! The stubs of all languages against one zoo of messages: the same bytes from each, and the same
+//! values back.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -533,7 +533,8 @@ fn hostile_texts_cost_a_bounded_time() {
             "the server's schema can't be read: it has more than {MAX_TYPES} messages and enums"
         )
     );
-    // Two chains of messages whose lengths have no common divisor pair every message with every other.
+    // Two chains of messages whose lengths have no common divisor pair every message with every
+    // other.
     let chain = |length: usize| -> String {
         let field = |i| format!("M{i}.next = 1 M{}\nM{i}.pad = 2 string\n", (i + 1) % length);
         (0..length)

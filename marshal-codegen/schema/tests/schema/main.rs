@@ -1,4 +1,5 @@
-//! Layouts against a reviewed file, descriptions, differences, refusals, and the dynamic reader on bad bytes.
+//! Layouts against a reviewed file, descriptions, differences, refusals, and the dynamic reader on
+//! bad bytes.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -28,7 +28,8 @@ pub(crate) fn int(number: u64, value: i64) -> Vec<u8> {
     [varint(number << 3), varint(value as u64)].concat()
 }
 
-/// Field presence, enum type, repeated encoding, UTF-8 validation, message encoding, as pairs of number and value.
+/// Field presence, enum type, repeated encoding, UTF-8 validation, message encoding, as pairs of
+/// number and value.
 pub(crate) fn features(set: &[(u64, i64)]) -> Vec<u8> {
     set.iter().flat_map(|(n, v)| int(*n, *v)).collect()
 }

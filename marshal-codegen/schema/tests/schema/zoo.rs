@@ -1,4 +1,5 @@
-//! proto2, well-known types and every kind of key: laid out as reviewed, and carried as JSON through a block.
+//! proto2, well-known types and every kind of key: laid out as reviewed, and carried as JSON
+//! through a block.
 
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::{Cardinality, DynamicError, Kind, ProtoType, Schema};
@@ -54,7 +55,8 @@ fn proto2_is_laid_out_by_its_own_rules() {
     for name in ["part", "note", "pick"] {
         assert_eq!(field(name).proto_type, ProtoType::Group, "{name}");
     }
-    // The entry of a map tells no presence, whatever the syntax: equal descriptions have equal layouts.
+    // The entry of a map tells no presence, whatever the syntax: equal descriptions have equal
+    // layouts.
     let Kind::Message(entry) = field("by_name").kind else {
         panic!("a map's kind is its entry")
     };

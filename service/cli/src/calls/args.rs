@@ -29,10 +29,12 @@ pub(crate) struct Explain {
     /// Treat the message as a reply
     #[arg(long, requires = "tenant")]
     pub(crate) reply: bool,
-    /// Metadata of the message; in base64 if the key ends in -bin. Repeat for more, also with the same key
+    /// Metadata of the message; in base64 if the key ends in -bin. Repeat for more, also with the
+    /// same key
     #[arg(long, value_name = "KEY=VALUE", requires = "tenant")]
     pub(crate) metadata: Vec<Pair>,
-    /// The schema, if no application has bound the service: a .proto file, a directory of them, or a serialized descriptor set
+    /// The schema, if no application has bound the service: a .proto file, a directory of them, or
+    /// a serialized descriptor set
     #[arg(long, value_name = "PATH", requires = "tenant")]
     pub(crate) proto: Vec<PathBuf>,
     /// The directories of imports; those of the .proto files if left out
@@ -41,8 +43,8 @@ pub(crate) struct Explain {
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
-    /// With --tenant and --method: the message to judge, as JSON; `-` reads it from standard input. Without them: a call, by the ID of its
-    /// trace or its span
+    /// With --tenant and --method: the message to judge, as JSON; `-` reads it from standard input.
+    /// Without them: a call, by the ID of its trace or its span
     #[arg(value_name = "JSON|CALL", required_unless_present = "tenant")]
     pub(crate) subject: Option<String>,
 }

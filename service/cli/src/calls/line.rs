@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::output;
 use crate::render::flat;
 
-/// `2026-11-25T06:00:00.000Z acme client hotel.Reservation/Reserve PERMISSION_DENIED 12 us by acl@1: no guests`
+/// One line of a call, such as `2026-11-25T06:00:00.000Z acme client hotel.Reservation/Reserve
+/// PERMISSION_DENIED 12 us by acl@1: no guests`.
 pub(super) fn line(call: &Value) -> String {
     let mut line = String::new();
     for field in ["began", "tenant", "side", "method", "status"] {

@@ -1,4 +1,5 @@
-//! Single calls: those that end (`tap`), those that ended (`trace`), and those that might be made (`explain`).
+//! Single calls: those that end (`tap`), those that ended (`trace`), and those that might be made
+//! (`explain`).
 //!
 //! The daemon's answer is shown as it is. A missing field, as from an older daemon, is left out.
 

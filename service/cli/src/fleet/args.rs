@@ -38,7 +38,8 @@ pub(crate) struct Which {
     /// The hosts, and how their daemons are reached (TOML)
     #[arg(long, value_name = "FILE", default_value = "fleet.toml")]
     pub(crate) fleet: PathBuf,
-    /// The path of the new program on each host; overrides the fleet file. Without both, the program that each daemon was started from
+    /// The path of the new program on each host; overrides the fleet file. Without both, the
+    /// program that each daemon was started from
     #[arg(long, value_name = "PATH")]
     pub(crate) binary: Option<String>,
 }

@@ -12,7 +12,8 @@ use crate::schema::{self, Files};
 /// A schema that a policy is checked against.
 #[derive(Debug, Default, Args)]
 pub(crate) struct Against {
-    /// Check the policy against this schema, too: a .proto file, a directory of them, or a serialized descriptor set; repeat for more
+    /// Check the policy against this schema, too: a .proto file, a directory of them, or a
+    /// serialized descriptor set; repeat for more
     #[arg(long, value_name = "PATH")]
     pub(crate) proto: Vec<PathBuf>,
     /// The directories of imports; those of the .proto files if left out

@@ -28,11 +28,13 @@ pub(crate) enum Policy {
     Release(Select),
     /// Show a policy: manifest, versions, attachments, and the number of its decisions
     Show(Show),
-    /// Compare the decisions of two versions on recorded calls; the exit status is 0 if none changes
+    /// Compare the decisions of two versions on recorded calls; the exit status is 0 if none
+    /// changes
     Diff(Diff),
     /// List the policies and their attachments
     List,
-    /// Delete a version of a policy, or all versions; refused while a version is attached or the target of a rollback
+    /// Delete a version of a policy, or all versions; refused while a version is attached or the
+    /// target of a rollback
     #[command(after_help = "The numbers of deleted versions aren't reused.\n\n\
          Examples: tollgate policy delete acl@1 --tenant acme\n          \
          tollgate policy delete audit --provider")]
@@ -44,7 +46,8 @@ pub(crate) enum Policy {
 /// Whose policy it is.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
-    /// The tenant that owns the policy and the judged calls; with --provider, the tenant of the judged calls, all if left out
+    /// The tenant that owns the policy and the judged calls; with --provider, the tenant of the
+    /// judged calls, all if left out
     #[arg(long, required_unless_present = "provider")]
     pub(crate) tenant: Option<String>,
     /// The provider owns the policy; tenants don't see it
@@ -86,7 +89,8 @@ pub(crate) struct Push {
     pub(crate) described: Described,
 }
 
-/// What a module may see that was made for another host, and so has no manifest. Without any of these it sees which method is called.
+/// What a module may see that was made for another host, and so has no manifest. Without any of
+/// these it sees which method is called.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "For modules made for Envoy or by OPA")]
 pub(crate) struct Described {
@@ -203,10 +207,12 @@ pub(crate) struct Attach {
     /// One method of the service; all if left out
     #[arg(long)]
     pub(crate) method: Option<String>,
-    /// The side on which it judges: before the call leaves the client's host, or before the server sees it
+    /// The side on which it judges: before the call leaves the client's host, or before the server
+    /// sees it
     #[arg(long)]
     pub(crate) side: Side,
-    /// enforce: it decides; shadow: it runs and decides nothing; canary=N%: it decides N percent of the calls
+    /// enforce: it decides; shadow: it runs and decides nothing; canary=N%: it decides N percent of
+    /// the calls
     #[arg(long, default_value = "enforce")]
     pub(crate) mode: Mode,
     #[command(flatten)]
@@ -219,11 +225,12 @@ pub(crate) struct Attach {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conditions; unchanged if left out")]
 pub(crate) struct Options {
-    /// After a fault, its calls are refused until a fresh instance is ready (reload), refused until an operator acts (closed),
-    /// or pass unjudged until a fresh instance is ready (open)
+    /// After a fault, its calls are refused until a fresh instance is ready (reload), refused until
+    /// an operator acts (closed), or pass unjudged until a fresh instance is ready (open)
     #[arg(long)]
     pub(crate) on_fault: Option<OnFault>,
-    /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none. Initially: state,change
+    /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none.
+    /// Initially: state,change
     #[arg(long, value_name = "CAPABILITIES", value_delimiter = ',')]
     pub(crate) grant: Option<Vec<String>>,
     /// The declared fields that it may see, as dotted paths; or none. Initially: all
@@ -235,19 +242,22 @@ pub(crate) struct Options {
     /// The declared hooks at which it runs: request, reply, tick. Initially: all
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,
-    /// Its CPU time per call in microseconds, 5 to 10000. Initially: the value of the daemon's configuration
+    /// Its CPU time per call in microseconds, 5 to 10000. Initially: the value of the daemon's
+    /// configuration
     #[arg(long, value_name = "US", value_parser = number)]
     pub(crate) cpu_us: Option<u32>,
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) fresh: Option<bool>,
-    /// Where it runs: in a process of its tenant (process), or in the daemon (none). Initially: the value of the daemon's configuration
+    /// Where it runs: in a process of its tenant (process), or in the daemon (none). Initially: the
+    /// value of the daemon's configuration
     #[arg(long)]
     pub(crate) isolation: Option<Isolation>,
     /// The number of judged calls that the daemon records in memory for `policy diff`. Initially: 0
     #[arg(long, value_name = "CALLS", value_parser = number)]
     pub(crate) record: Option<u32>,
-    /// Percentage points by which a canary's rate of denials and faults may exceed the stable version's. Initially: 5
+    /// Percentage points by which a canary's rate of denials and faults may exceed the stable
+    /// version's. Initially: 5
     #[arg(long, value_name = "POINTS", value_parser = number)]
     pub(crate) max_worse: Option<u32>,
 }
@@ -290,10 +300,12 @@ pub(crate) struct Upgrade {
     pub(crate) policy: VersionName,
     #[command(flatten)]
     pub(crate) place: Place,
-    /// shadow or canary=N%: until `policy promote` or `policy rollback`; enforce: stable at once, with the old version's state
+    /// shadow or canary=N%: until `policy promote` or `policy rollback`; enforce: stable at once,
+    /// with the old version's state
     #[arg(long)]
     pub(crate) mode: Option<Mode>,
-    /// The time without a fault before it is promoted, such as 60s; with --mode, it isn't promoted if left out
+    /// The time without a fault before it is promoted, such as 60s; with --mode, it isn't promoted
+    /// if left out
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) probation: Option<Duration>,
     #[command(flatten)]

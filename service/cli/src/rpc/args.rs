@@ -34,10 +34,12 @@ pub(crate) struct Call {
         hide_default_value = true
     )]
     pub(crate) to: String,
-    /// Give up after this time, such as 500ms, 5s or 1m; if left out, after 10s, or after one day if a stream of requests comes from standard input
+    /// Give up after this time, such as 500ms, 5s or 1m; if left out, after 10s, or after one day
+    /// if a stream of requests comes from standard input
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) deadline: Option<Duration>,
-    /// Metadata of the request; in base64 if the key ends in -bin. Repeat for more, also with the same key
+    /// Metadata of the request; in base64 if the key ends in -bin. Repeat for more, also with the
+    /// same key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
     /// Print the reply's metadata as a further line of JSON, and the trailers, if any, as another
@@ -46,8 +48,9 @@ pub(crate) struct Call {
     /// The method, such as hotel.Reservation/Reserve
     #[arg(value_name = "SERVICE/METHOD")]
     pub(crate) method: MethodName,
-    /// The request as JSON, {} if left out; `-` reads it from standard input. A method that takes a stream of requests takes several in a row;
-    /// from standard input, each is sent as soon as it is complete
+    /// The request as JSON, {} if left out; `-` reads it from standard input. A method that takes a
+    /// stream of requests takes several in a row; from standard input, each is sent as soon as it
+    /// is complete
     #[arg(value_name = "JSON")]
     pub(crate) request: Option<String>,
 }
@@ -68,10 +71,12 @@ pub(crate) struct Serve {
     /// Print every request as one line of JSON
     #[arg(long)]
     pub(crate) print_requests: bool,
-    /// Serve under this label, to which policies can route calls; without it, serve calls without a route
+    /// Serve under this label, to which policies can route calls; without it, serve calls without a
+    /// route
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) label: String,
-    /// Metadata of every reply; in base64 if the key ends in -bin. Repeat for more, also with the same key
+    /// Metadata of every reply; in base64 if the key ends in -bin. Repeat for more, also with the
+    /// same key
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) metadata: Vec<Pair>,
     /// Print the metadata of each request, too, as a further line of JSON
@@ -82,12 +87,12 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub(crate) struct Answer {
-    /// Answer every call with this reply, as JSON; in a conversation, answer every request with it. Several replies in a row make a stream.
-    /// `-` reads from standard input
+    /// Answer every call with this reply, as JSON; in a conversation, answer every request with it.
+    /// Several replies in a row make a stream. `-` reads from standard input
     #[arg(long, value_name = "JSON")]
     pub(crate) reply: Option<String>,
-    /// Answer every request with itself and its metadata, if request and reply have the same type. A single reply to a
-    /// stream of requests is the last request
+    /// Answer every request with itself and its metadata, if request and reply have the same type.
+    /// A single reply to a stream of requests is the last request
     #[arg(long)]
     pub(crate) echo: bool,
 }

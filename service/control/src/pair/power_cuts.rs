@@ -7,7 +7,8 @@
 //! log is cut with them. Some starts are cut as well. Then a real start has to find the state after
 //! the last acknowledged change, or after the one in progress.
 //!
-//! 60 seeds; more: `TOLLGATE_POWER_CUTS=20000 cargo test -p tollgate-control power`. A failure names its seed: `TOLLGATE_POWER_CUT=17`.
+//! 60 seeds; more: `TOLLGATE_POWER_CUTS=20000 cargo test -p tollgate-control power`. A failure
+//! names its seed: `TOLLGATE_POWER_CUT=17`.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Result as IoResult;

@@ -104,7 +104,8 @@ fn recurse(depth: u64) -> u64 {
 }
 
 fn system_call([number, a, b, c, d, e, f]: [i64; 7]) {
-    // SAFETY: the process is confined. What its filter lets pass can't touch memory that Rust knows of with the arguments
-    // that the tests give (zeros, or addresses of nothing); everything else ends the process. It ends here anyway.
+    // SAFETY: the process is confined. What its filter lets pass can't touch memory that Rust knows
+    // of with the arguments that the tests give (zeros, or addresses of nothing); everything else
+    // ends the process. It ends here anyway.
     unsafe { libc::syscall(number, a, b, c, d, e, f) };
 }

@@ -571,7 +571,8 @@ impl Judgement<'_> {
         self.count == 0
     }
 
-    /// Adds a call; arguments as for [`crate::Batch::push`]. The view is written once, into memory that the process can only read.
+    /// Adds a call; arguments as for [`crate::Batch::push`]. The view is written once, into memory
+    /// that the process can only read.
     ///
     /// # Errors
     /// The writer failed, or the call doesn't fit. The order is unchanged and usable.

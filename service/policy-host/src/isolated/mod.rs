@@ -28,7 +28,8 @@
 //! - **Nothing waits for the process.** [`Channel`] posts and takes, and never blocks. An order has
 //!   a deadline, after which the process is killed. When the process ends, all orders in flight are
 //!   handed back at once.
-//! - Only views of declared and granted fields enter the shared memory: there is no other way into it.
+//! - Only views of declared and granted fields enter the shared memory: there is no other way into
+//!   it.
 //! - A posted order can't be taken back: its views stay in place until its answer has come.
 //!
 //! | event | result |

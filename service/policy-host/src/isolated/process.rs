@@ -38,7 +38,8 @@ pub struct ProcessConfig {
     pub spin: Duration,
     /// Its user if the daemon is root.
     pub user: ChildUser,
-    /// The program that becomes a policy process if its first argument is [`ARGUMENT`]. Default: the running one.
+    /// The program that becomes a policy process if its first argument is [`ARGUMENT`]. Default:
+    /// the running one.
     pub program: PathBuf,
 }
 

@@ -1,6 +1,7 @@
 //! The policy host against honest, broken and hostile modules.
 //!
-//! `guests.rs` builds the repository's own policies; everything hostile is written as text in `wat.rs`.
+//! `guests.rs` builds the repository's own policies; everything hostile is written as text in
+//! `wat.rs`.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

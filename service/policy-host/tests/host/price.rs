@@ -25,7 +25,8 @@ const RUNS: usize = 15;
 
 const REFERENCE: &str = "(local.set $l (i64.or (i64.rem_s (i64.const 0x7ffffffffffffff7) (local.get $l)) (i64.const 0x4000000000000001)))";
 
-/// A loop over each operator that a module may have, each waiting for its own last result where it has one.
+/// A loop over each operator that a module may have, each waiting for its own last result where it
+/// has one.
 fn operators() -> Vec<(String, String)> {
     let mut loops = Vec::new();
     for (ty, local, constant) in [

@@ -64,7 +64,8 @@ impl Completions {
 
     /// Takes pending completions, at most [`POLL_BATCH`].
     pub(super) fn poll(&self, found: &mut [sys::ibv_wc; POLL_BATCH]) -> Result<usize, RdmaError> {
-        // SAFETY: the completion queue is there; the function fills at most as many entries as it is told of.
+        // SAFETY: the completion queue is there; the function fills at most as many entries as it
+        // is told of.
         let count =
             unsafe { sys::ibv_poll_cq(self.queue.as_ptr(), POLL_BATCH as i32, found.as_mut_ptr()) };
         usize::try_from(count).map_err(|_| failed("polling for completions"))
@@ -98,7 +99,8 @@ impl Completions {
         let mut events = 0;
         loop {
             let (mut queue, mut context) = (ptr::null_mut(), ptr::null_mut());
-            // SAFETY: the channel is there and nonblocking; the function fills both pointers, which aren't used.
+            // SAFETY: the channel is there and nonblocking; the function fills both pointers, which
+            // aren't used.
             let status =
                 unsafe { sys::ibv_get_cq_event(self.channel.as_ptr(), &mut queue, &mut context) };
             if status != 0 {
@@ -107,7 +109,8 @@ impl Completions {
             events += 1;
         }
         let errno = last_errno();
-        // SAFETY: so many events were taken of this queue, the channel's only one. Destroying the queue would wait for it otherwise.
+        // SAFETY: so many events were taken of this queue, the channel's only one. Destroying the
+        // queue would wait for it otherwise.
         unsafe { sys::ibv_ack_cq_events(self.queue.as_ptr(), events) };
         match errno {
             Errno::AGAIN | Errno::INTR => Ok(u64::from(events) + 1),
@@ -121,7 +124,8 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs, which used both, are gone; all events were acknowledged. Each is destroyed once.
+        // SAFETY: the queue pairs, which used both, are gone; all events were acknowledged. Each is
+        // destroyed once.
         unsafe {
             sys::ibv_destroy_cq(self.queue.as_ptr());
             sys::ibv_destroy_comp_channel(self.channel.as_ptr());

@@ -141,7 +141,8 @@ impl Connection {
         };
         let seat = pools.map(|(pools, link)| pools.seat(device, link));
         let seat = seat.transpose()?;
-        // SAFETY: the id has no queue pair yet, and is dropped after `queues`, being declared after it.
+        // SAFETY: the id has no queue pair yet, and is dropped after `queues`, being declared after
+        // it.
         let queues = unsafe { Queues::new(self.id.id, device, largest, seat)? };
         Ok(self.queues.insert(queues))
     }
@@ -185,7 +186,8 @@ impl Connection {
     /// Refuses the peer's request.
     pub(crate) fn reject(self, private: &[u8]) {
         let len = u8::try_from(private.len()).expect("private data is bounded");
-        // SAFETY: the id is there, and so is the data during the call. That it fails makes no difference: the id ends.
+        // SAFETY: the id is there, and so is the data during the call. That it fails makes no
+        // difference: the id ends.
         unsafe { sys::rdma_reject(self.id.id.as_ptr(), private.as_ptr().cast(), len) };
     }
 
@@ -232,7 +234,8 @@ impl Listener {
     pub(crate) fn bind(address: SocketAddr) -> Result<Listener, RdmaError> {
         let id = Id::new()?;
         let mut reuse = 1_i32;
-        // SAFETY: the id is there; the option is an int. Without it a restarted daemon would have to wait, which the next call says.
+        // SAFETY: the id is there; the option is an int. Without it a restarted daemon would have
+        // to wait, which the next call says.
         let _without = unsafe {
             sys::rdma_set_option(
                 id.id.as_ptr(),
@@ -272,7 +275,8 @@ impl Listener {
         let channel = match open_channel() {
             Ok(channel) => channel,
             Err(error) => {
-                // SAFETY: the event gave the id to this process, its event is acknowledged, and nothing else knows it.
+                // SAFETY: the event gave the id to this process, its event is acknowledged, and
+                // nothing else knows it.
                 unsafe { sys::rdma_destroy_id(id.as_ptr()) };
                 return Err(error);
             }
@@ -348,8 +352,9 @@ impl Id {
                 }),
             };
         };
-        // SAFETY: the event is there until it is acknowledged. Of a reliable connection, its parameters are those of one, and its
-        // private data, if there is any, has the stated length.
+        // SAFETY: the event is there until it is acknowledged. Of a reliable connection, its
+        // parameters are those of one, and its private data, if there is any, has the stated
+        // length.
         let found = unsafe {
             let event = event.as_ref();
             let connection = &event.param.conn;
@@ -365,7 +370,8 @@ impl Id {
             };
             (found, NonNull::new(event.id))
         };
-        // SAFETY: the event came from rdma_get_cm_event, and is given back once. Its contents were copied.
+        // SAFETY: the event came from rdma_get_cm_event, and is given back once. Its contents were
+        // copied.
         unsafe { sys::rdma_ack_cm_event(event.as_ptr()) };
         Ok(Some(found))
     }
@@ -378,8 +384,8 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: the id's queue pair is gone (see Connection), its events are acknowledged, and nothing uses the channel afterwards.
-        // Each is destroyed once.
+        // SAFETY: the id's queue pair is gone (see Connection), its events are acknowledged, and
+        // nothing uses the channel afterwards. Each is destroyed once.
         unsafe {
             sys::rdma_destroy_id(self.id.as_ptr());
             sys::rdma_destroy_event_channel(self.channel.as_ptr());
@@ -493,7 +499,8 @@ fn address_of(address: &libc::sockaddr_storage) -> Option<SocketAddr> {
     let family = i32::from(address.ss_family);
     let address = &raw const *address;
     if family == libc::AF_INET {
-        // SAFETY: a sockaddr_storage has room, and the alignment, for an address of every family, and any bytes are one.
+        // SAFETY: a sockaddr_storage has room, and the alignment, for an address of every family,
+        // and any bytes are one.
         let v4 = unsafe { address.cast::<libc::sockaddr_in>().read() };
         let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
         return Some(SocketAddr::new(ip.into(), u16::from_be(v4.sin_port)));

@@ -107,7 +107,8 @@ impl Device {
         context: NonNull<sys::ibv_context>,
         contexts: &Arc<Contexts>,
     ) -> Result<Device, RdmaError> {
-        // SAFETY: the context is open while `contexts` is held, and has a device, whose name is a C string that lives as long.
+        // SAFETY: the context is open while `contexts` is held, and has a device, whose name is a C
+        // string that lives as long.
         let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name((*context.as_ptr()).device)) };
         let name = name.to_string_lossy().into_owned();
         // SAFETY: a C struct of numbers and arrays of them.

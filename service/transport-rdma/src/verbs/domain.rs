@@ -13,15 +13,16 @@ use crate::error::RdmaError;
 /// held.
 pub(super) struct Contexts(pub(super) NonNull<*mut sys::ibv_context>);
 
-// SAFETY: the list is memory of librdmacm's that nobody changes; contexts may be used by all threads (verbs are thread-safe).
+// SAFETY: the list is memory of librdmacm's that nobody changes; contexts may be used by all
+// threads (verbs are thread-safe).
 unsafe impl Send for Contexts {}
 // SAFETY: as for Send; it is only read.
 unsafe impl Sync for Contexts {}
 
 impl Drop for Contexts {
     fn drop(&mut self) {
-        // SAFETY: the list is one that rdma_get_devices returned, and it is freed once. Every Device holds this value, so nothing
-        // uses the contexts any more.
+        // SAFETY: the list is one that rdma_get_devices returned, and it is freed once. Every
+        // Device holds this value, so nothing uses the contexts any more.
         unsafe { sys::rdma_free_devices(self.0.as_ptr()) }
     }
 }
@@ -37,14 +38,16 @@ pub(super) struct Domain {
     pub(super) _contexts: Arc<Contexts>,
 }
 
-// SAFETY: verbs may be called by all threads with the same context and protection domain (libibverbs is thread-safe); the rest is Sync.
+// SAFETY: verbs may be called by all threads with the same context and protection domain
+// (libibverbs is thread-safe); the rest is Sync.
 unsafe impl Send for Domain {}
 // SAFETY: as for Send.
 unsafe impl Sync for Domain {}
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything that was made in the domain holds this value, so nothing is left in it; it is given back once.
+        // SAFETY: everything that was made in the domain holds this value, so nothing is left in
+        // it; it is given back once.
         let status = unsafe { sys::ibv_dealloc_pd(self.protection.as_ptr()) };
         debug_assert_eq!(status, 0, "nothing is left in the domain");
     }

@@ -148,13 +148,14 @@ impl DeviceMemory for MarshalMemory {
     }
 
     fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: the range is of the ring, which is this value's, whose only writer borrows it exclusively. It is initialised, since pages begin
-        // zeroed. A device only reads it.
+        // SAFETY: the range is of the ring, which is this value's, whose only writer borrows it
+        // exclusively. It is initialised, since pages begin zeroed. A device only reads it.
         unsafe { std::slice::from_raw_parts(self.start(at, len).as_ptr(), len) }
     }
 
     fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
-        // SAFETY: as above. A device that reads it nevertheless, because the caller was wrong, sends some mixture.
+        // SAFETY: as above. A device that reads it nevertheless, because the caller was wrong,
+        // sends some mixture.
         unsafe { std::slice::from_raw_parts_mut(self.start(at, len).as_ptr(), len) }
     }
 }

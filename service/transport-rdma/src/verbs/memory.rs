@@ -151,7 +151,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the registration was made by ibv_reg_mr and is given back once; work requests that use it hold this value.
+        // SAFETY: the registration was made by ibv_reg_mr and is given back once; work requests
+        // that use it hold this value.
         let status = unsafe { sys::ibv_dereg_mr(self.key.as_ptr()) };
         debug_assert_eq!(status, 0, "nothing uses the registration");
         let len = self.len as u64;
@@ -172,8 +173,9 @@ fn register(
     access: sys::ibv_access_flags,
 ) -> Result<NonNull<sys::ibv_mr>, RdmaError> {
     domain.registrations.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the domain is there while `domain` is. The range is mapped for as long as the caller keeps what it is of, which
-    // Memory does; that the device writes only what was posted for receiving is argued in `queues`.
+    // SAFETY: the domain is there while `domain` is. The range is mapped for as long as the caller
+    // keeps what it is of, which Memory does; that the device writes only what was posted for
+    // receiving is argued in `queues`.
     let key = unsafe {
         sys::ibv_reg_mr(
             domain.protection.as_ptr(),
@@ -245,7 +247,8 @@ impl Pages {
         }
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        // SAFETY: a new mapping, at an address that the kernel chooses. Pages are set aside for all of it by the call, so none is missing later.
+        // SAFETY: a new mapping, at an address that the kernel chooses. Pages are set aside for all
+        // of it by the call, so none is missing later.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), whole, protection, flags) };
         Some(Pages {
             start: NonNull::new(start.ok()?.cast())?,
@@ -273,10 +276,12 @@ impl Drop for Pages {
     fn drop(&mut self) {
         let start = self.start.as_ptr();
         match self.of {
-            // SAFETY: the pages came from alloc_zeroed with this layout; the registration, dropped before, was what a device knew them by.
+            // SAFETY: the pages came from alloc_zeroed with this layout; the registration, dropped
+            // before, was what a device knew them by.
             PagesOf::Heap(layout) => unsafe { dealloc(start, layout) },
             PagesOf::Huge(bytes) => {
-                // SAFETY: the pages are a mapping of this length, made in `huge`; otherwise as above.
+                // SAFETY: the pages are a mapping of this length, made in `huge`; otherwise as
+                // above.
                 let _freed = unsafe { munmap(start.cast(), bytes) };
             }
         }

@@ -59,7 +59,8 @@ pub(crate) struct Pool {
     pub(super) device: Arc<Device>,
 }
 
-// SAFETY: a queue of receives isn't bound to a thread, and is used under `state`'s lock; this value owns it.
+// SAFETY: a queue of receives isn't bound to a thread, and is used under `state`'s lock; this value
+// owns it.
 unsafe impl Send for Pool {}
 // SAFETY: as for Send.
 unsafe impl Sync for Pool {}
@@ -100,7 +101,8 @@ pub(super) struct Inbox {
     pub(super) overrun: bool,
 }
 
-// SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys it.
+// SAFETY: the queue pair isn't bound to a thread; its link takes the inbox away before it destroys
+// it.
 unsafe impl Send for Inbox {}
 
 /// A link's completion.
@@ -274,9 +276,10 @@ impl Pool {
     pub(super) fn bytes_of(&self, receive: u16, len: usize) -> &[u8] {
         let at = usize::from(receive) * MESSAGE_BYTES;
         let start = self.memory.own(at, len);
-        // SAFETY: the range is of this value's own memory and initialised, since its pages begin zeroed. Of both callers, `deliver` asks
-        // for a receive whose completion it has in its hand and posts it afterwards, under the lock; `Seat::received` (in `seat.rs`) for one that its link
-        // holds, which only `Seat::repost` ends, while the slice borrows the seat.
+        // SAFETY: the range is of this value's own memory and initialised, since its pages begin
+        // zeroed. Of both callers, `deliver` asks for a receive whose completion it has in its hand
+        // and posts it afterwards, under the lock; `Seat::received` (in `seat.rs`) for one that its
+        // link holds, which only `Seat::repost` ends, while the slice borrows the seat.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
@@ -310,8 +313,9 @@ impl Pool {
             }
             state.counts.receive_doorbells += 1;
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue is there; requests and elements are during the call. What they name is this value's own memory,
-            // which is the device's from here on and looked at by nobody, and which is unregistered after the queue is destroyed.
+            // SAFETY: the queue is there; requests and elements are during the call. What they name
+            // is this value's own memory, which is the device's from here on and looked at by
+            // nobody, and which is unregistered after the queue is destroyed.
             let status = unsafe { sys::ibv_post_srq_recv(self.receives.as_ptr(), next, &mut bad) };
             check("posting shared receives", status)?;
         }
@@ -328,8 +332,8 @@ impl State {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: every link's seat holds the pool, and its queue pairs were destroyed before; the queue is destroyed once, and before
-        // `memory` is unregistered.
+        // SAFETY: every link's seat holds the pool, and its queue pairs were destroyed before; the
+        // queue is destroyed once, and before `memory` is unregistered.
         let status = unsafe { sys::ibv_destroy_srq(self.receives.as_ptr()) };
         debug_assert_eq!(status, 0, "no queue pair receives by it");
     }
@@ -359,7 +363,8 @@ pub(super) fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp
         min_rnr_timer: SHARED_RETRY_TIMER,
         ..none
     };
-    // SAFETY: the queue pair is there: its inbox, or whoever asks, ends before it. That it fails makes no difference: it has ended.
+    // SAFETY: the queue pair is there: its inbox, or whoever asks, ends before it. That it fails
+    // makes no difference: it has ended.
     unsafe { sys::ibv_modify_qp(pair.as_ptr(), &mut attributes, fields.0 as i32) };
 }
 

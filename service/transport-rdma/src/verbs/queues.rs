@@ -182,7 +182,8 @@ impl Queues {
             }
         };
         let (body, inline_bytes) = make_queue_pairs(id, device, &side, lane.sends())?;
-        // SAFETY: the lane was made for this link, above or with its seat, and these queues are the only ones that have it.
+        // SAFETY: the lane was made for this link, above or with its seat, and these queues are the
+        // only ones that have it.
         let marshal_memory = Some(unsafe { MarshalMemory::of(&lane) });
         let mut queues = Queues {
             id,
@@ -203,7 +204,8 @@ impl Queues {
         };
         let stream = queues.stream();
         if let Side::Shared(seat) = &mut queues.side {
-            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the seat leave them first.
+            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the seat leave them
+            // first.
             unsafe { seat.join(stream, body) };
         }
         queues.post_receives()?;
@@ -371,9 +373,9 @@ impl Queues {
     pub(crate) fn place(&mut self) -> &mut [u8] {
         assert!(self.room(Queue::Stream) > 0, "asked before");
         let start = self.lane.place(self.stream_sends.next);
-        // SAFETY: the range is of this value's lane, whose places it borrows exclusively; it is initialised, since the pages
-        // begin zeroed. The device doesn't read it: `sends` messages ago it was last sent from, and that is complete. It
-        // never writes it.
+        // SAFETY: the range is of this value's lane, whose places it borrows exclusively; it is
+        // initialised, since the pages begin zeroed. The device doesn't read it: `sends` messages
+        // ago it was last sent from, and that is complete. It never writes it.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), MESSAGE_BYTES) }
     }
 
@@ -525,15 +527,17 @@ impl Queues {
             let elements = sends.elements.as_mut_ptr();
             let mut next = ptr::null_mut();
             for (request, first) in sends.requests.iter_mut().rev() {
-                // SAFETY: `first` is the index of an element of the vector, or its length for a message without elements.
+                // SAFETY: `first` is the index of an element of the vector, or its length for a
+                // message without elements.
                 request.sg_list = unsafe { elements.add(*first) };
                 request.next = next;
                 next = request;
             }
             let mut bad = ptr::null_mut();
-            // SAFETY: the list's requests and elements are there during the call, after which the device has copied them. Each
-            // element is a range of registered memory that `self` holds, until the request's completion or the queue pair's
-            // end: its lane, or what is in `held`.
+            // SAFETY: the list's requests and elements are there during the call, after which the
+            // device has copied them. Each element is a range of registered memory that `self`
+            // holds, until the request's completion or the queue pair's end: its lane, or what is
+            // in `held`.
             let status = unsafe { sys::ibv_post_send(pair, next, &mut bad) };
             sends.requests.clear();
             sends.elements.clear();
@@ -581,7 +585,8 @@ impl Queues {
             Side::Own(own) => {
                 self.counts.receive_doorbells += 1;
                 self.counts.receives += own.reposts.len() as u64;
-                // SAFETY: the id has its queue pair until `destroy_pairs`, before which `own` isn't dropped.
+                // SAFETY: the id has its queue pair until `destroy_pairs`, before which `own` isn't
+                // dropped.
                 unsafe { own.post(pair) }
             }
             Side::Shared(seat) => seat.post(),
@@ -631,9 +636,10 @@ impl Queues {
                 num_sge: 1,
             };
             let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair is there until `destroy_pairs`; request and element are there during the call. The element
-            // is a range of the block, exclusively its holder's, which is `landing` from here on, until the receives are
-            // complete or the queue pair is destroyed; the same holds its memory registered.
+            // SAFETY: the queue pair is there until `destroy_pairs`; request and element are there
+            // during the call. The element is a range of the block, exclusively its holder's, which
+            // is `landing` from here on, until the receives are complete or the queue pair is
+            // destroyed; the same holds its memory registered.
             status = unsafe { sys::ibv_post_recv(self.body.as_ptr(), &mut request, &mut bad) };
             if status != 0 {
                 break;
@@ -916,8 +922,8 @@ impl Queues {
             },
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair, the request and its element, a range of its lane, are there. What it asks of the peer is for
-        // the peer's device to refuse.
+        // SAFETY: the queue pair, the request and its element, a range of its lane, are there. What
+        // it asks of the peer is for the peer's device to refuse.
         let status = unsafe { sys::ibv_post_send(self.id.as_ref().qp, &mut request, &mut bad) };
         assert_eq!(status, 0, "an attack that this end's device refuses");
     }
@@ -943,8 +949,9 @@ impl Own {
     fn received(&self, receive: u16, len: usize) -> &[u8] {
         assert!(!self.posted[usize::from(receive)], "a message came there");
         let start = self.receives.own(usize::from(receive) * MESSAGE_BYTES, len);
-        // SAFETY: the range is of this value's own buffer and initialised. The device doesn't write it: its receive is complete, and
-        // isn't posted again while the slice is borrowed from `self`.
+        // SAFETY: the range is of this value's own buffer and initialised. The device doesn't write
+        // it: its receive is complete, and isn't posted again while the slice is borrowed from
+        // `self`.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
@@ -982,9 +989,9 @@ impl Own {
             next = &mut requests[n];
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is there, as the caller says; requests and elements are there during the call. What
-        // they name is this value's own buffer, which is marked as posted, so nobody looks at it, and which is freed after the
-        // queue pair.
+        // SAFETY: the queue pair is there, as the caller says; requests and elements are there
+        // during the call. What they name is this value's own buffer, which is marked as posted, so
+        // nobody looks at it, and which is freed after the queue pair.
         let status = unsafe { sys::ibv_post_recv(pair, next, &mut bad) };
         check("posting receives", status)
     }
@@ -1027,7 +1034,8 @@ fn make_queue_pairs(
             srq: shared,
             ..attributes(stream_sends, stream_receives, elements, inline as u32)
         };
-        // SAFETY: id, domain, completion queue and shared receives are there, and the id has no queue pair.
+        // SAFETY: id, domain, completion queue and shared receives are there, and the id has no
+        // queue pair.
         status = unsafe { sys::rdma_create_qp(id.as_ptr(), domain, &mut wanted) };
         if status == 0 {
             inline_bytes = inline;

@@ -68,8 +68,9 @@ impl Window {
     pub(super) fn words(&self, at: usize) -> [u64; 2] {
         assert!(at.is_multiple_of(8), "words are aligned");
         let start = self.memory.own(at, 16).cast::<AtomicU64>();
-        // SAFETY: both words are inside of the pages, which are initialised, aligned, and there while `self` is. Who writes them is a device, as
-        // another process would: they are only read by atomic loads.
+        // SAFETY: both words are inside of the pages, which are initialised, aligned, and there
+        // while `self` is. Who writes them is a device, as another process would: they are only
+        // read by atomic loads.
         let load = |n| unsafe { start.add(n).as_ref() }.load(Ordering::Acquire);
         [load(0), load(1)]
     }
@@ -80,8 +81,9 @@ impl Window {
     /// If they are outside.
     pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         let from = self.memory.own(at, bytes.len());
-        // SAFETY: the range is inside of the pages, which are initialised; the destination is an exclusive slice of other memory. A device may
-        // write meanwhile, as another process would: then the copy holds some mixture of bytes, of which no value is invalid.
+        // SAFETY: the range is inside of the pages, which are initialised; the destination is an
+        // exclusive slice of other memory. A device may write meanwhile, as another process would:
+        // then the copy holds some mixture of bytes, of which no value is invalid.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
         compiler_fence(Ordering::SeqCst);
     }

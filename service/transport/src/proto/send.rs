@@ -24,7 +24,8 @@ struct Form {
 }
 
 impl Link {
-    /// Starts a call. Hot: one header and one copy, no system call, and no allocation once the buffers are warm.
+    /// Starts a call. Hot: one header and one copy, no system call, and no allocation once the
+    /// buffers are warm.
     ///
     /// # Errors
     /// [`SendError`]; nothing was queued.

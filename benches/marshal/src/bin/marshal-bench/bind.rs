@@ -1,11 +1,13 @@
-//! From a descriptor set to a service that answers: the steps that the daemon takes, without its sockets and threads.
+//! From a descriptor set to a service that answers: the steps that the daemon takes, without its
+//! sockets and threads.
 //!
 //! ```text
 //! descriptor set ─ resolve ─ lay out ─ programs ─▶ serving, interpreted        a known set: digest and look up
 //!                                                  first call ─ compile ─▶ machine code of the method
 //! ```
 //!
-//! *Warm* is one process that has bound and compiled others before; *cold* is a process that has done nothing yet.
+//! *Warm* is one process that has bound and compiled others before; *cold* is a process that has
+//! done nothing yet.
 
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! A daemon of one session in a thread of the test: real segments, rings and wake-ups, no policy and no transport.
+//! A daemon of one session in a thread of the test: real segments, rings and wake-ups, no policy
+//! and no transport.
 //!
 //! The test's [`Behaviour`] decides how it handles a submission; [`echo`] is the usual one. A test
 //! may also run anything on the daemon's thread ([`Handle::run`]), where it owns the daemon's end
@@ -31,7 +32,8 @@ use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create, resume};
 pub type Behaviour = Box<dyn FnMut(&mut Fake, Submission) + Send>;
 type Command = Box<dyn FnOnce(&mut Fake) + Send>;
 
-/// Handles of the methods of every service that is bound: the method at place `i` gets `FIRST_HANDLE + i`.
+/// Handles of the methods of every service that is bound: the method at place `i` gets
+/// `FIRST_HANDLE + i`.
 pub const FIRST_HANDLE: u32 = 100;
 
 /// The limits that the daemon announces.

@@ -1,7 +1,7 @@
 //! The hotel reservation's services, its frontend and its load, one subcommand each.
 //!
-//! A service that serves says so on standard output: `SERVICE ready`, with `listen=IP:PORT` if it listens itself. SIGTERM and SIGINT end it
-//! when what came has been answered.
+//! A service that serves says so on standard output: `SERVICE ready`, with `listen=IP:PORT` if it
+//! listens itself. SIGTERM and SIGINT end it when what came has been answered.
 
 #![forbid(unsafe_code)]
 
@@ -32,7 +32,8 @@ use serve::Done;
 /// Threads for handlers that look into a store, or ask memcached.
 const WORKERS: usize = 8;
 
-/// Serves what has no other services to call, over either transport; what blocks, off the threads that carry the calls.
+/// Serves what has no other services to call, over either transport; what blocks, off the threads
+/// that carry the calls.
 macro_rules! serves {
     ($options:ident, $package:ident, $module:ident::$server:ident, blocking $service:expr) => {{
         let service = $service;
@@ -168,7 +169,8 @@ fn load(options: &Loading) -> Done {
     }
 }
 
-/// A line per hotel, numbers as they are written the shortest; what reads them gets the same numbers.
+/// A line per hotel, numbers as they are written the shortest; what reads them gets the same
+/// numbers.
 fn print_table(table: Table) {
     match table {
         Table::Geo => {

@@ -32,9 +32,11 @@ pub(crate) enum Command {
     User(Stored),
     /// Serves reservation: which rooms are taken.
     Reservation(Cached),
-    /// Serves HTTP: /hotels, /recommendations, /user and /reservation. Calls all services but geo and rate.
+    /// Serves HTTP: /hotels, /recommendations, /user and /reservation. Calls all services but geo
+    /// and rate.
     Frontend(Frontend),
-    /// Puts the mixed workload on a frontend: 60% searches, 39% recommendations, 0.5% log-ins, 0.5% reservations.
+    /// Puts the mixed workload on a frontend: 60% searches, 39% recommendations, 0.5% log-ins, 0.5%
+    /// reservations.
     Load(Loading),
     /// Prints a table of the data set, for the services that aren't written in Rust.
     Data {
@@ -66,8 +68,8 @@ pub(crate) struct Rpc {
     /// The socket of the host's daemon.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// A file with the tenant's token; `-` is standard input. If left out, the environment has the token in TOLLGATE_TOKEN, or the path of
-    /// a file with it in TOLLGATE_TOKEN_FILE.
+    /// A file with the tenant's token; `-` is standard input. If left out, the environment has the
+    /// token in TOLLGATE_TOKEN, or the path of a file with it in TOLLGATE_TOKEN_FILE.
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
     /// Where a frontend listens, and a service over tonic. Port 0: one that is free.
@@ -83,7 +85,8 @@ pub(crate) struct Rpc {
 pub(crate) struct Stored {
     #[command(flatten)]
     pub(crate) rpc: Rpc,
-    /// The directory of the service's file, SERVICE.redb. It is made, with the data set, if it isn't there.
+    /// The directory of the service's file, SERVICE.redb. It is made, with the data set, if it
+    /// isn't there.
     #[arg(long, value_name = "DIRECTORY")]
     store: PathBuf,
 }

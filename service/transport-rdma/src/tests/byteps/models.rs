@@ -87,7 +87,8 @@ pub(crate) fn efficientnet_b0() -> Model {
     model
 }
 
-/// Szegedy et al. 2015 (second edition), table 1, as Keras has it: normalisations without scale, no auxiliary head.
+/// Szegedy et al. 2015 (second edition), table 1, as Keras has it: normalisations without scale, no
+/// auxiliary head.
 pub(crate) fn inception_v3() -> Model {
     let mut model = Model::default();
     let mut chain = |from: usize, layers: &[(usize, usize)]| {

@@ -1,4 +1,5 @@
-//! Links of pollers: the same suite over shared receives, many links at once, and neighbours that misbehave.
+//! Links of pollers: the same suite over shared receives, many links at once, and neighbours that
+//! misbehave.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
