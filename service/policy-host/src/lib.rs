@@ -11,7 +11,7 @@
 //! - [`Compiler`]: compiles modules in confined worker processes ([`worker`]), and remembers the
 //!   outcome.
 //! - [`Policy`]: a compiled module and its [`Manifest`]. Immutable, shared; cheap to clone.
-//! - [`apart`]: a separate process for a tenant's instances, and the daemon's end of it.
+//! - [`isolated`]: a separate process for a tenant's instances, and the daemon's end of it.
 //! - [`Instance`]: a policy with its own memory and one configuration, owned by one thread at a
 //!   time. Two tenants, or two configurations, never share one.
 //!
@@ -36,7 +36,7 @@
 //! of `imports.rs`, SIMD, threads, 64-bit memories, tail calls, exceptions, GC, components.
 //!
 //! Modules for other hosts run in sandboxes of the same kind, with their own interface:
-//! [`foreign`], PROXY_WASM.md, OPA.md.
+//! [`compat`], PROXY_WASM.md, OPA.md.
 
 #![deny(unsafe_code)]
 
