@@ -727,6 +727,60 @@ fn sentences_do_without_the_listed_constructions() {
     report(&findings);
 }
 
+/// Each step of ARCHITECTURE.md's path of a CALL names functions that its files define.
+#[test]
+fn the_path_of_a_call_names_functions_that_exist() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let begin = text.find("## The path of a CALL").unwrap();
+    let path = &text[begin..];
+    let path = &path[..path.find("### Where it turns around").unwrap()];
+    let quoted = |cell: &str| -> Vec<String> {
+        cell.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    let (mut steps, mut findings) = (0, Vec::new());
+    for line in path.lines() {
+        let cells: Vec<_> = line.split('|').map(str::trim).collect();
+        let [_, step, functions, files, ..] = cells[..] else {
+            continue;
+        };
+        let number = step.trim_start_matches(['C', 'F']);
+        if number.parse::<u32>().is_err() {
+            continue;
+        }
+        steps += 1;
+        let files: Vec<_> = quoted(files).iter().map(|file| source_of(file)).collect();
+        for function in quoted(functions) {
+            let name = function.rsplit("::").next().unwrap();
+            let is_defined = |text: &String| {
+                let code = code_only(text);
+                [format!("fn {name}("), format!("fn {name}<")]
+                    .iter()
+                    .any(|definition| code.contains(definition))
+            };
+            if !files.iter().any(is_defined) {
+                findings.push(format!("step {step}: no file defines {function}"));
+            }
+        }
+    }
+    assert!(steps > 40, "only {steps} steps were found");
+    report(&findings);
+}
+
+/// A source file as ARCHITECTURE.md names it: by its crate, or of the datapath.
+fn source_of(file: &str) -> String {
+    let path = match file.split_once('/').map(|(krate, _)| krate) {
+        None => root().join("service/datapath/src").join(file),
+        Some("jit") => root().join("marshal-codegen").join(file),
+        Some("shm-abi") => root().join("client-libs").join(file),
+        Some(_) => root().join("service").join(file),
+    };
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
 /// The lines of comments and of prose, with their numbers, by file; not of examples between fences.
 /// Generated files, recorded results and the change log stay as they were written.
 fn sentences() -> Vec<(String, Vec<(usize, String)>)> {
