@@ -183,7 +183,7 @@ fn configurations_are_refused_with_a_sentence() {
         (
             "jwt",
             r#"{"keys": [], "issuer": "x", "metadata": []}"#,
-            "metadata lists 0 keys; list the one under which callers send their token",
+            "metadata lists 0 keys; list the 1 key in which callers send their token",
         ),
     ] {
         let refused = instance(&load(name), config, &TenantLimits::default());

@@ -408,7 +408,7 @@ fn what_was_added_is_listed() {
     assert_ok(&text);
     assert!(text.out.lines().count() <= 24, "{text}");
     let peer = format!("b  {}  ready for ", hosts.b.listen());
-    for shown in ["wrong     nothing", "tenants   acme  ", &peer] {
+    for shown in ["wrong     no known problems", "tenants   acme  ", &peer] {
         assert!(text.out.contains(shown), "{shown} is missing: {text}");
     }
     let all = hosts.a.tollgate(["status", "--verbose"]);

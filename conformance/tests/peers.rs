@@ -227,7 +227,7 @@ fn what_protects_nothing_is_refused_at_the_start() {
         "--unauthenticated-loopback",
     ]);
     assert!(
-        without.contains("0.0.0.0:0 takes a key") && without.contains("--psk-file"),
+        without.contains("0.0.0.0:0 needs a key") && without.contains("--psk-file"),
         "{without}"
     );
 

@@ -32,7 +32,7 @@ impl Policy for Spin {
                 rounds: 0,
             }),
             _ => Err(format!(
-                "{config:?} isn't \"calls N\", \"work N\" or \"configure\""
+                "{config:?} isn't `calls N`, `work N` or `configure`"
             )),
         }
     }

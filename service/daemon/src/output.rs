@@ -23,8 +23,7 @@ use tracing_subscriber::fmt::format::{DefaultFields, Writer};
 use crate::limits::MAX_LOG_LINES;
 
 /// The default filter of the log. TLS is off: the errors of its users report TLS failures once.
-const LOGGED: &str =
-    "warn,tollgate_daemon=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
+const LOGGED: &str = "warn,tollgate_daemon=info,tollgate_datapath=info,tollgate_telemetry=info,rustls=off,rustls_platform_verifier=off";
 
 /// Counts the lines that the log's queue had no room for.
 static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();

@@ -94,7 +94,7 @@ fn a_heap_that_cannot_be_mapped_ends_the_session() {
     type Announces = fn(&mut Fake);
     let cases: [(&str, Announces); 3] = [
         ("without its memory", |fake| fake.announce(1 << 20, &[])),
-        ("has 1048576 bytes where 2097152", |fake| {
+        ("has 1048576 bytes, but 2097152 were announced", |fake| {
             let heap = fake.hand_over();
             fake.announce(2 << 20, &[heap.as_fd()]);
         }),

@@ -137,8 +137,20 @@ fn a_tenant_that_there_is_no_room_for_stays() {
         request: vec![Step::new(1, None, None)],
         reply: Vec::new(),
     };
-    let chains = (0..MAX_CHAINS_PER_TENANT).map(|_| steps()).collect();
-    two.new.policies.make_chains(&"t".into(), chains).unwrap();
+    let chains = |count| (0..count).map(|_| steps()).collect();
+    let tenant = "t".into();
+    let full = chains(MAX_CHAINS_PER_TENANT);
+    two.new.policies.make_chains(&tenant, full).unwrap();
+    // The tenant brings one more.
+    let Runtime {
+        policies,
+        engine,
+        sessions,
+        ..
+    } = &mut two.old.runtime;
+    let own = policies.make_chains(&tenant, chains(1)).unwrap()[0].request;
+    let session = sessions.iter().next().unwrap().1.id;
+    engine.route_mut(session, 0).unwrap().chains.reply = own;
     let moved = two.go(1);
     two.old.call(1);
     two.turn();

@@ -142,7 +142,7 @@ fn the_policies_explain_what_they_dislike() {
         "the policy refuses its configuration: \"unknown field `blokced`, expected `blocked` or `message` at line 1 column 10\""
     );
     assert!(refusal("acl", "").contains("there is none, and this policy needs one"));
-    assert!(refusal("spin", "faster").contains("isn't \"calls N\", \"work N\" or"));
+    assert!(refusal("spin", "faster").contains("isn't `calls N`, `work N` or `configure`"));
     assert!(matches!(
         guest("spin")
             .instantiate(&setup(&limits(), Some(b"configure")))
