@@ -282,6 +282,9 @@ impl Handshake {
         if is_keyed != handshake.key.is_some() || peer_keyed.is_some_and(|its| its != is_keyed) {
             return Err("the HELLO and the configuration disagree about a key".to_owned());
         }
+        if handshake.state == State::AwaitAuth && !is_keyed {
+            return Err("it waits for a proof of a key, but has none".to_owned());
+        }
         if let Some(peer) = &mut handshake.peer {
             peer.offers = frozen.peer_offers;
         }

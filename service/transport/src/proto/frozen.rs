@@ -139,6 +139,10 @@ impl fmt::Display for Unportable {
 
 impl std::error::Error for Unportable {}
 
+/// The largest count of frames or calls, or time in ns, of a link. Counting on from a larger one
+/// could overflow.
+const MAX_COUNT: u64 = 1 << 62;
+
 impl Bytes {
     fn keep(bytes: &[u8], out: &mut Vec<u8>) -> Bytes {
         let at = out.len();
@@ -303,9 +307,22 @@ impl Link {
         }
         let window = check_window(self.window.calls, self.window.bytes);
         window.map_err(|error| Unportable(error.to_string()))?;
-        let books = |window: u64, surplus: u64, granted: u64, returned: u64| {
+        let counts = [
+            self.unanswered,
+            self.started_ns,
+            self.heard_ns,
+            self.tx.seal().map_or(0, Seal::frames),
+            self.opener.as_ref().map_or(0, Seal::frames),
+        ];
+        for count in counts {
+            ensure(count <= MAX_COUNT, || {
+                format!("no link counts to {count}, nor lives so long")
+            })?;
+        }
+        let books = |limit: u64, window: u64, surplus: u64, granted: u64, returned: u64| {
             let used = window
                 .checked_add(surplus)
+                .filter(|had| *had <= limit)
                 .and_then(|had| had.checked_sub(granted));
             ensure(used.is_some_and(|used| returned <= used), || {
                 format!(
@@ -315,12 +332,14 @@ impl Link {
         };
         let of_calls = |credit: Credit| u64::from(credit.calls);
         books(
+            limits::MAX_WINDOW_CALLS.into(),
             of_calls(self.window),
             of_calls(self.surplus),
             of_calls(self.granted),
             of_calls(self.returned),
         )?;
         books(
+            limits::MAX_WINDOW_BYTES,
             self.window.bytes,
             self.surplus.bytes,
             self.granted.bytes,

@@ -242,7 +242,7 @@ fn a_link_that_has_ended_does_not_go_on() {
 #[test]
 fn what_no_link_can_have_been_is_refused() {
     type Change = fn(&mut Value);
-    let changes: [(&str, Change); 9] = [
+    let changes: [(&str, Change); 13] = [
         ("feature bits 0x40000000", |link| {
             link["offers"] = json!(1 << 30 | 8);
             link["peer_offers"] = json!(1 << 30 | 8);
@@ -271,6 +271,18 @@ fn what_no_link_can_have_been_is_refused() {
         }),
         ("window_calls is 0", |link| {
             link["window"]["calls"] = json!(0);
+        }),
+        ("and 4294967295 beyond", |link| {
+            link["surplus"]["calls"] = json!(u32::MAX);
+        }),
+        ("no link counts to 18446744073709551615", |link| {
+            link["unanswered"] = json!(u64::MAX);
+        }),
+        ("nor lives so long", |link| {
+            link["heard_ns"] = json!(u64::MAX - 1);
+        }),
+        ("waits for a proof of a key, but has none", |link| {
+            link["state"] = json!("await_auth");
         }),
     ];
     let key = "a secret of sixteen bytes or more";
