@@ -698,7 +698,7 @@ fn comments_and_prose_fit_in_100_columns() {
         prose += lines.len();
         let long = lines.iter().filter(|(_, line)| {
             let longest = line.split(' ').map(str::len).max().unwrap_or_default();
-            line.chars().count() > 100 && longest < 60 && !line.trim_start().starts_with('|')
+            line.chars().count() > 100 && longest < 60 && !content(line).starts_with('|')
         });
         findings.extend(long.map(|(number, _)| format!("{file}:{number} is longer")));
     }
@@ -806,11 +806,7 @@ fn sentences() -> Vec<(String, Vec<(usize, String)>)> {
             let is_prose = comments
                 .as_ref()
                 .is_none_or(|lines| lines.contains(&number));
-            let content = line
-                .trim_start()
-                .trim_start_matches(['/', '!'])
-                .trim_start();
-            if content.starts_with("```") {
+            if content(line).starts_with("```") {
                 is_example = !is_example;
             } else if !is_prose {
                 // An example ends with its comment.
@@ -822,6 +818,13 @@ fn sentences() -> Vec<(String, Vec<(usize, String)>)> {
         all.push((relative(&file), lines));
     }
     all
+}
+
+/// A line without what makes it a comment.
+fn content(line: &str) -> &str {
+    line.trim_start()
+        .trim_start_matches(['/', '!'])
+        .trim_start()
 }
 
 /// The numbers of the lines that are a comment and nothing else: not those of a literal.
