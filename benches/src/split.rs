@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  client     build the request |                                  | look at the reply
-//!  network                      | marshal, send, judge, queue, ... |
+//!  network                      | marshal, send, evaluate, queue, ... |
 //!  server                                 | handler |
 //!             ^ application       ^ network  ^ appl.   ^ network     ^ application
 //! ```

@@ -106,8 +106,8 @@ impl Caller {
         (outcome, begin.elapsed())
     }
 
-    /// Makes one call that is judged: it is retried while the tenant's account is overdrawn.
-    pub(crate) fn judged(&self) -> String {
+    /// Makes one call that is evaluated: it is retried while the tenant's account is overdrawn.
+    pub(crate) fn evaluated(&self) -> String {
         loop {
             let outcome = self.outcome();
             if !outcome.contains("has used up its CPU share for policies") {
@@ -117,11 +117,11 @@ impl Caller {
         }
     }
 
-    /// Makes this number of judged calls.
+    /// Makes this number of evaluated calls.
     pub(crate) fn calls(&self, times: u64) -> Outcomes {
         let mut outcomes = Outcomes::new();
         for _ in 0..times {
-            *outcomes.entry(self.judged()).or_default() += 1;
+            *outcomes.entry(self.evaluated()).or_default() += 1;
         }
         outcomes
     }

@@ -95,7 +95,7 @@ fn exhaustion_and_traps_cost_the_call_only() {
         }
         // The same tenant's next version works normally.
         admin.install(&place, "hostile", &Module::default().wasm(), b"");
-        assert_eq!(caller.judged(), "ok", "{what}");
+        assert_eq!(caller.evaluated(), "ok", "{what}");
         victim.assert_flows();
     }
     let grown = daemon.footprint().resident_bytes.saturating_sub(before);

@@ -242,7 +242,7 @@ fn shared_state_that_is_filled_up_is_full_for_its_policy_only() {
         // Another policy of the same tenant has its own state, and so has another tenant's policy.
         admin.detach(&granted(tenant), "hoarder").unwrap();
         admin.install(&granted(tenant), "other", &hoarder(1, 1), b"");
-        assert_eq!(caller.judged(), "ok");
+        assert_eq!(caller.evaluated(), "ok");
     }
     victim.assert_flows();
     let grown = daemon.footprint().resident_bytes.saturating_sub(before);

@@ -20,7 +20,7 @@ fn account_ns(admin: &mut Admin, tenant: &str) -> u64 {
     of_it.map_or(0, |account| account["cpu_ns"].as_u64().unwrap())
 }
 
-/// A host call that is made many times per judgement.
+/// A host call that is made many times per evaluation.
 struct Attack {
     what: &'static str,
     imports: &'static str,

@@ -41,7 +41,7 @@ fn waiting(admin: &mut Admin, tenant: &str) -> u64 {
 }
 
 /// When a process is killed, all its calls are answered at once (fail closed). Other tenants notice
-/// nothing. The next process judges again.
+/// nothing. The next process evaluates again.
 #[test]
 fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     const ROUNDS: usize = 12;
@@ -128,7 +128,7 @@ fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     eventually(SOON, || caller.outcome() == "ok").expect("released, it judges again");
 }
 
-/// Calls beyond the limit of a process wait, and all of them are judged.
+/// Calls beyond the limit of a process wait, and all of them are evaluated.
 #[test]
 fn calls_beyond_what_a_process_is_asked_at_once_wait_for_it() {
     const CALLS: usize = 2_000;

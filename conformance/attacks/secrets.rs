@@ -83,7 +83,7 @@ fn canaries_of_another_tenant_are_not_found_in_the_same_slot() {
     let rounds = if is_long() { 20_000 } else { 300 };
     let (mut found, mut clean) = (0, 0);
     for _ in 0..rounds {
-        let [acme, mallory, control] = callers.each_ref().map(Caller::judged);
+        let [acme, mallory, control] = callers.each_ref().map(Caller::evaluated);
         assert_eq!(acme, "ok");
         assert!(
             control.starts_with("DATA_LOSS"),
@@ -122,7 +122,7 @@ fn a_field_that_is_not_granted_is_not_in_memory() {
     };
     admin.install(&place(&["payload"]), "searcher", &searcher(READS), b"");
     assert!(
-        caller.judged().starts_with("DATA_LOSS"),
+        caller.evaluated().starts_with("DATA_LOSS"),
         "granted, so found"
     );
     admin.install(&place(&[]), "searcher", &searcher(READS), b"");

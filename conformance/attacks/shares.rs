@@ -17,7 +17,7 @@ const TENANTS: usize = 16;
 /// Rounds of `spin` beyond any budget, even if the machine was busy when the budget was measured.
 const TOO_MANY: u64 = 60_000;
 
-/// The most rounds, in a few steps, that one judgement may take: just under the deadline.
+/// The most rounds, in a few steps, that one evaluation may take: just under the deadline.
 fn rounds(admin: &mut Admin, daemon: &tollgate_conformance::testbed::Daemon, spin: &[u8]) -> u64 {
     let probe = Caller::new(daemon, admin.tenant("probe"));
     let place = Place::client("probe", ECHO);

@@ -63,10 +63,14 @@ fn ten_thousand_tenants_with_a_policy_each_fit_a_daemon() {
     let status = admin.status();
     let policies = status["policies"].as_array().unwrap();
     assert_eq!(policies.len(), count);
-    let judged = policies.iter().filter(|p| p["allowed"] == CALLS);
-    let judged: BTreeSet<&str> = judged.map(|p| p["tenant"].as_str().unwrap()).collect();
+    let evaluated = policies.iter().filter(|p| p["allowed"] == CALLS);
+    let evaluated: BTreeSet<&str> = evaluated.map(|p| p["tenant"].as_str().unwrap()).collect();
     let called = callers.iter().map(|(tenant, _)| tenant.as_str());
-    assert_eq!(judged, called.collect(), "each by its own tenant's policy");
+    assert_eq!(
+        evaluated,
+        called.collect(),
+        "each by its own tenant's policy"
+    );
     measured(
         &format!("{count} tenants with a policy each, MiB that the daemon grew by for 10,000"),
         (grown * (TENANTS / count) as u64) as f64 / f64::from(1 << 20),

@@ -112,7 +112,7 @@ pub fn stamping(stamp: u8) -> Vec<u8> {
                     "reply_fields":["reservation_id"],"reply_changes":["reservation_id"]}]}"#;
     // `$entry` allows with one effect, at `$effect`: the first field has the value `$value` +
     // `added`.
-    let judge = |hook: &str, counts: &str, added: &str| {
+    let evaluate = |hook: &str, counts: &str, added: &str| {
         format!(
             r#"(func (export "tollgate_{hook}") (param $count i32) (result i32)
                  (local $entry i32) (local $effect i32) (local $i i32) (local $value i64)
@@ -138,8 +138,8 @@ pub fn stamping(stamp: u8) -> Vec<u8> {
         "(i64.store (i32.const {STATE}) (i64.add (i64.load (i32.const {STATE})) (i64.const 1)))"
     );
     let (on_request, on_reply) = (u64::from(stamp) << 24, u64::from(stamp) << 32);
-    let request = judge("request", &count, &format!("(i64.const {on_request})"));
-    let reply = judge(
+    let request = evaluate("request", &count, &format!("(i64.const {on_request})"));
+    let reply = evaluate(
         "reply",
         "",
         &format!(

@@ -77,15 +77,15 @@ fn instance(policy: &Policy, config: &str, limits: &TenantLimits) -> Result<Inst
 
 #[test]
 fn every_policy_judges_its_cases_as_its_file_says() {
-    let mut judged = 0;
+    let mut evaluated = 0;
     for name in POLICIES {
         let cases = Cases::read(&home(name).join("cases.json")).unwrap();
         let schema = Schema::load(&cases.proto, &cases.include).unwrap();
         let report = tollgate_policy_tools::test(&load(name), &schema, &cases).unwrap();
         assert_eq!(report.failed(), 0, "{name}: {:#}", report.to_json());
-        judged += report.outcomes.len();
+        evaluated += report.outcomes.len();
     }
-    assert!(judged >= 30, "{judged}");
+    assert!(evaluated >= 30, "{evaluated}");
 }
 
 #[test]
@@ -212,9 +212,9 @@ fn the_catalogue_is_whole() {
         .map(|path| path.file_name().unwrap().to_string_lossy().into_owned())
         .collect();
     found.sort();
-    let mut judged = POLICIES;
-    judged.sort_unstable();
-    assert_eq!(found, judged);
+    let mut evaluated = POLICIES;
+    evaluated.sort_unstable();
+    assert_eq!(found, evaluated);
     for name in POLICIES {
         let row = format!("| [{name}]({name}/README.md) | ");
         assert!(overview.contains(&row), "{name} is not in the overview");

@@ -491,7 +491,7 @@ fn a_binding_is_compared_anew_when_the_peer_comes_back_changed() {
 }
 
 #[test]
-fn policies_judge_each_sides_own_layout() {
+fn policies_evaluate_each_sides_own_layout() {
     let hotel = std::fs::read_to_string(proto_file("hotel.proto")).unwrap();
     let newer = hotel
         .replace(

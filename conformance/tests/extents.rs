@@ -24,7 +24,7 @@ const EXTENT: usize = 5_000;
 const TOO_LARGE: usize = 70_000;
 
 #[test]
-fn a_policy_judges_values_that_are_extents() {
+fn a_policy_evaluates_values_that_are_extents() {
     let bed = Testbed::new();
     let (a, b) = (bed.daemon("a"), bed.daemon("b"));
     let (token_a, token_b) = (a.tenant("acme"), b.tenant("acme"));

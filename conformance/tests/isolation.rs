@@ -99,7 +99,7 @@ impl Host {
 
     /// A call that is evaluated by a process that no test has stopped. If the machine delays it, it
     /// is killed; then this waits for the next process, and for the account that pays for the time.
-    fn judged(&self, token: &str, customer: &str) -> Outcome {
+    fn evaluated(&self, token: &str, customer: &str) -> Outcome {
         let mut last = self.book(token, customer);
         let _still_late = eventually(SOON, || {
             let is_late = last.is_late();
@@ -164,24 +164,24 @@ impl Host {
 
     /// The list decides again.
     fn recovers(&self, token: &str) {
-        let judges = || {
+        let evaluates = || {
             (
                 self.book(token, "Ada").code,
                 self.book(token, "Mallory").code,
             ) == (0, 7)
         };
-        eventually(SOON, judges).expect("the policy judges again");
+        eventually(SOON, evaluates).expect("the policy judges again");
     }
 }
 
 #[test]
-fn a_policy_judges_in_a_process_of_its_tenants() {
+fn a_policy_evaluates_in_a_process_of_its_tenants() {
     let host = Host::new();
     host.isolate("acme", "");
     host.isolate("other", "");
     for token in [&host.acme, &host.other] {
-        assert_eq!(host.judged(token, "Ada").code, 0);
-        let denied = host.judged(token, "Mallory");
+        assert_eq!(host.evaluated(token, "Ada").code, 0);
+        let denied = host.evaluated(token, "Mallory");
         assert_eq!(denied.code, 7, "{denied}");
         assert!(
             denied.err.contains("customer is on the block list"),
@@ -225,7 +225,7 @@ fn a_policy_judges_in_a_process_of_its_tenants() {
     host.ok(&format!(
         "policy attach acl@1 --tenant acme {AT} --isolation none"
     ));
-    assert_eq!(host.judged(&host.acme, "Mallory").code, 7);
+    assert_eq!(host.evaluated(&host.acme, "Mallory").code, 7);
     eventually(SOON, || host.pids().len() == 1).expect("the process ends");
 }
 
@@ -251,11 +251,11 @@ fn kill_9_in_mid_call_closes_the_call_and_the_next_process_judges() {
         assert!(call.code == 13 || call.is_throttled(), "closed: {call}");
         died += u32::from(call.err.contains("it died"));
         assert_eq!(
-            host.judged(&host.other, "Mallory").code,
+            host.evaluated(&host.other, "Mallory").code,
             7,
             "another tenant's goes on"
         );
-        assert_eq!(host.judged(&host.other, "Ada").code, 0);
+        assert_eq!(host.evaluated(&host.other, "Ada").code, 0);
         if died > 0 {
             break;
         }
@@ -275,7 +275,7 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
     host.isolate("acme", "--on-fault open");
     host.recovers(&host.acme);
     host.stop("acme");
-    let passed = host.judged(&host.acme, "Mallory");
+    let passed = host.evaluated(&host.acme, "Mallory");
     assert_eq!(passed.code, 0, "{passed}");
     host.recovers(&host.acme);
     let status = host.daemon.status();
@@ -290,11 +290,11 @@ fn a_process_that_hangs_is_killed_and_its_calls_fare_as_the_attachment_says() {
 fn a_process_that_is_stopped_for_a_moment_goes_on() {
     let host = Host::new();
     host.isolate("acme", "--cpu-us 10000");
-    assert_eq!(host.judged(&host.acme, "Mallory").code, 7);
+    assert_eq!(host.evaluated(&host.acme, "Mallory").code, 7);
     let (pid, stalls) = (host.pid("acme"), host.stalls());
     host.stop("acme");
     host.signal("acme", Signal::CONT);
-    assert_eq!(host.judged(&host.acme, "Mallory").code, 7);
+    assert_eq!(host.evaluated(&host.acme, "Mallory").code, 7);
     host.ok(&format!(
         "policy attach acl@1 --tenant acme {AT} --isolation process --cpu-us 200"
     ));
@@ -320,7 +320,7 @@ fn a_process_that_hangs_holds_up_the_changes_of_its_own_tenant_only() {
     for cpu_us in 200..203 {
         host.ok(&attach("other", &cpu_us.to_string()));
     }
-    assert_eq!(host.judged(&host.other, "Mallory").code, 7);
+    assert_eq!(host.evaluated(&host.other, "Mallory").code, 7);
     let ended = waits.ended(Duration::ZERO);
     assert!(
         ended.is_none(),
@@ -364,7 +364,7 @@ fn changes_and_counters_come_out_of_the_process() {
         host.ok(&format!(
             "policy attach redact@1 --tenant acme {AT} --isolation {isolation}"
         ));
-        assert_eq!(host.judged(&host.acme, "Ada").code, 0);
+        assert_eq!(host.evaluated(&host.acme, "Ada").code, 0);
         let options = isolation.split(' ').next().unwrap();
         let shown = host.ok("policy show redact --tenant acme --json");
         let shown: Value = serde_json::from_str(&shown).unwrap();
@@ -402,7 +402,7 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
         all.all(|bytes| bytes < 128 << 20)
     };
     let serves = |customer: &str| {
-        let code = host.judged(&host.other, customer).code;
+        let code = host.evaluated(&host.other, customer).code;
         assert_eq!(code, if customer == "Ada" { 0 } else { 7 });
     };
     let before = host.pids();
@@ -424,11 +424,11 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     assert!(seated >= 2, "{refused}");
     assert!(refused.err.contains("Cannot allocate memory"), "{refused}");
     assert_eq!(
-        host.judged(&host.acme, "Mallory").code,
+        host.evaluated(&host.acme, "Mallory").code,
         7,
         "what is there judges"
     );
-    assert_eq!(host.judged(&host.acme, "Ada").code, 0);
+    assert_eq!(host.evaluated(&host.acme, "Ada").code, 0);
     assert!(host.pids() == before || host.stalls() > 0);
     for k in 0..seated {
         host.ok(&format!("policy detach large{k} --tenant acme"));
@@ -443,7 +443,7 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
         let attached = attach(&format!("grows{k}"));
         assert_eq!(attached.code, 0, "{attached}");
     }
-    let closed = host.judged(&host.acme, "Ada");
+    let closed = host.evaluated(&host.acme, "Ada");
     assert_eq!(closed.code, 13, "{closed}");
     assert!(resident());
     serves("Ada");
@@ -488,7 +488,7 @@ fn a_process_that_keeps_too_much_is_killed() {
     let killed = |line: &str| line.contains("policy process") && line.contains("bytes: killed");
     host.daemon.process().line(SOON, killed).unwrap();
     assert_eq!(others(&host), before);
-    assert_eq!(host.judged(&host.other, "Mallory").code, 7);
+    assert_eq!(host.evaluated(&host.other, "Mallory").code, 7);
     host.ok("policy detach large --tenant acme");
     host.ok("policy release acl --tenant acme");
     host.recovers(&host.acme);
@@ -527,7 +527,7 @@ fn state_goes_from_version_to_version_in_the_process_or_the_last_good_one_stays(
         "policy attach count@1 --tenant acme {AT} --isolation process --cpu-us 10000"
     ));
     let codes = |calls: usize| {
-        let calls = (0..calls).map(|_| host.judged(&host.acme, "Ada").code);
+        let calls = (0..calls).map(|_| host.evaluated(&host.acme, "Ada").code);
         calls.collect::<Vec<_>>()
     };
     assert_eq!(codes(2), [1, 2]);
@@ -564,7 +564,7 @@ fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
     let attach = format!("policy attach count@1 --tenant acme {AT} --isolation process");
     host.ok(&format!("{attach} --fresh"));
     for _ in 0..3 {
-        assert_eq!(host.judged(&host.acme, "Ada").code, 1);
+        assert_eq!(host.evaluated(&host.acme, "Ada").code, 1);
     }
     host.ok("policy detach count --tenant acme");
     let config = host
@@ -578,7 +578,7 @@ fn fresh_instances_in_a_process_remember_what_they_share_and_nothing_else() {
     host.ok(&format!(
         "{attach} --fresh --grant state,clock --cpu-us 10000"
     ));
-    let codes = ["Ada", "Ada", "Ada", "Bob"].map(|name| host.judged(&host.acme, name).code);
+    let codes = ["Ada", "Ada", "Ada", "Bob"].map(|name| host.evaluated(&host.acme, name).code);
     assert_eq!(codes, [0, 0, 8, 0]);
 }
 

@@ -115,7 +115,7 @@ fn every_language_reads_what_the_host_writes() {
                     room.push(method, view.len(), write).unwrap();
                 }
                 let mut answers = Vec::new();
-                room.judge(|_, verdict| answers.push(verdict)).unwrap();
+                room.evaluate(|_, verdict| answers.push(verdict)).unwrap();
                 let denied = texts.iter().map(|text| Verdict::Deny {
                     code: 13,
                     message: text.clone(),
@@ -137,7 +137,7 @@ fn parrot(witness: &Policy, lines: &str) -> Verdict {
         room[..8].copy_from_slice(&empty);
         Ok::<_, Infallible>(8)
     };
-    parrot.judge(Hook::Request, 0, 8, write).unwrap()
+    parrot.evaluate(Hook::Request, 0, 8, write).unwrap()
 }
 
 fn changed(fields: Vec<FieldChange>) -> Verdict {
@@ -360,7 +360,7 @@ fn the_room_limit_is_the_same_in_both_languages() {
                 room[..view.len()].copy_from_slice(&view);
                 Ok::<_, Infallible>(view.len())
             };
-            let verdict = limit.judge(Hook::Request, 0, view.len(), write).unwrap();
+            let verdict = limit.evaluate(Hook::Request, 0, view.len(), write).unwrap();
             assert_eq!(verdict, expected, "{language}: {rooms:?} {with_coupon}");
         }
         assert_eq!(limit.metrics().counters[..], [1], "{language}");
@@ -378,7 +378,7 @@ fn collected_garbage_stays_within_memory_and_fuel() {
             room[..8].copy_from_slice(&empty);
             Ok::<_, Infallible>(8)
         };
-        let verdict = parrot.judge(Hook::Request, 0, 8, write);
+        let verdict = parrot.evaluate(Hook::Request, 0, 8, write);
         assert_eq!(verdict, Ok(Verdict::Allow), "call {call}");
     }
 }

@@ -217,17 +217,17 @@ fn calls_that_policies_have_go_on_behind_those_that_have_judged_them() {
             }
         }
     });
-    let judged = |daemon: &Daemon, policy: &str| {
+    let evaluated = |daemon: &Daemon, policy: &str| {
         let attachment = daemon.attachment(policy);
         let counts = &attachment["versions"][0];
         let of = |what: &str| counts[what].as_u64().unwrap();
         assert_eq!((of("faults"), of("refused")), (0, 0), "{attachment}");
         of("allowed") + of("changed")
     };
-    assert_eq!(judged(&scene.a, "first"), answered, "each once");
-    let served = judged(&scene.a, "near") + judged(&scene.b, "near");
+    assert_eq!(evaluated(&scene.a, "first"), answered, "each once");
+    let served = evaluated(&scene.a, "near") + evaluated(&scene.b, "near");
     assert_eq!(served, answered);
-    let by_provider = judged(&scene.a, "all") + judged(&scene.b, "all");
+    let by_provider = evaluated(&scene.a, "all") + evaluated(&scene.b, "all");
     assert_eq!(by_provider, answered, "whose instances stay where they are");
 }
 

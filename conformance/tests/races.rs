@@ -98,7 +98,7 @@ fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy
         for _ in 0..races {
             daemon.send_heap.copy_in(block_at, &mut bytes).unwrap();
             let span = daemon.send_heap.span(extent_at, extent.len()).unwrap();
-            seen.judge(&codec, &projector, &bytes, |image| {
+            seen.evaluate(&codec, &projector, &bytes, |image| {
                 image.resize(extent_start, 0);
                 image.resize(extent_start + span.len(), 0);
                 span.copy_to(&mut image[extent_start..]).unwrap();
@@ -123,7 +123,7 @@ struct Seen {
 impl Seen {
     /// The daemon's processing of a message that a chain reads, on `bytes`, its only copy; `fetch`
     /// appends the extents.
-    fn judge(
+    fn evaluate(
         &mut self,
         codec: &Codec,
         projector: &Projector,

@@ -83,13 +83,13 @@ fn calls_of_two_hosts_are_in_the_metrics_of_both() {
     assert_eq!(outcome.code, 0, "{outcome}");
     let a = scrape(places[0]);
     assert_eq!(sample(&a, &server), Some(2.0), "{a}");
-    let judged = a.lines().find(|line| {
+    let evaluated = a.lines().find(|line| {
         line.starts_with("tollgate_policy_calls_total{tollgate_tenant=\"acme\"")
             && line.contains(r#"tollgate_policy_name="null",tollgate_policy_version="1""#)
             && line.contains(r#"tollgate_policy_decision="allowed""#)
     });
-    let judged = judged.unwrap_or_else(|| panic!("{a}"));
-    assert!(judged.ends_with(" 1"), "{judged}");
+    let evaluated = evaluated.unwrap_or_else(|| panic!("{a}"));
+    assert!(evaluated.ends_with(" 1"), "{evaluated}");
     let memory = "tollgate_policy_memory_bytes{tollgate_tenant=\"acme\"";
     let memory = a.lines().find(|line| line.starts_with(memory));
     let (_, memory) = memory

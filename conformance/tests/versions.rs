@@ -207,8 +207,8 @@ fn a_providers_policy_for_every_tenant_judges_on_every_runtime() {
         calls()
     );
     let one = daemon.attachment("f");
-    let judged = one["versions"][0]["denied"].as_u64().unwrap();
-    assert_eq!(judged, 8, "counted over all runtimes: {one}");
+    let evaluated = one["versions"][0]["denied"].as_u64().unwrap();
+    assert_eq!(evaluated, 8, "counted over all runtimes: {one}");
     admin
         .push(&everywhere, "f", &fault, Some(&injecting(0)))
         .unwrap();

@@ -7,7 +7,7 @@ use tollgate_policy_host::{Capabilities, Host, HostConfig, Instance, Policy, Set
 /// Names on the access list.
 pub const BLOCKED: usize = 1_000;
 
-/// The operations of the single-minded module, one for each call that it judges.
+/// The operations of the single-minded module, one for each call that it evaluates.
 pub const DEEDS: [(&str, &str); 11] = [
     ("nothing", ""),
     (
@@ -50,7 +50,7 @@ pub const TRAP: &str = "unreachable";
 /// Bytes of state that the single-minded module hands over.
 pub const SAVED: usize = 48 << 10;
 
-/// The smallest module with the hooks to judge, tick, save and restore. It allows every call, and
+/// The smallest module with the hooks to evaluate, tick, save and restore. It allows every call, and
 /// does `deed` each time. It finds keys at 0, 8, 16 and 24; the third exists.
 fn single_minded(deed: &str) -> String {
     let manifest = r#"{"abi":1,"name":"deed","hooks":["request","reply","tick"],"tick_ms":1000,"state":{"version":1},

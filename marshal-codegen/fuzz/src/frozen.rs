@@ -128,7 +128,7 @@ fn came_out(engine: &mut Engine<u32>) -> i64 {
     let mut out = 0;
     while let Some(output) = engine.poll_output() {
         match output {
-            Output::Judge { call, message, .. } => engine.verdict(call, Verdict::Allow, message),
+            Output::Evaluate { call, message, .. } => engine.verdict(call, Verdict::Allow, message),
             Output::Convert { call, message, .. } => engine.converted(call, 1, message),
             Output::SendRequest { message, .. } | Output::DeliverRequest { message, .. } => {
                 out += i64::from(message.is_some());

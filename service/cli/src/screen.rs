@@ -178,11 +178,11 @@ fn peer(peer: &Value) -> String {
 /// `acme  client hotel.Reservation/*: acl@1 decides; 12 of 40 denied`
 fn attached(attachment: &Value) -> String {
     let owner = word(&attachment["owner"]);
-    format!("{owner}  {}{}", in_force(attachment), judged(attachment))
+    format!("{owner}  {}{}", in_force(attachment), evaluated(attachment))
 }
 
 /// The verdicts of an attachment's versions.
-fn judged(attachment: &Value) -> String {
+fn evaluated(attachment: &Value) -> String {
     let versions = items(&attachment["versions"]);
     let sum = |keys: &[&str]| -> u64 {
         let counts = versions
@@ -219,7 +219,7 @@ pub(crate) fn of_policy(report: &Value) -> String {
     match attachments {
         [] => screen.line("attached", "nowhere".to_owned()),
         some => {
-            let line = |at| format!("{}{}", in_force(at), judged(at));
+            let line = |at| format!("{}{}", in_force(at), evaluated(at));
             screen.part("attached", &some.iter().map(line).collect::<Vec<_>>());
         }
     }

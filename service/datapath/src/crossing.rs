@@ -138,7 +138,7 @@ impl Runtime {
         let mut out = self.pool.take(0);
         let encoded = self
             .accept_privately(codec, &mut message)
-            .and_then(|()| codec.encode(message.judged().0, &mut out));
+            .and_then(|()| codec.encode(message.evaluated().0, &mut out));
         self.discard(message);
         match encoded {
             Ok(start) => Ok((out, start)),

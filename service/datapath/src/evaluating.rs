@@ -12,12 +12,12 @@ use crate::runtime::Runtime;
 use crate::wire::credit_bytes;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::Why;
-use tollgate_policy_chain::limits::JUDGING_SLICE;
+use tollgate_policy_chain::limits::EVALUATING_SLICE;
 use tollgate_policy_chain::parked::Position;
 
 impl Runtime {
     /// Evaluates a call in a chain, together with the calls behind it that are for the same chain.
-    pub(crate) fn judge(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
+    pub(crate) fn evaluate(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
         let position = Position {
             stage,
             chain: Some(chain),
@@ -30,15 +30,16 @@ impl Runtime {
         let mut evaluations = std::mem::take(&mut self.evaluations);
         evaluations.push(evaluation);
         while evaluations.len() < most
-            && let Some((call, judged_in, message)) = self.engine.poll_same_judge(stage, chain)
+            && let Some((call, evaluated_in, message)) =
+                self.engine.poll_same_evaluate(stage, chain)
         {
             let mut evaluation = Evaluation::new(call, message);
-            evaluation.judged_in = judged_in;
+            evaluation.evaluated_in = evaluated_in;
             evaluation.notes = self.notes_of(call);
             evaluations.push(evaluation);
         }
         self.policies
-            .judge(position, false, &mut evaluations, &mut self.pool);
+            .evaluate(position, false, &mut evaluations, &mut self.pool);
         self.pass_on_events();
         self.settle_all(position, &mut evaluations);
         self.evaluations = evaluations;
@@ -56,11 +57,11 @@ impl Runtime {
         for evaluation in evaluations.drain(..) {
             self.give_verdict(evaluation);
         }
-        let slice_ns = JUDGING_SLICE.as_nanos() as u64;
+        let slice_ns = EVALUATING_SLICE.as_nanos() as u64;
         while let Some(position) = self.policies.next_parked(&mut evaluations) {
             worked = true;
             self.policies
-                .judge(position, true, &mut evaluations, &mut self.pool);
+                .evaluate(position, true, &mut evaluations, &mut self.pool);
             self.pass_on_events();
             self.settle_all(position, &mut evaluations);
             if now_ns() - began_ns > slice_ns {
@@ -84,7 +85,7 @@ impl Runtime {
             // The calls behind have stopped again, at the same step.
             let open = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
             self.policies
-                .judge(position, true, &mut evaluations[..open], &mut self.pool);
+                .evaluate(position, true, &mut evaluations[..open], &mut self.pool);
             self.pass_on_events();
             self.settle_all(position, &mut evaluations);
         }
@@ -166,7 +167,7 @@ impl Runtime {
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);
         if is_split {
-            self.engine.forget_era(call);
+            self.engine.forget_policy_epoch(call);
         }
     }
 }

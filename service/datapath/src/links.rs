@@ -776,8 +776,10 @@ impl Runtime {
             return After::Nothing;
         }
         let to = self.engine.landing(service, head.method);
-        let unjudged = to.filter(|(_, judged)| !judged).map(|(session, _)| session);
-        let mut landing = self.landing(unjudged, inline_len, len, metadata);
+        let unevaluated = to
+            .filter(|(_, evaluated)| !evaluated)
+            .map(|(session, _)| session);
+        let mut landing = self.landing(unevaluated, inline_len, len, metadata);
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Call(head),
@@ -826,8 +828,8 @@ impl Runtime {
             self.encoded_answer(link, answer, bytes, metadata);
             return After::Nothing;
         }
-        let unjudged = (!expected.judged && !protobuf).then_some(expected.session);
-        let mut landing = self.landing(unjudged, inline_len, len, metadata);
+        let unevaluated = (!expected.evaluated && !protobuf).then_some(expected.session);
+        let mut landing = self.landing(unevaluated, inline_len, len, metadata);
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Answer(answer),

@@ -286,7 +286,7 @@ impl Runtime {
         self.engine
             .absorb(engine, &names, |message| rename_all(message, &names));
         // The policy changes that its versions have seen are in their history from here on, too.
-        self.engine.set_era(history::era());
+        self.engine.set_policy_epoch(history::policy_epoch());
         let mut keys = HashMap::new();
         for (key, mut binding) in bindings {
             let session = names.sessions.get(&binding.session);

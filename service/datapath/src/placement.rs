@@ -55,16 +55,16 @@ fn spread(tenant: &str, runtimes: usize) -> usize {
 
 /// The number of engine ids that this process has used, including those of processes that it has
 /// taken over from.
-static BIRTHS: AtomicU32 = AtomicU32::new(0);
+static NEXT_ENGINE_ID: AtomicU32 = AtomicU32::new(0);
 
 /// An unused engine id. `None`: all are used up.
-pub fn next_birth() -> Option<EngineId> {
-    EngineId::new(BIRTHS.fetch_add(1, Ordering::Relaxed))
+pub fn next_engine_id() -> Option<EngineId> {
+    EngineId::new(NEXT_ENGINE_ID.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Marks an id as used by another process's engine.
-pub(crate) fn note_birth(birth: EngineId) {
-    BIRTHS.fetch_max(birth.number() + 1, Ordering::Relaxed);
+pub(crate) fn note_engine_id(engine_id: EngineId) {
+    NEXT_ENGINE_ID.fetch_max(engine_id.number() + 1, Ordering::Relaxed);
 }
 
 #[cfg(test)]

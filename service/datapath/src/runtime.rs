@@ -53,7 +53,7 @@ use crate::traces::Traces;
 use crate::tuning::Tuning;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::ProcessId;
-use tollgate_policy_chain::limits::JUDGED_AT_ONCE;
+use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
 use tollgate_policy_chain::message::{Body, Message, Pool, Source};
 use tollgate_policy_chain::plan::{PolicyChange, Scope};
 use tollgate_policy_chain::policies::Policies;
@@ -63,7 +63,7 @@ pub struct Options {
     /// The runtime's index.
     pub index: usize,
     /// The id of its engine, unique in this process.
-    pub birth: EngineId,
+    pub engine_id: EngineId,
     /// Its settings.
     pub tuning: Tuning,
     /// The fuel that a policy burns per microsecond.
@@ -86,8 +86,8 @@ const EPOLL_BATCH: usize = 64;
 
 /// Tokens of blocks that links send from are unique in the whole process, because they move with
 /// their links.
-fn first_token(birth: EngineId) -> u64 {
-    u64::from(birth.number()) << 48
+fn first_token(engine_id: EngineId) -> u64 {
+    u64::from(engine_id.number()) << 48
 }
 
 /// One runtime's state.
@@ -121,7 +121,7 @@ pub struct Runtime {
     pub(crate) shares: Scheduler,
     /// Bytes of messages that the port has received in its current turn.
     pub(crate) turn_bytes: usize,
-    /// Reused by `judge` and `turn_parked`.
+    /// Reused by `evaluate` and `turn_parked`.
     pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
     /// Blocks that links are still sending from, by the token given to the link.
@@ -182,14 +182,14 @@ impl Runtime {
         let tuning = &options.tuning;
         let shares = Scheduler::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
-        let mut engine = Engine::born(options.birth);
+        let mut engine = Engine::born(options.engine_id);
         engine.set_wait_target(tuning.wait_target_ns());
         let patience = tuning.patience();
         let map = Map {
             placement: Placement::spread(options.index + 1),
             runtimes: Vec::new(),
         };
-        let next_token = first_token(options.birth);
+        let next_token = first_token(options.engine_id);
         let runtime = Runtime {
             options,
             epoll,
@@ -211,7 +211,7 @@ impl Runtime {
             policies,
             shares,
             turn_bytes: 0,
-            evaluations: Vec::with_capacity(JUDGED_AT_ONCE),
+            evaluations: Vec::with_capacity(EVALUATED_AT_ONCE),
             pool: Pool::new(),
             sending: HashMap::new(),
             next_token,
@@ -249,7 +249,7 @@ impl Runtime {
 
         let options = Options {
             index,
-            birth: EngineId::new(index as u32).expect("there are few"),
+            engine_id: EngineId::new(index as u32).expect("there are few"),
             tuning: Tuning {
                 core: None,
                 waiting: Waiting::Sleep,
@@ -677,17 +677,17 @@ impl Runtime {
     pub(crate) fn act(&mut self) {
         while let Some(output) = self.engine.poll_output() {
             match output {
-                Output::Judge {
+                Output::Evaluate {
                     call,
                     stage,
                     chain,
-                    judged_in,
+                    evaluated_in,
                     message,
                 } => {
                     let mut evaluation = Evaluation::new(call, message);
-                    evaluation.judged_in = judged_in;
+                    evaluation.evaluated_in = evaluated_in;
                     evaluation.notes = self.notes_of(call);
-                    self.judge(evaluation, stage, chain);
+                    self.evaluate(evaluation, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
                 Output::Convert {

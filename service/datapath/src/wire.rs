@@ -90,14 +90,14 @@ mod tests {
     fn an_image_is_inline_part_and_padded_extents() {
         let mut message = gathered();
         assert_eq!(
-            message.judged().0,
+            message.evaluated().0,
             b"inline part",
             "only the private part is shown"
         );
         let freed = message.make_private(&mut Pool::new()).unwrap();
         assert_eq!(freed.session, SessionId(1));
         let want = b"inline part\0\0\0\0\0first\0\0\0second";
-        assert_eq!(message.judged(), (&want[..], &[16, 24][..]));
+        assert_eq!(message.evaluated(), (&want[..], &[16, 24][..]));
         assert_eq!(
             message.make_private(&mut Pool::new()),
             None,

@@ -28,7 +28,7 @@ impl<M> Engine<M> {
         let Some(state) = self.calls.get(call).map(|c| c.state) else {
             return self.discard(message);
         };
-        let (State::Judging(stage) | State::Passing(stage)) = state else {
+        let (State::Evaluating(stage) | State::Passing(stage)) = state else {
             return self.discard(message);
         };
         if let Verdict::Deny(status) = verdict {
@@ -47,7 +47,7 @@ impl<M> Engine<M> {
             Stage::ServerReply | Stage::ClientReply => None,
         };
         if let (Some(side), Some(call)) = (side, self.calls.get_mut(call)) {
-            call.judged_in[side] = self.era;
+            call.evaluated_in[side] = self.policy_epoch;
         }
         match stage {
             Stage::ClientRequest => {
@@ -72,28 +72,28 @@ impl<M> Engine<M> {
     /// for credit.
     pub fn resized(&mut self, call: CallKey, bytes: u64) {
         if let Some(call) = self.calls.get_mut(call)
-            && call.state == State::Judging(Stage::ClientRequest)
+            && call.state == State::Evaluating(Stage::ClientRequest)
         {
             call.bytes = bytes;
         }
     }
 
-    /// A chain that judges a request has decided on its way; an earlier chain's decision stays
+    /// A chain that evaluates a request has decided on its way; an earlier chain's decision stays
     /// unless this one overrides it.
     pub fn steer(&mut self, call: CallKey, priority: Option<u8>, route: Option<Arc<str>>) {
         if let Some(call) = self.calls.get_mut(call)
-            && let State::Judging(Stage::ClientRequest | Stage::ServerRequest) = call.state
+            && let State::Evaluating(Stage::ClientRequest | Stage::ServerRequest) = call.state
         {
             call.steering.priority = priority.unwrap_or(call.steering.priority);
             call.steering.route = route.or(call.steering.route.take());
         }
     }
 
-    /// The link and the steering of a request that is being judged, if it goes to a peer. The rim
+    /// The link and the steering of a request that is being evaluated, if it goes to a peer. The rim
     /// tells the peer's daemon.
     pub fn steering_to_peer(&self, call: CallKey) -> Option<(LinkId, &Steering)> {
         let call = self.calls.get(call)?;
-        let is_asked = call.state == State::Judging(Stage::ClientRequest);
+        let is_asked = call.state == State::Evaluating(Stage::ClientRequest);
         match call.target {
             Target::Link { link, .. } if is_asked => Some((link, &call.steering)),
             _ => None,
@@ -117,7 +117,7 @@ impl<M> Engine<M> {
             }
         }
         self.leave_target(call);
-        self.judge_reply(call, message);
+        self.evaluate_reply(call, message);
         true
     }
 
@@ -140,13 +140,13 @@ impl<M> Engine<M> {
         match waits.filter(|call| call.target == Target::PutOff { session }) {
             Some(waits) => {
                 waits.target = Target::Answered;
-                self.judge_reply(call, message);
+                self.evaluate_reply(call, message);
             }
             None => self.discard(message),
         }
     }
 
-    fn judge_reply(&mut self, call: CallKey, message: M) {
+    fn evaluate_reply(&mut self, call: CallKey, message: M) {
         if self.is_stream(call) {
             return self.reply_to_stream(call, message);
         }
@@ -156,7 +156,7 @@ impl<M> Engine<M> {
             .and_then(|c| c.service)
             .and_then(|(s, m)| self.server_chains(s, m).reply);
         match chain {
-            Some(chain) => self.judge(call, Stage::ServerReply, chain, message),
+            Some(chain) => self.evaluate(call, Stage::ServerReply, chain, message),
             None => {
                 self.step(call, Event::Reply);
                 self.replied(call, message);
@@ -244,7 +244,7 @@ impl<M> Engine<M> {
             .get(key)
             .and_then(|call| self.client_reply_chain(call));
         match chain {
-            Some(chain) => self.judge(key, Stage::ClientReply, chain, message),
+            Some(chain) => self.evaluate(key, Stage::ClientReply, chain, message),
             None => self.complete(key, message),
         }
     }
@@ -427,7 +427,7 @@ impl<M> Engine<M> {
     /// Removes a call from every table, notifies the target, and recalls a message that a chain
     /// has.
     fn close(&mut self, key: CallKey) -> Option<Call<M>> {
-        if let State::Judging(_) | State::Passing(_) = self.calls.get(key)?.state {
+        if let State::Evaluating(_) | State::Passing(_) = self.calls.get(key)?.state {
             self.outputs.push_back(Output::Recall { call: key });
         }
         self.take_out(key)

@@ -14,9 +14,9 @@ use crate::state::{Event, State};
 use crate::status::Ended;
 use crate::streams::queues::Stream;
 
-/// Index into [`Call::judged_in`].
+/// Index into [`Call::evaluated_in`].
 pub(crate) const CALLERS_SIDE: usize = 0;
-/// Index into [`Call::judged_in`].
+/// Index into [`Call::evaluated_in`].
 pub(crate) const SERVERS_SIDE: usize = 1;
 
 /// One call.
@@ -35,9 +35,9 @@ pub(crate) struct Call<M> {
     /// yet.
     pub(crate) began_ns: u64,
     pub(crate) delivered_ns: u64,
-    /// The [era](crate::Engine::set_era) in which its request was judged on the caller's side, and
-    /// on the server's; 0: it wasn't judged.
-    pub(crate) judged_in: [u32; 2],
+    /// The [policy epoch](crate::Engine::set_policy_epoch) in which its request was evaluated on the caller's side, and
+    /// on the server's; 0: it wasn't evaluated.
+    pub(crate) evaluated_in: [u32; 2],
     /// Size of the request, for credits.
     pub(crate) bytes: u64,
     /// Its priority and route.
@@ -92,24 +92,24 @@ pub(crate) type Placed<M> = (CallKey, Option<CallKey>, Call<M>);
 
 /// All calls of one engine.
 pub(crate) struct Calls<M> {
-    birth: EngineId,
+    engine_id: EngineId,
     slots: Vec<Slot<M>>,
     free: Vec<u32>,
     adopted: HashMap<CallKey, Adopted, foldhash::fast::RandomState>,
 }
 
 impl<M> Calls<M> {
-    pub(crate) fn new(birth: EngineId) -> Self {
+    pub(crate) fn new(engine_id: EngineId) -> Self {
         Self {
-            birth,
+            engine_id,
             slots: Vec::new(),
             free: Vec::new(),
             adopted: HashMap::default(),
         }
     }
 
-    pub(crate) fn birth(&self) -> EngineId {
-        self.birth
+    pub(crate) fn engine_id(&self) -> EngineId {
+        self.engine_id
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -124,7 +124,7 @@ impl<M> Calls<M> {
     fn take_slot(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len() as u32;
-            let key = CallKey::first(self.birth, slot);
+            let key = CallKey::first(self.engine_id, slot);
             self.slots.push(Slot { key, call: None });
             slot
         })
@@ -152,8 +152,8 @@ impl<M> Calls<M> {
     /// The slot that a key names, whether or not a call is there.
     #[inline]
     pub(crate) fn slot_of(&self, key: CallKey) -> Option<u32> {
-        // A key of another birth is beyond all slots.
-        let slot = key.slot_under(self.birth);
+        // A key of another engine id is beyond all slots.
+        let slot = key.slot_under(self.engine_id);
         match self.slots.get(slot as usize) {
             Some(place) if place.key == key => Some(slot),
             _ if self.adopted.is_empty() => None,
@@ -168,7 +168,7 @@ impl<M> Calls<M> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call<M>> {
-        let slot = key.slot_under(self.birth) as usize;
+        let slot = key.slot_under(self.engine_id) as usize;
         if self.slots.get(slot).is_some_and(|place| place.key == key) {
             return self.slots[slot].call.as_mut();
         }
@@ -181,7 +181,7 @@ impl<M> Calls<M> {
 
     #[inline]
     pub(crate) fn get(&self, key: CallKey) -> Option<&Call<M>> {
-        let slot = key.slot_under(self.birth) as usize;
+        let slot = key.slot_under(self.engine_id) as usize;
         match self.slots.get(slot) {
             Some(place) if place.key == key => place.call.as_ref(),
             _ if self.adopted.is_empty() => None,
@@ -234,7 +234,7 @@ impl<M> Calls<M> {
 
     /// A table of these calls, which assigns the keys of `free`, the last one first. `None`: they
     /// don't have one slot each, without gaps, or a key is repeated.
-    pub(crate) fn of(birth: EngineId, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
+    pub(crate) fn of(engine_id: EngineId, calls: Vec<Placed<M>>, free: &[CallKey]) -> Option<Self> {
         let count = calls.len() + free.len();
         let mut slots: Vec<Option<Slot<M>>> = Vec::new();
         slots.resize_with(count, || None);
@@ -243,7 +243,7 @@ impl<M> Calls<M> {
         let used = calls.into_iter();
         let used = used.map(|(key, place, call)| (key, place.unwrap_or(key), Some(call)));
         for (key, place, call) in unused.chain(used) {
-            let slot = place.slot_under(birth);
+            let slot = place.slot_under(engine_id);
             if slots
                 .get_mut(slot as usize)?
                 .replace(Slot { key, call })
@@ -261,7 +261,7 @@ impl<M> Calls<M> {
         let slots: Vec<Slot<M>> = slots.into_iter().collect::<Option<_>>()?;
         // A call that has come back may be in its old slot.
         let twice = |(key, its): (&CallKey, &Adopted)| {
-            let own = key.slot_under(birth);
+            let own = key.slot_under(engine_id);
             let there = slots.get(own as usize);
             own != its.slot && there.is_some_and(|there| there.key == *key)
         };
@@ -269,21 +269,21 @@ impl<M> Calls<M> {
             return None;
         }
         Some(Self {
-            birth,
+            engine_id,
             slots,
-            free: free.iter().map(|key| key.slot_under(birth)).collect(),
+            free: free.iter().map(|key| key.slot_under(engine_id)).collect(),
             adopted,
         })
     }
 
-    /// From now on calls begin under another birth; existing calls keep their keys.
-    pub(crate) fn set_birth(&mut self, birth: EngineId) {
-        if birth == self.birth {
+    /// From now on calls begin under another engine id; existing calls keep their keys.
+    pub(crate) fn set_engine_id(&mut self, engine_id: EngineId) {
+        if engine_id == self.engine_id {
             return;
         }
-        self.birth = birth;
+        self.engine_id = engine_id;
         for (place, slot) in self.slots.iter_mut().zip(0u32..) {
-            let next = CallKey::first(birth, slot);
+            let next = CallKey::first(engine_id, slot);
             match &place.call {
                 Some(_) => drop(self.adopted.insert(place.key, Adopted { slot, next })),
                 None => place.key = next,

@@ -1,4 +1,4 @@
-//! Chains of policies, decided without a sandbox: the next policy, the version that judges a call,
+//! Chains of policies, decided without a sandbox: the next policy, the version that evaluates a call,
 //! the meaning of its answer, the failure of a trial, and the budget of a tenant's policies.
 //!
 //! ```text
@@ -34,7 +34,7 @@ pub fn is_ordered(mut parties: impl Iterator<Item = Party>) -> bool {
 /// The kind of a candidate's trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
-    /// It judges every call, and decides none.
+    /// It evaluates every call, and decides none.
     Shadow,
     /// It decides this many percent of the calls, 1 to 100.
     Canary(u8),
@@ -48,7 +48,7 @@ pub enum OnFault {
     Reload,
     /// They are refused until an operator acts.
     Closed,
-    /// They pass unjudged.
+    /// They pass unevaluated.
     Open,
 }
 
@@ -83,7 +83,7 @@ pub fn in_canary(call: CallKey, salt: u32, percent: u8) -> bool {
     hundred < u64::from(percent)
 }
 
-/// The outcome of one version's judgement.
+/// The outcome of one version's evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It lets the call pass.
@@ -124,33 +124,33 @@ pub fn meaning(outcome: Outcome, decider: Which, on_fault: OnFault) -> Meaning {
     }
 }
 
-/// Recent judgements of one version. Old ones fade: at [`Tally::FADES`] both numbers are halved.
+/// Recent evaluations of one version. Old ones fade: at [`Tally::FADES`] both numbers are halved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    judged: u32,
+    evaluated: u32,
     errors: u32,
 }
 
 impl Tally {
-    /// The maximum number of remembered judgements.
+    /// The maximum number of remembered evaluations.
     pub const FADES: u32 = 10_000;
-    /// Judgements that each version needs before they are compared.
+    /// Evaluations that each version needs before they are compared.
     pub const ENOUGH: u32 = 200;
 
-    /// Counts judgements; `errors` of them were denials or faults.
+    /// Counts evaluations; `errors` of them were denials or faults.
     #[inline]
-    pub fn count(&mut self, judged: u32, errors: u32) {
-        self.judged += judged;
+    pub fn count(&mut self, evaluated: u32, errors: u32) {
+        self.evaluated += evaluated;
         self.errors += errors;
-        if self.judged >= Self::FADES {
-            self.judged /= 2;
+        if self.evaluated >= Self::FADES {
+            self.evaluated /= 2;
             self.errors /= 2;
         }
     }
 
-    /// The number of remembered judgements.
-    pub fn judged(&self) -> u32 {
-        self.judged
+    /// The number of remembered evaluations.
+    pub fn evaluated(&self) -> u32 {
+        self.evaluated
     }
 
     /// The errors among them.
@@ -161,22 +161,22 @@ impl Tally {
     /// Whether this version's error rate exceeds that of `stable` by more than `max_worse`
     /// percentage points.
     pub fn is_worse_than(&self, stable: &Tally, max_worse: u8) -> bool {
-        if self.judged < Self::ENOUGH || stable.judged < Self::ENOUGH {
+        if self.evaluated < Self::ENOUGH || stable.evaluated < Self::ENOUGH {
             return false;
         }
         let of = |part: u32, whole: u32| u64::from(part) * u64::from(whole);
         let (ours, theirs) = (
-            100 * of(self.errors, stable.judged),
-            100 * of(stable.errors, self.judged),
+            100 * of(self.errors, stable.evaluated),
+            100 * of(stable.errors, self.evaluated),
         );
-        ours > theirs + u64::from(max_worse) * of(self.judged, stable.judged)
+        ours > theirs + u64::from(max_worse) * of(self.evaluated, stable.evaluated)
     }
 }
 
 /// The CPU budget of one tenant's policies: a bucket of CPU time that fills at its share of a core.
 ///
-/// A judgement is charged once it is over, so the bucket can be overdrawn by one batch; no more is
-/// judged until it is filled up again.
+/// An evaluation is charged once it is over, so the bucket can be overdrawn by one batch; no more is
+/// evaluated until it is filled up again.
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     share_percent: u8,
@@ -242,7 +242,7 @@ impl Account {
     }
 }
 
-/// The cost of a judgement with an unexpectedly long wall-clock time: that time, but no more than
+/// The cost of an evaluation with an unexpectedly long wall-clock time: that time, but no more than
 /// its fuel stands for. Another thread may have had the core; fuel stands for the most that a guest
 /// needs unless it waits for memory.
 #[inline]
@@ -367,9 +367,9 @@ mod tests {
 
     #[test]
     fn rates_are_compared_once_there_is_enough_and_by_the_margin() {
-        let tally = |judged, errors| {
+        let tally = |evaluated, errors| {
             let mut tally = Tally::default();
-            tally.count(judged, errors);
+            tally.count(evaluated, errors);
             tally
         };
         let stable = tally(1000, 100);
@@ -388,16 +388,16 @@ mod tests {
     }
 
     #[test]
-    fn old_judgements_fade() {
+    fn old_evaluations_fade() {
         let mut tally = Tally::default();
         (0..Tally::FADES).for_each(|_| tally.count(1, 1));
         assert_eq!(
-            (tally.judged(), tally.errors()),
+            (tally.evaluated(), tally.errors()),
             (Tally::FADES / 2, Tally::FADES / 2)
         );
         (0..Tally::FADES * 4).for_each(|_| tally.count(1, 0));
         assert!(
-            tally.errors() * 10 < tally.judged(),
+            tally.errors() * 10 < tally.evaluated(),
             "the recent past counts"
         );
     }
@@ -406,7 +406,7 @@ mod tests {
     fn an_account_allows_its_share_and_a_burst() {
         let mut account = Account::new(25, 1_000);
         let (mut now, mut granted) = (1_000, 0u64);
-        // A policy that always takes 100 us, judging without a pause for 10 s.
+        // A policy that always takes 100 us, evaluating without a pause for 10 s.
         while now < 10_000_000_000 {
             if account.may_spend(now) {
                 account.charge(100_000);
@@ -492,9 +492,9 @@ mod tests {
 
         #[test]
         fn comparing_is_antisymmetric(a in 0u32..9_000, b in 0u32..9_000, x in 0u32..100, y in 0u32..100) {
-            let tally = |judged: u32, percent: u32| {
+            let tally = |evaluated: u32, percent: u32| {
                 let mut tally = Tally::default();
-                tally.count(judged, judged * percent / 100);
+                tally.count(evaluated, evaluated * percent / 100);
                 tally
             };
             let (a, b) = (tally(a, x), tally(b, y));

@@ -29,8 +29,8 @@ pub struct Engine<M> {
     pub(crate) outputs: VecDeque<Output<M>>,
     /// The maximum mean time that calls wait for their handler, before servers get fewer calls.
     pub(crate) wait_target_ns: Option<u64>,
-    /// The era of requests that are judged now.
-    pub(crate) era: u32,
+    /// The policy epoch of requests that are evaluated now.
+    pub(crate) policy_epoch: u32,
 }
 
 impl<M> Default for Engine<M> {
@@ -47,17 +47,17 @@ impl<M> Engine<M> {
     }
 
     /// An engine with no session, link or service, one of several that may [move calls between each
-    /// other](crate::Migration): each has its own birth.
-    pub fn born(birth: EngineId) -> Self {
+    /// other](crate::Migration): each has its own id.
+    pub fn born(engine_id: EngineId) -> Self {
         Self {
             sessions: Slots::default(),
             links: Slots::default(),
             services: Vec::new(),
-            calls: Calls::new(birth),
+            calls: Calls::new(engine_id),
             timer: Wheel::new(),
             outputs: VecDeque::with_capacity(256),
             wait_target_ns: None,
-            era: 0,
+            policy_epoch: 0,
         }
     }
 
@@ -100,13 +100,13 @@ impl<M> Engine<M> {
     }
 
     /// The engine's number in its process.
-    pub fn birth(&self) -> EngineId {
-        self.calls.birth()
+    pub fn engine_id(&self) -> EngineId {
+        self.calls.engine_id()
     }
 
     /// Changes it: new calls get other keys than those that another engine may have assigned.
-    pub fn set_birth(&mut self, birth: EngineId) {
-        self.calls.set_birth(birth);
+    pub fn set_engine_id(&mut self, engine_id: EngineId) {
+        self.calls.set_engine_id(engine_id);
     }
 
     /// Calls that haven't ended.
@@ -247,7 +247,7 @@ impl<M> Engine<M> {
                 Some(Expected {
                     session,
                     handle: live.handle,
-                    judged: self.client_reply_chain(live).is_some(),
+                    evaluated: self.client_reply_chain(live).is_some(),
                     encoding: live.encoding,
                 })
             }
@@ -298,49 +298,53 @@ impl<M> Engine<M> {
         next
     }
 
-    /// The next output, if it is a judgement by the same `chain` at the same stage: so the rim can
-    /// judge several calls at once.
-    pub fn poll_same_judge(&mut self, stage: Stage, chain: ChainId) -> Option<(CallKey, u32, M)> {
+    /// The next output, if it is an evaluation by the same `chain` at the same stage: so the rim can
+    /// evaluate several calls at once.
+    pub fn poll_same_evaluate(
+        &mut self,
+        stage: Stage,
+        chain: ChainId,
+    ) -> Option<(CallKey, u32, M)> {
         match self.outputs.front() {
-            Some(Output::Judge {
+            Some(Output::Evaluate {
                 stage: s, chain: c, ..
             }) if (*s, *c) == (stage, chain) => {}
             _ => return None,
         }
         match self.outputs.pop_front() {
-            Some(Output::Judge {
+            Some(Output::Evaluate {
                 call,
-                judged_in,
+                evaluated_in,
                 message,
                 ..
-            }) => Some((call, judged_in, message)),
+            }) => Some((call, evaluated_in, message)),
             _ => None,
         }
     }
 
-    /// The rim has changed the chains: requests judged from now on are judged in this era, and
-    /// [`Output::Judge`] has it for their replies. Eras count up and wrap.
-    pub fn set_era(&mut self, era: u32) {
-        self.era = era;
+    /// The rim has changed the chains: requests evaluated from now on are evaluated in this policy epoch, and
+    /// [`Output::Evaluate`] has it for their replies. Eras count up and wrap.
+    pub fn set_policy_epoch(&mut self, policy_epoch: u32) {
+        self.policy_epoch = policy_epoch;
     }
 
-    /// The current era.
-    pub fn era(&self) -> u32 {
-        self.era
+    /// The current policy epoch.
+    pub fn policy_epoch(&self) -> u32 {
+        self.policy_epoch
     }
 
-    /// The oldest era in which the request of a live call was judged. Walks all calls.
-    pub fn oldest_era(&self) -> Option<u32> {
-        let judged = self.calls.iter().flat_map(|(_, call)| call.judged_in);
-        let judged = judged.filter(|era| *era != 0);
-        judged.max_by_key(|era| self.era.wrapping_sub(*era))
+    /// The oldest policy epoch in which the request of a live call was evaluated. Walks all calls.
+    pub fn oldest_policy_epoch(&self) -> Option<u32> {
+        let evaluated = self.calls.iter().flat_map(|(_, call)| call.evaluated_in);
+        let evaluated = evaluated.filter(|policy_epoch| *policy_epoch != 0);
+        evaluated.max_by_key(|policy_epoch| self.policy_epoch.wrapping_sub(*policy_epoch))
     }
 
     /// The chains have changed while this call's request was between two of a chain's steps: it
-    /// belongs to no era.
-    pub fn forget_era(&mut self, call: CallKey) {
+    /// belongs to no policy epoch.
+    pub fn forget_policy_epoch(&mut self, call: CallKey) {
         if let Some(call) = self.calls.get_mut(call) {
-            call.judged_in = [0; 2];
+            call.evaluated_in = [0; 2];
         }
     }
 
@@ -371,22 +375,22 @@ impl<M> Engine<M> {
         self.outputs.push_back(Output::Discard(message));
     }
 
-    pub(crate) fn judge(&mut self, key: CallKey, stage: Stage, chain: ChainId, message: M) {
-        self.step(key, crate::state::Event::Judge(stage));
+    pub(crate) fn evaluate(&mut self, key: CallKey, stage: Stage, chain: ChainId, message: M) {
+        self.step(key, crate::state::Event::Evaluate(stage));
         let side = match stage {
             Stage::ClientRequest | Stage::ServerRequest => None,
             Stage::ClientReply => Some(CALLERS_SIDE),
             Stage::ServerReply => Some(SERVERS_SIDE),
         };
-        let judged_in = side.and_then(|side| {
+        let evaluated_in = side.and_then(|side| {
             let call = self.calls.get(key)?;
-            call.stream.is_none().then(|| call.judged_in[side])
+            call.stream.is_none().then(|| call.evaluated_in[side])
         });
-        self.outputs.push_back(Output::Judge {
+        self.outputs.push_back(Output::Evaluate {
             call: key,
             stage,
             chain,
-            judged_in: judged_in.unwrap_or(0),
+            evaluated_in: evaluated_in.unwrap_or(0),
             message,
         });
     }

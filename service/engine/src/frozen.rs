@@ -67,15 +67,15 @@ mod thaw;
 /// The newest version that this code reads.
 const VERSION: u32 = 2;
 
-/// The version before engines had births.
-const WITHOUT_BIRTHS: u32 = 1;
+/// The version before engines had ids.
+const WITHOUT_ENGINE_IDS: u32 = 1;
 
 /// An engine without its outputs; `F` is the rim's form of a message.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Frozen<F> {
     version: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    birth: Option<EngineId>,
+    #[serde(default, rename = "birth", skip_serializing_if = "Option::is_none")]
+    engine_id: Option<EngineId>,
     expired_ns: u64,
     sessions: Vec<SessionForm>,
     links: Vec<LinkForm>,
@@ -236,7 +236,8 @@ struct ServedForm {
 enum StateForm {
     #[serde(skip)]
     Admitted,
-    Judging(Stage),
+    #[serde(rename = "judging")]
+    Evaluating(Stage),
     Routed,
     Waiting,
     InFlight,
@@ -384,11 +385,16 @@ impl<M> Engine<M> {
         let without = self.calls.iter().filter(|(_, call)| call.deadline_ns == 0);
         let calls = with_deadline.chain(without.map(|(key, _)| key));
         let calls = calls.filter_map(|key| Some((key, self.calls.get(key)?)));
-        let birth = Some(self.calls.birth()).filter(|birth| *birth != EngineId::default());
-        let is_alone = birth.is_none() && !self.calls.has_adopted();
+        let engine_id =
+            Some(self.calls.engine_id()).filter(|engine_id| *engine_id != EngineId::default());
+        let is_alone = engine_id.is_none() && !self.calls.has_adopted();
         Ok(Frozen {
-            version: if is_alone { WITHOUT_BIRTHS } else { VERSION },
-            birth,
+            version: if is_alone {
+                WITHOUT_ENGINE_IDS
+            } else {
+                VERSION
+            },
+            engine_id,
             expired_ns: self.timer.expired_ns(),
             sessions: self.sessions.iter().map(freeze_session).collect(),
             links: self
@@ -478,15 +484,15 @@ impl<F> Frozen<F> {
         self.sessions.iter().map(|session| session.id)
     }
 
-    /// The engine's number in its process; `None`: the first, or it predates births.
-    pub fn birth(&self) -> Option<EngineId> {
-        self.birth
+    /// The engine's number in its process; `None`: the first, or it predates engine ids.
+    pub fn engine_id(&self) -> Option<EngineId> {
+        self.engine_id
     }
 
-    /// The births of its calls: new calls must not have such a birth.
-    pub fn births(&self) -> impl Iterator<Item = EngineId> {
-        let calls = self.calls.iter().map(|call| call.key.birth());
-        self.birth.into_iter().chain(calls)
+    /// The engines in which its calls began: new calls must not begin under such an id.
+    pub fn engine_ids(&self) -> impl Iterator<Item = EngineId> {
+        let calls = self.calls.iter().map(|call| call.key.engine_id());
+        self.engine_id.into_iter().chain(calls)
     }
 
     /// Its links.

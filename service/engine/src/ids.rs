@@ -1,14 +1,14 @@
 //! Ids of sessions, links, services, chains, engines and calls.
 //!
 //! ```text
-//!  key: | generation, 32 bits | birth, 14 bits | slot, 18 bits |
+//!  key: | generation, 32 bits | engine id, 14 bits | slot, 18 bits |
 //! ```
 //!
-//! A call's key is unique in a process: its birth is that of the engine in which the call began.
+//! A call's key is unique in a process: its engine id is that of the engine in which the call began.
 
 use serde::{Deserialize, Serialize};
 
-use crate::limits::{MAX_BIRTHS, MAX_CALLS};
+use crate::limits::{MAX_CALLS, MAX_ENGINE_IDS};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -34,7 +34,7 @@ const SLOT_BITS: u32 = 18;
 pub(crate) const MAX_SLOTS: usize = 1 << SLOT_BITS;
 
 const _: () = assert!(MAX_SLOTS >= 2 * MAX_CALLS);
-const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
+const _: () = assert!((MAX_ENGINE_IDS as u64) << SLOT_BITS == 1 << 32);
 
 /// Distinguishes the engines of a process, including those that have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -42,10 +42,10 @@ const _: () = assert!((MAX_BIRTHS as u64) << SLOT_BITS == 1 << 32);
 pub struct EngineId(u16);
 
 impl EngineId {
-    /// The birth with this number; `None`: the number is too large ([`MAX_BIRTHS`]).
+    /// The id with this number; `None`: the number is too large ([`MAX_ENGINE_IDS`]).
     pub fn new(number: u32) -> Option<Self> {
         let number = u16::try_from(number).ok()?;
-        (usize::from(number) < MAX_BIRTHS).then_some(Self(number))
+        (usize::from(number) < MAX_ENGINE_IDS).then_some(Self(number))
     }
 
     /// Its number.
@@ -64,14 +64,14 @@ impl TryFrom<u16> for EngineId {
     type Error = String;
 
     fn try_from(number: u16) -> Result<Self, String> {
-        let birth = EngineId::new(number.into());
-        birth.ok_or_else(|| format!("{number} is no engine's birth: there are {MAX_BIRTHS}"))
+        let engine_id = EngineId::new(number.into());
+        engine_id.ok_or_else(|| format!("{number} is no engine id: there are {MAX_ENGINE_IDS}"))
     }
 }
 
 impl From<EngineId> for u16 {
-    fn from(birth: EngineId) -> Self {
-        birth.0
+    fn from(engine_id: EngineId) -> Self {
+        engine_id.0
     }
 }
 
@@ -81,7 +81,7 @@ impl From<EngineId> for u16 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct CallKey {
-    /// The slot, with the birth in the bits above.
+    /// The slot, with the engine id in the bits above.
     slot: u32,
     generation: u32,
 }
@@ -101,23 +101,23 @@ impl CallKey {
     }
 
     /// The engine in which the call began.
-    pub fn birth(self) -> EngineId {
+    pub fn engine_id(self) -> EngineId {
         EngineId((self.slot >> SLOT_BITS) as u16)
     }
 
     /// The first use of a slot.
     #[inline]
-    pub(crate) fn first(birth: EngineId, slot: u32) -> Self {
+    pub(crate) fn first(engine_id: EngineId, slot: u32) -> Self {
         Self {
-            slot: birth.bits() | slot,
+            slot: engine_id.bits() | slot,
             generation: 0,
         }
     }
 
-    /// Its slot in a table with this birth; beyond all slots if the key has another birth.
+    /// Its slot in a table of this engine; beyond all slots if the key has another engine id.
     #[inline]
-    pub(crate) fn slot_under(self, birth: EngineId) -> u32 {
-        self.slot ^ birth.bits()
+    pub(crate) fn slot_under(self, engine_id: EngineId) -> u32 {
+        self.slot ^ engine_id.bits()
     }
 
     /// The next use of the same slot.
@@ -167,14 +167,14 @@ mod tests {
 
     #[test]
     fn a_birth_is_a_small_number() {
-        let last = MAX_BIRTHS as u32 - 1;
+        let last = MAX_ENGINE_IDS as u32 - 1;
         assert_eq!(EngineId::new(last).map(EngineId::number), Some(last));
         assert_eq!(EngineId::new(last + 1), None);
         assert!(EngineId::try_from(u16::MAX).is_err());
         let key = CallKey::from_wire(u64::MAX);
-        assert_eq!(key.birth().number(), last);
+        assert_eq!(key.engine_id().number(), last);
         assert_eq!(
-            CallKey::from_wire(MAX_SLOTS as u64 - 1).birth(),
+            CallKey::from_wire(MAX_SLOTS as u64 - 1).engine_id(),
             EngineId(0)
         );
     }

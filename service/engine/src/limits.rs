@@ -11,7 +11,7 @@ pub const MAX_CALLS: usize = 65_536;
 /// Engines that one process may have had, including ended ones and those of its predecessors: each
 /// has a number in the keys of its calls. A daemon that has started this many runtimes adds none
 /// until it is restarted.
-pub const MAX_BIRTHS: usize = 1 << 14;
+pub const MAX_ENGINE_IDS: usize = 1 << 14;
 
 /// Bytes of one call: a frame's length has 32 bits.
 pub const MAX_CALL_BYTES: u64 = u32::MAX as u64;

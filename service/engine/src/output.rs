@@ -40,21 +40,21 @@ pub struct Submission<M> {
 pub enum Output<M> {
     /// Run `chain` on `message`, then call [`Engine::verdict`](crate::Engine::verdict) with both:
     /// at once, or later.
-    Judge {
+    Evaluate {
         /** The call. */
         call: CallKey,
         /** Which side and direction. */
         stage: Stage,
         /** Whom to ask. */
         chain: ChainId,
-        /** Of the reply to a method's only request: in which [era](crate::Engine::set_era) that was judged on this side; 0: it wasn't. */
-        judged_in: u32,
+        /** Of the reply to a method's only request: in which [policy epoch](crate::Engine::set_policy_epoch) that was evaluated on this side; 0: it wasn't. */
+        evaluated_in: u32,
         /** What about. */
         message: M,
     },
-    /// A call has ended during a chain's judgement: call
+    /// A call has ended during a chain's evaluation: call
     /// [`Engine::verdict`](crate::Engine::verdict) with its message soon, with any verdict. This
-    /// comes after the call's [`Judge`](Self::Judge), whether or not the chain has begun by then.
+    /// comes after the call's [`Evaluate`](Self::Evaluate), whether or not the chain has begun by then.
     Recall {
         /** The call that was. */
         call: CallKey,
@@ -256,7 +256,7 @@ pub struct Expected {
     /// The method handle that it called.
     pub handle: u32,
     /// Whether a chain reads it first.
-    pub judged: bool,
+    pub evaluated: bool,
     /// Its encoding on arrival.
     pub encoding: Encoding,
 }

@@ -58,7 +58,7 @@ impl<M> Engine<M> {
             Err(()) => return Admission::Refused,
         };
         match request_chain {
-            Some(chain) => self.judge(key, Stage::ClientRequest, chain, message),
+            Some(chain) => self.evaluate(key, Stage::ClientRequest, chain, message),
             None => {
                 self.step(key, Event::Route);
                 self.forward(key, message);
@@ -174,7 +174,7 @@ impl<M> Engine<M> {
             deadline_ns,
             began_ns: now_ns,
             delivered_ns: 0,
-            judged_in: [0; 2],
+            evaluated_in: [0; 2],
             bytes,
             steering,
             held: None,
@@ -290,13 +290,13 @@ impl<M> Engine<M> {
         match self.calls.get(key).map(|call| call.target) {
             Some(Target::Link { link, .. }) => self.forward_to_link(key, link, message),
             Some(Target::Service { service, method }) => {
-                // Checked before a chain judges in vain.
+                // Checked before a chain evaluates in vain.
                 if let Some(status) = self.overload(service) {
                     self.discard(message);
                     return self.end(key, status);
                 }
                 match self.server_chains(service, method).request {
-                    Some(chain) => self.judge(key, Stage::ServerRequest, chain, message),
+                    Some(chain) => self.evaluate(key, Stage::ServerRequest, chain, message),
                     None => self.deliver(key, service, method, message),
                 }
             }

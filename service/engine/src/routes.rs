@@ -91,9 +91,9 @@ pub enum RouteTarget {
 /// The chains of one method on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MethodChains {
-    /// Judges requests.
+    /// Evaluates requests.
     pub request: Option<ChainId>,
-    /// Judges replies.
+    /// Evaluates replies.
     pub reply: Option<ChainId>,
 }
 

@@ -1,13 +1,13 @@
 //! The life cycle of one call inside a daemon, as one table.
 //!
 //! ```text
-//!  Admitted ──judge──► Judging(client request) ──allow──┐
-//!     │                                                 ▼
-//!     └────────────────────────────────────────────► Routed ──hold──► Waiting ──credit──┐
-//!                                                     │  │                              │
-//!                              Judging(server request)◄┘ └──────────────forward─────────┤
-//!                                     └────────allow, forward───────────────────────────▼
-//!  Done ◄──answer── Replied ◄─allow── Judging(server reply, client reply) ◄──reply── InFlight
+//!  Admitted ──evaluate──► Evaluating(client request) ──allow──┐
+//!     │                                                       ▼
+//!     └───────────────────────────────────────────────────► Routed ──hold──► Waiting ──credit──┐
+//!                                                            │  │                              │
+//!                                Evaluating(server request)◄─┘  └──────────────forward─────────┤
+//!                                     └────────────allow, forward──────────────────────────────▼
+//!  Done ◄──answer── Replied ◄─allow── Evaluating(server reply, client reply) ◄─────reply── InFlight
 //! ```
 //!
 //! A stream's further messages are passed on one at a time while the call is in flight, in either
@@ -24,7 +24,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The chain that judges, and the message. Its names are in the states that daemons hand over.
+/// The chain that evaluates, and the message. Its names are in the states that daemons hand over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
@@ -44,7 +44,7 @@ pub enum State {
     /// Counted against its limits, undecided.
     Admitted,
     /// A chain has the message.
-    Judging(Stage),
+    Evaluating(Stage),
     /// Allowed to leave the caller's side; its target is known.
     Routed,
     /// Held back until the peer grants credit.
@@ -63,8 +63,8 @@ pub enum State {
 /// An event in a call's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A chain judges it.
-    Judge(Stage),
+    /// A chain evaluates it.
+    Evaluate(Stage),
     /// The chain allows it.
     Allow,
     /// No chain of the caller's side applies.
@@ -98,26 +98,26 @@ impl State {
     /// The state after `event`.
     pub fn next(self, event: Event) -> Result<Self, Illegal> {
         use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
-        use State::{Admitted, Done, InFlight, Judging, Passing, Replied, Routed, Waiting};
+        use State::{Admitted, Done, Evaluating, InFlight, Passing, Replied, Routed, Waiting};
         Ok(match (self, event) {
-            (Admitted, Event::Judge(ClientRequest)) => Judging(ClientRequest),
-            (Admitted, Event::Route) | (Judging(ClientRequest), Event::Allow) => Routed,
-            (Routed, Event::Judge(ServerRequest)) => Judging(ServerRequest),
+            (Admitted, Event::Evaluate(ClientRequest)) => Evaluating(ClientRequest),
+            (Admitted, Event::Route) | (Evaluating(ClientRequest), Event::Allow) => Routed,
+            (Routed, Event::Evaluate(ServerRequest)) => Evaluating(ServerRequest),
             (Routed, Event::Hold) => Waiting,
-            (Routed | Waiting | Judging(ServerRequest), Event::Forward) => InFlight,
-            (InFlight, Event::Judge(ServerReply)) => Judging(ServerReply),
-            (InFlight, Event::Reply) | (Judging(ServerReply), Event::Allow) => Replied,
-            (Replied, Event::Judge(ClientReply)) => Judging(ClientReply),
+            (Routed | Waiting | Evaluating(ServerRequest), Event::Forward) => InFlight,
+            (InFlight, Event::Evaluate(ServerReply)) => Evaluating(ServerReply),
+            (InFlight, Event::Reply) | (Evaluating(ServerReply), Event::Allow) => Replied,
+            (Replied, Event::Evaluate(ClientReply)) => Evaluating(ClientReply),
             (InFlight, Event::Pass(stage)) => Passing(stage),
             (Passing(ClientRequest), Event::Pass(ServerRequest)) => Passing(ServerRequest),
             (Passing(ServerReply), Event::Pass(ClientReply)) => Passing(ClientReply),
             (Passing(_), Event::Passed) => InFlight,
             (
-                Replied | Judging(ClientReply) | Passing(ServerReply | ClientReply),
+                Replied | Evaluating(ClientReply) | Passing(ServerReply | ClientReply),
                 Event::Answer,
             ) => Done,
             (
-                Admitted | Judging(_) | Routed | Waiting | InFlight | Passing(_) | Replied,
+                Admitted | Evaluating(_) | Routed | Waiting | InFlight | Passing(_) | Replied,
                 Event::End,
             ) => Done,
             (state, event) => return Err(Illegal { state, event }),
@@ -136,11 +136,11 @@ mod tests {
         use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
         let stages = [ClientRequest, ServerRequest, ServerReply, ClientReply];
         let mut states = vec![State::Admitted];
-        states.extend(stages.map(State::Judging));
+        states.extend(stages.map(State::Evaluating));
         states.extend([State::Routed, State::Waiting, State::InFlight]);
         states.extend(stages.map(State::Passing));
         states.extend([State::Replied, State::Done]);
-        let mut events: Vec<Event> = stages.map(Event::Judge).to_vec();
+        let mut events: Vec<Event> = stages.map(Event::Evaluate).to_vec();
         events.extend([Event::Allow, Event::Route, Event::Hold, Event::Forward]);
         events.extend(stages.map(Event::Pass));
         events.extend([Event::Passed, Event::Reply, Event::Answer, Event::End]);

@@ -267,12 +267,13 @@ impl<M> Engine<M> {
             Target::Session { session } => (call.service, Some(session)),
             _ => (call.service, None),
         };
-        let is_judged = |(service, method)| self.server_chains(service, method).request.is_some();
+        let is_evaluated =
+            |(service, method)| self.server_chains(service, method).request.is_some();
         Some(ExpectedRequest {
             handle: call.handle,
             served,
             encoding: call.encoding,
-            lands: session.filter(|_| !served.is_some_and(is_judged)),
+            lands: session.filter(|_| !served.is_some_and(is_evaluated)),
         })
     }
 }
@@ -420,11 +421,11 @@ impl<M> Engine<M> {
         let Some(chain) = chain else {
             return Some(message);
         };
-        self.outputs.push_back(Output::Judge {
+        self.outputs.push_back(Output::Evaluate {
             call,
             stage,
             chain,
-            judged_in: 0,
+            evaluated_in: 0,
             message,
         });
         None

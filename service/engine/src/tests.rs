@@ -200,7 +200,7 @@ fn chains_are_asked_in_order_and_deny_wins() {
         let mut answer = None;
         while let Some(output) = engine.poll_output() {
             match output {
-                Output::Judge {
+                Output::Evaluate {
                     call,
                     chain,
                     message,
@@ -255,23 +255,23 @@ fn a_reply_says_in_which_era_its_request_was_judged() {
     *engine.service_chains_mut(service, 0).unwrap() = both(2, 3);
     let mut run = |forgets: bool| {
         engine.submit(0, APP, 0, submission(9, 100));
-        let (mut eras, mut oldest) = (Vec::new(), Vec::new());
+        let (mut policy_epochs, mut oldest) = (Vec::new(), Vec::new());
         while let Some(output) = engine.poll_output() {
             match output {
-                Output::Judge {
+                Output::Evaluate {
                     call,
                     chain,
-                    judged_in,
+                    evaluated_in,
                     message,
                     ..
                 } => {
-                    engine.set_era(10 * chain.0);
+                    engine.set_policy_epoch(10 * chain.0);
                     engine.verdict(call, Verdict::Allow, message);
                     if forgets && chain.0 == 2 {
-                        engine.forget_era(call);
+                        engine.forget_policy_epoch(call);
                     }
-                    eras.push(judged_in);
-                    oldest.push(engine.oldest_era());
+                    policy_epochs.push(evaluated_in);
+                    oldest.push(engine.oldest_policy_epoch());
                 }
                 Output::Deliver { call, .. } => {
                     assert!(engine.reply_from_session(SERVER, call, 200));
@@ -280,7 +280,7 @@ fn a_reply_says_in_which_era_its_request_was_judged() {
                 other => panic!("unexpected {other:?}"),
             }
         }
-        (eras, oldest)
+        (policy_epochs, oldest)
     };
     let ten = Some(10);
     assert_eq!(run(false), (vec![0, 0, 20, 10], vec![ten, ten, ten, None]));
@@ -306,7 +306,7 @@ fn a_call_between_two_layouts_is_converted_between_the_chains_of_its_ends() {
     let mut run = |engine: &mut Engine<Message>| {
         while let Some(output) = engine.poll_output() {
             match output {
-                Output::Judge {
+                Output::Evaluate {
                     call,
                     chain,
                     message,
@@ -530,9 +530,9 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
         engine.arrive(0, service, 0, Encoding::Native, from_peer(number, 0));
         drain(engine)
     };
-    let judged = |outputs: &[Output<Message>]| matches!(outputs, [Output::Judge { .. }]);
+    let evaluated = |outputs: &[Output<Message>]| matches!(outputs, [Output::Evaluate { .. }]);
     for number in 0..100 {
-        let [Output::Judge { call, message, .. }] = arrive(&mut engine, number)[..] else {
+        let [Output::Evaluate { call, message, .. }] = arrive(&mut engine, number)[..] else {
             panic!("call {number} isn't judged")
         };
         engine.verdict(call, Verdict::Allow, message);
@@ -557,10 +557,10 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     let other = SessionId(77);
     engine.session_opened(other);
     engine.serve(service, other, 0, None);
-    assert!(judged(&arrive(&mut engine, 101)));
+    assert!(evaluated(&arrive(&mut engine, 101)));
     engine.session_closed(other);
     drain(&mut engine);
-    assert!(!judged(&arrive(&mut engine, 102)));
+    assert!(!evaluated(&arrive(&mut engine, 102)));
     // Without a target all calls wait.
     let (mut engine, _) = self::engine();
     for wait in 1..=100 {
@@ -766,7 +766,7 @@ fn a_chain_steers_a_request_that_it_is_asked_about() {
     let chain = Some(ChainId(9));
     engine.route_mut(APP, 1).unwrap().chains.request = chain;
     engine.submit(0, APP, 1, submission(1, 5));
-    let Some(Output::Judge { call, .. }) = engine.poll_output() else {
+    let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
         panic!("it is judged")
     };
     assert!(engine.steering_to_peer(call).unwrap().1.is_default());
@@ -1023,7 +1023,7 @@ fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
         let (mut engine, _) = engine();
         engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
         engine.submit(0, APP, 0, submission(1, 100));
-        let [Output::Judge { call, .. }] = drain(&mut engine)[..] else {
+        let [Output::Evaluate { call, .. }] = drain(&mut engine)[..] else {
             panic!("a chain is asked");
         };
         end(&mut engine);
@@ -1037,7 +1037,7 @@ fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
     let (mut engine, _) = engine();
     engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
     engine.submit(0, APP, 0, submission(1, 100));
-    let [Output::Judge { call, .. }] = drain(&mut engine)[..] else {
+    let [Output::Evaluate { call, .. }] = drain(&mut engine)[..] else {
         panic!("a chain is asked");
     };
     let denied = Verdict::Deny(Status::new(Code::PERMISSION_DENIED, "no"));
@@ -1155,8 +1155,8 @@ enum Op {
     Converted {
         nth: usize,
     },
-    /// The chain judges the n-th call that it has.
-    Judged {
+    /// The chain evaluates the n-th call that it has.
+    Evaluated {
         nth: usize,
         deny: bool,
     },
@@ -1191,7 +1191,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (0usize..20).prop_map(|nth| Op::Respond { nth }),
         2 => (0usize..20).prop_map(|nth| Op::Consume { nth }),
         8 => (0usize..20, 0u8..4).prop_map(|(nth, how)| Op::Answer { nth, how }),
-        4 => (0usize..8, any::<bool>()).prop_map(|(nth, deny)| Op::Judged { nth, deny }),
+        4 => (0usize..8, any::<bool>()).prop_map(|(nth, deny)| Op::Evaluated { nth, deny }),
         4 => (0usize..4).prop_map(|nth| Op::Converted { nth }),
         2 => (0usize..20).prop_map(|nth| Op::Cancel { nth }),
         2 => (0u64..8).prop_map(|ticks| Op::Advance { ticks }),
@@ -1286,7 +1286,7 @@ struct Ledger {
     with_server: Vec<CallKey>,
     put_off: Vec<CallKey>,
     with_peer: Vec<CallKey>,
-    /// Calls that a chain hasn't judged yet.
+    /// Calls that a chain hasn't evaluated yet.
     with_chain: Vec<(CallKey, Message)>,
     /// Messages in slow conversions.
     converting: Vec<(CallKey, Message)>,
@@ -1342,7 +1342,7 @@ impl Ledger {
     fn absorb(&mut self, engine: &mut Twins) {
         while let Some(output) = engine.both(Engine::poll_output) {
             match output {
-                Output::Judge {
+                Output::Evaluate {
                     call,
                     stage,
                     message,
@@ -1589,7 +1589,7 @@ proptest! {
                         }
                     }
                 }
-                Op::Judged { nth, deny } => {
+                Op::Evaluated { nth, deny } => {
                     if nth < ledger.with_chain.len() {
                         let (call, message) = ledger.with_chain.remove(nth);
                         let status = Status::new(Code::PERMISSION_DENIED, "late");
@@ -1685,7 +1685,7 @@ fn a_call_that_ends_says_when_it_came_and_what_it_was_for() {
     chain.request = Some(ChainId(2));
     engine.submit(5, APP, 0, submission(1, 100));
     let asked = drain(&mut engine);
-    let [Output::Judge { call, .. }] = asked[..] else {
+    let [Output::Evaluate { call, .. }] = asked[..] else {
         panic!("{asked:?}");
     };
     let status = Status::new(Code::PERMISSION_DENIED, "no");

@@ -94,7 +94,7 @@ impl CompatInput {
         if self.fields.is_empty() {
             return Ok(Made::Nothing);
         }
-        let (image, extents) = message.judged();
+        let (image, extents) = message.evaluated();
         let mut view = pool.take(projector.fixed_len() + image.len().min(FOREIGN_BODY_BYTES));
         let made = projector.project(image, extents, &mut view);
         let made = match made {
@@ -148,7 +148,7 @@ impl CompatInput {
             ..
         } = &message.body
         else {
-            return Ok(Cow::Borrowed(message.judged().0));
+            return Ok(Cow::Borrowed(message.evaluated().0));
         };
         let mut copy = pool.take(bytes.len());
         copy.copy_from_slice(bytes);

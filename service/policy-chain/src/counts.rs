@@ -51,7 +51,7 @@ pub mod decision {
     /// The call was rejected without a verdict.
     pub const REFUSED: &str = "refused";
     /// The call passed without a verdict.
-    pub const UNJUDGED: &str = "unjudged";
+    pub const UNEVALUATED: &str = "unjudged";
 }
 
 /// Outcomes of one version's evaluations. Each evaluated call is in exactly one of the first five.
@@ -68,8 +68,9 @@ pub struct Counts {
     pub refused: u64,
     /// Passed without a verdict, or evaluated by the stable version instead, because this version
     /// had failed or was out of order.
-    pub unjudged: u64,
-    /// Number of failures; the affected calls are counted among the refused or the unjudged.
+    #[serde(rename = "unjudged")]
+    pub unevaluated: u64,
+    /// Number of failures; the affected calls are counted among the refused or the unevaluated.
     pub faults: u64,
     /// As a shadow: calls that it would have denied, also counted above.
     pub(crate) would_deny: u64,
@@ -91,7 +92,7 @@ impl Counts {
         self.denied += more.denied;
         self.changed += more.changed;
         self.refused += more.refused;
-        self.unjudged += more.unjudged;
+        self.unevaluated += more.unevaluated;
         self.faults += more.faults;
         self.would_deny += more.would_deny;
         self.differs += more.differs;

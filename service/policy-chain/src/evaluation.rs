@@ -30,7 +30,7 @@ pub struct Evaluation {
     /// It stops here for now.
     pub stop: Option<Stop>,
     /// For a reply: the policy epoch in which its request was evaluated; 0: unknown, or none.
-    pub judged_in: u32,
+    pub evaluated_in: u32,
     /// For a request: policies changed after a part of its chain had evaluated it.
     pub is_split: bool,
     /// The version that evaluated the request has evaluated this reply, so the version in force
@@ -170,7 +170,7 @@ impl Evaluation {
             freed: None,
             changed: false,
             stop: None,
-            judged_in: 0,
+            evaluated_in: 0,
             is_split: false,
             is_settled: false,
             waits_since_ns: 0,
@@ -259,7 +259,7 @@ impl Evaluation {
     /// Upper bound for the view of the fields and the metadata, in bytes.
     #[inline]
     pub(crate) fn view_max(&self, ask: &PolicyInput) -> usize {
-        let fields = ask.projector.fixed_len() + self.message.judged().0.len();
+        let fields = ask.projector.fixed_len() + self.message.evaluated().0.len();
         if ask.shown.is_empty() {
             return fields.min(VIEW_BYTES);
         }
@@ -269,7 +269,7 @@ impl Evaluation {
     /// Writes what `ask` shows of the call. Returns its length.
     #[inline]
     pub(crate) fn write_view(&self, ask: &PolicyInput, view: &mut [u8]) -> Result<usize, Fault> {
-        let (image, extents) = self.message.judged();
+        let (image, extents) = self.message.evaluated();
         let len = ask.projector.project(image, extents, view)?;
         if ask.shown.is_empty() {
             return Ok(len);

@@ -26,15 +26,15 @@ use crate::limits::PAST_CHANGES;
 static ERA: AtomicU32 = AtomicU32::new(1);
 
 /// The current policy epoch.
-pub fn era() -> u32 {
+pub fn policy_epoch() -> u32 {
     ERA.load(Ordering::Relaxed)
 }
 
 /// Begins the next policy epoch. Returns it.
-pub(crate) fn next_era() -> u32 {
+pub(crate) fn next_policy_epoch() -> u32 {
     match ERA.fetch_add(1, Ordering::Relaxed).wrapping_add(1) {
-        0 => next_era(),
-        era => era,
+        0 => next_policy_epoch(),
+        policy_epoch => policy_epoch,
     }
 }
 
@@ -72,7 +72,7 @@ impl Assignment {
 /// Past assignments of one attachment whose versions are `V`.
 pub(crate) struct VersionHistory<V> {
     /// Each assignment with the epoch that ended it, oldest first.
-    regimes: VecDeque<(u32, Assignment)>,
+    assignments: VecDeque<(u32, Assignment)>,
     /// Retired versions that may have replies to evaluate.
     kept: Vec<(Serial, V)>,
     /// Nothing is known of epochs before this one.
@@ -82,7 +82,7 @@ pub(crate) struct VersionHistory<V> {
 impl<V> Default for VersionHistory<V> {
     fn default() -> Self {
         Self {
-            regimes: VecDeque::new(),
+            assignments: VecDeque::new(),
             kept: Vec::new(),
             known_from: None,
         }
@@ -92,41 +92,44 @@ impl<V> Default for VersionHistory<V> {
 impl<V> VersionHistory<V> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.regimes.is_empty()
+        self.assignments.is_empty()
     }
 
     /// There are more entries than are to be kept.
     pub(crate) fn is_long(&self) -> bool {
-        self.regimes.len() > PAST_CHANGES
+        self.assignments.len() > PAST_CHANGES
     }
 
-    /// Records that `ended` was in force until the epoch before `era`.
-    pub(crate) fn note(&mut self, era: u32, ended: Assignment) {
-        self.regimes.push_back((era, ended));
+    /// Records that `ended` was in force until the epoch before `policy_epoch`.
+    pub(crate) fn note(&mut self, policy_epoch: u32, ended: Assignment) {
+        self.assignments.push_back((policy_epoch, ended));
     }
 
-    /// The version that decided a call whose request was evaluated in `era`, if a past assignment
+    /// The version that decided a call whose request was evaluated in `policy_epoch`, if a past assignment
     /// was in force then.
-    pub(crate) fn decider(&self, era: u32, call: CallKey, salt: u32) -> Option<Serial> {
-        if self.known_from.is_some_and(|from| is_before(era, from)) {
+    pub(crate) fn decider(&self, policy_epoch: u32, call: CallKey, salt: u32) -> Option<Serial> {
+        if self
+            .known_from
+            .is_some_and(|from| is_before(policy_epoch, from))
+        {
             return None;
         }
-        let mut regimes = self.regimes.iter();
-        let (_, then) = regimes.find(|(until, _)| is_before(era, *until))?;
+        let mut assignments = self.assignments.iter();
+        let (_, then) = assignments.find(|(until, _)| is_before(policy_epoch, *until))?;
         then.decider(call, salt)
     }
 
     /// Forgets assignments that no call needs; `oldest` is the oldest epoch of the calls that are
     /// left. Also forgets the oldest assignments beyond the limit.
     pub(crate) fn forget(&mut self, oldest: Option<u32>) {
-        while let Some((until, _)) = self.regimes.front()
+        while let Some((until, _)) = self.assignments.front()
             && (self.is_long() || oldest.is_none_or(|oldest| !is_before(oldest, *until)))
         {
             self.known_from = Some(*until);
-            self.regimes.pop_front();
+            self.assignments.pop_front();
         }
-        let regimes = &self.regimes;
-        let is_known = |serial: Serial| regimes.iter().any(|(_, then)| then.has(serial));
+        let assignments = &self.assignments;
+        let is_known = |serial: Serial| assignments.iter().any(|(_, then)| then.has(serial));
         self.kept.retain(|(serial, _)| is_known(*serial));
     }
 
@@ -178,8 +181,8 @@ mod tests {
             },
         );
         let call = CallKey::from_wire;
-        let at = |era, key| past.decider(era, call(key), 0);
-        assert_eq!([1, 3].map(|era| at(era, 0)), [Some(1); 2]);
+        let at = |policy_epoch, key| past.decider(policy_epoch, call(key), 0);
+        assert_eq!([1, 3].map(|policy_epoch| at(policy_epoch, 0)), [Some(1); 2]);
         let split: Vec<_> = (0..64).map(|key| at(4, key).unwrap_or(0)).collect();
         assert!(split.contains(&1) && split.contains(&2), "{split:?}");
         assert_eq!(
@@ -188,31 +191,38 @@ mod tests {
                 .map(|key| at(8, key).unwrap_or(0))
                 .collect::<Vec<_>>()
         );
-        assert_eq!([9, 10].map(|era| at(era, 0)), [None; 2], "today's affair");
+        assert_eq!(
+            [9, 10].map(|policy_epoch| at(policy_epoch, 0)),
+            [None; 2],
+            "today's affair"
+        );
     }
 
     #[test]
     fn what_no_call_is_left_of_is_forgotten_and_so_is_what_is_too_much() {
         let mut past = VersionHistory::<()>::default();
-        let eras = |past: &VersionHistory<()>| {
-            past.regimes.iter().map(|(era, _)| *era).collect::<Vec<_>>()
+        let policy_epochs = |past: &VersionHistory<()>| {
+            past.assignments
+                .iter()
+                .map(|(policy_epoch, _)| *policy_epoch)
+                .collect::<Vec<_>>()
         };
-        for era in [3, 5, 7] {
-            past.note(era, only(era));
+        for policy_epoch in [3, 5, 7] {
+            past.note(policy_epoch, only(policy_epoch));
         }
         past.forget(Some(4));
-        assert_eq!(eras(&past), [5, 7]);
+        assert_eq!(policy_epochs(&past), [5, 7]);
         assert_eq!(past.decider(2, CallKey::from_wire(0), 0), None);
         past.forget(Some(5));
-        assert_eq!(eras(&past), [7]);
+        assert_eq!(policy_epochs(&past), [7]);
         past.forget(None);
         assert!(past.is_empty());
         // A call that doesn't end.
-        for era in 8..10 + PAST_CHANGES as u32 {
-            past.note(era, only(era));
+        for policy_epoch in 8..10 + PAST_CHANGES as u32 {
+            past.note(policy_epoch, only(policy_epoch));
             past.forget(Some(7));
         }
-        assert_eq!(past.regimes.len(), PAST_CHANGES);
+        assert_eq!(past.assignments.len(), PAST_CHANGES);
         assert_eq!(past.decider(7, CallKey::from_wire(0), 0), None);
         assert_eq!(past.decider(10, CallKey::from_wire(0), 0), Some(11));
     }
@@ -222,15 +232,17 @@ mod tests {
         let mut past = VersionHistory::<()>::default();
         past.note(u32::MAX, only(1));
         past.note(2, only(2));
-        let at = |past: &VersionHistory<()>, era| past.decider(era, CallKey::from_wire(0), 0);
-        let eras = [u32::MAX - 1, u32::MAX, 1, 2];
+        let at = |past: &VersionHistory<()>, policy_epoch| {
+            past.decider(policy_epoch, CallKey::from_wire(0), 0)
+        };
+        let policy_epochs = [u32::MAX - 1, u32::MAX, 1, 2];
         assert_eq!(
-            eras.map(|era| at(&past, era)),
+            policy_epochs.map(|policy_epoch| at(&past, policy_epoch)),
             [Some(1), Some(2), Some(2), None]
         );
         past.forget(Some(1));
         assert_eq!(
-            eras.map(|era| at(&past, era)),
+            policy_epochs.map(|policy_epoch| at(&past, policy_epoch)),
             [None, Some(2), Some(2), None]
         );
     }

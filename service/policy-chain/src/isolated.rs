@@ -18,10 +18,10 @@ use std::sync::Arc;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
 use tollgate_policy_host::isolated::{
-    Channel, Judgement, Order, Outcome, PostError, SeatId, Ticket,
+    Channel, Order, OrderBuilder, Outcome, PostError, SeatId, Ticket,
 };
 use tollgate_policy_host::limits::APART_CALLS;
-use tollgate_policy_host::{Hook, JudgeError, LogLine, MetricChange};
+use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
@@ -59,7 +59,7 @@ pub type Rehearsed = Box<dyn FnOnce(Result<(), String>) + Send>;
 
 /// What an order was for.
 pub(crate) enum Purpose {
-    Judge {
+    Evaluate {
         slot: u32,
         version: u32,
         which: Which,
@@ -418,9 +418,9 @@ impl Isolated {
         let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
         let begun =
             line.channel
-                .judgement(order, &self.policy, posting.hook, size.wanted, size.bytes);
-        let mut judgement = match begun {
-            Ok(judgement) => judgement,
+                .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
+        let mut builder = match begun {
+            Ok(builder) => builder,
             Err(error) => {
                 unasked(evaluations, &error, frees);
                 return frees.is_some();
@@ -430,11 +430,11 @@ impl Isolated {
             .iter_mut()
             .filter(|evaluation| evaluation.is_wanted())
         {
-            let index = judgement.len() as u32;
-            let mut shown = show(&mut judgement, posting, evaluation);
+            let index = builder.len() as u32;
+            let mut shown = show(&mut builder, posting, evaluation);
             if shown.is_err() {
                 evaluation.make_private(pool);
-                shown = show(&mut judgement, posting, evaluation);
+                shown = show(&mut builder, posting, evaluation);
             }
             evaluation.said = match shown {
                 Ok(()) => {
@@ -444,10 +444,10 @@ impl Isolated {
                 Err(_unwritten) => Decision::Unshown,
             };
         }
-        if judgement.is_empty() {
+        if builder.is_empty() {
             return false;
         }
-        if let Err(error) = judgement.post() {
+        if let Err(error) = builder.post() {
             for evaluation in evaluations.iter_mut() {
                 if matches!(evaluation.said, Decision::Asked) {
                     evaluation.stop = None;
@@ -464,7 +464,7 @@ impl Isolated {
             is_heard,
             step,
         } = posting.asker;
-        let purpose = Purpose::Judge {
+        let purpose = Purpose::Evaluate {
             slot,
             version,
             which,
@@ -511,12 +511,12 @@ fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>
 
 #[inline]
 fn show(
-    judgement: &mut Judgement<'_>,
+    order: &mut OrderBuilder<'_>,
     posting: &Posting<'_>,
     evaluation: &Evaluation,
-) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
+) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
     let view_max = evaluation.view_max(posting.ask);
-    judgement.push(posting.ask.method, view_max, |view| {
+    order.push(posting.ask.method, view_max, |view| {
         evaluation.write_view(posting.ask, view)
     })
 }

@@ -23,11 +23,11 @@ pub const THROTTLED_WAIT: Duration = Duration::from_millis(100);
 /// Longest stretch of evaluation. A chain that takes longer continues in its tenant's next turn. A
 /// runtime's turn spends at most this long on waiting chains. Other tenants wait for no more than
 /// this and the policy that is running.
-pub const JUDGING_SLICE: Duration = Duration::from_micros(50);
+pub const EVALUATING_SLICE: Duration = Duration::from_micros(50);
 
 /// Calls in one batch to a policy, at most. Batches lower the cost per call: a batch's fixed cost
 /// is that of about three calls.
-pub const JUDGED_AT_ONCE: usize = 32;
+pub const EVALUATED_AT_ONCE: usize = 32;
 
 /// Target for the longest duration of a batch, estimated from the policy's speed so far.
 pub const BATCH_TARGET: Duration = Duration::from_micros(50);

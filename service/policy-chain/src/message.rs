@@ -140,7 +140,7 @@ impl Message {
     /// begin in them. For a `Gathered` message that is the inline part: a chain that reads an
     /// extent makes the message private first.
     #[inline]
-    pub fn judged(&self) -> (&[u8], &[u32]) {
+    pub fn evaluated(&self) -> (&[u8], &[u32]) {
         match &self.body {
             Body::Private { bytes, extents, .. } => (bytes, extents),
             Body::Gathered { inline, .. } => (inline, &[]),

@@ -24,7 +24,8 @@ use crate::history;
 use crate::ids::{ProcessId, Why};
 use crate::isolated::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
 use crate::limits::{
-    JUDGED_AT_ONCE, JUDGING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS, SLOW_CHAIN,
+    EVALUATED_AT_ONCE, EVALUATING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS,
+    SLOW_CHAIN,
 };
 use crate::message::{Message, Pool};
 use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
@@ -33,7 +34,7 @@ use crate::slot::{SavedState, Slot};
 use crate::stopwatch::{self, Stopwatch};
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
-const SLICE_NS: u64 = JUDGING_SLICE.as_nanos() as u64;
+const SLICE_NS: u64 = EVALUATING_SLICE.as_nanos() as u64;
 
 /// How often policies' log lines are collected. 200 ms.
 const LOG_PERIOD_NS: u64 = 200_000_000;
@@ -223,7 +224,7 @@ impl Policies {
         self.hand_over(&mut change.install)?;
         // Nothing fails from here on.
         if !change.install.is_empty() {
-            self.begin_era(change.install, engine);
+            self.begin_policy_epoch(change.install, engine);
         }
         for (scope, mut steps) in change.chains {
             let Some(place) = chains_of(engine, &scope) else {
@@ -318,14 +319,14 @@ impl Policies {
     }
 
     /// Puts versions in place and begins a new policy epoch.
-    fn begin_era(&mut self, install: Vec<Installed>, engine: &mut Engine<Box<Message>>) {
-        let era = history::next_era();
-        engine.set_era(era);
+    fn begin_policy_epoch(&mut self, install: Vec<Installed>, engine: &mut Engine<Box<Message>>) {
+        let policy_epoch = history::next_policy_epoch();
+        engine.set_policy_epoch(policy_epoch);
         self.parked.split();
         let mut is_long = false;
         for installed in install {
             let id = installed.id;
-            self.install(installed, era);
+            self.install(installed, policy_epoch);
             if let Some(slot) = self.installed.get(id).filter(|slot| slot.has_past()) {
                 is_long |= slot.has_long_past();
                 self.past_due_ns.get_or_insert(now_ns() + PAST_PERIOD_NS);
@@ -338,7 +339,7 @@ impl Policies {
 
     /// Drops retired versions that have no replies left to evaluate.
     fn forget_past(&mut self, engine: &Engine<Box<Message>>) {
-        let (oldest, mut is_left) = (engine.oldest_era(), false);
+        let (oldest, mut is_left) = (engine.oldest_policy_epoch(), false);
         for (_, slot) in self.installed.iter_mut() {
             if slot.has_past() {
                 slot.forget_past(oldest);
@@ -368,14 +369,14 @@ impl Policies {
         }
     }
 
-    fn install(&mut self, installed: Installed, era: u32) {
+    fn install(&mut self, installed: Installed, policy_epoch: u32) {
         let account = self.accounts.of(&installed.account, now_ns());
         let id = installed.id;
         match self.installed.get_mut(id) {
-            Some(slot) => slot.install(installed, account, era),
+            Some(slot) => slot.install(installed, account, policy_epoch),
             None => self
                 .installed
-                .insert_at(id, Slot::new(installed, account, era)),
+                .insert_at(id, Slot::new(installed, account, policy_epoch)),
         }
         if let Some(slot) = self.installed.get_mut(id) {
             let mut meter = meter(
@@ -572,7 +573,7 @@ impl Policies {
     /// Evaluates the chain's policies in order, each for several calls at once, from `position` on.
     /// Each denied call gets its status. Calls that stop are moved behind the others, and say where
     /// they stop.
-    pub fn judge(
+    pub fn evaluate(
         &mut self,
         position: Position,
         is_resumed: bool,
@@ -612,7 +613,7 @@ impl Policies {
             match self.installed.get_mut(step.policy) {
                 Some(slot) => {
                     slot.note_run(&mut self.ran);
-                    slot.judge(step, &mut asking, open);
+                    slot.evaluate(step, &mut asking, open);
                 }
                 None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
             }
@@ -798,7 +799,7 @@ impl Policies {
 
     /// Evaluates whole chains without a time limit, for tests that count batches.
     #[cfg(test)]
-    pub(crate) fn judge_at_a_stretch(&mut self) {
+    pub(crate) fn evaluate_at_a_stretch(&mut self) {
         self.slice_ns = u64::MAX;
     }
 
@@ -891,7 +892,7 @@ impl Policies {
             &mut self.events,
         );
         let (id, number) = match &purpose {
-            Purpose::Judge { slot, version, .. } | Purpose::Tick { slot, version } => {
+            Purpose::Evaluate { slot, version, .. } | Purpose::Tick { slot, version } => {
                 (*slot, *version)
             }
             Purpose::HandOver { slot, from, .. } | Purpose::Rehearse { slot, from, .. } => {
@@ -908,7 +909,7 @@ impl Policies {
             slot.note_answer(number, said);
         }
         match purpose {
-            Purpose::Judge {
+            Purpose::Evaluate {
                 which,
                 is_heard,
                 step,
@@ -955,7 +956,7 @@ impl Policies {
             }
             Purpose::Rehearse { to, done, .. } => {
                 let could = match (&slot, &outcome) {
-                    (None, _) | (_, Outcome::Done | Outcome::Judged(_)) => Ok(()),
+                    (None, _) | (_, Outcome::Done | Outcome::Evaluated(_)) => Ok(()),
                     (Some(slot), Outcome::Failed(why) | Outcome::Lost(why)) => {
                         Err(slot.cannot_save(number, why))
                     }
@@ -998,7 +999,7 @@ impl Policies {
 #[inline]
 fn at_once(chains: &Slots<Chain>, slice_ns: u64, chain: ChainId) -> usize {
     let pace = chains.get(chain.0).map(|chain| chain.pace);
-    pace.unwrap_or_default().fits(slice_ns, JUDGED_AT_ONCE)
+    pace.unwrap_or_default().fits(slice_ns, EVALUATED_AT_ONCE)
 }
 
 /// Starts the measurement of an evaluation.
@@ -1026,7 +1027,7 @@ fn tell(
 ) -> Option<String> {
     for (index, _, _, mut evaluation) in parked {
         evaluation.said = match outcome {
-            Outcome::Judged(verdicts) => match verdicts.get(index as usize) {
+            Outcome::Evaluated(verdicts) => match verdicts.get(index as usize) {
                 Some(verdict) => Decision::of(verdict.clone()),
                 None => Decision::Failed,
             },
@@ -1035,7 +1036,7 @@ fn tell(
         evaluations.push(evaluation);
     }
     match outcome {
-        Outcome::Judged(_) | Outcome::Done => None,
+        Outcome::Evaluated(_) | Outcome::Done => None,
         Outcome::Failed(why) | Outcome::HeirFailed(why) | Outcome::Lost(why) => Some(why.clone()),
     }
 }
@@ -1079,15 +1080,15 @@ fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluat
     &mut open[..going_on]
 }
 
-/// Where a call continues in the steps `after`, given the steps `judged` that have evaluated it:
+/// Where a call continues in the steps `after`, given the steps `evaluated` that have evaluated it:
 /// behind the last of them that still exists, and behind all parties that precede the last step's
 /// party.
-fn goes_on(judged: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Party>) -> usize {
-    let Some(last) = judged.last() else {
+fn goes_on(evaluated: &[Step], after: &[Step], party: impl Fn(&Step) -> Option<Party>) -> usize {
+    let Some(last) = evaluated.last() else {
         return 0;
     };
-    let has_judged = |step: &Step| judged.iter().any(|before| before.policy == step.policy);
-    let behind_them = after.iter().rposition(has_judged).map_or(0, |at| at + 1);
+    let has_evaluated = |step: &Step| evaluated.iter().any(|before| before.policy == step.policy);
+    let behind_them = after.iter().rposition(has_evaluated).map_or(0, |at| at + 1);
     let comes_before = |step: &&Step| party(step) < party(last);
     behind_them.max(after.iter().take_while(comes_before).count())
 }

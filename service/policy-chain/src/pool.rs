@@ -99,10 +99,10 @@ mod tests {
         let mut pool = Pool::new();
         let place = pool.boxed(Message::accepted(vec![1; 8], 8));
         let at = std::ptr::from_ref(&*place);
-        assert_eq!(pool.unboxed(place).judged().0, [1; 8]);
+        assert_eq!(pool.unboxed(place).evaluated().0, [1; 8]);
         let again = pool.boxed(Message::accepted(vec![2; 8], 8));
         assert_eq!(std::ptr::from_ref(&*again), at);
-        assert_eq!(again.judged().0, [2; 8]);
+        assert_eq!(again.evaluated().0, [2; 8]);
         let boxed = |_| Box::new(Message::default());
         for place in (0..POOLED_BUFFERS + 1).map(boxed) {
             assert_eq!(pool.unboxed(place).total_len, 0);

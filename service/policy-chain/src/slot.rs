@@ -23,7 +23,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::accounts::Accounts;
 use crate::asking::{Asking, Meter};
-use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNJUDGED};
+use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNEVALUATED};
 use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::history::{Serial, VersionHistory};
@@ -68,18 +68,18 @@ pub(crate) struct Slot {
 /// The version that evaluates: one in a place, or one that was in a place when the request was
 /// evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Judge {
+enum Evaluate {
     Of(Which),
     Kept,
 }
 
-impl Judge {
+impl Evaluate {
     /// Its role if it fails. Like a candidate, a retired version is replaced by the version in
     /// force.
     fn which(self) -> Which {
         match self {
-            Judge::Of(which) => which,
-            Judge::Kept => Which::Candidate,
+            Evaluate::Of(which) => which,
+            Evaluate::Kept => Which::Candidate,
         }
     }
 }
@@ -98,7 +98,7 @@ pub struct SavedState {
 
 /// Installation.
 impl Slot {
-    pub(crate) fn new(installed: Installed, account: Option<AccountId>, era: u32) -> Self {
+    pub(crate) fn new(installed: Installed, account: Option<AccountId>, policy_epoch: u32) -> Self {
         let mut slot = Self {
             id: installed.id,
             label: String::new(),
@@ -117,7 +117,7 @@ impl Slot {
             has_run: false,
             tick_due_ns: None,
         };
-        slot.install(installed, account, era);
+        slot.install(installed, account, policy_epoch);
         slot
     }
 
@@ -266,11 +266,16 @@ impl Slot {
         next
     }
 
-    /// Changes the places, which begins epoch `era`. The caller has checked
+    /// Changes the places, which begins epoch `policy_epoch`. The caller has checked
     /// [`refusal_of`](Self::refusal_of).
-    pub(crate) fn install(&mut self, installed: Installed, account: Option<AccountId>, era: u32) {
-        let before = self.regime();
-        self.note_successors(&installed, era);
+    pub(crate) fn install(
+        &mut self,
+        installed: Installed,
+        account: Option<AccountId>,
+        policy_epoch: u32,
+    ) {
+        let before = self.assignment();
+        self.note_successors(&installed, policy_epoch);
         self.label = installed.label;
         self.party = installed.party;
         self.account = account;
@@ -282,23 +287,23 @@ impl Slot {
         }
         match installed.stable {
             Place::Keep => {}
-            Place::Empty => self.replace(Which::Stable, era),
-            Place::Put(running) => self.put(Which::Stable, running, era),
+            Place::Empty => self.replace(Which::Stable, policy_epoch),
+            Place::Put(running) => self.put(Which::Stable, running, policy_epoch),
             Place::FromCandidate => {
                 let candidate = self.candidate.take();
-                self.replace(Which::Stable, era);
+                self.replace(Which::Stable, policy_epoch);
                 self.stable = candidate;
             }
         }
         match installed.candidate {
             Place::Keep | Place::FromCandidate => {}
-            Place::Empty => self.replace(Which::Candidate, era),
-            Place::Put(running) => self.put(Which::Candidate, running, era),
+            Place::Empty => self.replace(Which::Candidate, policy_epoch),
+            Place::Put(running) => self.put(Which::Candidate, running, policy_epoch),
         }
         self.trial = installed.trial.filter(|_| self.candidate.is_some());
         let was_there = before.stable.is_some() || before.candidate.is_some();
-        if was_there && before != self.regime() {
-            self.past.note(era, before);
+        if was_there && before != self.assignment() {
+            self.past.note(policy_epoch, before);
         }
     }
 
@@ -319,13 +324,13 @@ impl Slot {
 
     /// Puts a version in a place. A fresh instance of the version that is already there keeps its
     /// counts.
-    fn put(&mut self, which: Which, running: Running, era: u32) {
+    fn put(&mut self, which: Which, running: Running, policy_epoch: u32) {
         if let Some(version) = self.place(which)
             && version.number == running.version
         {
             return version.run(running.how);
         }
-        self.replace(which, era);
+        self.replace(which, policy_epoch);
         let known = self
             .retired
             .iter()
@@ -335,12 +340,12 @@ impl Slot {
         *self.place(which) = Some(Version::new(running, self.serials, counts));
     }
 
-    /// Empties a place, which begins epoch `era`. The old version is kept if it may have replies to
+    /// Empties a place, which begins epoch `policy_epoch`. The old version is kept if it may have replies to
     /// evaluate.
-    fn replace(&mut self, which: Which, era: u32) {
+    fn replace(&mut self, which: Which, policy_epoch: u32) {
         if let Some(mut version) = self.retire(which)
-            && version.judges_replies()
-            && version.may_judge_reply(era.wrapping_sub(1))
+            && version.evaluates_replies()
+            && version.may_evaluate_reply(policy_epoch.wrapping_sub(1))
         {
             // Later evaluations are counted for a retired version.
             version.counts = Counts::default();
@@ -383,7 +388,7 @@ impl Slot {
 
     /// Evaluates all open calls: each passes, maybe changed, or is denied.
     #[inline]
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         &mut self,
         step: &Step,
         asking: &mut Asking,
@@ -396,7 +401,7 @@ impl Slot {
         }
         let has_past = asking.hook == Hook::Reply && self.has_past();
         if has_past {
-            self.judge_as_before(step, asking, evaluations);
+            self.evaluate_as_before(step, asking, evaluations);
         }
         match self.trial {
             None => {
@@ -408,14 +413,19 @@ impl Slot {
                 evaluations.iter_mut().for_each(Evaluation::want);
                 self.decide(Which::Stable, step, asking, evaluations);
             }
-            Some(Trial::Canary(_)) => self.judge_canary(step, asking, evaluations),
+            Some(Trial::Canary(_)) => self.evaluate_canary(step, asking, evaluations),
         }
         if has_past {
             evaluations.iter_mut().for_each(|q| q.is_settled = false);
         }
     }
 
-    fn judge_canary(&mut self, step: &Step, asking: &mut Asking, evaluations: &mut [Evaluation]) {
+    fn evaluate_canary(
+        &mut self,
+        step: &Step,
+        asking: &mut Asking,
+        evaluations: &mut [Evaluation],
+    ) {
         let (trial, salt) = (self.trial, self.id);
         let want = |evaluations: &mut [Evaluation], which| {
             let of_it =
@@ -436,9 +446,9 @@ impl Slot {
             let reason = format!(
                 "it erred in {} of {} calls, the version in force in {} of {}",
                 candidate.tally.errors(),
-                candidate.tally.judged(),
+                candidate.tally.evaluated(),
                 stable.tally.errors(),
-                stable.tally.judged()
+                stable.tally.evaluated()
             );
             self.drop_candidate(reason, &mut asking.meter);
         }
@@ -498,12 +508,12 @@ impl Slot {
                     DENIED
                 }
                 Decision::Failed | Decision::Down | Decision::Unshown | Decision::Unable(_) => {
-                    counts.unjudged += 1;
-                    UNJUDGED
+                    counts.unevaluated += 1;
+                    UNEVALUATED
                 }
             };
             evaluation.note(|| self.named(number), decision, Some("shadow"), at_ns);
-            if decision != UNJUDGED {
+            if decision != UNEVALUATED {
                 evaluation.shadow = Some(said);
             }
         }
@@ -536,7 +546,7 @@ impl Slot {
         let failed = match (version, ask) {
             (Some(version), Some(ask)) => {
                 let failed = version.ask_all((ask, asker), account, recorder, asking, evaluations);
-                let unfit = self.settle((Judge::Of(which), number), ask, asking, evaluations);
+                let unfit = self.settle((Evaluate::Of(which), number), ask, asking, evaluations);
                 failed.or(unfit)
             }
             // It doesn't cover this method: the calls pass.
@@ -566,14 +576,14 @@ impl Slot {
     /// wants is impossible.
     fn settle(
         &mut self,
-        (judge, number): (Judge, u32),
+        (evaluate, number): (Evaluate, u32),
         ask: &PolicyInput,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
         let at_ns = asking.meter.watch.now_ns();
-        let on_trial = judge == Judge::Of(Which::Candidate);
+        let on_trial = evaluate == Evaluate::Of(Which::Candidate);
         let trial = on_trial.then_some("canary");
         let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Decision::Asked);
         for evaluation in evaluations.iter_mut().filter(open) {
@@ -599,9 +609,9 @@ impl Slot {
             match made {
                 Ok(()) => {}
                 Err(Unchanged::Policy(reason)) => {
-                    unfit = Some(match judge {
-                        Judge::Kept => reason,
-                        Judge::Of(_) => self.fail(number, reason),
+                    unfit = Some(match evaluate {
+                        Evaluate::Kept => reason,
+                        Evaluate::Of(_) => self.fail(number, reason),
                     });
                     said = Decision::Failed;
                 }
@@ -641,15 +651,15 @@ impl Slot {
                 }
                 Decision::Failed | Decision::Down => {
                     failures += u32::from(matches!(said, Decision::Failed));
-                    match meaning(Outcome::Fault, judge.which(), self.on_fault) {
+                    match meaning(Outcome::Fault, evaluate.which(), self.on_fault) {
                         Meaning::Pass => {
-                            counts.unjudged += 1;
-                            UNJUDGED
+                            counts.unevaluated += 1;
+                            UNEVALUATED
                         }
                         Meaning::Fallback => {
-                            counts.unjudged += 1;
+                            counts.unevaluated += 1;
                             evaluation.said = Decision::Wanted;
-                            UNJUDGED
+                            UNEVALUATED
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
@@ -664,7 +674,7 @@ impl Slot {
         if counts.denied + counts.refused > 0 {
             self.name_denials(number, evaluations);
         }
-        match self.numbered(number).filter(|_| judge != Judge::Kept) {
+        match self.numbered(number).filter(|_| evaluate != Evaluate::Kept) {
             Some(version) => version.count(&counts, failures),
             None => {
                 if let Some(its) = self.counts_of(number) {
@@ -764,9 +774,9 @@ impl Slot {
                 Which::Stable => &step.stable,
                 Which::Candidate => &step.candidate,
             };
-            let unfit = ask
-                .as_ref()
-                .and_then(|ask| self.settle((Judge::Of(which), number), ask, asking, evaluations));
+            let unfit = ask.as_ref().and_then(|ask| {
+                self.settle((Evaluate::Of(which), number), ask, asking, evaluations)
+            });
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
                 self.failed(its, reason, &mut asking.meter);
             }

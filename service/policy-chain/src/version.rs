@@ -9,8 +9,8 @@ use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::limits::LOG_LINES;
 use tollgate_policy_host::{
-    Batch, BatchError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook, Instance, JudgeError,
-    LoadError, LogLine, Manifest, Metrics, Policy,
+    Batch, BatchError, EvaluateError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook,
+    Instance, LoadError, LogLine, Manifest, Metrics, Policy,
 };
 use tollgate_shm_abi::status::Code;
 
@@ -21,7 +21,7 @@ use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
 use crate::isolated::{Asker, Posting, Processes, SeatAt, Words};
-use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, JUDGED_AT_ONCE};
+use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, EVALUATED_AT_ONCE};
 use crate::metrics::NamedMetrics;
 use crate::plan::{CpuLimit, How, Isolated, PolicyInput, Recipe, Running};
 use crate::recorder::Recorder;
@@ -151,14 +151,16 @@ impl Version {
     }
 
     /// Whether it may have replies to evaluate once it is retired.
-    pub(crate) fn judges_replies(&self) -> bool {
+    pub(crate) fn evaluates_replies(&self) -> bool {
         let manifest = self.manifest();
         manifest.is_some_and(|manifest| manifest.hooks().contains(&Hook::Reply))
     }
 
-    /// Whether it may still evaluate the reply to a request that it evaluated in `era`.
-    pub(crate) fn may_judge_reply(&self, era: u32) -> bool {
-        let keeps_state = self.gave_in.is_none_or(|gave| !is_before(era, gave));
+    /// Whether it may still evaluate the reply to a request that it evaluated in `policy_epoch`.
+    pub(crate) fn may_evaluate_reply(&self, policy_epoch: u32) -> bool {
+        let keeps_state = self
+            .gave_in
+            .is_none_or(|gave| !is_before(policy_epoch, gave));
         let is_stateless = |manifest: &Manifest| manifest.has_stateless_replies();
         self.is_alive() && (keeps_state || self.manifest().is_some_and(is_stateless))
     }
@@ -217,10 +219,10 @@ impl Version {
 
     /// Counts outcomes of evaluations and the failures among them.
     pub(crate) fn count(&mut self, counts: &Counts, failures: u32) {
-        let judged = (counts.allowed + counts.denied + counts.changed) as u32;
+        let evaluated = (counts.allowed + counts.denied + counts.changed) as u32;
         self.counts.add(counts);
         self.tally
-            .count(judged + failures, counts.denied as u32 + failures);
+            .count(evaluated + failures, counts.denied as u32 + failures);
     }
 
     #[cfg(test)]
@@ -247,14 +249,14 @@ impl Version {
     fn most_at_once(&self, time: FuelTime) -> usize {
         let Body::Kept(instance) = &self.body else {
             // These evaluate calls one by one.
-            return JUDGED_AT_ONCE;
+            return EVALUATED_AT_ONCE;
         };
         let bound = match self.counts.faults {
             0 => BATCH_BOUND,
             _ => BATCH_BOUND_AFTER_FAULT,
         };
         let call_ns = time.ns(instance.fuel_per_call()).max(1);
-        ((bound.as_nanos() as u64 / call_ns) as usize).clamp(1, JUDGED_AT_ONCE)
+        ((bound.as_nanos() as u64 / call_ns) as usize).clamp(1, EVALUATED_AT_ONCE)
     }
 
     /// Whether it runs in this process.
@@ -362,7 +364,7 @@ impl Version {
     ) -> Result<(), Fault> {
         let expected_ns = self.pace.ns() * size.wanted as u64;
         asking.meter.watch.expect(expected_ns);
-        let mut judging = Judging {
+        let mut evaluating = Evaluating {
             version: self.number,
             ask,
             hook: asking.hook,
@@ -371,23 +373,23 @@ impl Version {
             asked: 0,
             fuel: 0,
         };
-        let judged = match &mut self.body {
+        let evaluated = match &mut self.body {
             Body::Down | Body::Isolated(_) => return set_wanted(evaluations, || Decision::Down),
-            Body::Kept(instance) => judging.judge(instance, evaluations, size),
-            Body::Foreign(instance) => judging.judge_foreign(instance, asking, evaluations),
+            Body::Kept(instance) => evaluating.evaluate(instance, evaluations, size),
+            Body::Foreign(instance) => evaluating.evaluate_foreign(instance, asking, evaluations),
             Body::Fresh(recipe) => {
                 let kept = (&mut self.log, &mut self.metrics);
-                judging.judge_afresh(recipe, kept, asking, evaluations)
+                evaluating.evaluate_afresh(recipe, kept, asking, evaluations)
             }
         };
-        let asked = judging.asked.max(1);
-        let cost_ns = asking.meter.charge(account, judging.fuel);
+        let asked = evaluating.asked.max(1);
+        let cost_ns = asking.meter.charge(account, evaluating.fuel);
         self.counts.cpu_ns += cost_ns;
         self.pace.note(cost_ns / asked);
         for evaluation in evaluations {
             evaluation.note_cost(cost_ns / asked);
         }
-        judged
+        evaluated
     }
 
     /// Runs the policy's tick if it is due and its account can pay. Returns how it failed.
@@ -549,7 +551,7 @@ fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Decision) -> Re
 }
 
 /// Evaluation of one batch by one version.
-struct Judging<'a> {
+struct Evaluating<'a> {
     version: u32,
     ask: &'a PolicyInput,
     hook: Hook,
@@ -561,9 +563,9 @@ struct Judging<'a> {
     fuel: u64,
 }
 
-impl Judging<'_> {
+impl Evaluating<'_> {
     /// Each call gets an instance of its own.
-    fn judge_afresh(
+    fn evaluate_afresh(
         &mut self,
         recipe: &Recipe,
         (log, metrics): (&mut Log, &mut Metrics),
@@ -575,24 +577,24 @@ impl Judging<'_> {
                 continue;
             }
             let one = &mut evaluations[at..=at];
-            let judged = match recipe.is_foreign() {
+            let evaluated = match recipe.is_foreign() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
                     let size = BatchSize::of_first(one, self.ask, 1);
-                    let judged = self.judge(&mut instance, one, size);
+                    let evaluated = self.evaluate(&mut instance, one, size);
                     log.take(instance.take_log());
                     metrics.absorb(instance.metrics());
-                    judged
+                    evaluated
                 }),
                 true => recipe.instantiate_foreign().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let judged = self.judge_foreign(&mut instance, asking, one);
+                    let evaluated = self.evaluate_foreign(&mut instance, asking, one);
                     log.take(instance.take_log());
-                    judged
+                    evaluated
                 }),
             };
-            let judged = match judged {
-                Ok(judged) => judged,
+            let evaluated = match evaluated {
+                Ok(evaluated) => evaluated,
                 Err(LoadError::PoolFull(text)) => {
                     evaluations[at].said = Decision::unable(Unable::NoRoom(text));
                     Ok(())
@@ -602,16 +604,16 @@ impl Judging<'_> {
                     Err(Fault::Trap(error.to_string()))
                 }
             };
-            if judged.is_err() {
+            if evaluated.is_err() {
                 set_wanted(evaluations, || Decision::Failed)?;
-                return judged;
+                return evaluated;
             }
         }
         Ok(())
     }
 
     /// Lets a compat module evaluate the wanted calls one by one.
-    fn judge_foreign(
+    fn evaluate_foreign(
         &mut self,
         instance: &mut ForeignInstance,
         asking: &mut Asking,
@@ -655,11 +657,11 @@ impl Judging<'_> {
         };
         let metadata = ask.metadata(evaluation.metadata());
         self.asked += 1;
-        let judged = instance.judge(&ask.call(evaluation, &metadata, &made));
+        let evaluated = instance.evaluate(&ask.call(evaluation, &metadata, &made));
         self.fuel += instance.fuel_used();
         drop(metadata);
         made.give_back(asking.pool);
-        Ok(match judged? {
+        Ok(match evaluated? {
             ForeignVerdict::Allow => Decision::Allow,
             ForeignVerdict::Deny { code, message } => {
                 Decision::deny(Status::new(Code(code), message))
@@ -670,15 +672,15 @@ impl Judging<'_> {
 
     /// Lets one instance evaluate the wanted calls. An evaluation whose view can't be written gets
     /// [`Decision::Unshown`].
-    fn judge(
+    fn evaluate(
         &mut self,
         instance: &mut Instance,
         evaluations: &mut [Evaluation],
         size: BatchSize,
     ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
-        let judged = match instance.batch(self.hook, size.wanted, size.bytes) {
-            Ok(batch) => self.judge_batch(batch, evaluations),
+        let evaluated = match instance.batch(self.hook, size.wanted, size.bytes) {
+            Ok(batch) => self.evaluate_batch(batch, evaluations),
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => {
                 let text = format!("the daemon asked a policy wrongly: {misuse}");
@@ -687,18 +689,18 @@ impl Judging<'_> {
             }
         };
         self.fuel += instance.fuel_used();
-        if judged.is_err() {
+        if evaluated.is_err() {
             set_wanted(evaluations, || Decision::Failed)?;
         }
-        judged
+        evaluated
     }
 
-    fn judge_batch(
+    fn evaluate_batch(
         &mut self,
         mut batch: Batch<'_>,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
-        let (mut asked, mut count) = ([0; JUDGED_AT_ONCE], 0);
+        let (mut asked, mut count) = ([0; EVALUATED_AT_ONCE], 0);
         let mut filling = batch.fill();
         for (k, evaluation) in evaluations.iter_mut().enumerate() {
             if !evaluation.is_wanted() {
@@ -713,16 +715,16 @@ impl Judging<'_> {
             }
         }
         self.asked += count as u64;
-        let judged = batch.judge(|at, verdict| {
+        let evaluated = batch.evaluate(|at, verdict| {
             evaluations[asked[at]].say(Decision::of(verdict));
         });
-        if judged.is_err() {
+        if evaluated.is_err() {
             // The fault also invalidates decisions made before it.
             for &k in &asked[..count] {
                 evaluations[k].said = Decision::Failed;
             }
         }
-        judged
+        evaluated
     }
 
     #[inline]
@@ -730,7 +732,7 @@ impl Judging<'_> {
         &mut self,
         filling: &mut Filling<'_>,
         evaluation: &Evaluation,
-    ) -> Result<(), JudgeError<tollgate_marshal::Fault>> {
+    ) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
         let view_max = evaluation.view_max(self.ask);
         filling.push(self.ask.method, view_max, |view| {
             let len = evaluation.write_view(self.ask, view)?;

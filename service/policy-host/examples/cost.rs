@@ -1,4 +1,4 @@
-//! Measures the claims of `cost.rs` and DESIGN: the price of a judgement, and nanoseconds per unit
+//! Measures the claims of `cost.rs` and DESIGN: the price of an evaluation, and nanoseconds per unit
 //! of fuel.
 //!
 //! ```sh
@@ -29,7 +29,7 @@ fn main() -> Outcome {
         instances: 8,
         ..HostConfig::default()
     })?;
-    judgements(&host, Path::new(&dir))?;
+    evaluations(&host, Path::new(&dir))?;
     fuel(&host)
 }
 
@@ -70,13 +70,13 @@ fn median(n: usize, mut run: impl FnMut(usize)) -> f64 {
     samples[samples.len() / 2]
 }
 
-fn judgements(host: &Host, dir: &Path) -> Outcome {
+fn evaluations(host: &Host, dir: &Path) -> Outcome {
     let null = load(host, &dir.join("null.wasm"))?;
     let mut null = null.instantiate(&setup(&TenantLimits::default(), None))?;
     println!(
         "{:<36}{:>8.1} ns",
         "null, empty view",
-        judge(&mut null, &[view("")[..8].to_vec()])
+        evaluate(&mut null, &[view("")[..8].to_vec()])
     );
 
     let names: Vec<String> = (0..1000)
@@ -97,7 +97,7 @@ fn judgements(host: &Host, dir: &Path) -> Outcome {
     println!(
         "{:<36}{:>8.1} ns",
         "ACL of 1,000, 24-byte name, allowed",
-        judge(&mut acl, &views)
+        evaluate(&mut acl, &views)
     );
     for count in [8, 32] {
         let per_call = batches(&mut acl, &views, count);
@@ -108,7 +108,7 @@ fn judgements(host: &Host, dir: &Path) -> Outcome {
     }
     let denied = view(&names[500]);
     let per_call = median(20_000, |_| {
-        let verdict = acl.judge::<Infallible>(Hook::Request, 0, denied.len(), |room| {
+        let verdict = acl.evaluate::<Infallible>(Hook::Request, 0, denied.len(), |room| {
             Ok(copy(room, &denied))
         });
         assert!(matches!(verdict, Ok(Verdict::Deny { .. })));
@@ -149,11 +149,11 @@ fn copy(room: &mut [u8], view: &[u8]) -> usize {
     view.len()
 }
 
-fn judge(instance: &mut Instance, views: &[Vec<u8>]) -> f64 {
+fn evaluate(instance: &mut Instance, views: &[Vec<u8>]) -> f64 {
     median(20_000, |i| {
         let view = &views[i % views.len()];
-        let verdict =
-            instance.judge::<Infallible>(Hook::Request, 0, view.len(), |room| Ok(copy(room, view)));
+        let verdict = instance
+            .evaluate::<Infallible>(Hook::Request, 0, view.len(), |room| Ok(copy(room, view)));
         assert_eq!(black_box(verdict), Ok(Verdict::Allow));
     })
 }
@@ -169,7 +169,7 @@ fn batches(instance: &mut Instance, views: &[Vec<u8>], count: usize) -> f64 {
             assert_eq!(pushed, Ok(()));
         }
         batch
-            .judge(|_, verdict| assert_eq!(verdict, Verdict::Allow))
+            .evaluate(|_, verdict| assert_eq!(verdict, Verdict::Allow))
             .expect("the ACL is sound");
     });
     per_batch / count as f64
@@ -195,7 +195,7 @@ fn fuel(host: &Host) -> Outcome {
         for _ in 0..5 {
             let mut instance = policy.instantiate(&setup(&limits, None))?;
             let start = Clock::start();
-            let verdict = instance.judge::<Infallible>(Hook::Request, 0, 0, |_| Ok(0));
+            let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, 0, |_| Ok(0));
             samples.push(start.elapsed().as_nanos() as f64 / fuel_per_call as f64);
             assert!(verdict.is_err(), "{name} ends only by its budget");
         }

@@ -58,14 +58,14 @@ fn fresh(policy: &Policy) -> Outcome {
         let start = Instant::now();
         for _ in 0..500 {
             let mut instance = policy.instantiate(&Setup::new(&limits))?;
-            judge(&mut instance)?;
+            evaluate(&mut instance)?;
         }
         samples.push(start.elapsed().as_nanos() / 500);
     }
     samples.sort_unstable();
     let mut instance = policy.instantiate(&Setup::new(&limits))?;
     let setup_fuel = instance.fuel_used();
-    judge(&mut instance)?;
+    evaluate(&mut instance)?;
     println!(
         "fresh: {} ns per call, at best {} ns; {setup_fuel} units of fuel for the set-up, {} for the call",
         samples[samples.len() / 2],
@@ -75,7 +75,7 @@ fn fresh(policy: &Policy) -> Outcome {
     Ok(())
 }
 
-/// As many as the pool has, alive at once; each has judged a call.
+/// As many as the pool has, alive at once; each has evaluated a call.
 fn many(policy: &Policy) -> Outcome {
     let limits = TenantLimits::default();
     let before = Process::now()?;
@@ -88,7 +88,7 @@ fn many(policy: &Policy) -> Outcome {
     report("10,000 instances", &before, &Process::now()?);
     let start = Instant::now();
     for instance in &mut instances {
-        judge(instance)?;
+        evaluate(instance)?;
     }
     println!(
         "{:.0} instantiations per second; the first call of each takes {} ns",
@@ -101,9 +101,9 @@ fn many(policy: &Policy) -> Outcome {
     Ok(())
 }
 
-fn judge(instance: &mut tollgate_policy_host::Instance) -> Outcome {
+fn evaluate(instance: &mut tollgate_policy_host::Instance) -> Outcome {
     let view = [8, 0, 0, 0, 0, 0, 0, 0];
-    let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |room| {
+    let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, 8, |room| {
         room.copy_from_slice(&view);
         Ok(8)
     })?;

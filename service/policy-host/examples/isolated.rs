@@ -1,4 +1,4 @@
-//! The cost of a judgement in the daemon, and in a separate process: spinning, and asleep.
+//! The cost of an evaluation in the daemon, and in a separate process: spinning, and asleep.
 //!
 //! ```text
 //! cargo run --profile bench -p tollgate-policy-host --example isolated
@@ -111,7 +111,7 @@ fn in_process(policy: &Policy, limits: &TenantLimits, calls: usize) -> u64 {
         for _ in 0..calls {
             batch.push(0, VIEW.len(), write).unwrap();
         }
-        batch.judge(|_, _| {}).unwrap();
+        batch.evaluate(|_, _| {}).unwrap();
     }
     (now_ns() - began) / (times * calls as u64)
 }
@@ -130,13 +130,13 @@ fn post(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: us
         fuel_per_call: 0,
     };
     let bytes = VIEW.len() * calls;
-    let mut judgement = channel
-        .judgement(order, policy, Hook::Request, calls, bytes)
+    let mut evaluation = channel
+        .begin(order, policy, Hook::Request, calls, bytes)
         .unwrap();
     for _ in 0..calls {
-        judgement.push(0, VIEW.len(), write).unwrap();
+        evaluation.push(0, VIEW.len(), write).unwrap();
     }
-    judgement.post().unwrap();
+    evaluation.post().unwrap();
     channel.flush();
 }
 

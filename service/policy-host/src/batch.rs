@@ -15,7 +15,7 @@ use crate::effects::{self, Subject};
 use crate::sandbox::Sandbox;
 use crate::span::Span;
 use crate::text::text;
-use crate::{Fault, Hook, JudgeError, Manifest, Misuse, Verdict, cost, limits};
+use crate::{EvaluateError, Fault, Hook, Manifest, Misuse, Verdict, cost, limits};
 
 /// Bytes of one entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
@@ -29,7 +29,7 @@ const _: () = assert!(limits::METHODS <= 256, "a method's index is a byte");
 /// The last status code of gRPC.
 const STATUS_MAX: u32 = 16;
 
-/// Calls of one judgement. Dropping it discards them.
+/// Calls of one evaluation. Dropping it discards them.
 #[derive(Debug)]
 pub struct Batch<'a> {
     sandbox: &'a mut Sandbox,
@@ -71,7 +71,7 @@ impl<'a> Batch<'a> {
         self.count == 0
     }
 
-    /// Adds a call; arguments as for [`crate::Instance::judge`].
+    /// Adds a call; arguments as for [`crate::Instance::evaluate`].
     ///
     /// # Errors
     /// The writer failed, or the call doesn't fit. The batch is unchanged and usable.
@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
         method: u32,
         view_len_max: usize,
         write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<(), JudgeError<E>> {
+    ) -> Result<(), EvaluateError<E>> {
         self.fill().push(method, view_len_max, write_view)
     }
 
@@ -113,7 +113,7 @@ impl<'a> Batch<'a> {
     /// # Errors
     /// The policy failed and is dead. All its calls failed with it: earlier verdicts handed to
     /// `each` are void.
-    pub fn judge(mut self, mut each: impl FnMut(usize, Verdict)) -> Result<(), Fault> {
+    pub fn evaluate(mut self, mut each: impl FnMut(usize, Verdict)) -> Result<(), Fault> {
         if self.count == 0 {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Zeroes entries that were announced but not pushed, and leftovers of earlier judgements after
+    /// Zeroes entries that were announced but not pushed, and leftovers of earlier evaluations after
     /// the views.
     #[inline]
     fn clear_leftovers(&mut self) {
@@ -183,13 +183,13 @@ impl Filling<'_> {
         method: u32,
         view_len_max: usize,
         write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<(), JudgeError<E>> {
+    ) -> Result<(), EvaluateError<E>> {
         self.check(method, view_len_max)?;
         let (begin, view_end) = (*self.next, *self.next + view_len_max);
         let len = match write_view(&mut self.buffer[begin..view_end]) {
             Ok(len) if len <= view_len_max => len,
             refused => {
-                // The view may be written in part; the next judgement clears it.
+                // The view may be written in part; the next evaluation clears it.
                 *self.used = (*self.used).max(view_end);
                 return Err(match refused {
                     Ok(len) => Misuse::ViewTooLong {
@@ -197,7 +197,7 @@ impl Filling<'_> {
                         max: view_len_max,
                     }
                     .into(),
-                    Err(error) => JudgeError::View(error),
+                    Err(error) => EvaluateError::View(error),
                 });
             }
         };

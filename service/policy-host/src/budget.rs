@@ -1,11 +1,11 @@
-//! Fuel: the budget of one judgement, its use, and the meaning of how a guest ended.
+//! Fuel: the budget of one evaluation, its use, and the meaning of how a guest ended.
 
 use wasmtime::{Caller, Engine, Store, StoreLimits, Trap};
 
 use crate::text::cut;
 use crate::{Fault, LoadError};
 
-/// The fuel of one judgement, which may take several calls into the guest.
+/// The fuel of one evaluation, which may take several calls into the guest.
 #[derive(Debug, Default)]
 pub(crate) struct Budget {
     /// Used by earlier calls into the guest.

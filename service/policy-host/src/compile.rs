@@ -302,7 +302,7 @@ impl Compiler {
         let ended = worker.wait(&self.config, &self.stop).map_err(missing)?;
         drop(worker);
         let artifact = match ended {
-            Ended::Itself(status) => self.judge(status, result, said),
+            Ended::Itself(status) => self.evaluate(status, result, said),
             Ended::TooSlow => Err(LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             }),
@@ -348,7 +348,12 @@ impl Compiler {
     }
 
     /// Evaluates the result of a worker that has ended.
-    fn judge(&self, status: ExitStatus, result: File, said: File) -> Result<Artifact, LoadError> {
+    fn evaluate(
+        &self,
+        status: ExitStatus,
+        result: File,
+        said: File,
+    ) -> Result<Artifact, LoadError> {
         let read = |file, most| {
             read(file, most).map_err(|error| LoadError::CompilerDied {
                 how: format!("what it wrote can't be read: {error}"),

@@ -42,7 +42,7 @@ pub(crate) const MESSAGE: u64 = 100;
 pub(crate) const FOREIGN: u64 = 300;
 /// Fuel taken for each header that is examined, besides one unit per byte.
 pub(crate) const HEADER: u64 = 60;
-/// Fuel taken for a judgement by a foreign module, besides the bytes that the host copies for it.
+/// Fuel taken for an evaluation by a foreign module, besides the bytes that the host copies for it.
 pub(crate) const FOREIGN_CALL: u64 = 5000;
 
 /// The price list.

@@ -207,7 +207,7 @@ pub enum LoadError {
     PoolFull(String),
 }
 
-/// How a policy failed during a judgement. The instance is dead afterwards.
+/// How a policy failed during an evaluation. The instance is dead afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -353,9 +353,9 @@ pub enum Fault {
     Dead,
 }
 
-/// Reasons for a judgement that didn't happen.
+/// Reasons for an evaluation that didn't happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum JudgeError<E> {
+pub enum EvaluateError<E> {
     /// The view's writer failed; the policy didn't run and stays alive.
     #[error("the view wasn't written: {0}")]
     View(E),
@@ -378,11 +378,11 @@ pub enum BatchError {
     Misuse(#[from] Misuse),
 }
 
-impl<E> From<BatchError> for JudgeError<E> {
-    fn from(error: BatchError) -> JudgeError<E> {
+impl<E> From<BatchError> for EvaluateError<E> {
+    fn from(error: BatchError) -> EvaluateError<E> {
         match error {
-            BatchError::Fault(fault) => JudgeError::Fault(fault),
-            BatchError::Misuse(misuse) => JudgeError::Misuse(misuse),
+            BatchError::Fault(fault) => EvaluateError::Fault(fault),
+            BatchError::Misuse(misuse) => EvaluateError::Misuse(misuse),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! The hooks: the points in a call's life at which a policy judges it.
+//! The hooks: the points in a call's life at which a policy evaluates it.
 
-/// The point in a call's life at which a policy judges it.
+/// The point in a call's life at which a policy evaluates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hook {
     /// The request, on its way to the server.

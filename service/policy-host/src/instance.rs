@@ -1,9 +1,9 @@
-//! A policy with its own memory, ready to judge.
+//! A policy with its own memory, ready to evaluate.
 //!
 //! ```text
-//!   new --start, buffer, configure--> alive --judge--> alive
+//!   new --start, buffer, configure--> alive --evaluate--> alive
 //!                                       |
-//!                                       +--any fault--> dead   (every later judgement: Fault::Dead)
+//!                                       +--any fault--> dead   (every later evaluation: Fault::Dead)
 //! ```
 //!
 //! Every call into the guest has its own budget of fuel, and the fuel used is known afterwards.
@@ -16,7 +16,7 @@ use crate::imports::State;
 use crate::sandbox::Sandbox;
 use crate::span::Span;
 use crate::{
-    BatchError, Fault, Hook, JudgeError, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
+    BatchError, EvaluateError, Fault, Hook, LoadError, LogLine, Metrics, Misuse, Policy, Setup,
     Verdict, limits,
 };
 
@@ -65,19 +65,19 @@ impl Instance {
         &self.sandbox.store.data().metrics
     }
 
-    /// Units of fuel that the last judgement, tick, save or restore used, including the host's work
+    /// Units of fuel that the last evaluation, tick, save or restore used, including the host's work
     /// for the guest. Before any, the units that the set-up used. A trap leaves no exact count, so
     /// it counts as everything granted.
     pub fn fuel_used(&self) -> u64 {
         self.sandbox.budget.used()
     }
 
-    /// The budget of each call's judgement, in units of fuel.
+    /// The budget of each call's evaluation, in units of fuel.
     pub fn fuel_per_call(&self) -> u64 {
         self.sandbox.fuel_per_call
     }
 
-    /// Changes the budget of each call's judgement.
+    /// Changes the budget of each call's evaluation.
     pub fn set_fuel_per_call(&mut self, fuel: u64) {
         self.sandbox.fuel_per_call = fuel;
     }
@@ -113,30 +113,30 @@ impl Instance {
         state.log_dropped += dropped + surplus as u64;
     }
 
-    /// Judges one call.
+    /// Evaluates one call.
     ///
     /// `method` is an index into the manifest's methods. `write_view` writes a view of at most
     /// `view_len_max` bytes to the given slice, which lies in the guest's memory, and returns its
     /// length. This is the only copy.
     ///
     /// # Errors
-    /// See [`JudgeError`]. Nothing but [`Verdict::Allow`] allows.
-    pub fn judge<E>(
+    /// See [`EvaluateError`]. Nothing but [`Verdict::Allow`] allows.
+    pub fn evaluate<E>(
         &mut self,
         hook: Hook,
         method: u32,
         view_len_max: usize,
         write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<Verdict, JudgeError<E>> {
+    ) -> Result<Verdict, EvaluateError<E>> {
         let mut batch = self.batch(hook, 1, view_len_max)?;
         batch.push(method, view_len_max, write_view)?;
         let mut verdict = None;
-        batch.judge(|_, v| verdict = Some(v))?;
+        batch.evaluate(|_, v| verdict = Some(v))?;
         Ok(verdict.expect("a batch of one has one verdict"))
     }
 
     /// Begins a batch of up to `count` calls. Their views have up to `views_len_max` bytes together
-    /// (each rounded up to a multiple of 8). One host call judges them all; from about eight calls
+    /// (each rounded up to a multiple of 8). One host call evaluates them all; from about eight calls
     /// on, this halves the cost per call.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! The sandbox for tenants' policies: load an uploaded module, limit it, ask it for verdicts.
 //!
 //! ```text
-//!   bytes --Compiler--> Policy --instantiate--> Instance --judge--> Verdict
+//!   bytes --Compiler--> Policy --instantiate--> Instance --evaluate--> Verdict
 //!          scan, compile          memory, set-up            |
 //!          (worker process)       within fuel               +-- Fault: the instance is dead
 //! ```
@@ -26,9 +26,9 @@
 //!    has stopped.
 //! 4. After any fault the instance never runs again: a trap leaves the guest's own stack pointer
 //!    behind.
-//! 5. The guest sees the views written for it and no bytes of an earlier, longer judgement behind
+//! 5. The guest sees the views written for it and no bytes of an earlier, longer evaluation behind
 //!    them.
-//! 6. Judging allocates nothing on the host, unless the verdict is a denial with a message, or has
+//! 6. Evaluating allocates nothing on the host, unless the verdict is a denial with a message, or has
 //!    effects.
 //! 7. The guest's fuel pays for the host's work before the host does it.
 //!
@@ -89,7 +89,7 @@ pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
 pub use confinement::{ChildUser, RESERVED_ID};
 pub use cost::FUEL_PER_MICROSECOND;
-pub use error::{BatchError, Fault, JudgeError, LoadError, Misuse};
+pub use error::{BatchError, EvaluateError, Fault, LoadError, Misuse};
 pub use hook::Hook;
 pub use host::Host;
 pub use imports::{LogLevel, LogLine};

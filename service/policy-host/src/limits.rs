@@ -213,7 +213,7 @@ pub const CPU_US_MIN: u64 = 5;
 /// Maximum budget of one call, in microseconds: one call may block all others of its runtime for
 /// this time.
 pub const CPU_US_MAX: u64 = 10_000;
-/// Fuel for judging one call: 100 us ([`crate::cost`] has the unit).
+/// Fuel for evaluating one call: 100 us ([`crate::cost`] has the unit).
 pub const FUEL_PER_CALL: u64 = 100 * crate::cost::FUEL_PER_MICROSECOND;
 /// Fuel for each byte of a larger buffer, besides a call's budget: a large message isn't the
 /// policy's fault, and the smallest budget must suffice for it, too. Zeroing takes a unit per byte
@@ -258,7 +258,7 @@ pub const FOREIGN_BODY_BYTES: usize = 1 << 20;
 pub const HEADERS: usize = 128;
 /// Bytes of those headers, including names, plus 32 for each.
 pub const HEADER_BYTES: usize = 32 << 10;
-/// Calls of one instance with a judged request and no judged reply yet. Each keeps up to twice
+/// Calls of one instance with an evaluated request and no evaluated reply yet. Each keeps up to twice
 /// [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
 pub const OPEN_CALLS: usize = 256;
 /// Bytes of the properties that a filter sets on one call, plus [`STATE_ENTRY_BYTES`] for each.

@@ -188,7 +188,7 @@ impl Manifest {
         &self.hooks
     }
 
-    /// The methods; `judge` takes an index into this list.
+    /// The methods; `evaluate` takes an index into this list.
     pub fn methods(&self) -> &[Method] {
         &self.methods
     }
@@ -219,8 +219,8 @@ impl Manifest {
         self.state.map(|state| state.version)
     }
 
-    /// Whether judging replies never changes the saved state, as the manifest declares. Then the
-    /// policy can continue to judge replies to its requests after its state has moved to the next
+    /// Whether evaluating replies never changes the saved state, as the manifest declares. Then the
+    /// policy can continue to evaluate replies to its requests after its state has moved to the next
     /// version.
     pub fn has_stateless_replies(&self) -> bool {
         self.state.is_some_and(|state| state.stateless_replies)

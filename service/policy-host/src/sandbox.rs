@@ -1,7 +1,7 @@
 //! The sandbox of one instance: a module's functions, its memory and the buffer in it, entered with
 //! fuel.
 //!
-//! The typed functions and the memory are looked up once, here; judgements do no look-ups.
+//! The typed functions and the memory are looked up once, here; evaluations do no look-ups.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(crate) struct Sandbox {
     pub(crate) budget: Budget,
     /// The guest's buffer, within its memory and 8-aligned.
     pub(crate) buffer: Range<usize>,
-    /// Bytes from the buffer's start that may hold leftovers of an earlier judgement.
+    /// Bytes from the buffer's start that may hold leftovers of an earlier evaluation.
     pub(crate) used: usize,
     pub(crate) dead: bool,
 }

@@ -30,7 +30,7 @@ pub(crate) struct Asked {
 
 /// The manifest's entry for a method, resolved.
 pub(crate) struct Entry {
-    /// The method's index for `judge`.
+    /// The method's index for `evaluate`.
     pub(crate) method: u32,
     pub(crate) projector: Projector,
     patcher: Patcher,

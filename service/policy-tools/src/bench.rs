@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_policy_chain::sample::Sample;
-use tollgate_policy_host::{BatchError, Hook, Instance, JudgeError, Rate};
+use tollgate_policy_host::{BatchError, EvaluateError, Hook, Instance, Rate};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::text::escape;
 
@@ -156,12 +156,12 @@ fn run<'a>(
 fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, ToolError> {
     let mut fuel = 0;
     let single = rounds(|| {
-        judge_one(instance, &subject)?;
+        evaluate_one(instance, &subject)?;
         fuel = fuel.max(instance.fuel_used());
         Ok(1)
     })?;
     let batched = match &single {
-        Ok(_) => rounds(|| judge_batch(instance, &subject).map(|()| BATCH))?,
+        Ok(_) => rounds(|| evaluate_batch(instance, &subject).map(|()| BATCH))?,
         Err(fault) => Err(fault.clone()),
     };
     if single.is_err() {
@@ -181,20 +181,20 @@ enum Stop {
     Desk(ToolError),
 }
 
-fn judge_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
+fn evaluate_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
     let (hook, method, view) = (subject.hook, subject.method, &subject.view);
-    let verdict = instance.judge(hook, method, view.len(), |room| {
+    let verdict = instance.evaluate(hook, method, view.len(), |room| {
         room[..view.len()].copy_from_slice(view);
         Ok::<_, std::convert::Infallible>(view.len())
     });
     match verdict {
         Ok(_any) => Ok(()),
-        Err(JudgeError::Fault(fault)) => Err(Stop::Fault(fault.to_string())),
+        Err(EvaluateError::Fault(fault)) => Err(Stop::Fault(fault.to_string())),
         Err(other) => Err(Stop::Desk(ToolError::internal(format!("{other:?}")))),
     }
 }
 
-fn judge_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
+fn evaluate_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
     let (view, method) = (&subject.view, subject.method);
     let room = BATCH * view.len().next_multiple_of(8);
     let batch = instance.batch(subject.hook, BATCH, room);
@@ -209,8 +209,8 @@ fn judge_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
         });
         pushed.map_err(|error| Stop::Desk(ToolError::internal(format!("{error:?}"))))?;
     }
-    let judged = batch.judge(|_, _any| {});
-    judged.map_err(|fault| Stop::Fault(fault.to_string()))
+    let evaluated = batch.evaluate(|_, _any| {});
+    evaluated.map_err(|fault| Stop::Fault(fault.to_string()))
 }
 
 /// Runs rounds of `work`, which returns its number of calls.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate_policy_chain::sample::Sample;
 use tollgate_policy_host::{
-    Capabilities, Instance, JudgeError, LogLine, Policy, Rate, Setup, SharedState, StateLimits,
+    Capabilities, EvaluateError, Instance, LogLine, Policy, Rate, Setup, SharedState, StateLimits,
     TenantLimits, Verdict,
 };
 use tollgate_shm_abi::status::Code;
@@ -64,7 +64,7 @@ pub struct Change {
 
 /// An evaluation with its cost and its log.
 #[derive(Debug)]
-pub(crate) struct Judged {
+pub(crate) struct Evaluated {
     pub(crate) seen: Seen,
     pub(crate) fuel: u64,
     pub(crate) log: Vec<LogLine>,
@@ -121,18 +121,18 @@ impl<'a> Session<'a> {
     }
 
     /// Evaluates the policy for a message.
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         &mut self,
         asked: &Asked,
         entry: &Entry,
         message: &Sample,
-    ) -> Result<Judged, ToolError> {
+    ) -> Result<Evaluated, ToolError> {
         if self.fresh {
             self.instance = None;
         }
         let instance = self.instance()?;
         let max = message.view_max(&entry.projector);
-        let verdict = instance.judge(asked.hook, entry.method, max, |view| {
+        let verdict = instance.evaluate(asked.hook, entry.method, max, |view| {
             asked.project(entry, message, view)
         });
         let (fuel, (log, _dropped)) = (instance.fuel_used(), instance.take_log());
@@ -151,16 +151,16 @@ impl<'a> Session<'a> {
                 })),
                 Err(error) => Seen::Fault(format!("its changes can't be applied: {error}")),
             },
-            Err(JudgeError::View(reason)) => {
+            Err(EvaluateError::View(reason)) => {
                 Seen::Fault(format!("it can't be evaluated: {reason}"))
             }
-            Err(JudgeError::Fault(fault)) => Seen::Fault(fault.to_string()),
-            Err(JudgeError::Misuse(misuse)) => return Err(ToolError::internal(misuse)),
+            Err(EvaluateError::Fault(fault)) => Seen::Fault(fault.to_string()),
+            Err(EvaluateError::Misuse(misuse)) => return Err(ToolError::internal(misuse)),
         };
         if matches!(seen, Seen::Fault(_)) {
             self.instance = None;
         }
-        Ok(Judged { seen, fuel, log })
+        Ok(Evaluated { seen, fuel, log })
     }
 }
 

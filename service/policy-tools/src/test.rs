@@ -1,4 +1,4 @@
-//! Judges cases, and reports those that differ from the expectation.
+//! Evaluates cases, and reports those that differ from the expectation.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -51,7 +51,7 @@ pub struct Difference {
     pub got: String,
 }
 
-/// Judges the cases in their order with one policy.
+/// Evaluates the cases in their order with one policy.
 pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, ToolError> {
     let policy = &policy.configured(Some(&cases.setting.config))?;
     check_grant(policy, cases)?;
@@ -66,7 +66,7 @@ pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, T
     let mut session = Session::new(policy, &cases.setting, Rate::default())?;
     let outcomes = cases.cases.iter().map(|case| {
         let asked = &methods[&(case.full_method(), case.hook)];
-        judge(&mut session, asked, case)
+        evaluate(&mut session, asked, case)
     });
     Ok(Report {
         outcomes: outcomes.collect::<Result<_, _>>()?,
@@ -109,7 +109,7 @@ fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), ToolError> {
     Ok(())
 }
 
-fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, ToolError> {
+fn evaluate(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, ToolError> {
     let key = case.hook.name();
     let block = asked.block(&case.message);
     let message = Sample {
@@ -135,9 +135,9 @@ fn judge(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcom
     };
     for _ in 0..case.repeat {
         if let Some(entry) = &asked.entry {
-            let judged = session.judge(asked, entry, &message)?;
-            outcome.fuel = outcome.fuel.max(judged.fuel);
-            (outcome.seen, outcome.log) = (judged.seen, judged.log);
+            let evaluated = session.evaluate(asked, entry, &message)?;
+            outcome.fuel = outcome.fuel.max(evaluated.fuel);
+            (outcome.seen, outcome.log) = (evaluated.seen, evaluated.log);
         }
         if let Seen::Change(change) = &outcome.seen {
             outcome.changed = Some(asked.json(&change.message.block)?);

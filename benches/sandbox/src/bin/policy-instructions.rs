@@ -1,4 +1,4 @@
-//! Counts the instructions of a judgement: `policy-instructions [--bless] FILE`; see
+//! Counts the instructions of an evaluation: `policy-instructions [--bless] FILE`; see
 //! [`tollgate_bench_marshal::counting`].
 //!
 //! CI keeps the counts of the test build, which are two to three times those of a release, and
@@ -10,15 +10,15 @@
 use std::process::ExitCode;
 
 use tollgate_bench_marshal::counting::{self, Counted};
+use tollgate_bench_sandbox::evaluating::{Part, jobs};
 use tollgate_bench_sandbox::guests::Guests;
-use tollgate_bench_sandbox::judging::{Part, jobs};
 
 fn main() -> ExitCode {
     counting::main(|| {
         let guests = Guests::new(4)?;
         let counted = jobs(&guests)?.into_iter().map(|job| Counted {
             name: match job.part {
-                Part::Judgement => job.name,
+                Part::Evaluation => job.name,
                 Part::Hook => format!("hook {}", job.name),
                 Part::HostFunction => format!("in a batch of 64: {}", job.name),
             },

@@ -655,8 +655,8 @@ fn check(
             | Subject::TonicAcl
             | Subject::Envoy(Sidecar::Acl)
     );
-    let judged = has_acl && scenario.method == Method::Hotel;
-    let expected = if judged { count("blocked") } else { 0 };
+    let evaluated = has_acl && scenario.method == Method::Hotel;
+    let expected = if evaluated { count("blocked") } else { 0 };
     if count("denied") != expected {
         let denied = count("denied");
         return Err(format!("{denied} calls were denied, {expected} had to be"));

@@ -14,7 +14,7 @@ use tollgate_conformance::module::stamping;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, policy_file, run};
 
-use crate::load::{Clock, Judged, Lane, Load, SERVICE, STAMPS, Tenant, judged_so_far};
+use crate::load::{Clock, Evaluated, Lane, Load, SERVICE, STAMPS, Tenant, evaluated_so_far};
 use crate::model::{
     AFTERMATH_NS, CRASH, Event, FAILED, HUNG, LIMIT, ROLLING, SHARES, STEADY, SWAP, Sample, Share,
     UPGRADE, UPGRADE_SERVER,
@@ -87,7 +87,7 @@ const TOLERANCE: f64 = 0.2;
 struct Trial<'l> {
     lane: &'l Lane,
     load: Load,
-    judged: Judged,
+    evaluated: Evaluated,
     size: Size,
     sample: Sample,
 }
@@ -97,7 +97,7 @@ impl<'l> Trial<'l> {
         event: &'static Event,
         share: &'static Share,
         lane: &'l Lane,
-        judged: Judged,
+        evaluated: Evaluated,
         size: Size,
     ) -> Result<Trial<'l>, String> {
         let mut trial = Trial {
@@ -106,7 +106,7 @@ impl<'l> Trial<'l> {
                 in_flight: share.in_flight,
                 rate: None,
             },
-            judged,
+            evaluated,
             size,
             sample: Sample::new(event, share),
         };
@@ -135,7 +135,7 @@ impl<'l> Trial<'l> {
         &mut self,
         happens: impl FnOnce(&mut Clock<'_>) -> Result<(), String>,
     ) -> Result<Recording, String> {
-        let (recording, ()) = self.lane.under(self.load, self.judged, happens)?;
+        let (recording, ()) = self.lane.under(self.load, self.evaluated, happens)?;
         let counts = recording.counts(|number| self.lane.served(number));
         self.sample.count(counts, &recording.failures);
         Ok(recording)
@@ -288,7 +288,7 @@ fn swaps(size: Size) -> Result<Vec<Sample>, String> {
     let (mut version, mut alone) = (1, 0);
     let mut samples: Vec<Sample> = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&SWAP, share, &lane, Judged::Stamped, size)?;
+        let mut trial = Trial::new(&SWAP, share, &lane, Evaluated::Stamped, size)?;
         for turn in 0..size.turns {
             let mut per_s = 0.0;
             let storm = |clock: &mut Clock<'_>| {
@@ -310,11 +310,11 @@ fn swaps(size: Size) -> Result<Vec<Sample>, String> {
             trial.gaps(turn, size.swap_ms, storm)?;
             trial.sample.push("swaps_per_s", per_s);
             // Each swap has handed the policy's counter over to the next version.
-            let judged = judged_so_far(lane.call()?);
+            let evaluated = evaluated_so_far(lane.call()?);
             alone += 1;
             let before = samples.iter().map(|sample| sample.last("calls"));
             let all = before.sum::<f64>() as u64 + trial.sample.last("calls") as u64 + alone;
-            let off = all.wrapping_sub(judged) % (1 << 24);
+            let off = all.wrapping_sub(evaluated) % (1 << 24);
             trial.sample.push("state_off", off as f64);
         }
         samples.push(trial.sample);
@@ -349,7 +349,7 @@ fn limits(size: Size) -> Result<Vec<Sample>, String> {
     )?;
     let mut samples = Vec::new();
     for share in SHARES {
-        let mut trial = Trial::new(&LIMIT, share, &lane, Judged::Limited, size)?;
+        let mut trial = Trial::new(&LIMIT, share, &lane, Evaluated::Limited, size)?;
         let per_second = (trial.offered() / 2.0).round().max(1.0);
         // The calls that it lets through in two ticks of its clock.
         let burst = (per_second / 500.0).ceil();
@@ -474,7 +474,7 @@ fn upgrades(event: &'static Event, stage: Stage, size: Size) -> Result<Vec<Sampl
     };
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Evaluated::Plainly, size)?;
         for turn in 0..size.turns {
             let mut pauses = Vec::new();
             let upgrades = |clock: &mut Clock<'_>| {
@@ -541,7 +541,7 @@ fn fail(
 ) -> Result<Vec<Sample>, String> {
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(event, share, &stage.lane, Judged::Plainly, size)?;
+        let mut trial = Trial::new(event, share, &stage.lane, Evaluated::Plainly, size)?;
         for turn in 0..size.turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 for (what, program, timeout) in
@@ -575,7 +575,7 @@ fn rolls(size: Size) -> Result<Vec<Sample>, String> {
     ];
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&ROLLING, share, &lane, Judged::Plainly, size)?;
+        let mut trial = Trial::new(&ROLLING, share, &lane, Evaluated::Plainly, size)?;
         for turn in 0..size.rolling_turns {
             let upgrades = |clock: &mut Clock<'_>| {
                 let outcome = clock.mark("upgrade", || run(&program("tollgate"), line, b""));
@@ -602,7 +602,7 @@ fn crashes(size: Size) -> Result<Vec<Sample>, String> {
     ));
     let mut samples = Vec::new();
     for share in &STEADY {
-        let mut trial = Trial::new(&CRASH, share, &stage.lane, Judged::Plainly, size)?;
+        let mut trial = Trial::new(&CRASH, share, &stage.lane, Evaluated::Plainly, size)?;
         for turn in 0..size.turns {
             let (daemon, bed) = (&mut stage.a, &stage.bed);
             let crashes = |clock: &mut Clock<'_>| {

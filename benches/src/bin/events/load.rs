@@ -58,7 +58,7 @@ pub(crate) struct Load {
 
 /// How policies treat the calls: which ones they refuse, and their stamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Judged {
+pub(crate) enum Evaluated {
     /// By no visible policy.
     Plainly,
     /// By a policy that refuses calls over a limit.
@@ -243,12 +243,12 @@ impl Lane {
     async fn made(
         &self,
         number: u32,
-        judged: Judged,
+        evaluated: Evaluated,
         began: Instant,
     ) -> (Completion, Option<String>) {
         let reply = self.reserve(number).await;
         let at_ns = since(began);
-        let (end, failure) = end_of(number, reply, judged);
+        let (end, failure) = end_of(number, reply, evaluated);
         (Completion { at_ns, number, end }, failure)
     }
 
@@ -263,7 +263,7 @@ impl Lane {
     pub(crate) fn under<T>(
         &self,
         load: Load,
-        judged: Judged,
+        evaluated: Evaluated,
         happens: impl FnOnce(&mut Clock<'_>) -> Result<T, String>,
     ) -> Result<(Recording, T), String> {
         let (over, served) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -275,7 +275,7 @@ impl Lane {
         };
         let (mut recording, happened) = thread::scope(|scope| {
             let calls = scope.spawn(|| {
-                let flow = self.flow(load, judged, began, &over, &served);
+                let flow = self.flow(load, evaluated, began, &over, &served);
                 block_on(&self.session, flow)
             });
             let happened = happens(&mut clock);
@@ -292,7 +292,7 @@ impl Lane {
     async fn flow(
         &self,
         load: Load,
-        judged: Judged,
+        evaluated: Evaluated,
         began: Instant,
         over: &AtomicBool,
         served: &AtomicU64,
@@ -338,17 +338,19 @@ impl Lane {
                 owed -= u64::from(load.rate.is_some());
                 recording.issued += 1;
                 let number = self.issue();
-                calls.push(self.made(number, judged, began));
+                calls.push(self.made(number, evaluated, began));
             }
         }
     }
 }
 
 /// The end of the call with this number, from its reply or its status. A failure has a sentence.
-fn end_of(number: u32, reply: Result<u64, Status>, judged: Judged) -> (End, Option<String>) {
+fn end_of(number: u32, reply: Result<u64, Status>, evaluated: Evaluated) -> (End, Option<String>) {
     let said = match reply {
         Ok(said) => said,
-        Err(status) if status.code == Code::RESOURCE_EXHAUSTED && judged == Judged::Limited => {
+        Err(status)
+            if status.code == Code::RESOURCE_EXHAUSTED && evaluated == Evaluated::Limited =>
+        {
             return (End::Refused, None);
         }
         Err(status) => return (End::Failed, Some(anonymous(&status))),
@@ -360,15 +362,15 @@ fn end_of(number: u32, reply: Result<u64, Status>, judged: Judged) -> (End, Opti
             Some("the reply is that of another call".to_owned()),
         );
     }
-    match judged {
-        Judged::Stamped => (judged_by(said), None),
-        Judged::Plainly | Judged::Limited => (End::Served, None),
+    match evaluated {
+        Evaluated::Stamped => (evaluated_by(said), None),
+        Evaluated::Plainly | Evaluated::Limited => (End::Served, None),
     }
 }
 
 /// Which versions stamped a reservation. There should be one stamp on the request and one on the
 /// reply.
-fn judged_by(said: u64) -> End {
+fn evaluated_by(said: u64) -> End {
     let [request, reply] = [24, 32].map(|at| (said >> at) as u8);
     match [request, reply].map(|stamp| STAMPS.contains(&stamp)) {
         [true, true] if request == reply => End::Served,
@@ -390,9 +392,9 @@ fn anonymous(status: &Status) -> String {
     said.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
-/// Number of requests that the policy had judged when it stamped this reply, in as many bits as
+/// Number of requests that the policy had evaluated when it stamped this reply, in as many bits as
 /// there are.
-pub(crate) fn judged_so_far(said: u64) -> u64 {
+pub(crate) fn evaluated_so_far(said: u64) -> u64 {
     said >> 40
 }
 
@@ -418,7 +420,7 @@ mod tests {
             (16, 16, End::Served),
             (1, 16, End::Crossed),
             (16, 1, End::Crossed),
-            // Not judged, or judged twice.
+            // Not evaluated, or evaluated twice.
             (0, 0, End::Mixed),
             (1, 0, End::Mixed),
             (2, 2, End::Mixed),
@@ -426,16 +428,19 @@ mod tests {
             (32, 32, End::Mixed),
         ] {
             let said = stamped(request, reply);
-            let found = end_of(7, Ok(said), Judged::Stamped);
+            let found = end_of(7, Ok(said), Evaluated::Stamped);
             assert_eq!(found, (end, None), "{request} and {reply}");
-            assert_eq!(judged_so_far(said), 99);
+            assert_eq!(evaluated_so_far(said), 99);
         }
-        let (end, sentence) = end_of(8, Ok(7), Judged::Plainly);
+        let (end, sentence) = end_of(8, Ok(7), Evaluated::Plainly);
         assert_eq!(end, End::Failed);
         assert!(sentence.is_some());
         let too_much = || Err(Status::new(Code::RESOURCE_EXHAUSTED, "no"));
-        assert_eq!(end_of(8, too_much(), Judged::Limited), (End::Refused, None));
-        let (end, sentence) = end_of(8, too_much(), Judged::Plainly);
+        assert_eq!(
+            end_of(8, too_much(), Evaluated::Limited),
+            (End::Refused, None)
+        );
+        let (end, sentence) = end_of(8, too_much(), Evaluated::Plainly);
         assert_eq!(
             (end, sentence.as_deref()),
             (End::Failed, Some("RESOURCE_EXHAUSTED: no"))

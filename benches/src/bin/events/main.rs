@@ -7,7 +7,7 @@
 //! The program writes `benches/out/`: the samples as JSON, a report, and plots; with `--record`
 //! also `benches/events.json`, `benches/EVENTS.md` and `benches/plots/`, which are committed. A
 //! missed claim is reported; it is not an error. An event that can't be measured is an error: exit
-//! status 1. With `--smoke` a call that was lost, served twice or judged twice is an error, too.
+//! status 1. With `--smoke` a call that was lost, served twice or evaluated twice is an error, too.
 #![forbid(unsafe_code)]
 
 mod event;
@@ -34,7 +34,7 @@ use crate::model::{EVENTS, Event, Sample};
 /// Measure what calls notice when policies and daemons are changed, or die.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Have everything happen a few times, and fail if a call is lost, served twice or judged
+    /// Have everything happen a few times, and fail if a call is lost, served twice or evaluated
     /// twice; times are not believed.
     #[arg(long)]
     smoke: bool,

@@ -15,7 +15,7 @@ struct Claim {
     events: &'static [&'static Event],
     text: &'static str,
     bar: &'static str,
-    judge: fn(&Sample) -> Option<(String, bool)>,
+    evaluate: fn(&Sample) -> Option<(String, bool)>,
 }
 
 const EVERY_UPGRADE: &[&Event] = &[&UPGRADE, &UPGRADE_CALLER, &UPGRADE_SERVER];
@@ -25,19 +25,19 @@ const CLAIMS: [Claim; 11] = [
         events: &[&SWAP],
         text: "no call is lost, duplicated, judged not at all or twice on one way, or fails",
         bar: "0, 0, 0, 0",
-        judge: |sample| none_of(sample, &["lost", "duplicated", "mixed", "errors"]),
+        evaluate: |sample| none_of(sample, &["lost", "duplicated", "mixed", "errors"]),
     },
     Claim {
         events: &[&SWAP],
         text: "no reply is judged by another version than its request",
         bar: "0",
-        judge: |sample| none_of(sample, &["crossed"]),
+        evaluate: |sample| none_of(sample, &["crossed"]),
     },
     Claim {
         events: &[&SWAP],
         text: "swaps per second, each with its state",
         bar: ">= 1000, no state lost",
-        judge: |sample| {
+        evaluate: |sample| {
             let rate = sample.spread("swaps_per_s")?;
             let off: f64 = sample.all("state_off").iter().sum();
             let text = match off {
@@ -51,7 +51,7 @@ const CLAIMS: [Claim; 11] = [
         events: &[&SWAP],
         text: "the longest gap grows, ms",
         bar: "<= 1",
-        judge: |sample| {
+        evaluate: |sample| {
             let pairs = sample.all("gap_ms").iter().zip(sample.all("quiet_gap_ms"));
             let growth = Spread::of(pairs.map(|(gap, quiet)| gap - quiet).collect())?;
             Some((growth.show(2), growth.median <= 1.0))
@@ -61,13 +61,13 @@ const CLAIMS: [Claim; 11] = [
         events: &[&LIMIT],
         text: "no call is lost, duplicated, or fails otherwise than by the limit",
         bar: "0, 0, 0",
-        judge: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
+        evaluate: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
     },
     Claim {
         events: &[&LIMIT],
         text: "the rate follows the limit, and its end, ms: the slowest of all; until it is what it is, where nothing happens",
         bar: "<= 10, or as without",
-        judge: |sample| {
+        evaluate: |sample| {
             let (limit, raise) = (sample.spread("limit_ms")?, sample.spread("raise_ms")?);
             let quiet = sample.spread("quiet_raise_ms")?;
             let text = format!("{}; {}; {}", limit.show(0), raise.show(0), quiet.show(0));
@@ -79,7 +79,7 @@ const CLAIMS: [Claim; 11] = [
         events: &[&LIMIT],
         text: "the rate after the policy, to that before",
         bar: "as without, in whiles as far apart",
-        judge: |sample| {
+        evaluate: |sample| {
             let after = sample.spread("after_to_before")?;
             let noise = sample.spread("quiet_after_to_before")?;
             let holds = (noise.min..=noise.max).contains(&after.median);
@@ -90,13 +90,13 @@ const CLAIMS: [Claim; 11] = [
         events: EVERY_UPGRADE,
         text: "no call is lost, duplicated, or fails",
         bar: "0, 0, 0",
-        judge: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
+        evaluate: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
     },
     Claim {
         events: EVERY_UPGRADE,
         text: "the longest gap around an upgrade, ms: p99",
         bar: "<= 20",
-        judge: |sample| {
+        evaluate: |sample| {
             let p99 = percentile(sample.all("gap_ms"), 0.99)?;
             let spread = sample.spread("gap_ms")?.show(1);
             let count = sample.all("gap_ms").len();
@@ -107,13 +107,13 @@ const CLAIMS: [Claim; 11] = [
         events: &[&FAILED, &HUNG, &ROLLING],
         text: "no call is lost, duplicated, or fails",
         bar: "0, 0, 0",
-        judge: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
+        evaluate: |sample| none_of(sample, &["lost", "duplicated", "errors"]),
     },
     Claim {
         events: &[&FAILED, &HUNG],
         text: "the longest gap around any of them, ms",
         bar: "<= 20",
-        judge: |sample| {
+        evaluate: |sample| {
             let gap = sample.spread("gap_ms")?;
             let count = sample.all("gap_ms").len();
             Some((
@@ -130,13 +130,13 @@ const OF_CRASHES: [Claim; 2] = [
         events: &[&CRASH],
         text: "each call ends, and none is served twice",
         bar: "0, 0",
-        judge: |sample| none_of(sample, &["lost", "duplicated"]),
+        evaluate: |sample| none_of(sample, &["lost", "duplicated"]),
     },
     Claim {
         events: &[&CRASH],
         text: "from the kill to the first reply, ms: the slowest of all",
         bar: "<= 250",
-        judge: |sample| {
+        evaluate: |sample| {
             let again = sample.spread("again_ms")?;
             let count = sample.all("again_ms").len();
             Some((
@@ -192,7 +192,7 @@ pub(crate) fn wrong(sample: &Sample) -> Vec<String> {
         }
     }
     // If a call outlives many swaps, for example on a machine that stalls, the version in force at
-    // the time judges it.
+    // the time evaluates it.
     let (crossed, calls) = (sample.last("crossed"), sample.last("calls"));
     if sample.event == &SWAP && crossed * 100.0 > calls {
         wrong.push(format!(
@@ -243,7 +243,7 @@ fn verdicts(samples: &[Sample]) -> impl Iterator<Item = Verdict<'_>> {
             .map(move |claim| (event, claim))
     });
     claims.flat_map(move |(event, claim)| {
-        of(event).map(move |sample| (claim, sample, (claim.judge)(sample)))
+        of(event).map(move |sample| (claim, sample, (claim.evaluate)(sample)))
     })
 }
 

@@ -139,20 +139,20 @@ enum Verdict {
     Fail,
 }
 
-struct Judge {
+struct Evaluate {
     one: HashSet<String>,
     two: HashSet<String>,
     /// All rules ever announced, in order; alternatives are announced together, as a set.
     history: Vec<Vec<Rule>>,
 }
 
-impl Judge {
-    fn new() -> Judge {
+impl Evaluate {
+    fn new() -> Evaluate {
         let (one, two) = (
             blocked_names().into_iter().collect(),
             other_names().into_iter().collect(),
         );
-        Judge {
+        Evaluate {
             one,
             two,
             history: vec![vec![Rule::None]],
@@ -254,7 +254,7 @@ pub(crate) fn client(socket: &str, target: &str, in_flight: usize) -> Result<(),
         client: ReservationClient::new(Channel::new(&session, target)),
         bookings: Bookings::new(1),
         orders: receiver,
-        judge: Judge::new(),
+        evaluate: Evaluate::new(),
         counts: Counts::default(),
         latencies_us: Vec::new(),
         reported: Instant::now(),
@@ -267,7 +267,7 @@ struct Customers {
     client: ReservationClient,
     bookings: Bookings,
     orders: Receiver<String>,
-    judge: Judge,
+    evaluate: Evaluate,
     counts: Counts,
     latencies_us: Vec<u32>,
     reported: Instant,
@@ -291,7 +291,7 @@ impl Customers {
         }
         say("ready");
         while let Some(ended) = calls.next().await {
-            let certain = self.judge.certain(ended.since, &ended.booking.customer);
+            let certain = self.evaluate.certain(ended.since, &ended.booking.customer);
             self.counts
                 .count(&ended.booking.customer, certain, &ended.outcome);
             if self.latencies_us.len() < MAX_LATENCIES {
@@ -316,7 +316,7 @@ impl Customers {
             .bookings
             .next()
             .unwrap_or_else(|| unreachable!("bookings never end"));
-        let (client, since) = (self.client.clone(), self.judge.history.len() - 1);
+        let (client, since) = (self.client.clone(), self.evaluate.history.len() - 1);
         async move {
             let mut request = Request::new(ReserveRequest {
                 customer_name: booking.customer.clone(),
@@ -358,7 +358,7 @@ impl Customers {
             "broken" => Ok(Rule::Broken),
             _ => Err(format!("no such rule: {name:?}")),
         };
-        self.judge
+        self.evaluate
             .history
             .push(rules.split(' ').map(rule).collect::<Result<_, _>>()?);
         say(order);

@@ -71,7 +71,7 @@ fn about(tenant: &str, method: &MethodName) -> messages::Explain {
     }
 }
 
-/// How a call ended, and which policies judge such calls now.
+/// How a call ended, and which policies evaluate such calls now.
 fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     let id = args.subject.as_deref().unwrap_or_default();
     let found = kept(socket, id, 0)?;

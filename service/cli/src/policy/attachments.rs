@@ -1,4 +1,4 @@
-//! Where a policy judges: `tollgate policy attach` and `detach`, `upgrade`, and the steps after an
+//! Where a policy evaluates: `tollgate policy attach` and `detach`, `upgrade`, and the steps after an
 //! upgrade.
 
 use std::collections::BTreeSet;
@@ -71,7 +71,7 @@ pub(super) fn detach(socket: &Path, args: &Select) -> Result<String, Failure> {
     Ok(detached(&args.name, &args.place.owner, &before, &after))
 }
 
-/// The tenant or tenants of the calls that a policy judges.
+/// The tenant or tenants of the calls that a policy evaluates.
 fn whose(owner: &Owner) -> String {
     match (&owner.tenant, owner.provider) {
         (Some(tenant), false) => format!("of tenant {tenant}"),
@@ -80,7 +80,7 @@ fn whose(owner: &Owner) -> String {
     }
 }
 
-/// The places where a policy doesn't judge any more: a line each, in the format of `attach`.
+/// The places where a policy doesn't evaluate any more: a line each, in the format of `attach`.
 fn detached(name: &str, owner: &Owner, before: &Value, after: &Value) -> String {
     let places = |listed: &Value| -> BTreeSet<String> {
         let is_its = |policy: &&Value| {

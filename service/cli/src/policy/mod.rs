@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! args     what can be typed ──┬─ push         a module, its signatures and its description, to the daemon
-//! against  a schema to check   ├─ attachments  where a policy judges: attach, detach, upgrade and the steps after it
+//! against  a schema to check   ├─ attachments  where a policy evaluates: attach, detach, upgrade and the steps after it
 //!                              └─ versions     what versions there are, and what they decide: list, show, diff, delete
 //! ```
 

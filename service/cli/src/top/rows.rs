@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::top::args::Sort;
-use crate::top::sample::{Calls, Durations, Judged, Sample, Side, Times};
+use crate::top::sample::{Calls, Durations, Evaluated, Sample, Side, Times};
 
 /// The calls of a method on one side, with any status.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +42,7 @@ pub(crate) struct Policy {
     pub(crate) policy: String,
     /// It is out of force at some place, because of its faults.
     pub(crate) is_quarantined: bool,
-    pub(crate) total: Judged,
+    pub(crate) total: Evaluated,
     pub(crate) calls: u64,
     pub(crate) denied: u64,
     pub(crate) refused: u64,
@@ -230,10 +230,10 @@ fn methods(before: &Sample, now: &Sample) -> Vec<Method> {
 }
 
 fn policies(before: &Sample, now: &Sample, interval: Duration) -> Vec<Policy> {
-    let rows = now.policies.iter().map(|(version, judged)| {
-        let nothing = Judged::default();
+    let rows = now.policies.iter().map(|(version, evaluated)| {
+        let nothing = Evaluated::default();
         let before = before.policies.get(version).unwrap_or(&nothing);
-        let cpu_s = more_of(before.cpu_s, judged.cpu_s);
+        let cpu_s = more_of(before.cpu_s, evaluated.cpu_s);
         let cpu = match interval.is_zero() {
             true => 0.0,
             false => cpu_s / interval.as_secs_f64(),
@@ -242,11 +242,11 @@ fn policies(before: &Sample, now: &Sample, interval: Duration) -> Vec<Policy> {
             tenant: version.tenant.clone(),
             policy: format!("{}@{}", version.name, version.version),
             is_quarantined: now.quarantined.contains(version),
-            total: judged.clone(),
-            calls: judged.calls.saturating_sub(before.calls),
-            denied: judged.denied.saturating_sub(before.denied),
-            refused: judged.refused.saturating_sub(before.refused),
-            faults: judged.faults.saturating_sub(before.faults),
+            total: evaluated.clone(),
+            calls: evaluated.calls.saturating_sub(before.calls),
+            denied: evaluated.denied.saturating_sub(before.denied),
+            refused: evaluated.refused.saturating_sub(before.refused),
+            faults: evaluated.faults.saturating_sub(before.faults),
             cpu,
         }
     });

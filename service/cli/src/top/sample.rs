@@ -58,11 +58,11 @@ pub(crate) struct Version {
 
 /// The verdicts and costs of a version, summed over all places.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Judged {
+pub(crate) struct Evaluated {
     /// With any verdict.
     pub(crate) calls: u64,
     pub(crate) denied: u64,
-    /// Not judged because the version was out of order.
+    /// Not evaluated because the version was out of order.
     pub(crate) refused: u64,
     pub(crate) faults: u64,
     pub(crate) cpu_s: f64,
@@ -90,7 +90,7 @@ pub(crate) struct Sample {
     pub(crate) ready_links: u64,
     pub(crate) live_calls: u64,
     pub(crate) durations: BTreeMap<Calls, Durations>,
-    pub(crate) policies: BTreeMap<Version, Judged>,
+    pub(crate) policies: BTreeMap<Version, Evaluated>,
     /// The versions that are out of force at some place.
     pub(crate) quarantined: BTreeSet<Version>,
     pub(crate) runtimes: BTreeMap<u64, Times>,
@@ -119,7 +119,7 @@ impl Sample {
                 name: text(&one["name"]),
                 version: text(&one["version"]),
             };
-            // The version is shown even if it never judged.
+            // The version is shown even if it never evaluated.
             sample.policies.entry(version.clone()).or_default();
             sample.quarantined.insert(version);
         }
@@ -144,19 +144,19 @@ impl Sample {
             "rpc.server.call.duration" => self.add_durations(Side::Server, point),
             "tollgate.policy.calls" => {
                 let decision = label(point, "tollgate.policy.decision");
-                let judged = self.judged(point);
-                judged.calls = judged.calls.saturating_add(count);
+                let evaluated = self.evaluated(point);
+                evaluated.calls = evaluated.calls.saturating_add(count);
                 match &*decision {
-                    "denied" => judged.denied = judged.denied.saturating_add(count),
-                    "refused" => judged.refused = judged.refused.saturating_add(count),
+                    "denied" => evaluated.denied = evaluated.denied.saturating_add(count),
+                    "refused" => evaluated.refused = evaluated.refused.saturating_add(count),
                     _ => {}
                 }
             }
             "tollgate.policy.faults" => {
-                let judged = self.judged(point);
-                judged.faults = judged.faults.saturating_add(count);
+                let evaluated = self.evaluated(point);
+                evaluated.faults = evaluated.faults.saturating_add(count);
             }
-            "tollgate.policy.cpu.time" => self.judged(point).cpu_s += seconds,
+            "tollgate.policy.cpu.time" => self.evaluated(point).cpu_s += seconds,
             "tollgate.runtime.time" => self.add_time(point, seconds),
             "tollgate.calls.live" => self.live_calls = self.live_calls.saturating_add(count),
             _ => {}
@@ -179,7 +179,7 @@ impl Sample {
         self.durations.insert(calls, durations);
     }
 
-    fn judged(&mut self, point: &Value) -> &mut Judged {
+    fn evaluated(&mut self, point: &Value) -> &mut Evaluated {
         let version = Version {
             tenant: tenant(point),
             name: label(point, "tollgate.policy.name"),

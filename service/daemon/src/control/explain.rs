@@ -21,7 +21,7 @@ use tollgate_control::{Isolation, OnFault, Side, Trial};
 use tollgate_engine::Status;
 use tollgate_marshal::Program;
 use tollgate_policy_host::{
-    Capabilities, Effects, Hook, JudgeError, LogLine, Setup, TenantLimits, Verdict,
+    Capabilities, Effects, EvaluateError, Hook, LogLine, Setup, TenantLimits, Verdict,
 };
 use tollgate_schema::dynamic::{from_json, write_block};
 use tollgate_schema::spelling::did_you_mean;
@@ -184,7 +184,7 @@ fn witnesses(
     let attachments = control.attachments.borrow();
     let mut witnesses = Vec::new();
     for side in sides {
-        for (live, steps) in attachments.judges(runtime, tenant, *side, schema, method) {
+        for (live, steps) in attachments.evaluates(runtime, tenant, *side, schema, method) {
             let steps = steps?;
             let steps = match hook {
                 Hook::Request => steps.request,
@@ -387,7 +387,7 @@ impl Witness {
         };
         let (ask, projector) = (&self.ask, self.ask.projector.projector());
         let mut view = Vec::new();
-        let verdict = instance.judge(hook, ask.method, sample.view_max(projector), |out| {
+        let verdict = instance.evaluate(hook, ask.method, sample.view_max(projector), |out| {
             let len = sample.write_view(projector, &ask.shown, program, out)?;
             view.extend_from_slice(&out[..len]);
             Ok::<_, String>(len)
@@ -404,9 +404,9 @@ impl Witness {
             Ok(Verdict::Allow) => Answer::Allow,
             Ok(Verdict::Deny { code, message }) => Answer::Deny(Code(code), message),
             Ok(Verdict::Effects(effects)) => Answer::Change(effects),
-            Err(JudgeError::View(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
-            Err(JudgeError::Fault(fault)) => Answer::Fault(fault.to_string()),
-            Err(JudgeError::Misuse(misuse)) => {
+            Err(EvaluateError::View(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
+            Err(EvaluateError::Fault(fault)) => Answer::Fault(fault.to_string()),
+            Err(EvaluateError::Misuse(misuse)) => {
                 return Err(Status::new(Code::INTERNAL, misuse.to_string()));
             }
         };

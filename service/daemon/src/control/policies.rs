@@ -172,8 +172,8 @@ impl Attachments {
         let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
         let service = &schema.layout.name;
         let (live, why) = schema.layout.methods.iter().find_map(|method| {
-            let judges = self.judges(runtime, tenant, misfit.side, schema, method);
-            judges
+            let evaluates = self.evaluates(runtime, tenant, misfit.side, schema, method);
+            evaluates
                 .into_iter()
                 .find_map(|(live, steps)| Some((live, steps.err()?)))
         })?;
@@ -240,7 +240,7 @@ impl Attachments {
 
     /// The attachments that evaluate one method's calls of a tenant on one side, in the chain's
     /// order, each with its steps.
-    pub(crate) fn judges(
+    pub(crate) fn evaluates(
         &self,
         runtime: usize,
         tenant: &str,

@@ -250,7 +250,7 @@ impl Replayed {
             }
         };
         let bytes = &view.view;
-        let verdict = instance.judge(view.hook, index, bytes.len(), |out| {
+        let verdict = instance.evaluate(view.hook, index, bytes.len(), |out| {
             out[..bytes.len()].copy_from_slice(bytes);
             Ok::<_, std::convert::Infallible>(bytes.len())
         });

@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::EngineId;
-use tollgate_engine::limits::MAX_BIRTHS;
+use tollgate_engine::limits::MAX_ENGINE_IDS;
 use tollgate_policy_host::Rate;
 use tollgate_telemetry::record::Record;
 use tollgate_transport::LinkConfig;
@@ -16,7 +16,7 @@ use crate::control::error::{DaemonError, failed};
 use crate::control::state::Threads;
 use tollgate_datapath::command::{Event, Handle};
 use tollgate_datapath::peer_room::PeerRoom;
-use tollgate_datapath::placement::next_birth;
+use tollgate_datapath::placement::next_engine_id;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Events;
 use tollgate_datapath::tuning::{Tuning, Watch};
@@ -52,7 +52,7 @@ impl Common<'_> {
     ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
         let options = Options {
             index,
-            birth: birth()?,
+            engine_id: engine_id()?,
             tuning: tuning(self.config, index, self.link.clone()),
             rate: self.rate,
             rdma: self.rdma.clone(),
@@ -94,10 +94,10 @@ pub(super) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tunin
 }
 
 /// The id of the next engine.
-pub(super) fn birth() -> Result<EngineId, DaemonError> {
-    next_birth().ok_or_else(|| {
+pub(super) fn engine_id() -> Result<EngineId, DaemonError> {
+    next_engine_id().ok_or_else(|| {
         DaemonError(format!(
-            "this daemon and its predecessors have started {MAX_BIRTHS} runtimes, which is the limit: restart it"
+            "this daemon and its predecessors have started {MAX_ENGINE_IDS} runtimes, which is the limit: restart it"
         ))
     })
 }

@@ -267,7 +267,7 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
             (decision::CHANGED, counts.changed),
             (decision::DENIED, counts.denied),
             (decision::REFUSED, counts.refused),
-            (decision::UNJUDGED, counts.unjudged),
+            (decision::UNEVALUATED, counts.unevaluated),
         ] {
             let mut labels = labels();
             labels.push((DECISION, said.into()));

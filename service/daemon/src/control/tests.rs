@@ -17,7 +17,7 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::compile::Compilation;
 use crate::control::listeners::Listeners;
-use crate::control::runtimes::{birth, tuning};
+use crate::control::runtimes::{engine_id, tuning};
 use crate::control::schemas::Schemas;
 use crate::control::state::Control;
 use crate::limits::COMMAND_TIMEOUT;
@@ -33,7 +33,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
     let link = LinkConfig::new("t");
     let options = Options {
         index: 0,
-        birth: birth().unwrap(),
+        engine_id: engine_id().unwrap(),
         tuning: tuning(&Config::default(), 0, link.clone()),
         rate: Rate::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),

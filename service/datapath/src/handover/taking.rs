@@ -18,7 +18,7 @@ use super::{Beginning, BoundAgain};
 use crate::binds::ServiceSchema;
 use crate::handover::message_forms::MessageForm;
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
-use crate::placement::note_birth;
+use crate::placement::note_engine_id;
 use crate::ports::{Held, RemoteBinding, Service, SessionPort, Who};
 use crate::runtime::Runtime;
 use crate::target::Target;
@@ -74,8 +74,8 @@ impl Runtime {
         let table = Slots::of(ports, &state.free);
         self.sessions = table.ok_or("the sessions don't have one key each")?;
         let before = state.engine.take_chains();
-        let birth = state.engine.birth();
-        state.engine.births().for_each(note_birth);
+        let engine_id = state.engine.engine_id();
+        state.engine.engine_ids().for_each(note_engine_id);
         let gone = state.engine.sessions().filter(|id| !there.contains(id));
         let mut beginning = Beginning {
             gone: gone.collect(),
@@ -92,9 +92,9 @@ impl Runtime {
             form.message(bytes).map(|message| pool.boxed(message))
         });
         self.engine = engine.map_err(|error| error.to_string())?;
-        if birth.is_none() {
+        if engine_id.is_none() {
             // A daemon that predates engine ids gave all engines the first one's.
-            self.engine.set_birth(self.options.birth);
+            self.engine.set_engine_id(self.options.engine_id);
         }
         let target = self.options.tuning.wait_target;
         self.engine

@@ -109,7 +109,7 @@ impl Scene {
         self.engine.key_of(origin).unwrap()
     }
 
-    /// Completes a chain's judgement or a conversion of a call's message.
+    /// Completes a chain's evaluation or a conversion of a call's message.
     fn allow(&mut self, origin: Origin) {
         let (call, message) = (self.key(origin), self.one());
         self.engine.verdict(call, Verdict::Allow, message);
@@ -378,7 +378,7 @@ impl Follower {
     fn act(&mut self) {
         while let Some(output) = self.engine.poll_output() {
             match output {
-                Output::Judge { call, .. } => {
+                Output::Evaluate { call, .. } => {
                     self.inside -= 1;
                     let state = self.engine.calls.get(call).map(|call| call.state);
                     self.with_rim.extend(state.map(|state| (call, state)));

@@ -53,7 +53,7 @@ impl<M> Engine<M> {
         })?;
         let mut engine = Self {
             timer: Wheel::expired_until(expired_ns),
-            ..Self::born(frozen.birth.unwrap_or_default())
+            ..Self::born(frozen.engine_id.unwrap_or_default())
         };
         engine.services = frozen.services.into_iter().map(thaw_service).collect();
         for session in frozen.sessions {
@@ -89,7 +89,7 @@ impl<M> Engine<M> {
         let is_out = |state| {
             matches!(
                 state,
-                State::Judging(_) | State::Passing(_) | State::Routed | State::Replied
+                State::Evaluating(_) | State::Passing(_) | State::Routed | State::Replied
             )
         };
         let out = self
@@ -220,7 +220,7 @@ impl<M> Engine<M> {
             }
             // Calls that haven't been sent find out that the link has closed.
             Target::Link { link, .. } => {
-                let is_early = matches!(call.state, State::Judging(_) | State::Routed);
+                let is_early = matches!(call.state, State::Evaluating(_) | State::Routed);
                 let link = self.links.get(link.0);
                 ensure(is_early || link.is_some(), || {
                     format!("call {number} has lost its link")
@@ -241,7 +241,7 @@ impl<M> Engine<M> {
             .map(|(key, _, call)| (*key, call.deadline_ns))
             .filter(|(_, deadline_ns)| *deadline_ns != 0)
             .collect();
-        let calls = Calls::of(self.calls.birth(), calls, free);
+        let calls = Calls::of(self.calls.engine_id(), calls, free);
         let spoilt = "calls and free keys don't have one place each";
         self.calls = calls.ok_or_else(|| Unportable(spoilt.to_owned()))?;
         for (key, deadline_ns) in armed {
@@ -341,8 +341,8 @@ fn thaw_call<M, F>(form: CallForm<F>, message: &mut impl FnMut(F) -> Thawed<M>) 
         deadline_ns: form.deadline_ns,
         began_ns: form.began_ns,
         delivered_ns: form.delivered_ns,
-        // The versions that judged it then are gone.
-        judged_in: [0; 2],
+        // The versions that evaluated it then are gone.
+        evaluated_in: [0; 2],
         bytes: form.bytes,
         steering: Steering {
             priority: form.priority,
@@ -419,15 +419,17 @@ fn check_status(status: &Status) -> Thawed<()> {
 /// through more positions.
 fn stands<M>(call: &Call<M>) -> bool {
     use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
-    use State::{InFlight, Judging, Passing, Replied, Routed};
+    use State::{Evaluating, InFlight, Passing, Replied, Routed};
     // Posted by an application of this host, served by one, between two layouts.
     let posted = matches!(call.origin, Origin::Session { .. });
     let served = call.service.is_some();
     let crosses = call.encoding == Encoding::Protobuf;
     let stands = match (call.state, call.target) {
-        (Judging(ClientRequest), Target::Service { .. } | Target::Link { .. }) => posted && !served,
+        (Evaluating(ClientRequest), Target::Service { .. } | Target::Link { .. }) => {
+            posted && !served
+        }
         (Routed, Target::Service { .. } | Target::Link { .. }) => posted && crosses && !served,
-        (Judging(ServerRequest), Target::Service { .. }) => !served,
+        (Evaluating(ServerRequest), Target::Service { .. }) => !served,
         (State::Waiting | InFlight | Passing(ClientRequest | ClientReply), Target::Link { .. }) => {
             posted && !served
         }
@@ -436,8 +438,12 @@ fn stands<M>(call: &Call<M>) -> bool {
             served && (posted || matches!(stage, ServerRequest | ServerReply))
         }
         (InFlight, Target::Answered) => posted || served,
-        (Passing(ServerRequest | ServerReply) | Judging(ServerReply), Target::Answered) => served,
-        (Passing(ClientRequest | ClientReply) | Judging(ClientReply), Target::Answered) => posted,
+        (Passing(ServerRequest | ServerReply) | Evaluating(ServerReply), Target::Answered) => {
+            served
+        }
+        (Passing(ClientRequest | ClientReply) | Evaluating(ClientReply), Target::Answered) => {
+            posted
+        }
         (Replied, Target::Answered) => served && crosses,
         _ => false,
     };
@@ -449,7 +455,7 @@ fn streams<M>(call: &Call<M>) -> bool {
     use Stage::{ClientReply, ClientRequest, ServerReply, ServerRequest};
     let is_answered = call.target == Target::Answered;
     let Some(stream) = &call.stream else {
-        // The answer of a call without a stream is judged at once.
+        // The answer of a call without a stream is evaluated at once.
         return match call.state {
             State::InFlight => !is_answered,
             State::Passing(_) => false,
@@ -472,9 +478,10 @@ fn streams<M>(call: &Call<M>) -> bool {
         }
         (State::InFlight, None) => stream.ending.is_none() || !stream.responses.is_empty(),
         // Only the opening is on its way.
-        (State::Judging(ClientRequest | ServerRequest) | State::Routed | State::Waiting, None) => {
-            stream.responses.is_empty()
-        }
+        (
+            State::Evaluating(ClientRequest | ServerRequest) | State::Routed | State::Waiting,
+            None,
+        ) => stream.responses.is_empty(),
         _ => false,
     };
     passes && answers == usize::from(is_answered) && requests_end_once(stream)

@@ -51,8 +51,8 @@ pub(crate) fn inhabit(engine: &mut Engine<Message>, calls: u64) {
     drain(engine);
 }
 
-pub(crate) fn inhabited(birth: u32, calls: u64) -> Engine<Message> {
-    let mut engine = Engine::born(EngineId::new(birth).unwrap());
+pub(crate) fn inhabited(engine_id: u32, calls: u64) -> Engine<Message> {
+    let mut engine = Engine::born(EngineId::new(engine_id).unwrap());
     inhabit(&mut engine, calls);
     engine
 }
@@ -308,12 +308,12 @@ fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
     assert_eq!(full.live_calls(), 2);
 }
 
-/// A daemon that predates births gave the calls of all its runtimes the same numbers.
+/// A daemon that predates engine ids gave the calls of all its runtimes the same numbers.
 #[test]
 fn two_calls_of_one_number_do_not_meet() {
     let mut here = inhabited(0, 1);
     let mut old = thaw(&freeze(&inhabited(0, 1)), NOW_NS).unwrap();
-    old.set_birth(EngineId::new(1).unwrap());
+    old.set_engine_id(EngineId::new(1).unwrap());
     let state = freeze(&old);
     assert_eq!(freeze(&thaw(&state, NOW_NS).unwrap()), state);
     let migration = old.part(&all(&old)).unwrap();

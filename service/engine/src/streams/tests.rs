@@ -66,7 +66,7 @@ fn ok() -> Status {
 /// A description of the outputs, for whole conversations.
 fn told(output: &Output<Message>) -> String {
     match output {
-        Output::Judge { chain, message, .. } => format!("chain {} on {message}", chain.0),
+        Output::Evaluate { chain, message, .. } => format!("chain {} on {message}", chain.0),
         Output::Convert { message, .. } => format!("convert {message}"),
         Output::SendCall { more, message, .. } => format!("send call {message} more {more}"),
         Output::SendRequest { more, message, .. } => {
@@ -91,7 +91,7 @@ fn run(engine: &mut Engine<Message>) -> Vec<String> {
     while let Some(output) = engine.poll_output() {
         steps.push(told(&output));
         match output {
-            Output::Judge { call, message, .. } => engine.verdict(call, Verdict::Allow, message),
+            Output::Evaluate { call, message, .. } => engine.verdict(call, Verdict::Allow, message),
             Output::Convert { call, message, .. } => engine.converted(call, 7, message + 1),
             _ => {}
         }
@@ -152,7 +152,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     engine.submit(0, APP, 3, opening(100));
     engine.request(CALLER, true, 5, Some(110)).unwrap();
     engine.request(CALLER, false, 5, Some(120)).unwrap();
-    let Some(Output::Judge { call, .. }) = engine.poll_output() else {
+    let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
         panic!("the opening is judged first");
     };
     assert_eq!(drain(&mut engine), [], "the others wait");
@@ -191,7 +191,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     // To a peer, whose responses are converted on arrival.
     engine.submit(0, APP, 4, opening(100));
     engine.request(CALLER, false, 5, Some(110)).unwrap();
-    let Some(Output::Judge { call, .. }) = engine.poll_output() else {
+    let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
         panic!("the opening is judged first");
     };
     engine.verdict(call, Verdict::Allow, 100);
@@ -224,7 +224,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     };
     engine.arrive(0, service, 0, Encoding::Protobuf, arriving);
     engine.request(FROM_PEER, true, 5, Some(110)).unwrap();
-    let Some(Output::Judge { call, .. }) = engine.poll_output() else {
+    let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
         panic!("the opening is judged first");
     };
     engine.verdict(call, Verdict::Allow, 100);
@@ -258,13 +258,16 @@ fn a_denied_message_ends_its_call_for_both_sides() {
         };
         engine.request(CALLER, true, 5, Some(101)).unwrap();
         engine.response_from_session(SERVER, call, 5, 200).unwrap();
-        let Some(Output::Judge { message, .. }) = engine.poll_output() else {
+        let Some(Output::Evaluate { message, .. }) = engine.poll_output() else {
             panic!("the request came first");
         };
         if !of_request {
             engine.verdict(call, Verdict::Allow, message);
             assert_eq!(engine.poll_output(), Some(request(call, true, Some(101))));
-            assert!(matches!(engine.poll_output(), Some(Output::Judge { .. })));
+            assert!(matches!(
+                engine.poll_output(),
+                Some(Output::Evaluate { .. })
+            ));
         }
         let denied = Status::new(Code::PERMISSION_DENIED, "no");
         let on_its_way = if of_request { 101 } else { 200 };
@@ -296,7 +299,7 @@ fn a_call_that_ends_while_a_message_is_judged_asks_for_it_back() {
         engine.route_mut(APP, 0).unwrap().chains.request = Some(ChainId(1));
         engine.request(CALLER, true, 5, Some(101)).unwrap();
         engine.request(CALLER, true, 5, Some(102)).unwrap();
-        assert!(matches!(drain(&mut engine)[..], [Output::Judge { .. }]));
+        assert!(matches!(drain(&mut engine)[..], [Output::Evaluate { .. }]));
         end(&mut engine, call);
         let outputs = drain(&mut engine);
         assert!(outputs.contains(&Output::Recall { call }), "{outputs:?}");

@@ -3,7 +3,7 @@
 
 use tollgate_engine::chain::Which;
 
-use super::{Judge, Slot};
+use super::{Evaluate, Slot};
 use crate::asking::Asking;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
@@ -13,7 +13,7 @@ use crate::version::Version;
 
 impl Slot {
     /// Notes whether the stable version has handed its state over, or is its only owner again.
-    pub(super) fn note_successors(&mut self, installed: &Installed, era: u32) {
+    pub(super) fn note_successors(&mut self, installed: &Installed, policy_epoch: u32) {
         let is_heir = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
                 How::Kept(successor) => successor.policy().manifest().state_version().is_some(),
@@ -26,13 +26,13 @@ impl Slot {
         };
         let has_heir = is_heir(&installed.stable) || is_heir(&installed.candidate);
         if has_heir && stable.has_state() {
-            stable.gave_in = Some(era);
+            stable.gave_in = Some(policy_epoch);
         } else if matches!(installed.candidate, Place::Empty) {
             stable.gave_in = None;
         }
     }
 
-    pub(super) fn regime(&self) -> Assignment {
+    pub(super) fn assignment(&self) -> Assignment {
         let serial = |place: &Option<Version>| place.as_ref().map(|version| version.serial);
         Assignment {
             stable: serial(&self.stable),
@@ -66,17 +66,17 @@ impl Slot {
     /// another decider. Replies that a former decider can't evaluate any more are left to the
     /// versions in force.
     #[cold]
-    pub(super) fn judge_as_before(
+    pub(super) fn evaluate_as_before(
         &mut self,
         step: &Step,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) {
-        let (today, salt) = (self.regime(), self.id);
+        let (today, salt) = (self.assignment(), self.id);
         let owner = |evaluation: &Evaluation| {
-            let was = (evaluation.judged_in != 0).then(|| {
+            let was = (evaluation.evaluated_in != 0).then(|| {
                 self.past
-                    .decider(evaluation.judged_in, evaluation.call, salt)
+                    .decider(evaluation.evaluated_in, evaluation.call, salt)
             })?;
             was.filter(|_| was != today.decider(evaluation.call, salt))
         };
@@ -96,7 +96,7 @@ impl Slot {
                 continue;
             };
             for (evaluation, owner) in evaluations.iter_mut().zip(&owners) {
-                if is_its(owner) && version.may_judge_reply(evaluation.judged_in) {
+                if is_its(owner) && version.may_evaluate_reply(evaluation.evaluated_in) {
                     evaluation.want();
                     evaluation.is_settled = true;
                 }
@@ -137,7 +137,7 @@ impl Slot {
             step,
         };
         let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
-        let unfit = self.settle((Judge::Kept, number), ask, asking, evaluations);
+        let unfit = self.settle((Evaluate::Kept, number), ask, asking, evaluations);
         if let Some(reason) = &unfit {
             version.fail(reason);
         }

@@ -70,9 +70,9 @@ struct Expected {
     trial: bool,
     /// Values that the stable version has been shown.
     seen: Vec<u64>,
-    judged: u64,
+    evaluated: u64,
     refused: u64,
-    passed_unjudged: u64,
+    passed_unevaluated: u64,
     by_candidate: u64,
     stable_failures: u32,
     trials_ended: u32,
@@ -125,7 +125,7 @@ impl Expected {
                 self.seen.push(numbers[at]);
             }
             if !was_down && !is_fault(act) {
-                self.judged += 1;
+                self.evaluated += 1;
                 self.decide(act, &mut fates[at], &mut numbers[at], k);
                 continue;
             }
@@ -134,7 +134,7 @@ impl Expected {
                 self.stable_failures += 1;
             }
             if self.kind.on_fault == OnFault::Open {
-                self.passed_unjudged += 1;
+                self.passed_unevaluated += 1;
                 continue;
             }
             self.refused += 1;
@@ -192,14 +192,14 @@ impl Expected {
             counts.unwrap_or_default()
         };
         let stable = sum(ReportedPlace::Stable);
-        let judged = stable.allowed + stable.denied + stable.changed;
-        assert_eq!(judged, self.judged, "{context}");
+        let evaluated = stable.allowed + stable.denied + stable.changed;
+        assert_eq!(evaluated, self.evaluated, "{context}");
         assert_eq!(stable.refused, self.refused, "{context}");
-        assert_eq!(stable.unjudged, self.passed_unjudged, "{context}");
+        assert_eq!(stable.unevaluated, self.passed_unevaluated, "{context}");
         let candidate = sum(ReportedPlace::Candidate);
         if let Some((_, Trial::Canary(_))) = self.kind.candidate {
-            let judged = candidate.allowed + candidate.denied + candidate.changed;
-            assert_eq!(judged, self.by_candidate, "{context}");
+            let evaluated = candidate.allowed + candidate.denied + candidate.changed;
+            assert_eq!(evaluated, self.by_candidate, "{context}");
         } else {
             assert_eq!(candidate.would_deny, candidate.differs, "{context}");
         }
@@ -217,9 +217,9 @@ fn run(rig: &mut Rig, steps: &[(usize, Party)]) {
             stable_down: false,
             trial: KINDS[kind].candidate.is_some(),
             seen: Vec::new(),
-            judged: 0,
+            evaluated: 0,
             refused: 0,
-            passed_unjudged: 0,
+            passed_unevaluated: 0,
             by_candidate: 0,
             stable_failures: 0,
             trials_ended: 0,
@@ -236,7 +236,7 @@ fn run(rig: &mut Rig, steps: &[(usize, Party)]) {
         for (k, step) in (0u8..).zip(&mut expected) {
             step.step(&mut fates, &mut numbers, k);
         }
-        let got = rig.judge(chain, hook, &CALLS);
+        let got = rig.evaluate(chain, hook, &CALLS);
         for ((want, n), got) in fates.into_iter().zip(numbers).zip(got) {
             match (want, got) {
                 (None, got) => {
@@ -299,7 +299,7 @@ fn sequences(len: usize, kinds: usize) -> impl Iterator<Item = Vec<usize>> {
 #[test]
 fn every_chain_of_up_to_three_of_every_party() {
     let mut rig = Rig::new();
-    rig.policies.judge_at_a_stretch();
+    rig.policies.evaluate_at_a_stretch();
     let mut chains = 0;
     for len in 1..=3 {
         for parties in parties(len) {
@@ -316,7 +316,7 @@ fn every_chain_of_up_to_three_of_every_party() {
 #[test]
 fn every_chain_of_four() {
     let mut rig = Rig::new();
-    rig.policies.judge_at_a_stretch();
+    rig.policies.evaluate_at_a_stretch();
     let parties = parties(4);
     assert_eq!(parties.len(), 15);
     let mut chains = 0;
@@ -353,7 +353,7 @@ fn the_full_product_of_chains_of_four() {
     let parties = parties(4);
     let part = |thread: usize| {
         let mut rig = Rig::new();
-        rig.policies.judge_at_a_stretch();
+        rig.policies.evaluate_at_a_stretch();
         let mut chains = 0;
         let mine = sequences(4, KINDS.len()).enumerate();
         for (_, kinds) in mine.filter(|(at, _)| at % every == 0 && at / every % threads == thread) {

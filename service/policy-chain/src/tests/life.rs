@@ -46,7 +46,7 @@ fn a_changed_string_is_what_the_next_step_sees_and_what_is_sent() {
     .unwrap();
     let chain = rig.chain(&[0, 1, 2, 3, 4]);
     let long = "x".repeat(100);
-    let fates = rig.judge(chain, Hook::Request, &[(0, 1), (1, 2)]);
+    let fates = rig.evaluate(chain, Hook::Request, &[(0, 1), (1, 2)]);
     let want = [35, 66].map(|n| Fate::Passed(n, long.clone()));
     assert_eq!(fates, want);
     let saw = |id| {
@@ -81,7 +81,7 @@ fn a_version_that_says_nothing_about_a_method_lets_it_pass() {
     for (stable, candidate) in [(true, false), (false, true), (false, false)] {
         let chain = rig.chain_of(vec![step(stable, candidate)]);
         let codes: Vec<_> = rig
-            .judge(chain, Hook::Request, &calls)
+            .evaluate(chain, Hook::Request, &calls)
             .iter()
             .map(code)
             .collect();
@@ -96,7 +96,7 @@ fn state_is_handed_over_and_promotion_moves_the_instance() {
     let mut rig = Rig::new();
     rig.apply(vec![only(0, kept(Act::Count, 0))]).unwrap();
     let chain = rig.chain(&[0]);
-    let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
+    let next = |rig: &mut Rig| code(&rig.evaluate_one(chain, 0)).unwrap();
     assert_eq!([next(&mut rig), next(&mut rig)], [1, 2]);
     let upgrade = Installed {
         candidate: successor(2, kept(Act::Count, 0)),
@@ -136,7 +136,7 @@ fn a_hand_over_that_fails_changes_nothing() {
     ])
     .unwrap();
     let chain = rig.chain(&[0]);
-    let next = |rig: &mut Rig| code(&rig.judge_one(chain, 0)).unwrap();
+    let next = |rig: &mut Rig| code(&rig.evaluate_one(chain, 0)).unwrap();
     assert_eq!(next(&mut rig), 1);
     // The other attachment of the same change isn't changed either, whether it comes before or
     // after.
@@ -175,7 +175,7 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     old.apply(vec![both(0), only(1, kept(Act::Allow, CANT_SAVE))])
         .unwrap();
     let chain = old.chain(&[0]);
-    let next = |rig: &mut Rig, chain| code(&rig.judge_one(chain, 0)).unwrap();
+    let next = |rig: &mut Rig, chain| code(&rig.evaluate_one(chain, 0)).unwrap();
     assert_eq!([next(&mut old, chain), next(&mut old, chain)], [1, 2]);
     let saved = old.save();
     let versions: Vec<_> = saved
@@ -234,7 +234,7 @@ fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
     rig.apply(vec![upgrade()])
         .expect("of a version that is out of order nothing is left to inherit");
     let chain = rig.chain(&[0]);
-    assert_eq!(rig.judge_one(chain, 0), passed(1));
+    assert_eq!(rig.evaluate_one(chain, 0), passed(1));
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn fresh_gives_every_call_a_new_instance() {
     let calls = [(0, 1), (1, 1), (2, 1)];
     let mut codes = |id| {
         let chain = rig.chain(&[id]);
-        let fates = rig.judge(chain, Hook::Request, &calls);
+        let fates = rig.evaluate(chain, Hook::Request, &calls);
         fates.iter().filter_map(code).collect::<Vec<_>>()
     };
     assert_eq!(codes(0), [1, 1, 1]);
@@ -267,7 +267,7 @@ fn fresh_gives_every_call_a_new_instance() {
     }])
     .unwrap();
     let chain = rig.chain(&[0]);
-    let fates = rig.judge(chain, Hook::Request, &calls);
+    let fates = rig.evaluate(chain, Hook::Request, &calls);
     assert!(fates.iter().all(|fate| code(fate) == Some(13)), "{fates:?}");
     assert_eq!(rig.events().len(), 1, "one fault, and it is out of order");
 }
@@ -285,7 +285,7 @@ fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() 
     let (mut denied, mut calls) = (0, 0);
     while rig.report(0, ReportedPlace::Candidate).is_some() {
         calls += 1;
-        denied += u64::from(rig.judge_one(chain, calls) != passed(1));
+        denied += u64::from(rig.evaluate_one(chain, calls) != passed(1));
         assert!(calls < 2_000, "it is never dropped");
     }
     assert!((200..250).contains(&denied), "after {denied} denials");
@@ -302,10 +302,10 @@ fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() 
     };
     assert!(reason.contains("it erred in"), "{reason}");
     for key in 0..100 {
-        assert_eq!(rig.judge_one(chain, key), passed(1));
+        assert_eq!(rig.evaluate_one(chain, key), passed(1));
     }
     rig.apply(vec![trial(put(2, kept(Act::Allow, 0)))]).unwrap();
-    (0..2_000).for_each(|key| assert_eq!(rig.judge_one(chain, key), passed(1)));
+    (0..2_000).for_each(|key| assert_eq!(rig.evaluate_one(chain, key), passed(1)));
     assert!(
         rig.report(0, ReportedPlace::Candidate).is_some(),
         "one that is as good stays"
@@ -323,8 +323,8 @@ fn a_policy_that_fails_on_every_call_answers_every_call_and_harms_no_other() {
         rig.apply(vec![only(0, kept(act, 0)), other]).unwrap();
         let (evil, good) = (rig.chain(&[0]), rig.chain(&[1]));
         for key in 0..100 {
-            assert_eq!(code(&rig.judge_one(evil, key)), Some(13), "{act:?}");
-            assert_eq!(rig.judge_one(good, key), passed(1), "{act:?}");
+            assert_eq!(code(&rig.evaluate_one(evil, key)), Some(13), "{act:?}");
+            assert_eq!(rig.evaluate_one(good, key), passed(1), "{act:?}");
             // Reloaded after every fault.
             rig.apply(vec![only(0, kept(act, 0))]).unwrap();
         }
@@ -341,13 +341,13 @@ fn a_batch_burns_32_calls_bounds_at_most_and_eight_of_who_has_failed_before() {
     let call = TenantLimits::default().fuel_per_call;
     for (fuel, first, again) in [(call, 32, 8), (10 * call, 3, 1), (100 * call, 1, 1)] {
         let mut rig = Rig::new();
-        rig.policies.judge_at_a_stretch();
+        rig.policies.evaluate_at_a_stretch();
         let mut failed_with_it = |round: u64| {
             rig.apply(vec![only(0, with_fuel(Act::Trap, fuel))])
                 .unwrap();
             let chain = rig.chain(&[0]);
             let calls: Vec<_> = (0..40).map(|key| (40 * round + key, 1)).collect();
-            let fates = rig.judge(chain, Hook::Request, &calls);
+            let fates = rig.evaluate(chain, Hook::Request, &calls);
             assert!(fates.iter().all(|fate| code(fate) == Some(13)));
             let failed =
                 |fate: &&Fate| matches!(fate, Fate::Denied(13, text) if text.contains(" failed,"));
@@ -375,10 +375,10 @@ fn what_is_broken_fares_as_its_attachment_says() {
     ])
     .unwrap();
     let open = rig.chain(&[0]);
-    assert_eq!(rig.judge_one(open, 0), passed(1));
+    assert_eq!(rig.evaluate_one(open, 0), passed(1));
     for id in [1, 2] {
         let chain = rig.chain(&[id]);
-        let Fate::Denied(13, text) = rig.judge_one(chain, 0) else {
+        let Fate::Denied(13, text) = rig.evaluate_one(chain, 0) else {
             panic!("it passed");
         };
         assert!(text.contains("its file is lost"), "{text}");
@@ -470,7 +470,7 @@ fn percent_charged(how: &dyn Fn() -> How, reload: bool) -> u64 {
         rig.apply(vec![only(0, how())]).unwrap();
         let chain = rig.chain(&[0]);
         for key in 0..300 {
-            rig.judge_one(chain, key);
+            rig.evaluate_one(chain, key);
             if reload {
                 rig.apply(vec![only(0, how())]).unwrap();
             }
@@ -512,7 +512,7 @@ fn the_provider_has_no_account() {
     rig.apply(vec![provider]).unwrap();
     let chain = rig.chain(&[0]);
     for key in 0..1_000 {
-        assert_eq!(rig.judge_one(chain, key), passed(1));
+        assert_eq!(rig.evaluate_one(chain, key), passed(1));
     }
     assert!(rig.policies.report_accounts().is_empty());
 }
@@ -525,7 +525,7 @@ fn attaching_again_fills_no_account() {
         rig.apply(vec![only(0, kept(Act::Burn, 0))]).unwrap();
         let chain = rig.chain(&[0]);
         for key in 0..100 {
-            rig.judge_one(chain, key);
+            rig.evaluate_one(chain, key);
         }
         rig.drop_chain(chain);
         rig.remove(vec![0]);
@@ -585,7 +585,7 @@ fn what_isnt_granted_never_enters_the_sandbox() {
         let ask = rig.world.ask([granted, true]);
         let chain = rig.chain_of(vec![Step::new(0, Some(ask), None)]);
         for calls in [&[(0, secret)][..], &[(1, 7), (2, secret), (3, secret)]] {
-            let fates = rig.judge(chain, Hook::Request, calls);
+            let fates = rig.evaluate(chain, Hook::Request, calls);
             assert!(fates.iter().all(|fate| code(fate).is_none()));
         }
         rig.memory(0)
@@ -617,7 +617,7 @@ fn every_call_meets_exactly_one_version_however_often_it_is_swapped() {
         };
         rig.apply(vec![change]).unwrap();
         let calls: Vec<(u64, u64)> = (0..=swap % 8).map(|at| (swap * 8 + at, 1)).collect();
-        let codes = rig.judge(chain, Hook::Request, &calls);
+        let codes = rig.evaluate(chain, Hook::Request, &calls);
         for fate in &codes {
             // The count continues through every swap: no call was lost or counted twice.
             assert_eq!(code(fate), Some(1 + asked % 16), "swap {swap}");
@@ -676,6 +676,6 @@ fn without_room_for_its_chains_nothing_is_bound() {
     rig.policies.drop_chains(made[0]);
     rig.change(change(1)).unwrap();
     let chain = rig.put_chain(&scope, steps);
-    let fates = rig.judge(chain.unwrap(), Hook::Request, &[(0, 1)]);
+    let fates = rig.evaluate(chain.unwrap(), Hook::Request, &[(0, 1)]);
     assert_eq!(code(&fates[0]), Some(9));
 }

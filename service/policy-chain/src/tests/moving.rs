@@ -29,7 +29,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
         Fate::Denied(count, _) => count,
         passed => panic!("{passed:?}"),
     };
-    assert_eq!(said(here.judge_one(counts, 1)), 1);
+    assert_eq!(said(here.evaluate_one(counts, 1)), 1);
     here.post(delays, Hook::Request, &[(10, 4), (11, 5)]);
     assert_eq!(here.policies.parked(), 2);
     let names = here
@@ -43,7 +43,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     assert_eq!(there.fates.remove(&10), passed(4));
     assert_eq!(there.fates.remove(&11), passed(5));
     assert_eq!(here.fates.len(), 0);
-    assert_eq!(said(there.judge_one(names[&counts], 2)), 2);
+    assert_eq!(said(there.evaluate_one(names[&counts], 2)), 2);
     let counted = there.report(5, ReportedPlace::Stable).unwrap().counts;
     assert_eq!(counted.denied, 2, "here and there");
     // And back.
@@ -51,7 +51,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     let names = there
         .go_to(&mut here, &[5, 6], &chains, &HashMap::new())
         .unwrap();
-    assert_eq!(said(here.judge_one(names[&chains[0]], 3)), 3);
+    assert_eq!(said(here.evaluate_one(names[&chains[0]], 3)), 3);
 }
 
 /// A provider's policy for all tenants evaluates the tenant's calls on the tenant's runtime.
@@ -67,7 +67,7 @@ fn what_each_runtime_has_of_its_own_stays() {
     here.apply(vec![all(1, 3)]).unwrap();
     there.apply(vec![all(2, 4)]).unwrap();
     let chain = here.chain(&[1]);
-    let denied = |rig: &mut Rig, chain, call| match rig.judge_one(chain, call) {
+    let denied = |rig: &mut Rig, chain, call| match rig.evaluate_one(chain, call) {
         Fate::Denied(code, _) => code,
         passed => panic!("{passed:?}"),
     };

@@ -258,7 +258,7 @@ fn burning(id: u32) -> Installed {
 }
 
 #[test]
-fn a_long_chain_is_judged_in_slices() {
+fn a_long_chain_is_evaluated_in_slices() {
     let mut rig = Rig::new();
     rig.apply((0..20).map(burning).collect()).unwrap();
     let ids: Vec<u32> = (0..20).collect();

@@ -41,7 +41,7 @@ impl Play {
         };
         self.rig.change(change).unwrap();
         self.chain = self.rig.reply_chain(&self.scope);
-        self.rig.era()
+        self.rig.policy_epoch()
     }
 
     /// Replaces the stable version.
@@ -84,16 +84,16 @@ impl Play {
         }
     }
 
-    /// The codes that deny the replies with these keys, whose requests were evaluated in `era`.
-    fn denials(&mut self, era: u32, keys: impl Iterator<Item = u64>) -> Vec<Option<u32>> {
-        self.rig.judged_in = era;
+    /// The codes that deny the replies with these keys, whose requests were evaluated in `policy_epoch`.
+    fn denials(&mut self, policy_epoch: u32, keys: impl Iterator<Item = u64>) -> Vec<Option<u32>> {
+        self.rig.evaluated_in = policy_epoch;
         let calls: Vec<_> = keys.map(|key| (key, 1)).collect();
-        let fates = self.rig.judge(self.chain.unwrap(), Hook::Reply, &calls);
+        let fates = self.rig.evaluate(self.chain.unwrap(), Hook::Reply, &calls);
         fates.iter().map(code).collect()
     }
 
-    fn denial(&mut self, era: u32) -> Option<u32> {
-        self.denials(era, 0..1)[0]
+    fn denial(&mut self, policy_epoch: u32) -> Option<u32> {
+        self.denials(policy_epoch, 0..1)[0]
     }
 }
 
@@ -103,7 +103,7 @@ fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
     let second = play.replace(2, put(2, stateless(Act::Deny, 9)));
     let third = play.replace(1, put(1, stateless(Act::Deny, 7)));
-    let asked = [first, second, third, 0].map(|era| play.denial(era));
+    let asked = [first, second, third, 0].map(|policy_epoch| play.denial(policy_epoch));
     assert_eq!(asked, [8, 9, 7, 7].map(Some), "0: nobody knows");
     let denied: Vec<_> = play.rig.policies.report();
     let denied = |version: u32, place| {
@@ -142,7 +142,8 @@ fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
     let during = play.try_beside(1, 2, successor(2, kept(Act::Deny, 9)), trial);
     play.promote(2);
     let key = (0..).find(|key| decider(trial, CallKey::from_wire(*key), 0) == Which::Stable);
-    let [before, during] = [before, during].map(|era| play.denials(era, key.into_iter())[0]);
+    let [before, during] =
+        [before, during].map(|policy_epoch| play.denials(policy_epoch, key.into_iter())[0]);
     assert_eq!([before, during], [Some(9), Some(8)]);
 }
 
@@ -199,7 +200,7 @@ fn who_fails_at_a_reply_when_it_is_replaced_leaves_it_to_who_replaced_it() {
 }
 
 #[test]
-fn who_has_no_reply_left_to_judge_is_forgotten() {
+fn who_has_no_reply_left_to_evaluate_is_forgotten() {
     let mut play = Play::new();
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
     play.replace(2, put(2, stateless(Act::Deny, 9)));
@@ -208,13 +209,16 @@ fn who_has_no_reply_left_to_judge_is_forgotten() {
     play.rig.tend(now_ns() + 2_000_000_000);
     assert_eq!(play.denial(first), Some(9));
     // Too many changes trigger a sweep at once.
-    let mut eras = Vec::new();
-    while eras.len() <= PAST_CHANGES {
-        let version = 3 + (eras.len() % 2) as u32;
-        eras.push(play.replace(version, put(version, stateless(Act::Deny, 7))));
+    let mut policy_epochs = Vec::new();
+    while policy_epochs.len() <= PAST_CHANGES {
+        let version = 3 + (policy_epochs.len() % 2) as u32;
+        policy_epochs.push(play.replace(version, put(version, stateless(Act::Deny, 7))));
     }
     play.replace(9, put(9, stateless(Act::Deny, 9)));
-    let whose: Vec<_> = eras.iter().map(|era| play.denial(*era)).collect();
+    let whose: Vec<_> = policy_epochs
+        .iter()
+        .map(|policy_epoch| play.denial(*policy_epoch))
+        .collect();
     let today = whose.iter().filter(|denial| **denial == Some(9)).count();
     assert!(today > 0, "{whose:?}");
     let (forgotten, known) = whose.split_at(today);
@@ -236,14 +240,14 @@ fn what_was_judged_before_a_tenant_moved_is_judged_by_the_same_where_it_lives_no
     play.chain = moved.unwrap().get(&chain).copied();
     play.rig = there;
     assert_eq!(
-        [first, second].map(|era| play.denial(era)),
+        [first, second].map(|policy_epoch| play.denial(policy_epoch)),
         [Some(8), Some(9)]
     );
 }
 
 /// A part of its chain has evaluated it before the change, and the rest evaluates it after.
 #[test]
-fn a_request_that_was_half_judged_is_of_no_era() {
+fn a_request_that_was_half_evaluated_is_of_no_era() {
     let mut rig = Rig::new();
     rig.apply(vec![
         Installed {

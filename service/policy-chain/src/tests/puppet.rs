@@ -355,7 +355,7 @@ pub(super) struct Rig {
     /// Outcomes of posted calls, by key.
     pub(super) fates: HashMap<u64, Fate>,
     /// The policy epoch in which the requests of the evaluated replies were evaluated.
-    pub(super) judged_in: u32,
+    pub(super) evaluated_in: u32,
     /// Requests that were evaluated in no single policy epoch.
     pub(super) split: Vec<u64>,
 }
@@ -389,7 +389,7 @@ impl Rig {
             pool: Pool::new(),
             core_ns: 0,
             fates: HashMap::new(),
-            judged_in: 0,
+            evaluated_in: 0,
             split: Vec::new(),
         }
     }
@@ -488,8 +488,8 @@ impl Rig {
     }
 
     /// The current policy epoch.
-    pub(super) fn era(&self) -> u32 {
-        self.engine.era()
+    pub(super) fn policy_epoch(&self) -> u32 {
+        self.engine.policy_epoch()
     }
 
     pub(super) fn reply_chain(&mut self, scope: &Scope) -> Option<ChainId> {
@@ -513,7 +513,12 @@ impl Rig {
     }
 
     /// Evaluates calls with these keys and contents together, and waits for those that stop.
-    pub(super) fn judge(&mut self, chain: ChainId, hook: Hook, calls: &[(u64, u64)]) -> Vec<Fate> {
+    pub(super) fn evaluate(
+        &mut self,
+        chain: ChainId,
+        hook: Hook,
+        calls: &[(u64, u64)],
+    ) -> Vec<Fate> {
         self.post(chain, hook, calls);
         self.finish();
         let mut fates = std::mem::take(&mut self.fates);
@@ -535,7 +540,7 @@ impl Rig {
         let evaluation = |&(key, n): &(u64, u64)| {
             let message = self.world.message(n, "as it was");
             Evaluation {
-                judged_in: self.judged_in,
+                evaluated_in: self.evaluated_in,
                 ..Evaluation::new(CallKey::from_wire(key), Box::new(message))
             }
         };
@@ -551,7 +556,7 @@ impl Rig {
         // Reading the clock takes time as well, which no account pays for.
         let (first_ns, before_ns) = (thread_ns(), thread_ns());
         self.policies
-            .judge(position, is_resumed, &mut evaluations, pool);
+            .evaluate(position, is_resumed, &mut evaluations, pool);
         let looking_ns = before_ns - first_ns;
         self.core_ns += (thread_ns() - before_ns).saturating_sub(looking_ns);
         let stopped = evaluations.partition_point(|evaluation| evaluation.stop.is_none());
@@ -638,8 +643,8 @@ impl Rig {
     }
 
     /// Evaluates one request.
-    pub(super) fn judge_one(&mut self, chain: ChainId, key: u64) -> Fate {
-        self.judge(chain, Hook::Request, &[(key, 1)]).remove(0)
+    pub(super) fn evaluate_one(&mut self, chain: ChainId, key: u64) -> Fate {
+        self.evaluate(chain, Hook::Request, &[(key, 1)]).remove(0)
     }
 
     pub(super) fn tend(&mut self, now_ns: u64) {

@@ -6,7 +6,7 @@ use crate::opa::Rego;
 use crate::proxy_wasm::Filter;
 use crate::{Fault, ForeignCall, ForeignVerdict, LogLine, MeasuredMetric, Policy};
 
-/// A foreign module with its own memory, ready to judge. May move between threads, but serves one
+/// A foreign module with its own memory, ready to evaluate. May move between threads, but serves one
 /// at a time.
 #[derive(Debug)]
 pub struct ForeignInstance(Kind);
@@ -26,15 +26,15 @@ impl ForeignInstance {
         ForeignInstance(Kind::Rego(Box::new(rego)))
     }
 
-    /// Judges one call.
+    /// Evaluates one call.
     ///
     /// # Errors
     /// The module failed and is dead. Only [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`]
     /// let a call pass.
-    pub fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
         match &mut self.0 {
-            Kind::Filter(filter) => filter.judge(call),
-            Kind::Rego(rego) => rego.judge(call),
+            Kind::Filter(filter) => filter.evaluate(call),
+            Kind::Rego(rego) => rego.evaluate(call),
         }
     }
 
@@ -81,7 +81,7 @@ impl ForeignInstance {
         }
     }
 
-    /// Units of fuel that the last judgement or tick used; before any, the units that the set-up
+    /// Units of fuel that the last evaluation or tick used; before any, the units that the set-up
     /// used.
     pub fn fuel_used(&self) -> u64 {
         match &self.0 {
@@ -90,7 +90,7 @@ impl ForeignInstance {
         }
     }
 
-    /// Changes the budget of each call's judgement.
+    /// Changes the budget of each call's evaluation.
     pub fn set_fuel_per_call(&mut self, fuel: u64) {
         match &mut self.0 {
             Kind::Filter(filter) => filter.set_fuel_per_call(fuel),

@@ -1,7 +1,7 @@
 //! Modules for other hosts: filters for Envoy (proxy-wasm), policies compiled by OPA.
 //!
 //! ```text
-//!   module + description ──▶ Policy ──instantiate_foreign──▶ ForeignInstance ──judge(ForeignCall)──▶ ForeignVerdict
+//!   module + description ──▶ Policy ──instantiate_foreign──▶ ForeignInstance ──evaluate(ForeignCall)──▶ ForeignVerdict
 //!            a manifest with the key `foreign`                    │
 //!                                                                 └─ Fault: the instance is dead
 //! ```
@@ -15,7 +15,7 @@
 //! - A module sees only what its description names, and its functions reach only what is in a
 //!   [`ForeignCall`].
 //! - Each call of a host function is paid with fuel before it is carried out.
-//! - One call is judged at a time, with one budget for all its callbacks.
+//! - One call is evaluated at a time, with one budget for all its callbacks.
 //! - After a fault, the instance is never called again.
 //!
 //! Absent: batches. These interfaces don't have them.

@@ -27,7 +27,7 @@ use crate::isolated::wire::{
     views_at,
 };
 use crate::text::{cut, text};
-use crate::{Fault, Hook, JudgeError, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
+use crate::{EvaluateError, Fault, Hook, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
 
 /// Identifies one order of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The verdicts, in the order of the pushes.
-    Judged(Vec<Verdict>),
+    Evaluated(Vec<Verdict>),
     /// The tick or the hand-over is done.
     Done,
     /// The policy failed, and its seat is dead.
@@ -120,7 +120,7 @@ struct Pending {
 }
 
 enum Kind {
-    Judge {
+    Evaluate {
         policy: Policy,
         hook: Hook,
         methods: [u8; limits::APART_CALLS],
@@ -172,7 +172,7 @@ pub struct Order<'s> {
     pub time_ms: u64,
     /// The process's time limit once it is the order's turn; [`limits::APART_MARGIN`] is added.
     pub budget_ns: u64,
-    /// Fuel for judging one call, from now on; 0 keeps the seat's value.
+    /// Fuel for evaluating one call, from now on; 0 keeps the seat's value.
     pub fuel_per_call: u64,
 }
 
@@ -212,20 +212,20 @@ impl Channel {
         Ok(())
     }
 
-    /// Begins an order to judge up to `count` calls at a seat of `policy`, with views of up to
+    /// Begins an order to evaluate up to `count` calls at a seat of `policy`, with views of up to
     /// `bytes` together, each rounded up to a multiple of 8. Nothing is sent before
-    /// [`Judgement::post`].
+    /// [`OrderBuilder::post`].
     ///
     /// # Errors
     /// See [`PostError`].
-    pub fn judgement<'c>(
+    pub fn begin<'c>(
         &'c mut self,
         order: Order<'c>,
         policy: &'c Policy,
         hook: Hook,
         count: usize,
         bytes: usize,
-    ) -> Result<Judgement<'c>, PostError> {
+    ) -> Result<OrderBuilder<'c>, PostError> {
         self.check_room()?;
         if !policy.manifest().hooks().contains(&hook) {
             return Err(Misuse::NoHook(hook).into());
@@ -240,7 +240,7 @@ impl Channel {
             return Err(Misuse::ViewTooLong { len: end, max }.into());
         }
         let block = self.end.receive_heap.alloc(end).ok_or(PostError::Busy)?;
-        Ok(Judgement {
+        Ok(OrderBuilder {
             channel: self,
             block: Some(block),
             order,
@@ -499,7 +499,7 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
         (Result8::Done, Kind::Tick | Kind::HandOver) => Ok(Outcome::Done),
         (
             Result8::Done,
-            Kind::Judge {
+            Kind::Evaluate {
                 policy,
                 hook,
                 methods,
@@ -522,7 +522,7 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
                     .read(|_| Ok(()))
                     .map_err(|fault: Fault| fault.to_string())
             });
-            verdicts.collect::<Result<_, _>>().map(Outcome::Judged)
+            verdicts.collect::<Result<_, _>>().map(Outcome::Evaluated)
         }
     }
 }
@@ -545,7 +545,7 @@ impl Drop for Channel {
 
 /// Calls of an order that isn't posted yet. Dropping it discards them.
 #[derive(Debug)]
-pub struct Judgement<'c> {
+pub struct OrderBuilder<'c> {
     channel: &'c mut Channel,
     /// The block for the views, until the order is posted.
     block: Option<Block>,
@@ -560,7 +560,7 @@ pub struct Judgement<'c> {
     next: usize,
 }
 
-impl Judgement<'_> {
+impl OrderBuilder<'_> {
     /// Calls pushed so far.
     pub fn len(&self) -> usize {
         self.count
@@ -581,13 +581,13 @@ impl Judgement<'_> {
         method: u32,
         view_len_max: usize,
         write_view: impl FnOnce(&mut [u8]) -> Result<usize, E>,
-    ) -> Result<(), JudgeError<E>> {
+    ) -> Result<(), EvaluateError<E>> {
         self.check(method, view_len_max)?;
         let (at, max) = (self.next, view_len_max);
         let Some(block) = &mut self.block else {
             return Err(Misuse::ViewTooLong { len: max, max: 0 }.into());
         };
-        let len = write_view(&mut block[at..at + max]).map_err(JudgeError::View)?;
+        let len = write_view(&mut block[at..at + max]).map_err(EvaluateError::View)?;
         if len > max {
             return Err(Misuse::ViewTooLong { len, max }.into());
         }
@@ -630,7 +630,7 @@ impl Judgement<'_> {
     /// # Errors
     /// See [`PostError`].
     pub fn post(mut self) -> Result<Ticket, PostError> {
-        let kind = Kind::Judge {
+        let kind = Kind::Evaluate {
             policy: self.policy.clone(),
             hook: self.hook,
             methods: self.methods,
@@ -639,7 +639,7 @@ impl Judgement<'_> {
         let block = self.block.take().ok_or(PostError::Busy)?;
         let heap = &mut self.channel.end.receive_heap;
         let offset = heap.commit(block);
-        let task = Task::Judge {
+        let task = Task::Evaluate {
             hook: self.hook,
             count: self.count as u16,
             offset,
@@ -654,7 +654,7 @@ impl Judgement<'_> {
     }
 }
 
-impl Drop for Judgement<'_> {
+impl Drop for OrderBuilder<'_> {
     fn drop(&mut self) {
         if let Some(block) = self.block.take() {
             self.channel.end.receive_heap.discard(block);

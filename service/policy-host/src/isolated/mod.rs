@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   control plane                 runtime                              policy process of one tenant and runtime
-//!   Process ── seat: code, ─┐     Channel ── orders, views ─────────▶  judge thread: instances, in seats
+//!   Process ── seat: code, ─┐     Channel ── orders, views ─────────▶  evaluate thread: instances, in seats
 //!    spawn      manifest,   │      checks,  (ring + heap that the       │
 //!    kill       config      │      copies    process can only read)     │
 //!     │                     │        ◀──── answers ───────────────────  (ring + heap that the daemon copies out of)
@@ -23,7 +23,7 @@
 //!   with the manifest that the daemon parsed.
 //! - **Answers come in the order of the orders.** An answer to any but the oldest order ends the
 //!   process, so no order is answered twice, and no answer goes to another call. The daemon's
-//!   orders also take effect in that order: a seat that inherits a state judges after the state was
+//!   orders also take effect in that order: a seat that inherits a state evaluates after the state was
 //!   handed over.
 //! - **Nothing waits for the process.** [`Channel`] posts and takes, and never blocks. An order has
 //!   a deadline, after which the process is killed. When the process ends, all orders in flight are
@@ -49,7 +49,9 @@ mod process;
 mod seats;
 mod wire;
 
-pub use channel::{Answer, Channel, InstanceHandle, Judgement, Order, Outcome, PostError, Ticket};
+pub use channel::{
+    Answer, Channel, InstanceHandle, Order, OrderBuilder, Outcome, PostError, Ticket,
+};
 pub use confine::{ALLOWED, ALLOWED_IN_PART, Doors, ProcessLimits, confine};
 pub use process::{Process, ProcessConfig, SeatError, Seating};
 pub use seats::{ARGUMENT, main};

@@ -1,10 +1,10 @@
 //! The policy process itself: two threads, and the seats that pass between them.
 //!
 //! ```text
-//!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ judge thread:  order ─▶ seat ─▶ answer
+//!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ evaluate thread:  order ─▶ seat ─▶ answer
 //! ```
 //!
-//! Invariant: a seat is in the judge thread's queue before the daemon is told of it, so every
+//! Invariant: a seat is in the evaluate thread's queue before the daemon is told of it, so every
 //! order's seat is there. The process trusts the daemon. Invalid input from the daemon ends the
 //! process, and the daemon notices the end.
 
@@ -76,7 +76,7 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
         wake: wake.as_raw_fd(),
     };
     let end = AppEnd::attach(&limits::apart_shape(), fds).map_err(|error| error.to_string())?;
-    let judge = Judge::new(end, Duration::from_micros(spin_us));
+    let evaluate = Evaluate::new(end, Duration::from_micros(spin_us));
     // The first read of the clock asks the kernel where the clock is; later this would kill the
     // process.
     let _the_time = now_ns();
@@ -109,7 +109,7 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     has_begun.recv().map_err(|error| error.to_string())?;
     confine(parent, &ProcessLimits { memory_bytes }, doors)?;
     confined.send(()).map_err(|error| error.to_string())?;
-    judge.run(&seated)
+    evaluate.run(&seated)
 }
 
 /// Descriptor 0, which is a socket to the daemon: the filter allows no other number.
@@ -273,10 +273,10 @@ impl Setting {
     }
 }
 
-// ---- judging ----
+// ---- evaluating ----
 
-/// The judge thread.
-struct Judge {
+/// The evaluate thread.
+struct Evaluate {
     end: AppEnd,
     patience: Patience,
     seats: HashMap<SeatId, Box<Seated>>,
@@ -293,9 +293,9 @@ struct Done {
     metrics: Vec<MetricChange>,
 }
 
-impl Judge {
-    fn new(end: AppEnd, spin: Duration) -> Judge {
-        Judge {
+impl Evaluate {
+    fn new(end: AppEnd, spin: Duration) -> Evaluate {
+        Evaluate {
             end,
             patience: Patience::new(spin),
             seats: HashMap::new(),
@@ -393,22 +393,22 @@ impl Judge {
         }
         let mut fresh = None;
         let (ended, fuel) = match order.task {
-            Task::Judge {
+            Task::Evaluate {
                 hook,
                 count,
                 offset,
                 len,
             } => {
                 let views = self.end.receive_heap.claim(offset, len as usize);
-                let mut judging = Judging {
+                let mut evaluating = Evaluating {
                     hook,
                     time_ms: order.time_ms,
                     views: &views.map_err(|error| error.to_string())?,
                     fuel: 0,
                     part: Writer::new(count.into()),
                 };
-                let judged = judging.judge(seated, &mut fresh, count.into());
-                (judged.map(|()| judging.part), judging.fuel)
+                let evaluated = evaluating.evaluate(seated, &mut fresh, count.into());
+                (evaluated.map(|()| evaluating.part), evaluating.fuel)
             }
             Task::Tick => tick(seated, order.time_ms),
             Task::HandOver { version, .. } => hand_over(seated, heir.as_deref_mut(), version),
@@ -488,7 +488,7 @@ fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> En
 }
 
 /// One batch.
-struct Judging<'a> {
+struct Evaluating<'a> {
     hook: Hook,
     time_ms: u64,
     views: &'a [u8],
@@ -496,9 +496,9 @@ struct Judging<'a> {
     part: Writer,
 }
 
-impl Judging<'_> {
+impl Evaluating<'_> {
     /// `fresh` is the last instance that was created for a call.
-    fn judge(
+    fn evaluate(
         &mut self,
         seated: &mut Seated,
         fresh: &mut Option<Instance>,
@@ -532,7 +532,7 @@ impl Judging<'_> {
         let views = views.ok_or_else(|| Failed::Daemon("a view is missing".to_owned()))?;
         instance.set_time_ms(self.time_ms);
         let sizes = views.iter().map(|(_, view)| view.len().next_multiple_of(8));
-        let judged = match instance.batch(self.hook, count, sizes.sum()) {
+        let evaluated = match instance.batch(self.hook, count, sizes.sum()) {
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => return Err(Failed::Daemon(misuse.to_string())),
             Ok(mut batch) => {
@@ -544,10 +544,10 @@ impl Judging<'_> {
                     pushed.map_err(|error| Failed::Daemon(error.to_string()))?;
                 }
                 let part = &mut self.part;
-                batch.judge(|index, verdict| part.verdict(begin + index, &verdict))
+                batch.evaluate(|index, verdict| part.verdict(begin + index, &verdict))
             }
         };
         self.fuel += instance.fuel_used();
-        judged.map_err(Failed::InstanceHandle)
+        evaluated.map_err(Failed::InstanceHandle)
     }
 }

@@ -8,7 +8,7 @@
 //!   answer:  kind 1 | zero 3 | len 4 | ticket 8 | fuel 8 | offset 8 | log_at 4 | log_lines 4 | log_dropped 8 | metrics 4
 //!            | zero                                                                                                   64 bytes
 //!   its part of the process's heap, `len` bytes:
-//!     done, of a judgement   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | their bytes
+//!     done, of evaluations   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | their bytes
 //!     failed                 the reason, UTF-8
 //!     then the log:          log_lines x (level 4 | len 4 | text)
 //!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), changes since the seat's last answer
@@ -18,7 +18,7 @@
 //! the process's side and checks it here. Verdicts keep the guests' own form, so one reader checks
 //! both.
 //!
-//! `fuel` is the budget of each call's judgement; 0 means the seat's own. `taken` is the first
+//! `fuel` is the budget of each call's evaluation; 0 means the seat's own. `taken` is the first
 //! ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
 //! Set-up travels over a socket: a length, a header in JSON of that length, then the parts that the
@@ -43,8 +43,8 @@ pub struct SeatId(pub(super) u32);
 /// The daemon's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
-    /// Judge `count` calls; their views are in the daemon's heap at `offset`.
-    Judge {
+    /// Evaluate `count` calls; their views are in the daemon's heap at `offset`.
+    Evaluate {
         hook: Hook,
         count: u16,
         offset: u64,
@@ -71,7 +71,7 @@ pub(super) struct OrderEntry {
     pub(super) task: Task,
 }
 
-const JUDGE: u8 = 1;
+const EVALUATE: u8 = 1;
 const TICK: u8 = 2;
 const HAND_OVER: u8 = 3;
 const LEAVE: u8 = 4;
@@ -81,7 +81,7 @@ impl OrderEntry {
         let mut entry = [0; 64];
         let mut hook = 0;
         entry[0] = match self.task {
-            Task::Judge {
+            Task::Evaluate {
                 hook: at,
                 count,
                 offset,
@@ -91,7 +91,7 @@ impl OrderEntry {
                 entry[2..4].copy_from_slice(&count.to_le_bytes());
                 entry[32..40].copy_from_slice(&offset.to_le_bytes());
                 entry[40..44].copy_from_slice(&len.to_le_bytes());
-                JUDGE
+                EVALUATE
             }
             Task::Tick => TICK,
             Task::HandOver { heir, version } => {
@@ -113,7 +113,7 @@ impl OrderEntry {
     /// `None`: unknown kind of order.
     pub(super) fn of_entry(entry: &Entry) -> Option<OrderEntry> {
         let task = match entry[0] {
-            JUDGE => Task::Judge {
+            EVALUATE => Task::Evaluate {
                 hook: match entry[1] {
                     0 => Hook::Request,
                     _ => Hook::Reply,
@@ -235,7 +235,7 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
     u64::from(word32(bytes, at)) | u64::from(word32(bytes, at + 4)) << 32
 }
 
-// ---- the views of a judgement ----
+// ---- the views of an evaluation ----
 
 /// Bytes before the views, per call.
 pub(super) const VIEW_HEAD_BYTES: usize = 16;

@@ -213,9 +213,9 @@ fn check_version(
     }
 }
 
-/// Judging.
+/// Evaluating.
 impl Rego {
-    pub(crate) fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub(crate) fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
         if self.dead {
             return Err(Fault::Dead);
         }

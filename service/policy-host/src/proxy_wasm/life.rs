@@ -1,4 +1,4 @@
-//! A filter's life cycle, and a judgement from its first callback to its last.
+//! A filter's life cycle, and an evaluation from its first callback to its last.
 //!
 //! ```text
 //!   instantiate ─▶ _initialize [main] | _start ─▶ context_create(1, 0) ─▶ vm_start ─▶ configure ─▶ alive
@@ -9,10 +9,10 @@
 //!
 //! Invariants:
 //!
-//! - A call has one context from its request to its reply, if both are judged here. Contexts
+//! - A call has one context from its request to its reply, if both are evaluated here. Contexts
 //!   without a reply are ended, the oldest first, when there are [`limits::OPEN_CALLS`] of them. A
 //!   denied call's context ends at once.
-//! - All callbacks of a judgement share its budget.
+//! - All callbacks of an evaluation share its budget.
 //! - Without access to the body, a filter is shown the headers as the end of the stream.
 
 use std::ops::ControlFlow;
@@ -178,9 +178,9 @@ impl Filter {
     }
 }
 
-/// Judging.
+/// Evaluating.
 impl Filter {
-    pub(crate) fn judge(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub(crate) fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
         self.begin()?;
         let shown: usize = call
             .metadata

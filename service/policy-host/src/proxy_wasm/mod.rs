@@ -3,7 +3,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `life` | set-up, contexts, a judgement from its first callback to its last |
+//! | `life` | set-up, contexts, an evaluation from its first callback to its last |
 //! | `linker` | all functions that a filter can import |
 //! | `guest`, `status` | the functions' parameters and results |
 //! | `state` | a filter's state on the host's side, with all bounds |

@@ -1,6 +1,6 @@
 //! Calls to other services and host-specific functions: a filter can import them, and they fail.
 //!
-//! A policy judges its input; it has no network. HTTP and gRPC calls fail with the status for a
+//! A policy evaluates its input; it has no network. HTTP and gRPC calls fail with the status for a
 //! host that couldn't send them, which filters have to expect. Their arguments aren't read.
 
 use wasmtime::Linker;

@@ -40,7 +40,7 @@ pub(crate) struct Proxy {
     pub(super) effective: u32,
     /// The current call.
     pub(super) stream: Option<Box<Stream>>,
-    /// Calls with a judged request and no judged reply yet, the oldest first.
+    /// Calls with an evaluated request and no evaluated reply yet, the oldest first.
     pub(super) open: VecDeque<Box<Stream>>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 
 use proptest::prelude::*;
-use tollgate_policy_host::{Hook, Instance, JudgeError, Verdict};
+use tollgate_policy_host::{EvaluateError, Hook, Instance, Verdict};
 
 use crate::guests::{guest, limits, setup, view, write};
 
@@ -18,7 +18,7 @@ fn acl(blocked: &[String]) -> Instance {
 fn is_denied(acl: &mut Instance, name: &str) -> bool {
     let view = view(&[name]);
     let verdict = acl
-        .judge::<Infallible>(Hook::Request, 0, view.len(), write(&view))
+        .evaluate::<Infallible>(Hook::Request, 0, view.len(), write(&view))
         .unwrap();
     let denial = Verdict::Deny {
         code: 7,
@@ -31,14 +31,17 @@ fn is_denied(acl: &mut Instance, name: &str) -> bool {
     verdict != Verdict::Allow
 }
 
-/// The list can't judge a name that it isn't shown, so no call passes.
+/// The list can't evaluate a name that it isn't shown, so no call passes.
 #[test]
 fn a_withheld_name_ends_the_instance() {
     let mut withheld = view(&[""]);
     withheld[8..].fill(0);
     let mut acl = acl(&["x".to_owned()]);
-    let verdict = acl.judge(Hook::Request, 0, withheld.len(), write(&withheld));
-    assert!(matches!(verdict, Err(JudgeError::Fault(_))), "{verdict:?}");
+    let verdict = acl.evaluate(Hook::Request, 0, withheld.len(), write(&withheld));
+    assert!(
+        matches!(verdict, Err(EvaluateError::Fault(_))),
+        "{verdict:?}"
+    );
     let (log, _) = acl.take_log();
     let reason = "this policy needs the field `customer_name`, which it isn't allowed to see";
     assert!(log[0].text.contains(reason), "{log:?}");

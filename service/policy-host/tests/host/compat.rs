@@ -122,18 +122,18 @@ const LETTERS: &str = r#"
 fn a_call_has_one_context_from_request_to_reply() {
     let mut filter = start("", LETTERS);
     assert_eq!(said(&mut filter), "I C V F");
-    assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "C h b");
-    assert_eq!(filter.judge(&REPLY), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&REPLY), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "r s D L X");
     // A reply without its request has a context, too.
-    assert_eq!(filter.judge(&REPLY), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&REPLY), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "C r s D L X");
     let bare = ForeignCall {
         message: Shown::Nothing,
         ..CALL
     };
-    assert_eq!(filter.judge(&bare), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&bare), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "C h", "no body, no callback");
 }
 
@@ -142,16 +142,16 @@ fn contexts_whose_reply_never_comes_are_ended_the_oldest_first() {
     let mut filter = start("", LETTERS);
     filter.take_log();
     for call in 0..limits::OPEN_CALLS as u64 {
-        filter.judge(&ForeignCall { call, ..CALL }).unwrap();
+        filter.evaluate(&ForeignCall { call, ..CALL }).unwrap();
         filter.take_log();
     }
     let call = 1 << 40;
-    filter.judge(&ForeignCall { call, ..CALL }).unwrap();
+    filter.evaluate(&ForeignCall { call, ..CALL }).unwrap();
     assert_eq!(said(&mut filter), "D L X C h b");
     // Call 0 is over, call 1 is still open.
-    filter.judge(&ForeignCall { call: 0, ..REPLY }).unwrap();
+    filter.evaluate(&ForeignCall { call: 0, ..REPLY }).unwrap();
     assert_eq!(said(&mut filter), "C r s D L X");
-    filter.judge(&ForeignCall { call: 1, ..REPLY }).unwrap();
+    filter.evaluate(&ForeignCall { call: 1, ..REPLY }).unwrap();
     assert_eq!(said(&mut filter), "r s D L X");
 }
 
@@ -182,7 +182,7 @@ fn a_filter_is_shown_a_grpc_call_and_no_more_than_it_was_given() {
     ];
     for (key, value) in cases {
         let mut filter = start(GET_VALUE, &says_header(key));
-        filter.judge(&CALL).unwrap();
+        filter.evaluate(&CALL).unwrap();
         assert_eq!(said(&mut filter), value, "{key}");
     }
 }
@@ -206,7 +206,7 @@ fn the_body_is_one_grpc_frame() {
             (call $is (i32.const 2) (call $get (i32.const 9) (i32.const 0) (i32.const 99) (i32.const 4) (i32.const 8)))
             i32.const 0)"#;
     assert_eq!(
-        start(BODY, callbacks).judge(&CALL),
+        start(BODY, callbacks).evaluate(&CALL),
         Ok(ForeignVerdict::Allow)
     );
 }
@@ -231,13 +231,13 @@ fn a_changed_body_must_be_a_frame_and_granted() {
         metadata: Vec::new(),
         body: Some(b"\x0a\0".to_vec()),
     };
-    assert_eq!(honest.judge(&CALL), Ok(ForeignVerdict::Change(change)));
+    assert_eq!(honest.evaluate(&CALL), Ok(ForeignVerdict::Change(change)));
     let mut broken = start(BODY, &rewriter("request", "redacted"));
-    assert!(matches!(broken.judge(&CALL), Err(Fault::BadAnswer(_))));
+    assert!(matches!(broken.evaluate(&CALL), Err(Fault::BadAnswer(_))));
     assert!(broken.is_dead());
-    assert_eq!(broken.judge(&CALL), Err(Fault::Dead));
+    assert_eq!(broken.evaluate(&CALL), Err(Fault::Dead));
     let mut greedy = start(BODY, &rewriter("response", "\\02\\0a\\00"));
-    let text = greedy.judge(&REPLY).unwrap_err().to_string();
+    let text = greedy.evaluate(&REPLY).unwrap_err().to_string();
     assert_eq!(
         text,
         "the policy changes the reply's body, which it isn't granted"
@@ -266,14 +266,14 @@ fn changed_headers_are_changed_metadata_if_granted() {
         metadata: vec![change("x-gone", &[]), change("x-set", &[b"new"])],
         body: None,
     };
-    let verdict = start(REPLACE, callbacks).judge(&CALL);
+    let verdict = start(REPLACE, callbacks).evaluate(&CALL);
     assert_eq!(verdict, Ok(ForeignVerdict::Change(expected)));
     let less = Description {
         metadata_changes: vec!["x-set".to_owned()],
         ..description()
     };
     let mut filter = start_with(REPLACE, callbacks, &less, b"").unwrap();
-    let text = filter.judge(&CALL).unwrap_err().to_string();
+    let text = filter.evaluate(&CALL).unwrap_err().to_string();
     assert_eq!(
         text,
         "the policy changes the header \"x-gone\", which it isn't granted"
@@ -294,7 +294,7 @@ fn reserved_keys_are_nobodys_to_change_not_even_of_one_that_may_change_all() {
                 i32.const 0)"#
         );
         let mut filter = start_with(REPLACE, &callbacks, &any, b"").unwrap();
-        filter.judge(&CALL).map_err(|fault| fault.to_string())
+        filter.evaluate(&CALL).map_err(|fault| fault.to_string())
     };
     let len = 13;
     let set = format!(
@@ -332,7 +332,7 @@ fn a_local_response_denies_and_ends_the_call() {
         &format!("{callbacks} (data (i32.const 16) \"go away\")"),
     );
     filter.take_log();
-    assert_eq!(filter.judge(&CALL), deny(7, "go awa"));
+    assert_eq!(filter.evaluate(&CALL), deny(7, "go awa"));
     assert_eq!(
         said(&mut filter),
         "C D L X",
@@ -344,7 +344,7 @@ fn a_local_response_denies_and_ends_the_call() {
 fn a_pause_that_nobody_ends_denies() {
     let with = |body: &str| {
         let callbacks = LETTERS.replace("(call $log (i32.const 98)) i32.const 0", body);
-        start(RESPOND, &callbacks).judge(&CALL)
+        start(RESPOND, &callbacks).evaluate(&CALL)
     };
     let text = "the filter paused the call, and nothing here would resume it";
     assert_eq!(with("i32.const 1"), deny(14, text));
@@ -352,7 +352,7 @@ fn a_pause_that_nobody_ends_denies() {
     assert_eq!(resumed, Ok(ForeignVerdict::Allow));
     let headers = LETTERS.replace("(call $log (i32.const 104)) i32.const 0", "i32.const 1");
     assert_eq!(
-        start(RESPOND, &headers).judge(&CALL),
+        start(RESPOND, &headers).evaluate(&CALL),
         Ok(ForeignVerdict::Allow),
         "the body's callback decides after the headers'"
     );
@@ -368,7 +368,7 @@ fn calls_to_elsewhere_are_refused() {
             (call $is (i32.const 10) (call $http {zeros})) i32.const 0)"#
     );
     assert_eq!(
-        start(imports, &callbacks).judge(&CALL),
+        start(imports, &callbacks).evaluate(&CALL),
         Ok(ForeignVerdict::Allow)
     );
 }
@@ -395,7 +395,7 @@ fn addresses_outside_of_memory_are_answered_and_change_nothing() {
             i32.const 0)"#
     );
     assert_eq!(
-        start(&imports, &callbacks).judge(&CALL),
+        start(&imports, &callbacks).evaluate(&CALL),
         Ok(ForeignVerdict::Allow)
     );
 }
@@ -410,7 +410,7 @@ fn an_allocator_that_lies_is_a_fault_and_one_that_asks_for_more_gets_none() {
         ..Setup::new(&limits)
     };
     let mut filter = policy.instantiate_foreign(&setup).unwrap();
-    assert!(matches!(filter.judge(&CALL), Err(Fault::Trap(text)) if text.contains("allocator")));
+    assert!(matches!(filter.evaluate(&CALL), Err(Fault::Trap(text)) if text.contains("allocator")));
 }
 
 /// A filter with an allocator that requests memory itself, and then returns an address outside
@@ -446,15 +446,15 @@ fn loops_and_expensive_calls_meet_the_budget() {
         fuel: limits::FUEL_PER_CALL,
     };
     let mut filter = start("", &headers("(loop br 0)"));
-    assert_eq!(filter.judge(&CALL), Err(endless.clone()));
+    assert_eq!(filter.evaluate(&CALL), Err(endless.clone()));
     assert_eq!(filter.fuel_used(), limits::FUEL_PER_CALL);
     let calls = headers(
         "(loop (drop (call $value (i32.const 0) (i32.const 16) (i32.const 5) (i32.const 4) (i32.const 8))) br 0)",
     );
-    assert_eq!(start(GET_VALUE, &calls).judge(&CALL), Err(endless));
+    assert_eq!(start(GET_VALUE, &calls).evaluate(&CALL), Err(endless));
     let mut traps = start("", &headers("unreachable"));
-    assert!(matches!(traps.judge(&CALL), Err(Fault::Trap(_))));
-    assert_eq!(traps.judge(&CALL), Err(Fault::Dead));
+    assert!(matches!(traps.evaluate(&CALL), Err(Fault::Trap(_))));
+    assert_eq!(traps.evaluate(&CALL), Err(Fault::Dead));
 }
 
 #[test]
@@ -466,7 +466,10 @@ fn work_of_the_host_is_charged_before_any_callback() {
     };
     let mut filter = start("", LETTERS);
     filter.take_log();
-    assert!(matches!(filter.judge(&call), Err(Fault::OutOfFuel { .. })));
+    assert!(matches!(
+        filter.evaluate(&call),
+        Err(Fault::OutOfFuel { .. })
+    ));
     assert_eq!(said(&mut filter), "");
 }
 
@@ -506,7 +509,7 @@ fn shared_data_is_swapped_only_if_it_is_what_was_seen() {
         ..Setup::new(&limits)
     };
     let mut filter = policy.instantiate_foreign(&setup).unwrap();
-    filter.judge(&CALL).unwrap();
+    filter.evaluate(&CALL).unwrap();
     assert_eq!(said(&mut filter), "one two");
     assert_eq!(state.get(b"key").unwrap()[4..], *b"two");
 }
@@ -527,7 +530,7 @@ fn shared_data_takes_every_key_that_envoy_takes() {
             (call $put (i32.const 300) (i32.const 0))
             i32.const 0)"#;
     let mut filter = start(SHARED, callbacks);
-    filter.judge(&CALL).unwrap();
+    filter.evaluate(&CALL).unwrap();
     assert_eq!(said(&mut filter), "");
 }
 
@@ -582,7 +585,7 @@ fn wasi_is_harmless() {
     };
     let mut filter = start(imports, &callbacks(52, "0", "1"));
     filter.set_time_ms(1234);
-    assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
     assert_eq!(said(&mut filter), "hello");
     let more = Description {
         capabilities: vec!["clock".to_owned(), "random".to_owned()],
@@ -596,7 +599,7 @@ fn wasi_is_harmless() {
     )
     .unwrap();
     filter.set_time_ms(1234);
-    assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
     let exit = r#"(import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))"#;
     let callbacks = r#"(func (export "_initialize") (call $exit (i32.const 3)))"#;
     let refused = start_with(exit, callbacks, &description(), b"").unwrap_err();
@@ -747,7 +750,7 @@ fn a_foreign_module_may_grow_to_a_memory_of_its_own_limit() {
         (call $is (i32.const {pages}) (memory.size)) i32.const 0)"#;
     let pages = (limits::FOREIGN_MEMORY_BYTES >> 16).to_string();
     let mut filter = start("", &callbacks.replace("{pages}", &pages));
-    assert_eq!(filter.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
 }
 
 #[test]
@@ -822,7 +825,7 @@ fn one_write_has_a_limit_of_parts() {
         more = limits::WRITE_VECTORS + 1
     );
     assert_eq!(
-        start(imports, &callbacks).judge(&CALL),
+        start(imports, &callbacks).evaluate(&CALL),
         Ok(ForeignVerdict::Allow)
     );
 }

@@ -134,14 +134,14 @@ fn a_decision_is_made_from_the_input() {
     assert_eq!(detect(&module.wasm()), Ok(Some(Abi::Opa)));
     let mut policy = module.start().unwrap();
     // The input crosses the previous end of memory: the memory has grown.
-    assert_eq!(policy.judge(&CALL), Ok(ForeignVerdict::Allow));
-    assert_eq!(policy.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
     let bare = ForeignCall {
         message: Shown::Nothing,
         ..CALL
     };
     assert!(matches!(
-        policy.judge(&bare),
+        policy.evaluate(&bare),
         Ok(ForeignVerdict::Deny { code: 7, .. })
     ));
     assert!(policy.fuel_used() > 0);
@@ -158,7 +158,7 @@ fn the_entrypoint_is_the_one_that_is_named() {
         ..description()
     };
     let mut policy = module.start_with(&named("a/decision"), b"{}").unwrap();
-    assert_eq!(policy.judge(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
     let refused = module.start_with(&named("a/other"), b"{}").unwrap_err();
     let text = "the policy has no entrypoint \"a/other\"; there are a/allow, a/decision";
     assert_eq!(refused.to_string(), text);
@@ -213,9 +213,9 @@ fn faults_end_it() {
         }
         .start()
         .unwrap();
-        let fault = policy.judge(&CALL).unwrap_err();
+        let fault = policy.evaluate(&CALL).unwrap_err();
         assert!(policy.is_dead());
-        assert_eq!(policy.judge(&CALL), Err(Fault::Dead));
+        assert_eq!(policy.evaluate(&CALL), Err(Fault::Dead));
         fault
     };
     assert_eq!(

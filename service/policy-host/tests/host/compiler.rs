@@ -85,7 +85,7 @@ fn a_worker_compiles_what_the_host_would() {
         .unwrap();
     let shown = view(&["Mallory"]);
     let verdict = instance
-        .judge(
+        .evaluate(
             tollgate_policy_host::Hook::Request,
             method,
             shown.len(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate_policy_host::{
-    Capabilities, Fault, Hook, Instance, JudgeError, LoadError, Rate, Setup, SharedState,
+    Capabilities, EvaluateError, Fault, Hook, Instance, LoadError, Rate, Setup, SharedState,
     StateLimits, TenantLimits, Verdict, limits,
 };
 
@@ -51,10 +51,10 @@ fn granted(limits: &TenantLimits, granted: Capabilities) -> Setup<'_> {
     }
 }
 
-fn judge(instance: &mut Instance) -> Result<Verdict, Fault> {
-    match instance.judge(Hook::Request, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
+fn evaluate(instance: &mut Instance) -> Result<Verdict, Fault> {
+    match instance.evaluate(Hook::Request, 0, 8, write(&[8, 0, 0, 0, 0, 0, 0, 0])) {
         Ok(verdict) => Ok(verdict),
-        Err(JudgeError::Fault(fault)) => Err(fault),
+        Err(EvaluateError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -66,7 +66,7 @@ fn value(expression: &str, state: &SharedState) -> Result<i64, Fault> {
          (drop (call $set (i32.const 4200) (i32.const 3) (i32.const 4300) (i32.const 8))) {ALLOW} i32.const 0"
     );
     let mut instance = instance(&parts(&body), &limits(), state);
-    judge(&mut instance)?;
+    evaluate(&mut instance)?;
     let out = state.get(b"out").unwrap();
     Ok(i64::from_le_bytes(out.try_into().unwrap()))
 }
@@ -124,7 +124,7 @@ fn instances_share_a_state_and_others_do_not() {
     let mut own = policy
         .instantiate(&granted(&limits(), Capabilities::ALL))
         .unwrap();
-    judge(&mut own).unwrap();
+    evaluate(&mut own).unwrap();
     assert_eq!(mine.keys(), 2);
 }
 
@@ -176,10 +176,10 @@ fn the_clock_is_what_the_host_set() {
         "(drop (call $add (i32.const 4200) (i32.const 3) (call $now))) {ALLOW} i32.const 0"
     );
     let mut instance = instance(&parts(&body), &limits(), &state);
-    judge(&mut instance).unwrap();
+    evaluate(&mut instance).unwrap();
     assert_eq!(state.get(b"out").unwrap(), [0; 8], "nobody set it yet");
     instance.set_time_ms(1_800_000_000_123);
-    judge(&mut instance).unwrap();
+    evaluate(&mut instance).unwrap();
     assert_eq!(
         state.get(b"out").unwrap(),
         1_800_000_000_123u64.to_le_bytes()
@@ -204,7 +204,7 @@ fn gauges_and_histograms_are_measured() {
          (call $histogram (i32.const 0) (i64.const 0)) (call $counter (i32.const 0) (i64.const 2)) {ALLOW} i32.const 0"
     );
     let mut instance = instance(&parts(&body), &limits(), &fresh());
-    judge(&mut instance).unwrap();
+    evaluate(&mut instance).unwrap();
     let metrics = instance.metrics();
     assert_eq!(metrics.gauges[..], [None, Some(-3)]);
     let histogram = &metrics.histograms[0];
@@ -395,7 +395,7 @@ fn every_function_is_charged() {
                 call.repeat(calls)
             );
             let mut instance = instance(&parts(&body), &limits(), &state);
-            judge(&mut instance).unwrap();
+            evaluate(&mut instance).unwrap();
             instance.fuel_used()
         };
         // The call instruction and its operands are added.
@@ -408,7 +408,7 @@ fn every_function_is_charged() {
         let mut endless = instance(&parts(&endless), &limits(), &fresh());
         let fuel = limits::FUEL_PER_CALL;
         assert_eq!(
-            judge(&mut endless),
+            evaluate(&mut endless),
             Err(Fault::OutOfFuel { fuel }),
             "{call}"
         );
@@ -417,7 +417,7 @@ fn every_function_is_charged() {
 }
 
 #[test]
-fn fuel_used_is_that_of_the_last_judgement() {
+fn fuel_used_is_that_of_the_last_evaluation() {
     let loops = |n: u32| {
         format!(
             "(local.set 1 (i32.const {n})) (loop (br_if 0 (local.tee 1 (i32.sub (local.get 1) (i32.const 1))))) {ALLOW} i32.const 0"
@@ -426,7 +426,7 @@ fn fuel_used_is_that_of_the_last_judgement() {
     let used = |body: &str| {
         let mut instance = Parts::with_request(body).instantiate().unwrap();
         assert!(instance.fuel_used() > 0, "the set-up");
-        let outcome = judge(&mut instance);
+        let outcome = evaluate(&mut instance);
         (outcome.is_ok(), instance.fuel_used())
     };
     let (short, long) = (used(&loops(10)).1, used(&loops(1010)).1);
@@ -459,7 +459,7 @@ fn a_message_that_cannot_be_paid_is_a_fault() {
     let policy = Parts::with_request(body).load().unwrap();
     let mut instance = policy.instantiate(&Setup::new(&limits)).unwrap();
     let fuel = fuel_per_call;
-    assert_eq!(judge(&mut instance), Err(Fault::OutOfFuel { fuel }));
+    assert_eq!(evaluate(&mut instance), Err(Fault::OutOfFuel { fuel }));
     assert!(instance.is_dead());
 }
 
@@ -512,7 +512,7 @@ fn state_is_handed_over() {
     let mut old = parts.instantiate().unwrap();
     for _ in 0..5 {
         old.tick().unwrap();
-        judge(&mut old).unwrap();
+        evaluate(&mut old).unwrap();
     }
     let saved = old.save().unwrap().unwrap();
     assert_eq!(saved, 5u32.to_le_bytes());
@@ -521,7 +521,11 @@ fn state_is_handed_over() {
     new.restore(3, &saved).unwrap();
     new.tick().unwrap();
     assert_eq!(new.save().unwrap().unwrap(), 6u32.to_le_bytes());
-    assert_eq!(judge(&mut old), Ok(Verdict::Allow), "the old one lives on");
+    assert_eq!(
+        evaluate(&mut old),
+        Ok(Verdict::Allow),
+        "the old one lives on"
+    );
     let refused = Fault::RestoreRefused {
         version: 2,
         returned: 1,
@@ -594,7 +598,7 @@ fn a_policy_without_state_has_nothing_to_hand_over() {
     assert_eq!(instance.save(), Ok(None));
     assert_eq!(instance.tick(), Ok(()));
     assert_eq!(instance.restore(1, b""), Err(Fault::NoState));
-    assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
+    assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow));
 }
 
 #[test]

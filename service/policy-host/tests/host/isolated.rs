@@ -1,4 +1,4 @@
-//! Policies in a separate process: they judge as in the daemon, and a process under an attacker's
+//! Policies in a separate process: they evaluate as in the daemon, and a process under an attacker's
 //! control achieves nothing.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ use tollgate_policy_host::isolated::{
     SeatError, Seating, Ticket,
 };
 use tollgate_policy_host::{
-    Capabilities, Fault, Hook, JudgeError, LogLevel, Policy, TenantLimits, Verdict, limits,
+    Capabilities, EvaluateError, Fault, Hook, LogLevel, Policy, TenantLimits, Verdict, limits,
 };
 use tollgate_shm_abi::wait::now_ns;
 
@@ -80,13 +80,13 @@ impl Apart {
             .iter()
             .map(|view| view.len().next_multiple_of(8))
             .sum();
-        let mut judgement = self
+        let mut evaluation = self
             .channel
-            .judgement(order, policy, hook, views.len(), bytes)?;
+            .begin(order, policy, hook, views.len(), bytes)?;
         for view in views {
-            judgement.push(0, view.len(), write(view)).unwrap();
+            evaluation.push(0, view.len(), write(view)).unwrap();
         }
-        let ticket = judgement.post()?;
+        let ticket = evaluation.post()?;
         self.channel.flush();
         Ok(ticket)
     }
@@ -122,7 +122,7 @@ thread_local! {
 }
 
 /// A process's verdict about one request to a module; a fault is in the process's words.
-pub(crate) fn judge_apart(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verdict, String> {
+pub(crate) fn evaluate_apart(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verdict, String> {
     let policy = parts.load().unwrap();
     SHARED.with_borrow_mut(|shared| {
         let seat = shared.seat(&policy);
@@ -131,14 +131,14 @@ pub(crate) fn judge_apart(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verd
         drop(seat);
         shared.channel.flush();
         match outcome {
-            Outcome::Judged(verdicts) => Ok(verdicts.into_iter().next().unwrap()),
+            Outcome::Evaluated(verdicts) => Ok(verdicts.into_iter().next().unwrap()),
             Outcome::Failed(why) => Err(why),
             other => panic!("{other:?}"),
         }
     })
 }
 
-fn judge_here(
+fn evaluate_here(
     policy: &Policy,
     config: Option<&[u8]>,
     views: &[&[u8]],
@@ -154,7 +154,7 @@ fn judge_here(
     }
     let mut verdicts = Vec::new();
     batch
-        .judge(|_, verdict| verdicts.push(verdict))
+        .evaluate(|_, verdict| verdicts.push(verdict))
         .map(|()| verdicts)
 }
 
@@ -172,8 +172,8 @@ fn a_real_policy_judges_batches_apart_as_it_does_here() {
     for count in 1..=names.len() {
         let views: Vec<Vec<u8>> = names[..count].iter().map(|name| view(&[name])).collect();
         let views: Vec<&[u8]> = views.iter().map(Vec::as_slice).collect();
-        let here = judge_here(&policy, Some(list), &views).unwrap();
-        assert_eq!(apart.ask(&seat, &policy, &views), Outcome::Judged(here));
+        let here = evaluate_here(&policy, Some(list), &views).unwrap();
+        assert_eq!(apart.ask(&seat, &policy, &views), Outcome::Evaluated(here));
     }
 }
 
@@ -240,7 +240,7 @@ fn a_fault_ends_its_seat_and_no_other() {
         let dead = Fault::Dead.to_string();
         assert_eq!(apart.ask(seat, policy, &[&[0; 8]]), Outcome::Failed(dead));
     }
-    let allowed = Outcome::Judged(vec![Verdict::Allow]);
+    let allowed = Outcome::Evaluated(vec![Verdict::Allow]);
     assert_eq!(apart.ask(&seats[2], &allow, &[&[0; 8]]), allowed);
 }
 
@@ -284,7 +284,7 @@ fn counter(state_version: u32) -> Policy {
 
 fn code(outcome: Outcome) -> u32 {
     match outcome {
-        Outcome::Judged(verdicts) => match verdicts[..] {
+        Outcome::Evaluated(verdicts) => match verdicts[..] {
             [Verdict::Deny { code, .. }] => code,
             ref other => panic!("{other:?}"),
         },
@@ -325,7 +325,7 @@ fn a_fresh_instance_for_every_call_keeps_the_shared_state_only() {
         .unwrap();
     let answer = apart.answer();
     assert_eq!(answer.ticket, ticket);
-    let Outcome::Judged(verdicts) = answer.outcome else {
+    let Outcome::Evaluated(verdicts) = answer.outcome else {
         panic!("{:?}", answer.outcome);
     };
     let codes = verdicts.iter().map(|verdict| match verdict {
@@ -419,7 +419,7 @@ fn an_order_changes_what_its_seat_may_use() {
             ..seating(&policy, &limits)
         };
         let seat = apart.process.seat(&seating).unwrap();
-        let mut judged = |fuel_per_call| {
+        let mut evaluated = |fuel_per_call| {
             let order = Order {
                 fuel_per_call,
                 ..order(&seat)
@@ -430,10 +430,10 @@ fn an_order_changes_what_its_seat_may_use() {
             apart.answer().outcome
         };
         for fuel_per_call in [0, 100_000, 0] {
-            let outcome = judged(fuel_per_call);
-            assert!(matches!(outcome, Outcome::Judged(_)), "{outcome:?}");
+            let outcome = evaluated(fuel_per_call);
+            assert!(matches!(outcome, Outcome::Evaluated(_)), "{outcome:?}");
         }
-        let outcome = judged(100);
+        let outcome = evaluated(100);
         assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
     }
 }
@@ -481,37 +481,37 @@ fn views_and_calls_are_bounded_before_anything_is_posted() {
     for (hook, count, bytes) in beyond {
         let refused = apart
             .channel
-            .judgement(order(&seat), &policy, hook, count, bytes);
+            .begin(order(&seat), &policy, hook, count, bytes);
         assert!(
             matches!(refused, Err(PostError::Misuse(_))),
             "{hook} {count} {bytes}"
         );
     }
-    let mut judgement = apart
+    let mut evaluation = apart
         .channel
-        .judgement(order(&seat), &policy, Hook::Request, 1, 8)
+        .begin(order(&seat), &policy, Hook::Request, 1, 8)
         .unwrap();
-    let refused: [Result<(), JudgeError<Infallible>>; 2] = [
-        judgement.push(0, 16, |_| Ok(16)),
-        judgement.push(1, 8, |_| Ok(8)),
+    let refused: [Result<(), EvaluateError<Infallible>>; 2] = [
+        evaluation.push(0, 16, |_| Ok(16)),
+        evaluation.push(1, 8, |_| Ok(8)),
     ];
     assert!(
         refused
             .iter()
-            .all(|r| matches!(r, Err(JudgeError::Misuse(_)))),
+            .all(|r| matches!(r, Err(EvaluateError::Misuse(_)))),
         "{refused:?}"
     );
-    judgement.push(0, 8, write(&[0; 8])).unwrap();
+    evaluation.push(0, 8, write(&[0; 8])).unwrap();
     assert!(
-        judgement.push(0, 0, write(&[])).is_err(),
+        evaluation.push(0, 0, write(&[])).is_err(),
         "there was room for one"
     );
-    drop(judgement);
+    drop(evaluation);
     assert_eq!(apart.channel.under_way(), 0);
     let largest = vec![0; limits::VIEW_BYTES];
     assert_eq!(
         apart.ask(&seat, &policy, &[&largest]),
-        Outcome::Judged(vec![Verdict::Allow])
+        Outcome::Evaluated(vec![Verdict::Allow])
     );
 }
 
@@ -615,7 +615,7 @@ fn what_no_honest_process_says_ends_it_and_every_call_in_it() {
         // The second answer reveals an index that goes back.
         let first = apart.answer().outcome;
         let first = match what {
-            "index-back" if matches!(first, Outcome::Judged(_)) => apart.answer().outcome,
+            "index-back" if matches!(first, Outcome::Evaluated(_)) => apart.answer().outcome,
             _ => first,
         };
         let Outcome::Lost(why) = first else {
@@ -640,7 +640,7 @@ fn answering_twice_or_unasked_ends_the_process() {
         let mut apart = fake(directory.path(), what);
         let seat = apart.seat(&policy);
         if what == "twice" {
-            let allowed = Outcome::Judged(vec![Verdict::Allow]);
+            let allowed = Outcome::Evaluated(vec![Verdict::Allow]);
             assert_eq!(apart.ask(&seat, &policy, &[&[0; 8]]), allowed);
         }
         let began = Instant::now();

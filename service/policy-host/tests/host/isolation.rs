@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 use tollgate_policy_host::{
-    Capabilities, Effects, Fault, FieldChange, Hook, Host, HostConfig, Instance, JudgeError,
+    Capabilities, Effects, EvaluateError, Fault, FieldChange, Hook, Host, HostConfig, Instance,
     MetadataChange, Setup, TenantLimits, Value, Verdict, limits,
 };
 
@@ -181,20 +181,20 @@ fn loads_beyond_memory_trap() {
             let body = format!("(drop ({load} (i32.const {address}))) {ALLOW} i32.const 0");
             let fault = Fault::Trap("out of bounds memory access".to_owned());
             let mut instance = Parts::with_request(&body).instantiate().unwrap();
-            assert_eq!(judge(&mut instance), Err(fault), "{load} at {address}");
+            assert_eq!(evaluate(&mut instance), Err(fault), "{load} at {address}");
         }
         // The offset in the instruction counts, too, and nothing wraps around.
         let body = format!("(drop ({load} offset=0xffffffff (i32.const -1))) i32.const 0");
         let mut instance = Parts::with_request(&body).instantiate().unwrap();
-        assert!(judge(&mut instance).is_err());
+        assert!(evaluate(&mut instance).is_err());
     }
 }
 
-fn judge(instance: &mut Instance) -> Result<Verdict, Fault> {
+fn evaluate(instance: &mut Instance) -> Result<Verdict, Fault> {
     let view = view(&["x"]);
-    match instance.judge::<Infallible>(Hook::Request, 0, view.len(), write(&view)) {
+    match instance.evaluate::<Infallible>(Hook::Request, 0, view.len(), write(&view)) {
         Ok(verdict) => Ok(verdict),
-        Err(JudgeError::Fault(fault)) => Err(fault),
+        Err(EvaluateError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     }
 }
@@ -240,11 +240,11 @@ proptest! {
             if !abandon {
                 // It answers for the first call only, which is a fault if there are more: so the
                 // batch has one.
-                let seen = instance.judge(Hook::Request, 0, len, write(&secret));
+                let seen = instance.evaluate(Hook::Request, 0, len, write(&secret));
                 let Ok(Verdict::Deny { message, .. }) = seen else { panic!("{seen:?}") };
                 prop_assert_eq!(message.len(), len.min(TOLD));
             }
-            let seen = instance.judge(Hook::Request, 0, 0, write(b""));
+            let seen = instance.evaluate(Hook::Request, 0, 0, write(b""));
             let Ok(Verdict::Deny { message, .. }) = seen else { panic!("{seen:?}") };
             prop_assert_eq!(message.len(), 0);
         }
@@ -281,7 +281,7 @@ fn equal_views_leave_equal_memory() {
         }
         let mut instance = policy.instantiate(&Setup::new(&limits)).unwrap();
         instance.set_time_ms(now_ms);
-        let verdict = instance.judge(Hook::Request, 0, bytes.len(), write(&bytes));
+        let verdict = instance.evaluate(Hook::Request, 0, bytes.len(), write(&bytes));
         match verdict {
             Ok(Verdict::Effects(effects)) => match effects.fields[..] {
                 [
@@ -367,8 +367,8 @@ fn a_thousand_failures_each_leave_nothing() {
     let round = |bystander: &mut Instance| {
         for policy in &attacks {
             let mut instance = policy.instantiate(&Setup::new(&limits)).unwrap();
-            assert!(judge(&mut instance).is_err() && instance.is_dead());
-            assert_eq!(judge(bystander), Ok(Verdict::Allow));
+            assert!(evaluate(&mut instance).is_err() && instance.is_dead());
+            assert_eq!(evaluate(bystander), Ok(Verdict::Allow));
         }
     };
     (0..20).for_each(|_| round(&mut bystander));
@@ -481,7 +481,7 @@ proptest! {
         let words = [3, 0, at, len];
         let config: Vec<u8> = words.iter().chain(records.iter().flatten()).flat_map(|w| w.to_le_bytes()).collect();
         let mut instance = forger(&config);
-        let verdict = judge(&mut instance);
+        let verdict = evaluate(&mut instance);
         let inside = |at: u32, len: u32| u64::from(at) + u64::from(len) <= 65_536;
         let list_is_whole = at == 8192 && len as usize == 16 * records.len();
         // Items that may occur once: a field, a key, each of the other kinds.

@@ -711,7 +711,7 @@ proptest! {
         }
         let Ok(policy) = HOST.load(&wasm) else { return Ok(()) };
         let Ok(mut instance) = policy.instantiate(&setup(&crate::guests::limits(), None)) else { return Ok(()) };
-        let _ = instance.judge::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
+        let _ = instance.evaluate::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
     }
 
     #[test]

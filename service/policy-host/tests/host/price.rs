@@ -323,7 +323,7 @@ fn module(loops: &[(String, String)]) -> Parts {
 /// Time and fuel of one run of a loop.
 fn run(instance: &mut Instance, method: u32) -> (Duration, u64) {
     let start = Instant::now();
-    let ran = instance.judge::<Infallible>(Hook::Request, method, 0, |_| Ok(0));
+    let ran = instance.evaluate::<Infallible>(Hook::Request, method, 0, |_| Ok(0));
     let took = start.elapsed();
     assert_eq!(ran, Ok(Verdict::Allow));
     instance.take_log();

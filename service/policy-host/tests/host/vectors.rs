@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 use tollgate_policy_host::{
-    Capabilities, Effects, Fault, FieldChange, Hook, Instance, JudgeError, MetadataChange, Setup,
-    Value as NewValue, Verdict,
+    Capabilities, Effects, EvaluateError, Fault, FieldChange, Hook, Instance, MetadataChange,
+    Setup, Value as NewValue, Verdict,
 };
 
 use crate::guests::write;
-use crate::isolated::judge_apart;
+use crate::isolated::evaluate_apart;
 use crate::wat::Parts;
 
 fn vectors(name: &str) -> Vec<Value> {
@@ -74,7 +74,7 @@ fn buffer_of(batch: &Value) -> Vec<u8> {
         for (method, view) in &calls {
             room.push(*method, view.len(), write(view)).unwrap();
         }
-        room.judge(|index, verdict| {
+        room.evaluate(|index, verdict| {
             let Verdict::Deny { message, .. } = verdict else {
                 panic!("denied")
             };
@@ -121,13 +121,13 @@ fn answers_are_read_as_the_vectors_say() {
     }
 }
 
-/// Judges with a guest that writes these words and bytes.
+/// Evaluates with a guest that writes these words and bytes.
 fn read(answer: &Value) -> Result<Verdict, Fault> {
     let parts = Parts {
         rest: data(&answer["message_bytes"]),
         ..Parts::with_request(&leave(answer))
     };
-    judge(&parts, Hook::Request)
+    evaluate(&parts, Hook::Request)
 }
 
 /// A request function that writes these words to the first entry.
@@ -153,8 +153,8 @@ fn data(hex: &Value) -> String {
     format!("(data (i32.const 4096) \"{escaped}\")")
 }
 
-/// Judges here, and in a separate process: both verdicts must be equal.
-fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
+/// Evaluates here, and in a separate process: both verdicts must be equal.
+fn evaluate(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     let limits = crate::guests::limits();
     let setup = Setup {
         granted: Capabilities::ALL,
@@ -162,12 +162,12 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     };
     let mut instance = parts.load().unwrap().instantiate(&setup).unwrap();
     let view = [8, 0, 0, 0, 0, 0, 0, 0];
-    let here = match instance.judge(hook, 0, 8, write(&view)) {
+    let here = match instance.evaluate(hook, 0, 8, write(&view)) {
         Ok(verdict) => Ok(verdict),
-        Err(JudgeError::Fault(fault)) => Err(fault),
+        Err(EvaluateError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     };
-    let apart = judge_apart(parts, hook, &view);
+    let apart = evaluate_apart(parts, hook, &view);
     // The process cuts long reasons.
     let said = here
         .clone()
@@ -176,7 +176,7 @@ fn judge(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
     here
 }
 
-/// Judges with a guest that may change this many fields and these keys of its method.
+/// Evaluates with a guest that may change this many fields and these keys of its method.
 fn effects(vector: &Value) -> Result<Verdict, Fault> {
     let changes: Vec<String> = (0..vector["changes"].as_u64().unwrap())
         .map(|i| format!("f{i}"))
@@ -207,7 +207,7 @@ fn effects(vector: &Value) -> Result<Verdict, Fault> {
         request: request.replace("tollgate_request", &format!("tollgate_{}", hook.name())),
         ..Parts::default()
     };
-    judge(&parts, hook)
+    evaluate(&parts, hook)
 }
 
 #[test]

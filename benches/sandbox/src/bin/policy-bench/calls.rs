@@ -1,8 +1,8 @@
 //! What happens per call. All jobs run in turn, repeatedly, so a disturbance of the machine hits
 //! all of them.
 
+use tollgate_bench_sandbox::evaluating::{Job, Part, jobs};
 use tollgate_bench_sandbox::guests::Guests;
-use tollgate_bench_sandbox::judging::{Job, Part, jobs};
 
 use crate::clock::Clock;
 use crate::effort::Effort;

@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 
+use tollgate_bench_sandbox::evaluating::view_of;
 use tollgate_bench_sandbox::guests::{Guests, TRAP};
-use tollgate_bench_sandbox::judging::view_of;
 use tollgate_policy_host::{Hook, Instance, Policy, SharedState, StateLimits};
 
 use crate::clock::Clock;
@@ -11,7 +11,7 @@ use crate::effort::Effort;
 
 /// The results.
 pub(crate) struct Life {
-    /// Instances alive at once. Each belongs to another tenant and has judged a call.
+    /// Instances alive at once. Each belongs to another tenant and has evaluated a call.
     pub(crate) instances: u32,
     /// Their share of the process's resident memory, in bytes.
     pub(crate) resident: u64,
@@ -32,7 +32,7 @@ const TRAPPED: &str = "a judgement that traps";
 pub(crate) fn measure(effort: Effort) -> Result<Life, String> {
     let guests = Guests::new(effort.instances)?;
     // The memory that the first one touches isn't counted for any instance.
-    drop(judged(guests.start(&guests.null, None)?)?);
+    drop(evaluated(guests.start(&guests.null, None)?)?);
     let (resident, first_ns) = alive_at_once(&guests, effort.instances)?;
     let mut each: Vec<(&'static str, Vec<f64>)> = Vec::new();
     for _ in 0..effort.repetitions {
@@ -59,20 +59,20 @@ fn alive_at_once(guests: &Guests, count: u32) -> Result<(u64, f64), String> {
         all.push(guests.start(&guests.null, None)?);
     }
     let first_ns = clock.ns_each(count);
-    // A tenant's policy also has a state, and has judged a call.
+    // A tenant's policy also has a state, and has evaluated a call.
     let states: Vec<_> = all
         .iter()
         .map(|_| SharedState::new(&StateLimits::default()))
         .collect();
-    let all: Vec<_> = all.into_iter().map(judged).collect::<Result<_, _>>()?;
+    let all: Vec<_> = all.into_iter().map(evaluated).collect::<Result<_, _>>()?;
     let after = resident()?;
     drop((all, states));
     Ok((after.saturating_sub(before), first_ns))
 }
 
-/// Lets it judge a call.
-fn judged(mut instance: Instance) -> Result<Instance, String> {
-    let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |room| {
+/// Lets it evaluate a call.
+fn evaluated(mut instance: Instance) -> Result<Instance, String> {
+    let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, 8, |room| {
         room.copy_from_slice(&[8, 0, 0, 0, 0, 0, 0, 0]);
         Ok(8)
     });
@@ -106,11 +106,11 @@ fn lives(guests: &Guests, count: u32) -> Result<Vec<(&'static str, f64)>, String
         (AGAIN, timed(&mut || guests.start(null, None).map(drop))?),
         (
             FRESH,
-            timed(&mut || judged(guests.start(null, None)?).map(drop))?,
+            timed(&mut || evaluated(guests.start(null, None)?).map(drop))?,
         ),
         (
             FRESH_ACL,
-            timed(&mut || judged_by(guests, acl, &config, &honest))?,
+            timed(&mut || evaluated_by(guests, acl, &config, &honest))?,
         ),
         (
             SWAP,
@@ -139,17 +139,17 @@ fn names(count: usize) -> String {
     serde_json::json!({ "blocked": names }).to_string()
 }
 
-/// Judges a call by a customer who isn't on the list.
-fn judged_by(guests: &Guests, policy: &Policy, config: &str, view: &[u8]) -> Result<(), String> {
+/// Evaluates a call by a customer who isn't on the list.
+fn evaluated_by(guests: &Guests, policy: &Policy, config: &str, view: &[u8]) -> Result<(), String> {
     let mut instance = guests.start(policy, Some(config.as_bytes()))?;
-    let verdict = instance.judge::<Infallible>(Hook::Request, 0, view.len(), |room| {
+    let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, view.len(), |room| {
         room.copy_from_slice(view);
         Ok(view.len())
     });
     verdict.map(drop).map_err(|error| error.to_string())
 }
 
-/// Times only the judgements. The instances are made before and end afterwards.
+/// Times only the evaluations. The instances are made before and end afterwards.
 fn trapped(guests: &Guests, count: u32) -> Result<f64, String> {
     let policy = guests.deed(TRAP)?;
     let mut all = (0..count)
@@ -157,7 +157,7 @@ fn trapped(guests: &Guests, count: u32) -> Result<f64, String> {
         .collect::<Result<Vec<_>, _>>()?;
     let clock = Clock::start();
     for instance in &mut all {
-        let verdict = instance.judge::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
+        let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
         if verdict.is_ok() {
             return Err("a module that traps has judged".to_owned());
         }

@@ -1,4 +1,4 @@
-//! `policy-bench [--smoke] [--json FILE]`: measures the cost of judging and of instances, without a
+//! `policy-bench [--smoke] [--json FILE]`: measures the cost of evaluating and of instances, without a
 //! daemon.
 //!
 //! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`]

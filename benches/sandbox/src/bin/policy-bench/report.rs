@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-use tollgate_bench_sandbox::judging::Part;
+use tollgate_bench_sandbox::evaluating::Part;
 
 use crate::calls::Calls;
 use crate::life::{AGAIN, Life};
@@ -65,7 +65,7 @@ pub(crate) fn markdown(life: &Life, calls: &[Calls], instructions: &Value) -> St
             format_args!("| {claim} | {measured:.0} | {sign} {bar} | {verdict} |"),
         );
     }
-    judgements(&mut text, calls, instructions);
+    evaluations(&mut text, calls, instructions);
     for (part, title, first) in [
         (
             Part::Hook,
@@ -107,7 +107,7 @@ const NULL: &str = "null, alone";
 /// in the first record.
 const INSTRUCTIONS_PER_NS: f64 = 20.0;
 
-/// A judgement without a call of a host function.
+/// An evaluation without a call of a host function.
 const NOTHING: &str = "nothing";
 
 fn nothing(part: Part, calls: &[Calls]) -> &[f64] {
@@ -161,10 +161,10 @@ fn claims(life: &Life, calls: &[Calls], instructions: &Value) -> Vec<Claim> {
     ]
 }
 
-fn judgements(text: &mut String, calls: &[Calls], instructions: &Value) {
+fn evaluations(text: &mut String, calls: &[Calls], instructions: &Value) {
     text.push_str("\n## Sandbox: judgements\n\nNanoseconds of CPU time per call, median [least-most], and instructions.\n\n");
     text.push_str("| policy | ns | instructions |\n|---|---|---|\n");
-    for calls in calls.iter().filter(|calls| calls.part == Part::Judgement) {
+    for calls in calls.iter().filter(|calls| calls.part == Part::Evaluation) {
         let spread = Spread::of(calls.ns.iter().copied());
         let shown = spread.map_or("-".to_owned(), |spread| spread.show(1));
         let count = instructions[&calls.name].as_f64();
@@ -230,7 +230,7 @@ mod tests {
             ns: ns.to_vec(),
         };
         let calls = [
-            calls(Part::Judgement, "null, alone", &[40.0, 42.0, 41.0]),
+            calls(Part::Evaluation, "null, alone", &[40.0, 42.0, 41.0]),
             calls(Part::HostFunction, NOTHING, &[5.0, 50.0]),
             calls(Part::HostFunction, "counter", &[12.0, 57.0]),
         ];

@@ -1,24 +1,24 @@
-//! Judging: verdicts, faults, limits, batches, logs and counters.
+//! Evaluating: verdicts, faults, limits, batches, logs and counters.
 
 use std::convert::Infallible;
 
 use proptest::prelude::*;
 use tollgate_policy_host::{
-    BatchError, FUEL_PER_MICROSECOND, Fault, Hook, Instance, JudgeError, LogLevel, LogLine, Misuse,
-    TenantLimits, Verdict, limits,
+    BatchError, EvaluateError, FUEL_PER_MICROSECOND, Fault, Hook, Instance, LogLevel, LogLine,
+    Misuse, TenantLimits, Verdict, limits,
 };
 
 use crate::guests::{guest, limits, setup, view, write};
 use crate::wat::{ALLOW, Parts, buffer};
 
-fn judge(instance: &mut Instance) -> Result<Verdict, JudgeError<Infallible>> {
+fn evaluate(instance: &mut Instance) -> Result<Verdict, EvaluateError<Infallible>> {
     let view = view(&["x"]);
-    instance.judge(Hook::Request, 0, view.len(), write(&view))
+    instance.evaluate(Hook::Request, 0, view.len(), write(&view))
 }
 
 fn fault(instance: &mut Instance) -> Fault {
-    match judge(instance) {
-        Err(JudgeError::Fault(fault)) => fault,
+    match evaluate(instance) {
+        Err(EvaluateError::Fault(fault)) => fault,
         other => panic!("{other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn request_fault(body: &str) -> Fault {
 fn the_null_policy_allows() {
     let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     for _ in 0..1000 {
-        assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
+        assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow));
     }
 }
 
@@ -61,7 +61,7 @@ fn an_endless_loop_ends() {
         .instantiate(&setup(&limits(), Some(b"calls 3")))
         .unwrap();
     for _ in 0..3 {
-        assert_eq!(judge(&mut spin), Ok(Verdict::Allow));
+        assert_eq!(evaluate(&mut spin), Ok(Verdict::Allow));
     }
     assert_eq!(fault(&mut spin), Fault::OutOfFuel { fuel });
 }
@@ -71,11 +71,11 @@ fn one_tenants_loop_leaves_the_others_alone() {
     let mut evil = guest("spin").instantiate(&setup(&limits(), None)).unwrap();
     let mut good = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     fault(&mut evil);
-    assert_eq!(judge(&mut good), Ok(Verdict::Allow));
+    assert_eq!(evaluate(&mut good), Ok(Verdict::Allow));
     let mut again = guest("spin")
         .instantiate(&setup(&limits(), Some(b"calls 1")))
         .unwrap();
-    assert_eq!(judge(&mut again), Ok(Verdict::Allow));
+    assert_eq!(evaluate(&mut again), Ok(Verdict::Allow));
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn the_budget_is_per_call_and_exact() {
     };
     let mut enough = with(20_000).unwrap();
     for _ in 0..100 {
-        assert_eq!(judge(&mut enough), Ok(Verdict::Allow));
+        assert_eq!(evaluate(&mut enough), Ok(Verdict::Allow));
     }
     assert_eq!(
         fault(&mut with(5_000).unwrap()),
@@ -115,8 +115,8 @@ fn a_large_view_costs_the_smallest_budget_nothing() {
     let view = view(&[&text]);
     assert_eq!(view.len(), limits::VIEW_BYTES);
     for _ in 0..2 {
-        let judged = null.judge(Hook::Request, 0, view.len(), write(&view));
-        assert_eq!(judged, Ok(Verdict::Allow));
+        let evaluated = null.evaluate(Hook::Request, 0, view.len(), write(&view));
+        assert_eq!(evaluated, Ok(Verdict::Allow));
     }
     // A guest that loops instead of making room is still stopped, and has had little more fuel.
     let loops = Parts {
@@ -132,8 +132,11 @@ fn a_large_view_costs_the_smallest_budget_nothing() {
         .unwrap();
     let asked = (limits::VIEW_BYTES as u64 + 32).next_power_of_two();
     let fuel = fuel_per_call + asked * limits::FUEL_PER_BUFFER_BYTE;
-    let judged = loops.judge(Hook::Request, 0, view.len(), write(&view));
-    assert_eq!(judged, Err(JudgeError::Fault(Fault::OutOfFuel { fuel })));
+    let evaluated = loops.evaluate(Hook::Request, 0, view.len(), write(&view));
+    assert_eq!(
+        evaluated,
+        Err(EvaluateError::Fault(Fault::OutOfFuel { fuel }))
+    );
 }
 
 #[test]
@@ -210,7 +213,7 @@ fn memory_growth_is_capped() {
                 None,
             ))
             .unwrap();
-        let Ok(Verdict::Deny { code: 8, message }) = judge(&mut instance) else {
+        let Ok(Verdict::Deny { code: 8, message }) = evaluate(&mut instance) else {
             panic!("denied")
         };
         assert_eq!(message.len(), pages);
@@ -239,7 +242,7 @@ fn table_growth_is_capped() {
                 None,
             ))
             .unwrap();
-        let Ok(Verdict::Deny { message, .. }) = judge(&mut instance) else {
+        let Ok(Verdict::Deny { message, .. }) = evaluate(&mut instance) else {
             panic!("denied")
         };
         assert_eq!(message.len(), expected);
@@ -258,23 +261,23 @@ fn a_guest_may_move_its_buffer_when_it_is_asked() {
         ..Parts::with_request("(i32.store offset=12 (global.get $at) (i32.const 1)) i32.const 0")
     };
     let mut instance = parts.instantiate().unwrap();
-    assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
+    assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow));
     let long = view(&[&"y".repeat(30_000)]);
-    let verdict = instance.judge(Hook::Request, 0, long.len(), write(&long));
+    let verdict = instance.evaluate(Hook::Request, 0, long.len(), write(&long));
     assert_eq!(verdict, Ok(Verdict::Allow));
-    assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
+    assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow));
 }
 
 #[test]
 fn a_guest_that_cannot_provide_a_larger_buffer_dies() {
     let mut instance = Parts::default().instantiate().unwrap();
-    let verdict = instance.judge(Hook::Request, 0, 60_000, write(b""));
+    let verdict = instance.evaluate(Hook::Request, 0, 60_000, write(b""));
     let expected = Fault::BadBuffer {
         address: 1024,
         len: 65_536,
         memory: 65_536,
     };
-    assert_eq!(verdict, Err(JudgeError::Fault(expected)));
+    assert_eq!(verdict, Err(EvaluateError::Fault(expected)));
     assert!(instance.is_dead());
 }
 
@@ -292,7 +295,7 @@ fn the_largest_view_arrives_whole() {
     let mut instance = parts.instantiate().unwrap();
     let mut bytes = vec![b'.'; limits::VIEW_BYTES];
     *bytes.last_mut().unwrap() = b'Z';
-    let verdict = instance.judge(Hook::Request, 0, bytes.len(), write(&bytes));
+    let verdict = instance.evaluate(Hook::Request, 0, bytes.len(), write(&bytes));
     assert_eq!(verdict, Ok(Verdict::Allow));
 }
 
@@ -301,29 +304,29 @@ fn misuse_is_reported_and_kills_nobody() {
     let mut instance = guest("acl")
         .instantiate(&setup(&limits(), Some(br#"{"blocked":[]}"#)))
         .unwrap();
-    let misuse = |result: Result<Verdict, JudgeError<Infallible>>| match result {
-        Err(JudgeError::Misuse(misuse)) => misuse,
+    let misuse = |result: Result<Verdict, EvaluateError<Infallible>>| match result {
+        Err(EvaluateError::Misuse(misuse)) => misuse,
         other => panic!("{other:?}"),
     };
     let i = &mut instance;
     assert_eq!(
-        misuse(i.judge(Hook::Reply, 0, 8, write(b""))),
+        misuse(i.evaluate(Hook::Reply, 0, 8, write(b""))),
         Misuse::NoHook(Hook::Reply)
     );
     assert_eq!(
-        misuse(i.judge(Hook::Request, 1, 8, write(b""))),
+        misuse(i.evaluate(Hook::Request, 1, 8, write(b""))),
         Misuse::Method { index: 1, count: 1 }
     );
     let long = limits::VIEW_BYTES + 1;
     assert_eq!(
-        misuse(i.judge(Hook::Request, 0, long, write(b""))),
+        misuse(i.evaluate(Hook::Request, 0, long, write(b""))),
         Misuse::ViewTooLong {
             len: long,
             max: limits::VIEW_BYTES
         }
     );
     assert_eq!(
-        misuse(i.judge(Hook::Request, 0, 8, |_| Ok(9))),
+        misuse(i.evaluate(Hook::Request, 0, 8, |_| Ok(9))),
         Misuse::ViewTooLong { len: 9, max: 8 }
     );
     assert_eq!(
@@ -336,21 +339,21 @@ fn misuse_is_reported_and_kills_nobody() {
     let expected = Misuse::BatchTooLong { count: 2, max: 1 };
     assert_eq!(
         batch.push(0, 8, write(b"")),
-        Err(JudgeError::Misuse(expected))
+        Err(EvaluateError::Misuse(expected))
     );
-    assert_eq!(judge(i), Ok(Verdict::Allow));
+    assert_eq!(evaluate(i), Ok(Verdict::Allow));
 }
 
 #[test]
 fn a_view_that_fails_asks_nobody() {
     let mut instance = guest("spin").instantiate(&setup(&limits(), None)).unwrap();
-    let verdict = instance.judge(Hook::Request, 0, 8, |_| Err("too large"));
-    assert_eq!(verdict, Err(JudgeError::View("too large")));
+    let verdict = instance.evaluate(Hook::Request, 0, 8, |_| Err("too large"));
+    assert_eq!(verdict, Err(EvaluateError::View("too large")));
     assert!(!instance.is_dead());
 }
 
 #[test]
-fn a_batch_is_judged_call_by_call() {
+fn a_batch_is_evaluated_call_by_call() {
     let config = br#"{"blocked":["bob","eve"],"message":"no"}"#;
     let mut acl = guest("acl")
         .instantiate(&setup(&limits(), Some(config)))
@@ -377,7 +380,7 @@ fn a_batch_is_judged_call_by_call() {
     assert_eq!(batch.len(), views.len());
     let mut seen = Vec::new();
     batch
-        .judge(|index, verdict| seen.push((index, verdict)))
+        .evaluate(|index, verdict| seen.push((index, verdict)))
         .unwrap();
     let expected = names.iter().enumerate().map(|(index, name)| {
         let denial = Verdict::Deny {
@@ -402,18 +405,18 @@ fn a_batch_can_end_early_or_empty() {
     let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
     let batch = instance.batch(Hook::Request, 4, 64).unwrap();
     batch
-        .judge(|_, _| panic!("nobody was asked about"))
+        .evaluate(|_, _| panic!("nobody was asked about"))
         .unwrap();
     let mut batch = instance.batch(Hook::Request, 4, 64).unwrap();
     batch.push(0, 8, write(&view(&[]))).unwrap();
     assert_eq!(
         batch.push(0, 8, |_| Err("broken")),
-        Err(JudgeError::View("broken"))
+        Err(EvaluateError::View("broken"))
     );
     batch.push(0, 8, write(&view(&[]))).unwrap();
     let mut count = 0;
     batch
-        .judge(|_, verdict| count += usize::from(verdict == Verdict::Allow))
+        .evaluate(|_, verdict| count += usize::from(verdict == Verdict::Allow))
         .unwrap();
     assert_eq!(count, 2);
 }
@@ -426,7 +429,7 @@ fn one_bad_verdict_fails_the_batch() {
     batch.push(0, 8, write(&view(&[]))).unwrap();
     batch.push(0, 8, write(&view(&[]))).unwrap();
     let mut seen = 0;
-    let fault = batch.judge(|_, _| seen += 1).unwrap_err();
+    let fault = batch.evaluate(|_, _| seen += 1).unwrap_err();
     assert_eq!(
         fault,
         Fault::BadVerdict {
@@ -449,7 +452,7 @@ fn exhibit() -> Parts {
 
 /// All bytes that it finds there for this view, without zeros.
 fn shown(instance: &mut Instance, bytes: &[u8]) -> String {
-    match instance.judge(Hook::Request, 0, 900, write(bytes)) {
+    match instance.evaluate(Hook::Request, 0, 900, write(bytes)) {
         Ok(Verdict::Deny { message, .. }) => message.replace('\0', ""),
         other => panic!("{other:?}"),
     }
@@ -468,11 +471,11 @@ fn nothing_of_an_earlier_view_is_left_behind() {
 #[test]
 fn nothing_of_a_failed_view_is_left_behind() {
     let mut instance = exhibit().instantiate().unwrap();
-    let failed = instance.judge(Hook::Request, 0, 900, |room| {
+    let failed = instance.evaluate(Hook::Request, 0, 900, |room| {
         room.copy_from_slice(&SECRET);
         Err("too large")
     });
-    assert_eq!(failed, Err(JudgeError::View("too large")));
+    assert_eq!(failed, Err(EvaluateError::View("too large")));
     assert_eq!(shown(&mut instance, b"short"), "short");
 }
 
@@ -487,7 +490,7 @@ fn nothing_of_an_abandoned_batch_is_left_behind() {
     let mut batch = instance.batch(Hook::Request, 3, 64).unwrap();
     batch.push(0, 5, write(b"short")).unwrap();
     batch
-        .judge(|_, verdict| {
+        .evaluate(|_, verdict| {
             let Verdict::Deny { message, .. } = verdict else {
                 panic!("denied")
             };
@@ -517,7 +520,7 @@ fn messages_are_cut_and_repaired() {
                  (i32.store (i32.const 1044) (i32.const 4096)) (i32.store (i32.const 1048) (i32.const {len})) i32.const 0"
             ))
         };
-        match judge(&mut parts.instantiate().unwrap()) {
+        match evaluate(&mut parts.instantiate().unwrap()) {
             Ok(Verdict::Deny { message, .. }) => message,
             other => panic!("{other:?}"),
         }
@@ -543,7 +546,7 @@ fn logs_are_bounded_and_collected() {
     let mut one = log(&format!(
         "(call $log (i32.const 2) (i32.const 4096) (i32.const 5)) {ALLOW} i32.const 0"
     ));
-    judge(&mut one).unwrap();
+    evaluate(&mut one).unwrap();
     let line = LogLine {
         level: LogLevel::Warning,
         text: "hello".to_owned(),
@@ -551,7 +554,7 @@ fn logs_are_bounded_and_collected() {
     assert_eq!(one.take_log(), (vec![line], 0));
     assert_eq!(one.take_log(), (vec![], 0));
     for _ in 0..limits::LOG_LINES + 3 {
-        judge(&mut one).unwrap();
+        evaluate(&mut one).unwrap();
     }
     let (lines, dropped) = one.take_log();
     assert_eq!((lines.len(), dropped), (limits::LOG_LINES, 3));
@@ -559,7 +562,7 @@ fn logs_are_bounded_and_collected() {
     let mut long = log(&format!(
         "(call $log (i32.const 9) (i32.const 4096) (i32.const 9999)) {ALLOW} i32.const 0"
     ));
-    judge(&mut long).unwrap();
+    evaluate(&mut long).unwrap();
     let (lines, _) = long.take_log();
     assert_eq!(
         (lines[0].level, lines[0].text.len()),
@@ -596,8 +599,8 @@ fn counters_count_and_an_unknown_one_is_a_fault() {
         parts.instantiate().unwrap()
     };
     let mut second = count(1);
-    judge(&mut second).unwrap();
-    judge(&mut second).unwrap();
+    evaluate(&mut second).unwrap();
+    evaluate(&mut second).unwrap();
     assert_eq!(second.counters(), [0, 10]);
     assert_eq!(
         fault(&mut count(2)),
@@ -616,8 +619,8 @@ fn a_reply_hook_is_its_own_function() {
         ..Parts::default()
     };
     let mut instance = parts.instantiate().unwrap();
-    assert_eq!(judge(&mut instance), Ok(Verdict::Allow));
-    let verdict = instance.judge(Hook::Reply, 0, 8, write(b""));
+    assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow));
+    let verdict = instance.evaluate(Hook::Reply, 0, 8, write(b""));
     assert_eq!(
         verdict,
         Ok(Verdict::Deny {
@@ -630,7 +633,7 @@ fn a_reply_hook_is_its_own_function() {
 #[test]
 fn an_instance_moves_between_threads() {
     let mut instance = guest("null").instantiate(&setup(&limits(), None)).unwrap();
-    std::thread::spawn(move || assert_eq!(judge(&mut instance), Ok(Verdict::Allow)))
+    std::thread::spawn(move || assert_eq!(evaluate(&mut instance), Ok(Verdict::Allow)))
         .join()
         .unwrap();
 }
@@ -664,7 +667,7 @@ proptest! {
         at in prop_oneof![0u32..70_000, any::<u32>()],
         len in prop_oneof![0u32..70_000, any::<u32>()],
     ) {
-        let answer = judge(&mut puppet([verdict, status, at, len]));
+        let answer = evaluate(&mut puppet([verdict, status, at, len]));
         let inside = len == 0 || u64::from(at) + u64::from(len) <= 65_536;
         match answer {
             Ok(Verdict::Allow) => prop_assert_eq!(verdict, 1),
@@ -672,14 +675,14 @@ proptest! {
                 prop_assert!(verdict == 2 && code == status && (1..=16).contains(&code) && inside);
                 prop_assert!(message.len() <= limits::MESSAGE_BYTES);
             }
-            Err(JudgeError::Fault(Fault::BadVerdict { index: 0, verdict: v })) => {
+            Err(EvaluateError::Fault(Fault::BadVerdict { index: 0, verdict: v })) => {
                 prop_assert!(v == verdict && !(1..=3).contains(&v));
             }
-            Err(JudgeError::Fault(Fault::MayNot { index: 0, .. })) => prop_assert_eq!(verdict, 3),
-            Err(JudgeError::Fault(Fault::BadStatus { index: 0, status: s })) => {
+            Err(EvaluateError::Fault(Fault::MayNot { index: 0, .. })) => prop_assert_eq!(verdict, 3),
+            Err(EvaluateError::Fault(Fault::BadStatus { index: 0, status: s })) => {
                 prop_assert!(s == status && !(1..=16).contains(&s) && verdict == 2);
             }
-            Err(JudgeError::Fault(Fault::BadMessage { .. })) => prop_assert!(!inside && verdict == 2),
+            Err(EvaluateError::Fault(Fault::BadMessage { .. })) => prop_assert!(!inside && verdict == 2),
             other => prop_assert!(false, "{other:?}"),
         }
     }

@@ -24,11 +24,11 @@ pub struct Job {
 /// The tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// A policy of the catalogue judges.
-    Judgement,
+    /// A policy of the catalogue evaluates.
+    Evaluation,
     /// A hook of the smallest module.
     Hook,
-    /// The cost that a host function adds to a judgement.
+    /// The cost that a host function adds to an evaluation.
     HostFunction,
 }
 
@@ -41,7 +41,7 @@ pub const BATCHES: [usize; 4] = [1, 8, 16, 32];
 /// A module that isn't built, or isn't accepted.
 pub fn jobs(guests: &Guests) -> Result<Vec<Job>, String> {
     let mut all = Vec::new();
-    judgements(guests, &mut all)?;
+    evaluations(guests, &mut all)?;
     hooks(guests, &mut all)?;
     host_functions(guests, &mut all)?;
     Ok(all)
@@ -55,10 +55,10 @@ fn named(policy: &str, batch: usize) -> String {
     }
 }
 
-fn judgements(guests: &Guests, all: &mut Vec<Job>) -> Result<(), String> {
+fn evaluations(guests: &Guests, all: &mut Vec<Job>) -> Result<(), String> {
     let mut add = |name, work| {
         all.push(Job {
-            part: Part::Judgement,
+            part: Part::Evaluation,
             name,
             work,
         });
@@ -174,7 +174,7 @@ fn write(room: &mut [u8], view: &[u8]) -> usize {
     view.len()
 }
 
-/// Judges in batches of this many, each with a view of at most `view_max` bytes.
+/// Evaluates in batches of this many, each with a view of at most `view_max` bytes.
 fn work(
     mut instance: Later,
     hook: Hook,
@@ -186,7 +186,7 @@ fn work(
     Box::new(move |calls| {
         let instance = instance.get();
         for _ in 0..calls as usize / batch {
-            judge(instance, hook, batch, &*view, view_max);
+            evaluate(instance, hook, batch, &*view, view_max);
         }
         // Otherwise lines would be dropped instead of logged.
         drop(instance.take_log());
@@ -194,7 +194,7 @@ fn work(
 }
 
 #[inline]
-fn judge(
+fn evaluate(
     instance: &mut Instance,
     hook: Hook,
     count: usize,
@@ -209,8 +209,8 @@ fn judge(
         let pushed = filling.push::<Infallible>(0, view_max, |room| Ok(view(room)));
         pushed.expect("the view fits");
     }
-    let judged = batch.judge(|_, verdict| {
+    let evaluated = batch.evaluate(|_, verdict| {
         let _: Verdict = black_box(verdict);
     });
-    judged.expect("it judges");
+    evaluated.expect("it judges");
 }
