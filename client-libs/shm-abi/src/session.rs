@@ -102,7 +102,8 @@ impl SessionShape {
         ring_bytes(self.ring_capacity).next_multiple_of(PAGE)
     }
 
-    fn rings_bytes(&self) -> usize {
+    /// Bytes of the segment with both rings.
+    pub fn rings_bytes(&self) -> usize {
         PAGE + 2 * self.ring_stride()
     }
 }

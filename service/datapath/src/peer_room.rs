@@ -25,6 +25,16 @@ impl PeerRoom {
         }
     }
 
+    /// Links that a runtime may have.
+    pub fn links(self) -> usize {
+        self.links
+    }
+
+    /// Connections of a runtime's peers that haven't authenticated.
+    pub fn strangers(self) -> usize {
+        self.strangers
+    }
+
     /// The descriptors that peers of all runtimes may take.
     pub fn descriptors(self, runtimes: usize) -> usize {
         runtimes * (self.links + self.strangers) + ACCEPTED_UNSEEN

@@ -63,6 +63,59 @@ pub(super) fn runtimes(status: &Value, cores: usize) -> Finding {
     )
 }
 
+/// The sum of the daemon's limits, beside the host's memory. A host needs less: the sum is what all
+/// tenants could hold at once.
+pub(super) fn capacity(status: &Value, meminfo: &str) -> Option<Finding> {
+    let capacity = &status["capacity"];
+    let (needed, descriptors) = (
+        capacity["memory_bytes"].as_u64()?,
+        capacity["descriptors"].as_u64()?,
+    );
+    let lines = capacity["memory"].as_array().map_or(&[][..], Vec::as_slice);
+    let largest: Vec<_> = lines
+        .iter()
+        .take(3)
+        .filter_map(|line| {
+            let (what, total) = (line["what"].as_str()?, line["total"].as_u64()?);
+            Some(format!("{what} {}", binary(total)))
+        })
+        .collect();
+    let has = host_memory(meminfo).map_or(String::new(), |has| {
+        format!("; this host has {}", binary(has))
+    });
+    Some(fine(
+        "limits",
+        format!(
+            "with every table full the daemon needs {descriptors} descriptors and {} of memory ({}){has}",
+            binary(needed),
+            largest.join(", ")
+        ),
+    ))
+}
+
+/// `MemTotal` of `/proc/meminfo`, in bytes.
+fn host_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Bytes in the largest unit of which there is at least one.
+fn binary(bytes: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let at = (0..units.len())
+        .rev()
+        .find(|at| bytes >> (10 * (at + 1)) > 0)
+        .unwrap_or(0);
+    format!(
+        "{:.1} {}",
+        bytes as f64 / (1_u64 << (10 * (at + 1))) as f64,
+        units[at]
+    )
+}
+
 /// Attachments in an unintended state.
 pub(super) fn policies(status: &Value) -> Vec<Finding> {
     let all = status["attachments"]

@@ -15,7 +15,9 @@ use rustix::process::{Resource, getrlimit};
 use tollgate_shm_abi::messages::{Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
-use crate::check::daemon::{links, not_started, policies, rdma, runtimes, silent, versions};
+use crate::check::daemon::{
+    capacity, links, not_started, policies, rdma, runtimes, silent, versions,
+};
 use crate::check::finding::{Finding, Verdict, as_json, as_text, bad, count};
 use crate::check::host::{
     address_space, descriptors, kernel, mappings, open_files, overcommit, sealed_memory,
@@ -84,6 +86,7 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             findings.push(versions(status));
             findings.push(runtimes(status, cores));
+            findings.extend(capacity(status, &read("/proc/meminfo")));
             let file = status["audit"]["file"].as_str().map(PathBuf::from);
             let its = file.as_deref().and_then(Path::parent);
             findings.push(match state.or(its) {

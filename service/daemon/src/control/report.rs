@@ -14,6 +14,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
+use crate::capacity::Capacity;
 use crate::control::answers::Answer;
 use crate::control::model::Live;
 use crate::control::policies::Attachments;
@@ -251,6 +252,7 @@ pub(super) async fn status(control: &Control) -> Result<Value, Status> {
         "compiler": control.compilation.report(),
         "processes": control.processes.borrow().report(),
         "live_calls": report.live_calls,
+        "capacity": Capacity::of_this_process(&config).report(),
     }))
 }
 

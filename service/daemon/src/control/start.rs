@@ -13,6 +13,7 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
+use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::admission::Admission;
 use crate::control::compile::Compilation;
@@ -244,6 +245,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         config.name,
         config.socket_path().display()
     );
+    Capacity::of_this_process(&control.config()).log();
     if let Err(error) = crate::output::print(&ready) {
         tracing::warn!(%error, "standard output can't be written");
     }
