@@ -6,6 +6,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STARTED=$SECONDS
 STAGES=0
+# Third-party programs are kept here, outside the tree, so that another checkout finds them.
+KEPT=${XDG_CACHE_HOME:-$HOME/.cache}/tollgate
 
 # say SENTENCE: prints a line of ours among the tools' output.
 say() { printf '[%4ds] %s\n' "$((SECONDS - STARTED))" "$*"; }
@@ -28,6 +30,14 @@ stage() {
 # need COMMAND WHY: requires a command that a fresh machine must already have.
 need() { command -v "$1" >/dev/null || die "\`$1\` is missing: $2"; }
 
+# Fetches the lists of Debian's packages, unless that was done here within the last hour.
+apt_update() {
+    [ -z "$(find "$KEPT/apt.updated" -mmin -60 2>/dev/null)" ] || return 0
+    apt-get -qq update >/dev/null 2>&1 || return 0
+    mkdir -p "$KEPT"
+    touch "$KEPT/apt.updated"
+}
+
 # need_package COMMAND WHY [PACKAGE]: like `need`, for a command in a Debian package (by default of
 # the same name). If run as root, it installs the package.
 need_package() {
@@ -35,7 +45,7 @@ need_package() {
     command -v "$1" >/dev/null && return
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         say "installing $package through apt"
-        apt-get -qq update >/dev/null 2>&1 || true
+        apt_update
         apt-get -qq install --yes --no-install-recommends "$package" >/dev/null 2>&1 ||
             die "apt could not install $package ($2); is the network reachable?"
         return
@@ -132,28 +142,47 @@ quietly() {
     return "$status"
 }
 
-# python_tool NAME PACKAGE: installs a program's package (`NAME==VERSION`) through pip into a virtual environment of its own
-# below the target directory, and prints the program's path. `NAME` is the program.
+# kept NAME SOURCE...: sets PLACE to the directory of third-party programs for NAME, and makes
+# NAME in the target directory a link to it. Its key is the text of the sources (the script that
+# builds, and what it builds from) and of the machine's distribution: a program that is there is up
+# to date. The lock makes a second checkout wait; it ends with the script. Directories with another
+# key are deleted after 30 days without use.
+kept() {
+    local name=$1 key target
+    shift
+    key=$(cat -- /etc/os-release "$@" <(uname -m) | sha256sum | cut -c 1-16)
+    target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+    PLACE=$KEPT/$name-$key
+    mkdir -p "$PLACE" "$target"
+    touch "$PLACE"
+    exec {KEPT_LOCK}>"$PLACE/.lock"
+    flock "$KEPT_LOCK"
+    [ -L "$target/$name" ] || rm -rf "${target:?}/$name"
+    ln -sfn "$PLACE" "$target/$name"
+    find "$KEPT" -mindepth 1 -maxdepth 1 -name "$name-*" ! -name "$name-$key" -mtime +30 -exec rm -rf {} +
+}
+
+# python_tool PROGRAM PACKAGE: installs a package (`NAME==VERSION`) through pip into a virtual
+# environment of its own, once per version, and prints the program's path.
 python_tool() {
-    local name=$1 package=$2 venv
+    local name=$1 package=$2 venv=$KEPT/$2
     need python3 "install Python 3.9 or newer (Debian: apt-get install python3 python3-venv)"
-    venv=${CARGO_TARGET_DIR:-target}/$name
-    mkdir -p "$venv"
-    venv=$(cd "$venv" && pwd)
-    if [ "$(cat "$venv/installed" 2>/dev/null)" != "$package" ]; then
+    # The environment's Python is a link to the machine's.
+    if [ ! -e "$venv/installed" ] || ! "$venv/bin/python" -c pass 2>/dev/null; then
         say "installing $package through pip" >&2
+        rm -rf "$venv"
+        mkdir -p "$venv"
         python3 -m venv "$venv" && quietly "$venv/bin/pip" install --quiet "$package" ||
             die "pip could not install $package; is the network reachable?"
-        echo "$package" >"$venv/installed"
+        touch "$venv/installed"
     fi
     echo "$venv/bin/$name"
 }
 
-# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path. It
-# is outside the tree, in the user's cache directory, so that another checkout finds it.
+# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path.
 rust_tool() {
     local name=$1 version=$2 place
-    place=${XDG_CACHE_HOME:-$HOME/.cache}/tollgate/$name-$version
+    place=$KEPT/$name-$version
     if [ ! -x "$place/bin/$name" ]; then
         say "building $name $version; a minute or two, once" >&2
         # In separate directories: the workspace's configuration would build it with other settings.
@@ -162,14 +191,6 @@ rust_tool() {
         rm -rf "$place/build"
     fi
     echo "$place/bin/$name"
-}
-
-# fresh OUTPUT SOURCE..: whether the output exists and no source is newer.
-fresh() {
-    local output=$1 source
-    shift
-    [ -e "$output" ] || return
-    for source in "$@"; do [ ! "$source" -nt "$output" ] || return; done
 }
 
 # The toolchain that rust-toolchain.toml names.
