@@ -280,6 +280,7 @@ fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
         Peer::try_connect_as(daemon.listen(), 0, "third").is_none()
     })
     .expect("the table is full");
+    check_against_the_sum(&daemon, "links, and connections of peers");
     let problems = daemon.status()["problems"].to_string();
     assert!(
         problems.contains("peers have opened 768 links"),
@@ -305,6 +306,31 @@ fn many_descriptors(wanted: u64) {
         enough,
         "this test and its daemon need `ulimit -Hn {wanted}`"
     );
+}
+
+/// The descriptors of a full daemon, and its memory, beside the sum of its limits that `status`
+/// reports. `line` is the line of the full table; the daemon must use a quarter of it, or the line
+/// is wrong.
+fn check_against_the_sum(daemon: &Daemon, line: &str) {
+    let status = daemon.status();
+    let capacity = &status["capacity"];
+    let lines = capacity["descriptors_by"].as_array().unwrap();
+    let line = lines.iter().find(|found| found["what"] == line).unwrap();
+    let (line, sum) = (
+        line["total"].as_u64().unwrap(),
+        capacity["descriptors"].as_u64().unwrap(),
+    );
+    let taken = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let taken = taken.count() as u64;
+    assert!(
+        taken <= sum && taken >= line / 4,
+        "{taken} descriptors; the line says {line}, the sum {sum}"
+    );
+    let resident = std::fs::read_to_string(format!("/proc/{}/statm", daemon.pid())).unwrap();
+    let resident = resident.split(' ').nth(1).unwrap();
+    let resident = resident.parse::<u64>().unwrap() * 4_096;
+    let memory = capacity["memory_bytes"].as_u64().unwrap();
+    assert!(resident <= memory, "{resident} of {memory} bytes");
 }
 
 /// The daemon counts a session's segments; on this side a session is one connection.
@@ -372,6 +398,7 @@ fn sessions_are_limited_over_all_runtimes_and_need_no_more_descriptors_than_the_
         refused.contains("the daemon has 4096 sessions"),
         "{refused}"
     );
+    check_against_the_sum(&daemon, "sessions, with their connections");
     opened.remove(0);
     eventually(SOON, || open(0).map(|wire| opened.push(wire)).is_ok())
         .expect("one went, one comes");
@@ -402,6 +429,7 @@ fn control_connections_are_limited() {
     let mut one_more = connect();
     assert!(!is_served(&mut one_more));
     assert!(is_served(&mut last), "those that are there go on");
+    check_against_the_sum(&daemon, "connections without a session");
     connected.pop();
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
 }
