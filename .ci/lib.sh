@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 STARTED=$SECONDS
 STAGES=0
+TIMES=()
 # Third-party programs are kept here, outside the tree, so that another checkout finds them.
 KEPT=${XDG_CACHE_HOME:-$HOME/.cache}/tollgate
 
@@ -20,11 +21,26 @@ die() {
 
 # stage NAME COMMAND...: runs the command; its failure is the script's.
 stage() {
-    local name=$1
+    local name=$1 began=$SECONDS used
     shift
     STAGES=$((STAGES + 1))
     say "== $name"
+    used=$(processor_seconds)
     "$@" || die "stage \`$name\` failed (command: $*)"
+    TIMES+=("$(printf '%6d %6d  %s' $((SECONDS - began)) $(($(processor_seconds) - used)) "$name")")
+}
+
+# The processor time, in seconds, of this script's processes that have ended.
+processor_seconds() {
+    local fields
+    read -r -a fields <"/proc/$$/stat"
+    echo $(((fields[15] + fields[16]) / $(getconf CLK_TCK)))
+}
+
+# Prints the stages, the longest first: seconds that they took, and seconds of processor time.
+stage_times() {
+    say "seconds, and seconds of processor time, of each stage:"
+    printf '%s\n' "${TIMES[@]}" | sort -rn
 }
 
 # need COMMAND WHY: requires a command that a fresh machine must already have.
