@@ -3,6 +3,7 @@
 //!
 //! The fields are here and in `config/`; reading and checking them is in `loading.rs`.
 
+pub mod definitions;
 mod error;
 mod loading;
 mod policies;
@@ -25,26 +26,19 @@ use self::source::Source;
 pub use self::telemetry::{Compression, OtlpProtocol, TelemetryConfig, TenantTelemetry};
 
 /// The daemon's configuration. Every field has a default, so a file may be empty.
-/// [`SETTINGS`](crate::settings::SETTINGS) lists the settings that can change while the daemon
-/// runs.
+/// [`definitions`] has the range and unit of each, and says which can change while the daemon runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// The daemon's name for peers and in its status. 1 to 64 of `a-z 0-9 - _ .`; default
     /// `tollgate`.
     pub name: String,
-    /// Unix socket for applications and administration. Default `/run/tollgate/NAME.sock`.
-    ///
-    /// Any process that can open it may try tokens. Administration needs the daemon's own user or
-    /// root. The daemon creates a missing directory only for the default path.
+    /// Unix socket for applications and administration.
     pub socket: Option<PathBuf>,
-    /// Mode of that socket, octal. Default `"0666"`: applications of every user of this host may
-    /// connect, and need a token.
-    ///
-    /// `"0660"` with a `socket_group` allows only the members of that group.
+    /// Mode of that socket, octal.
     pub socket_mode: SocketMode,
     /// Group of that socket: a name from `/etc/group`, or a number. The daemon's user must be a
-    /// member. Default: the daemon's own group.
+    /// member.
     pub socket_group: Option<String>,
     /// TCP address for peers. None: this daemon accepts no links, but can still dial. Port 0 picks
     /// a free port.
@@ -55,38 +49,23 @@ pub struct Config {
     /// File with the secret that the daemons of a fleet share, at least 16 bytes, readable by its
     /// owner only. Without one there are no peers: see `link.unauthenticated_loopback`.
     pub psk_file: Option<PathBuf>,
-    /// Peers that applications may name as targets. Default: none. See `link.open_targets`.
+    /// Peers that applications may name as targets. See `link.open_targets`.
     pub peers: Vec<PeerConfig>,
-    /// One runtime thread per entry, pinned to that core. Default `[]`: one thread, which the
-    /// kernel places.
-    ///
-    /// Tenants are distributed over the runtimes by name, unless an operator has moved them. More
-    /// runtimes serve more tenants in parallel. Each runtime keeps a core busy while there is work.
+    /// One runtime thread per entry, pinned to that core.
     pub cores: Vec<usize>,
-    /// Number of runtime threads, 1 to 64. The kernel places those beyond `cores`. Default 0: as
-    /// many as `cores` has entries, and at least one.
+    /// Number of runtime threads. The kernel places those beyond `cores`.
     pub runtimes: usize,
-    /// How a runtime waits for work. Default `adaptive`.
+    /// How a runtime waits for work.
     pub waiting: Waiting,
-    /// How long an adaptive runtime spins before it sleeps, in microseconds, 0 to 10,000. Default
-    /// 50.
-    ///
-    /// Sleeping costs no CPU; a wake-up costs up to 60 us across cores. While it spins, a runtime
-    /// yields to other threads that want the core.
+    /// How long an adaptive runtime spins before it sleeps.
     pub spin_us: u64,
-    /// The order in which a runtime's tenants take turns. Default `fair`.
+    /// The order in which a runtime's tenants take turns.
     pub scheduling: Scheduling,
-    /// Target for the mean wait of calls for a server, in microseconds, 100 to 1,000,000. Calls
-    /// above it are rejected with RESOURCE_EXHAUSTED and a retry delay. Default 0: no target; up to
-    /// 4,096 calls wait for each server.
-    ///
-    /// For services whose callers prefer another server to waiting. It also rejects calls of
-    /// clients that have many calls in flight and don't retry.
+    /// Target for the mean wait of calls for a server. Calls above it are rejected with
+    /// RESOURCE_EXHAUSTED and a retry delay.
     pub wait_target_us: u64,
     /// Files with serialized descriptor sets (as `protoc --descriptor_set_out --include_imports`
-    /// writes them). Their services are resolved and compiled before the daemon is ready. Default:
-    /// none; a schema is resolved when it is first bound, and a method is compiled when it is first
-    /// called.
+    /// writes them). Their services are resolved and compiled before the daemon is ready.
     pub prefetch: Vec<PathBuf>,
     /// Links with peers.
     pub link: Links,
@@ -100,7 +79,7 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// The web console.
     pub console: ConsoleConfig,
-    /// The sources of values of [`SETTINGS`](crate::settings::SETTINGS) that aren't defaults.
+    /// The sources of values that aren't defaults.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
 }
@@ -157,21 +136,17 @@ impl TryFrom<String> for SocketMode {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct Links {
-    /// Calls in flight per link, 1 to 1,048,576. Default 16,384.
-    ///
-    /// A larger window hides longer round trips and uses more memory on this host.
+    /// Calls in flight per link.
     pub window_calls: u32,
-    /// Bytes of those calls, 32 MiB to 1 TiB. Default 64 MiB.
+    /// Bytes of those calls.
     pub window_bytes: u64,
     /// Further names of this daemon, `host` or `host:port`, for peers that reach it by another
     /// address than its own: behind NAT or a load balancer. If there are any, peers must name the
     /// daemon by one of these, by its `name`, or by its host's name or address.
     pub advertise: Vec<String>,
-    /// Whether applications may name any target, not only `peers`. Default false: the daemon
-    /// connects to a target and speaks there for its tenants.
+    /// Whether applications may name any target, not only `peers`.
     pub open_targets: bool,
-    /// Whether a daemon without a key accepts and dials peers on loopback addresses. Default false:
-    /// with it, every process on this host can be a peer and speak for any tenant.
+    /// Whether a daemon without a key accepts and dials peers on loopback addresses.
     pub unauthenticated_loopback: bool,
 }
 
@@ -192,19 +167,18 @@ impl Default for Links {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct RdmaConfig {
-    /// Whether to dial and accept peers over RDMA where possible. Default `true`.
+    /// Whether to dial and accept peers over RDMA where possible.
     pub enabled: bool,
-    /// The address to dial from, which selects the device and its port. Default: the address that
-    /// has a route to the peer.
+    /// The address to dial from, which selects the device and its port.
     pub from: Option<IpAddr>,
     /// Whether peers write into rings of memory here (RR-Compound's path) instead of sending
-    /// messages (mRPC's), if both ends enable it. Default `false`.
+    /// messages (mRPC's), if both ends enable it.
     pub one_sided: bool,
-    /// Size of such a ring in KiB, 64 to 65,536. Default 1,024. Each link pins its own ring.
+    /// Size of such a ring. Each link pins its own ring.
     pub ring_kib: u32,
     /// Whether frames after the handshake carry no tags, if the peer agrees. Use it only on a
     /// fabric that only daemons can reach. Tags cost a copy of every message and CPU for each of
-    /// its bytes. Default `false`.
+    /// its bytes.
     pub unprotected: bool,
 }
 
@@ -236,10 +210,7 @@ impl RdmaConfig {
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsoleConfig {
-    /// The address. Default `127.0.0.1:0`: the kernel picks a port.
-    ///
-    /// HTTP is unencrypted. On an address other than loopback, the network in between can read what
-    /// the console shows, and the credentials for its actions.
+    /// The address.
     pub listen: SocketAddr,
 }
 

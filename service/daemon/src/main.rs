@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tollgate_daemon::config::definitions::help;
 use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting};
 use tollgate_daemon::{output, verify_audit};
 use tollgate_policy_host::{isolated, worker};
@@ -71,21 +72,15 @@ struct Arguments {
     /// Without a key: trust every process of this host as a peer that may act for any tenant
     #[arg(long)]
     unauthenticated_loopback: bool,
-    /// Cores to run the datapath on, one thread each, such as 0,1
-    #[arg(long, value_delimiter = ',', value_name = "CORES")]
+    #[arg(long, value_delimiter = ',', value_name = "CORES", help = help("cores"))]
     cores: Option<Vec<usize>>,
-    /// How the datapath waits for work
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help = help("waiting"))]
     waiting: Option<Waiting>,
-    /// Microseconds to spin before sleeping, 0 to 10000
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", help = help("spin_us"))]
     spin_us: Option<u64>,
-    /// How tenants take turns on the datapath
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help = help("scheduling"))]
     scheduling: Option<Scheduling>,
-    /// Mean wait for a server, in microseconds, above which calls are rejected: 100 to 1000000; 0:
-    /// no limit
-    #[arg(long, value_name = "US")]
+    #[arg(long, value_name = "US", help = help("wait_target_us"))]
     wait_target_us: Option<u64>,
     /// Take over from the running daemon at the other end of standard input
     #[arg(long, hide = true)]

@@ -1,5 +1,5 @@
-//! The settings that an operator can change while the daemon runs: accepted values, and the source
-//! of each value.
+//! The settings that an operator can change while the daemon runs, and the source of each value.
+//! [`DEFINITIONS`] says which those are.
 //!
 //! ```text
 //!   default ◀── configuration file ◀── command line ◀── set at run time, in the store
@@ -14,212 +14,22 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use serde_json::{Value, json};
-use tollgate_control::limits::CPU_US;
 use tollgate_schema::spelling::did_you_mean;
-use tollgate_telemetry::sampling::MILLION;
 
+use crate::config::definitions::{DEFINITIONS, Definition, written};
 pub use crate::config::source::Source;
 use crate::config::{Config, ConfigError};
-use crate::limits::{
-    MAX_CORE, MAX_KEPT_SPANS, MAX_RUNTIMES, MAX_SPIN, WAIT_TARGET_US, WINDOW_BYTES, WINDOW_CALLS,
-};
 
-/// One setting that can change while the daemon runs.
-pub struct Setting {
-    /// The name in the configuration file, with its section as a prefix: `section.key`.
-    pub key: &'static str,
-    /// Accepted values.
-    pub takes: &'static str,
-    read: fn(&Config) -> Value,
-    /// `false`: the text can't be parsed.
-    write: fn(&mut Config, &str) -> bool,
-    fits: fn(&Config) -> bool,
+/// The settings that can change while the daemon runs.
+fn settings() -> impl Iterator<Item = &'static Definition> {
+    DEFINITIONS
+        .iter()
+        .filter(|setting| setting.at_run_time.is_some())
 }
 
-/// All settings.
-pub const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "cores",
-        takes: "at most 64 entries below 1024, or none",
-        read: |config| json!(config.cores),
-        write: |config, text| {
-            let cores = match text {
-                "none" => Some(Vec::new()),
-                list => list.split(',').map(|core| core.parse().ok()).collect(),
-            };
-            cores.map(|cores| config.cores = cores).is_some()
-        },
-        fits: |config| {
-            config.cores.len() <= MAX_RUNTIMES && config.cores.iter().all(|core| *core <= MAX_CORE)
-        },
-    },
-    Setting {
-        key: "runtimes",
-        takes: "0 (as many as cores has entries) to 64",
-        read: |config| json!(config.runtimes),
-        write: |config, text| parse(&mut config.runtimes, text),
-        fits: |config| config.runtimes <= MAX_RUNTIMES,
-    },
-    Setting {
-        key: "waiting",
-        takes: "adaptive, spin or sleep",
-        read: |config| json!(config.waiting),
-        write: |config, text| parse_word(&mut config.waiting, text),
-        fits: |_| true,
-    },
-    Setting {
-        key: "spin_us",
-        takes: "0 to 10000",
-        read: |config| json!(config.spin_us),
-        write: |config, text| parse(&mut config.spin_us, text),
-        fits: |config| u128::from(config.spin_us) <= MAX_SPIN.as_micros(),
-    },
-    Setting {
-        key: "scheduling",
-        takes: "fair or round-robin",
-        read: |config| json!(config.scheduling),
-        write: |config, text| parse_word(&mut config.scheduling, text),
-        fits: |_| true,
-    },
-    Setting {
-        key: "wait_target_us",
-        takes: "0 (off), or 100 to 1000000",
-        read: |config| json!(config.wait_target_us),
-        write: |config, text| parse(&mut config.wait_target_us, text),
-        fits: |config| config.wait_target_us == 0 || within(WAIT_TARGET_US, config.wait_target_us),
-    },
-    Setting {
-        key: "link.window_calls",
-        takes: "1 to 1048576",
-        read: |config| json!(config.link.window_calls),
-        write: |config, text| parse(&mut config.link.window_calls, text),
-        fits: |config| within(WINDOW_CALLS, config.link.window_calls),
-    },
-    Setting {
-        key: "link.window_bytes",
-        takes: "33554432 to 1099511627776",
-        read: |config| json!(config.link.window_bytes),
-        write: |config, text| parse(&mut config.link.window_bytes, text),
-        fits: |config| within(WINDOW_BYTES, config.link.window_bytes),
-    },
-    Setting {
-        key: "telemetry.durations",
-        takes: "true or false",
-        read: |config| json!(config.telemetry.durations),
-        write: |config, text| parse(&mut config.telemetry.durations, text),
-        fits: |_| true,
-    },
-    Setting {
-        key: "telemetry.sample_per_million",
-        takes: "0 to 1000000",
-        read: |config| json!(config.telemetry.sample_per_million),
-        write: |config, text| parse(&mut config.telemetry.sample_per_million, text),
-        fits: |config| config.telemetry.sample_per_million <= MILLION,
-    },
-    Setting {
-        key: "telemetry.sample_errors",
-        takes: "true or false",
-        read: |config| json!(config.telemetry.sample_errors),
-        write: |config, text| parse(&mut config.telemetry.sample_errors, text),
-        fits: |_| true,
-    },
-    Setting {
-        key: "telemetry.kept_spans",
-        takes: "0 to 100000",
-        read: |config| json!(config.telemetry.kept_spans),
-        write: |config, text| parse(&mut config.telemetry.kept_spans, text),
-        fits: |config| config.telemetry.kept_spans <= MAX_KEPT_SPANS,
-    },
-    Setting {
-        key: "policies.cpu_us",
-        takes: "5 to 10000",
-        read: |config| json!(config.policies.cpu_us),
-        write: |config, text| parse(&mut config.policies.cpu_us, text),
-        fits: |config| within(CPU_US, config.policies.cpu_us),
-    },
-    Setting {
-        key: "policies.cpu_share_percent",
-        takes: "1 to 100",
-        read: |config| json!(config.policies.cpu_share_percent),
-        write: |config, text| parse(&mut config.policies.cpu_share_percent, text),
-        fits: |config| within((1, 100), config.policies.cpu_share_percent),
-    },
-    Setting {
-        key: "policies.memory_kib",
-        takes: "64 to 16384",
-        read: |config| json!(config.policies.memory_kib),
-        write: |config, text| parse(&mut config.policies.memory_kib, text),
-        fits: |config| within((64, 16_384), config.policies.memory_kib),
-    },
-    Setting {
-        key: "policies.quarantine_faults",
-        takes: "1 to 1000",
-        read: |config| json!(config.policies.quarantine_faults),
-        write: |config, text| parse(&mut config.policies.quarantine_faults, text),
-        fits: |config| within((1, 1_000), config.policies.quarantine_faults),
-    },
-    Setting {
-        key: "policies.quarantine_window_s",
-        takes: "1 to 3600",
-        read: |config| json!(config.policies.quarantine_window_s),
-        write: |config, text| parse(&mut config.policies.quarantine_window_s, text),
-        fits: |config| within((1, 3_600), config.policies.quarantine_window_s),
-    },
-];
-
-fn within<T: PartialOrd>((least, most): (T, T), value: T) -> bool {
-    (least..=most).contains(&value)
-}
-
-fn parse<T: std::str::FromStr>(place: &mut T, text: &str) -> bool {
-    text.parse().map(|value| *place = value).is_ok()
-}
-
-/// Words are spelled alike in the file and on the command line.
-fn parse_word<T: clap::ValueEnum>(place: &mut T, text: &str) -> bool {
-    T::from_str(text, false).map(|value| *place = value).is_ok()
-}
-
-/// The value as an operator writes it.
-fn written(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(written).collect::<Vec<_>>().join(","),
-        other => other.to_string(),
-    }
-}
-
-impl Setting {
-    /// The setting of this name.
-    pub fn named(key: &str) -> Option<&'static Setting> {
-        SETTINGS.iter().find(|setting| setting.key == key)
-    }
-
-    /// Checks this setting in a configuration.
-    pub(crate) fn check(&self, config: &Config) -> Result<(), ConfigError> {
-        match (self.fits)(config) {
-            true => Ok(()),
-            false => Err(self.refuse(written(&(self.read)(config)))),
-        }
-    }
-
-    pub(super) fn refuse(&self, value: String) -> ConfigError {
-        ConfigError::OutOfRange {
-            setting: self.key,
-            value,
-            expected: self.takes,
-        }
-    }
-
-    /// Writes a value into a configuration. If the value is rejected, the configuration must not be
-    /// used.
-    fn put(&self, config: &mut Config, text: &str) -> Result<(), ConfigError> {
-        match (self.write)(config, text) {
-            true => self.check(config),
-            false => Err(self.refuse(text.to_owned())),
-        }
-    }
+/// The setting of this name, if it can change while the daemon runs.
+fn changeable(key: &str) -> Option<&'static Definition> {
+    settings().find(|setting| setting.key == key)
 }
 
 /// A change: the setting's name, and its new value; `None` resets it.
@@ -235,7 +45,7 @@ pub(crate) enum Refused {
     #[error(
         "{key:?} can't be changed while the daemon runs; {} can{}",
         all_keys(),
-        did_you_mean(key, SETTINGS.iter().map(|setting| setting.key))
+        did_you_mean(key, settings().map(|setting| setting.key))
     )]
     Unknown {
         /// The name in the request.
@@ -258,7 +68,7 @@ pub(crate) enum Refused {
 }
 
 fn all_keys() -> String {
-    let keys: Vec<_> = SETTINGS.iter().map(|setting| setting.key).collect();
+    let keys: Vec<_> = settings().map(|setting| setting.key).collect();
     keys.join(", ")
 }
 
@@ -314,7 +124,7 @@ impl Settings {
     }
 
     fn put(&self, config: &mut Config, key: &str, text: &str) -> Result<(), Refused> {
-        let Some(setting) = Setting::named(key) else {
+        let Some(setting) = changeable(key) else {
             let key = key.to_owned();
             return Err(Refused::Unknown { key });
         };
@@ -351,7 +161,7 @@ impl Settings {
             let value = match value {
                 Some(text) => Some(self.checked(&key, text.trim())?),
                 // A value that another version has stored can be reset, too.
-                None if Setting::named(&key).is_none() && !set.contains_key(&key) => {
+                None if changeable(&key).is_none() && !set.contains_key(&key) => {
                     return Err(Refused::Unknown { key });
                 }
                 None => None,
@@ -369,17 +179,17 @@ impl Settings {
     fn checked(&self, key: &str, text: &str) -> Result<String, Refused> {
         let mut config = self.configured.clone();
         self.put(&mut config, key, text)?;
-        let setting = Setting::named(key);
-        Ok(setting.map_or_else(String::new, |setting| written(&(setting.read)(&config))))
+        let setting = changeable(key);
+        Ok(setting.map_or_else(String::new, |setting| written(&setting.read(&config))))
     }
 
     /// The value as the audit log has it.
     pub(crate) fn value_of(&self, key: &str) -> Option<String> {
-        let setting = Setting::named(key)?;
-        Some(written(&(setting.read)(&self.in_force)))
+        let setting = changeable(key)?;
+        Some(written(&setting.read(&self.in_force)))
     }
 
-    fn source_of(&self, setting: &Setting) -> Source {
+    fn source_of(&self, setting: &Definition) -> Source {
         match self.set.contains_key(setting.key) && !self.unused.contains_key(setting.key) {
             true => Source::RunTime,
             false => self.configured.source_of(setting.key),
@@ -388,11 +198,11 @@ impl Settings {
 
     /// The answer to `tollgate daemon settings`: the settings that `wanted` selects.
     pub(crate) fn report(&self, wanted: impl Fn(&str) -> bool) -> Value {
-        let settings = SETTINGS.iter().filter(|setting| wanted(setting.key));
+        let settings = settings().filter(|setting| wanted(setting.key));
         let settings = settings.map(|setting| {
             json!({
-                "key": setting.key, "value": (setting.read)(&self.in_force), "from": self.source_of(setting).name(),
-                "configured": (setting.read)(&self.configured), "takes": setting.takes,
+                "key": setting.key, "value": setting.read(&self.in_force), "from": self.source_of(setting).name(),
+                "configured": setting.read(&self.configured), "takes": setting.takes.to_string(),
             })
         });
         let unused = self.unused().filter(|(key, _)| wanted(key));
@@ -423,9 +233,9 @@ mod tests {
 
     #[test]
     fn every_setting_takes_what_it_is_reported_with() {
-        for setting in SETTINGS {
+        for setting in super::settings() {
             let mut config = Config::default();
-            let text = written(&(setting.read)(&config));
+            let text = written(&setting.read(&config));
             setting.put(&mut config, &text).unwrap();
             assert_eq!(config, Config::default(), "{}", setting.key);
         }

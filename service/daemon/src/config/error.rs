@@ -1,5 +1,6 @@
 //! Why a configuration is rejected.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use tollgate_telemetry::export::EndpointError;
@@ -65,7 +66,7 @@ pub enum ConfigError {
         /// Its value.
         value: String,
         /// The accepted values.
-        expected: &'static str,
+        expected: Cow<'static, str>,
     },
 }
 

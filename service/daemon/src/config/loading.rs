@@ -5,11 +5,10 @@ use std::path::Path;
 use tollgate_schema::spelling::did_serde_mean;
 use tollgate_shm_abi::text::point_at;
 
+use super::Config;
+use super::definitions::DEFINITIONS;
 use super::error::ConfigError;
 use super::source::Source;
-use super::{Config, RdmaConfig};
-use crate::limits::RDMA_RING_KIB;
-use crate::settings::SETTINGS;
 use crate::targets;
 
 impl Config {
@@ -37,7 +36,7 @@ impl Config {
             Some((section, key)) => table.get(section).is_some_and(|its| its.get(key).is_some()),
             None => table.contains_key(key),
         };
-        let said = SETTINGS.iter().filter(|setting| says(setting.key));
+        let said = DEFINITIONS.iter().filter(|setting| says(setting.key));
         config.sources = said.map(|setting| (setting.key, Source::File)).collect();
         config.check()?;
         Ok(config)
@@ -51,26 +50,23 @@ impl Config {
             return Err(ConfigError::OutOfRange {
                 setting: "name",
                 value,
-                expected: "1 to 64 of a-z 0-9 - _ . are allowed",
+                expected: "1 to 64 of a-z 0-9 - _ . are allowed".into(),
             });
         }
-        for setting in SETTINGS {
+        for setting in DEFINITIONS {
             setting.check(self)?;
         }
         self.check_peers()?;
-        self.rdma.check()?;
-        self.policies.check()?;
-        self.telemetry.check()?;
-        self.compile.check()
+        self.telemetry.check()
     }
 
     fn check_peers(&self) -> Result<(), ConfigError> {
-        let refused = |setting, value: &String, expected| {
+        let refused = |setting, value: &String, expected: &'static str| {
             let value = format!("{value:?}");
             Err(ConfigError::OutOfRange {
                 setting,
                 value,
-                expected,
+                expected: expected.into(),
             })
         };
         let mut peers = self.peers.iter().map(|peer| &peer.address);
@@ -82,18 +78,5 @@ impl Config {
             Some(wrong) => refused("link.advertise", wrong, "host, or host:port"),
             None => Ok(()),
         }
-    }
-}
-
-impl RdmaConfig {
-    fn check(&self) -> Result<(), ConfigError> {
-        if RDMA_RING_KIB.contains(&self.ring_kib) {
-            return Ok(());
-        }
-        Err(ConfigError::OutOfRange {
-            setting: "rdma.ring_kib",
-            value: self.ring_kib.to_string(),
-            expected: "64 to 65536",
-        })
     }
 }

@@ -261,7 +261,7 @@ fn refusals_name_the_setting_and_the_value() {
     let tenants = (0..257).map(|k| format!("[telemetry.tenants.t{k}]\n"));
     check(
         &tenants.collect::<String>(),
-        "telemetry.tenants = 257: at most 256",
+        "telemetry.tenants = 257: 0 to 256",
     );
     assert!(
         Config::read(std::path::Path::new("/nonexistent.toml"))
