@@ -85,6 +85,7 @@ pub(crate) fn status(socket: &Path, args: &Status) -> Result<String, Failure> {
 
 /// `tollgate console`
 pub(crate) fn console(socket: &Path, args: &Console) -> Result<String, Failure> {
+    output::require_open()?;
     let is_operator = args.operator;
     let body = RequestBody::Console(messages::Console { is_operator });
     let report = report(socket, body)?;

@@ -20,6 +20,9 @@ use crate::failure::Failure;
 
 /// Writes all of `text` and flushes, so that a reader of a pipe sees each line at once.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    if !text.is_empty() {
+        require_open()?;
+    }
     let shown = text::escape_lines(text);
     let mut out = std::io::stdout().lock();
     let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
@@ -28,7 +31,8 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
 
 /// Fails if standard output was closed when the program started. Rust's runtime then opens
 /// `/dev/null` in its place for reading and writing, so that writing would lose everything without
-/// an error; `>/dev/null` opens it for writing only. Used for output that is shown only once.
+/// an error; `>/dev/null` opens it for writing only. Commands whose output is shown only once check
+/// this before they change anything.
 pub(crate) fn require_open() -> Result<(), Failure> {
     let out = std::io::stdout();
     let (Ok(stat), Ok(flags)) = (fstat(&out), fcntl_getfl(&out)) else {

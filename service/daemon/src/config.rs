@@ -21,6 +21,7 @@ pub use tollgate_datapath::tuning::{Scheduling, Waiting};
 use tollgate_transport::limits;
 
 pub use self::error::ConfigError;
+pub(crate) use self::error::{code_of_file, is_no_path};
 pub use self::policies::{CompileConfig, Policies};
 use self::source::Source;
 pub use self::telemetry::{Compression, OtlpProtocol, TelemetryConfig, TenantTelemetry};

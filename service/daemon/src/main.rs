@@ -111,8 +111,8 @@ impl Instead {
         match verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref()) {
             Ok(sentence) => print(&format!("{sentence}\n")),
             Err((exit, sentence)) => {
-                output::tell(&format!("tollgated: {sentence}"));
-                ExitCode::from(exit)
+                output::tell(&format!("tollgated: {exit}: {sentence}"));
+                self::exit(exit)
             }
         }
     }
@@ -224,10 +224,7 @@ fn main() -> ExitCode {
             }
             let shown = error.shown().map(|lines| format!("\n{lines}"));
             let sentence = text::escape(&error.to_string()).into_owned();
-            (
-                Code::INVALID_ARGUMENT,
-                sentence + &shown.unwrap_or_default(),
-            )
+            (error.code(), sentence + &shown.unwrap_or_default())
         }
         Ok(config) => match tollgate_daemon::run(config, takes_over) {
             Ok(()) => return ExitCode::SUCCESS,

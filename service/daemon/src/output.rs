@@ -13,6 +13,7 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::OnceLock;
 
+use tollgate_shm_abi::secret::without_tokens;
 use tollgate_shm_abi::text;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
@@ -76,10 +77,10 @@ pub fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a sentence to standard error, on its own line. A failure is ignored: there is nowhere
+/// Writes a sentence to standard error, on its own line, without the tokens in it. A failure is ignored: there is nowhere
 /// left to report it.
 pub fn tell(sentence: &str) {
-    let line = format!("{}\n", text::escape_lines(sentence));
+    let line = format!("{}\n", text::escape_lines(&without_tokens(sentence)));
     let _lost = io::stderr().lock().write_all(line.as_bytes());
 }
 

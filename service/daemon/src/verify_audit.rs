@@ -7,11 +7,13 @@ use tollgate_control::audit::{Anchor, FILE, Head, Verified, verify_file};
 use tollgate_control::{Cause, Store, StoreError};
 use tollgate_shm_abi::status::Code;
 
-/// An exit status, and a sentence.
-pub type Failed = (u8, String);
+use crate::config::code_of_file;
 
-/// The result of the verification, or what is wrong. The exit status is 15 (DATA_LOSS) for an
-/// edited log.
+/// A status, and a sentence.
+pub type Failed = (Code, String);
+
+/// The result of the verification, or what is wrong. The status is DATA_LOSS for an edited
+/// log.
 ///
 /// # Errors
 /// The log was edited, or it can't be read.
@@ -20,43 +22,46 @@ pub fn verify(
     file: Option<&Path>,
     head: Option<&str>,
 ) -> Result<String, Failed> {
-    let exit = |code: Code| u8::try_from(code.0).unwrap_or(2);
     let refused = |error: StoreError| {
         let code = match error.cause() {
             Cause::Broken => Code::FAILED_PRECONDITION,
             _ => Code::INVALID_ARGUMENT,
         };
-        (exit(code), error.to_string())
+        (code, error.to_string())
     };
     let (path, anchor) = match (state, file) {
         (Some(state), _) => {
+            readable(state)?;
             let anchor = Store::audit_anchor(state).map_err(refused)?;
             (state.join(FILE), Anchor::End(anchor))
         }
         (None, Some(file)) => {
-            let missing = |error| {
-                (
-                    exit(Code::NOT_FOUND),
-                    format!("{} can't be read: {error}", file.display()),
-                )
-            };
-            std::fs::metadata(file).map_err(missing)?;
+            readable(file)?;
             let kept = head.map(str::parse::<Head>).transpose();
-            let kept = kept.map_err(|sentence| (exit(Code::INVALID_ARGUMENT), sentence))?;
+            let kept = kept.map_err(|sentence| (Code::INVALID_ARGUMENT, sentence))?;
             (file.to_owned(), kept.map_or(Anchor::None, Anchor::Kept))
         }
         (None, None) => {
             let sentence = "name a state directory or a file".to_owned();
-            return Err((exit(Code::INVALID_ARGUMENT), sentence));
+            return Err((Code::INVALID_ARGUMENT, sentence));
         }
     };
     match verify_file(&path, anchor) {
         Ok(verified) => Ok(sentence(&verified)),
         Err(edited) => {
             let sentence = format!("{} was edited: {edited}", path.display());
-            Err((exit(Code::DATA_LOSS), sentence))
+            Err((Code::DATA_LOSS, sentence))
         }
     }
+}
+
+/// Whether a file or directory is there.
+fn readable(path: &Path) -> Result<(), Failed> {
+    let failed = |error| {
+        let sentence = format!("{} can't be read: {error}", path.display());
+        (code_of_file(&error), sentence)
+    };
+    std::fs::metadata(path).map(drop).map_err(failed)
 }
 
 /// The sentence for a log that wasn't edited.

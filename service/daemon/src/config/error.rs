@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 
+use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::export::EndpointError;
 use tollgate_telemetry::headers::HeadersError;
 
@@ -14,6 +15,17 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// A file with a secret isn't there. The message doesn't contain its path, which may be the
+    /// secret itself.
+    #[error(
+        "{setting}: {error}; its value isn't shown because it may be the secret: it takes the path of a file"
+    )]
+    SecretUnreadable {
+        /// The setting.
+        setting: &'static str,
         /// The system's reason.
         error: std::io::Error,
     },
@@ -70,12 +82,89 @@ pub enum ConfigError {
     },
 }
 
+/// Whether a file wasn't found, so that its path may be something else: a secret, if the setting
+/// takes the path of a file with one. Errors don't show it.
+pub(crate) fn is_no_path(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidFilename, InvalidInput, NotADirectory, NotFound};
+    matches!(
+        error.kind(),
+        NotFound | InvalidFilename | InvalidInput | NotADirectory
+    )
+}
+
+/// The lines that show a fault, without the value of a key that may be a secret: `psk_file` and
+/// `headers_file` take paths, and who mistakes one for the other, or misspells it, writes a secret
+/// there.
+pub(super) fn without_secrets(shown: &str) -> String {
+    let is_secret = |key: &str| {
+        ["psk", "header", "key", "secret", "token"]
+            .iter()
+            .any(|word| key.contains(word))
+    };
+    let mut lines = shown.lines();
+    let [Some(margin), Some(line), Some(carets)] = [lines.next(), lines.next(), lines.next()]
+    else {
+        return String::new();
+    };
+    match line.split_once('=') {
+        Some((before, _)) if is_secret(&before.to_ascii_lowercase()) => {
+            let key = carets.chars().take(before.chars().count());
+            let carets: String = key.collect();
+            format!("{margin}\n{before}= (hidden)\n{carets}")
+                .trim_end()
+                .to_owned()
+        }
+        _ => shown.to_owned(),
+    }
+}
+
 impl ConfigError {
+    /// The kind of fault: whether the file is missing, may not be read, or is wrong.
+    pub fn code(&self) -> Code {
+        match self {
+            ConfigError::Unreadable { error, .. } | ConfigError::SecretUnreadable { error, .. } => {
+                code_of_file(error)
+            }
+            _ => Code::INVALID_ARGUMENT,
+        }
+    }
+
     /// The lines of the file that contain the fault.
     pub fn shown(&self) -> Option<&str> {
         match self {
             ConfigError::Malformed { shown, .. } => Some(shown),
             _ => None,
         }
+    }
+}
+
+/// The status for a file that can't be read.
+pub(crate) fn code_of_file(error: &std::io::Error) -> Code {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Code::NOT_FOUND,
+        std::io::ErrorKind::PermissionDenied => Code::PERMISSION_DENIED,
+        _ => Code::INVALID_ARGUMENT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_a_secret_is_not_shown() {
+        let shown = |line: &str| without_secrets(&format!("  |\n7 | {line}\n  | ^^^^^^^^^^^^^^^^"));
+        for line in [
+            "psk = \"MvssP8EZ\"",
+            "psk_fil = \"MvssP8EZ\"",
+            "headers_file = [\"MvssP8EZ\"]",
+        ] {
+            let text = shown(line);
+            assert!(
+                !text.contains("MvssP8EZ") && text.contains("= (hidden)"),
+                "{text}"
+            );
+        }
+        assert!(shown("spin_us = \"5\"").contains("\"5\""));
     }
 }

@@ -7,7 +7,7 @@ use tollgate_shm_abi::text::point_at;
 
 use super::Config;
 use super::definitions::DEFINITIONS;
-use super::error::ConfigError;
+use super::error::{ConfigError, without_secrets};
 use super::source::Source;
 use crate::targets;
 
@@ -27,7 +27,7 @@ impl Config {
                 line,
                 column,
                 message: message + &meant,
-                shown,
+                shown: without_secrets(&shown),
             }
         };
         let mut config: Self = toml::from_str(&text).map_err(malformed)?;

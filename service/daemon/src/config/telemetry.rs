@@ -13,7 +13,7 @@ use tollgate_telemetry::headers::Headers;
 use tollgate_telemetry::limits::{MAX_CA_BYTES, MAX_HEADERS_BYTES};
 use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 
-use super::error::ConfigError;
+use super::error::{ConfigError, is_no_path};
 
 /// Telemetry of calls, and its receivers: the section `[telemetry]`. OPERATIONS.md describes each
 /// signal.
@@ -144,7 +144,7 @@ impl<'c> Told<'c> {
             return Ok(None);
         };
         if let Some(path) = self.headers_file {
-            let headers = Headers::parse(&read(path, MAX_HEADERS_BYTES)?);
+            let headers = Headers::parse(&read("headers_file", path, MAX_HEADERS_BYTES)?);
             let headers = headers.map_err(|error| ConfigError::Headers {
                 path: path.clone(),
                 error,
@@ -152,7 +152,7 @@ impl<'c> Told<'c> {
             endpoint = endpoint.with_headers(headers);
         }
         if let Some(path) = self.ca {
-            let trusting = endpoint.with_authorities(&read(path, MAX_CA_BYTES)?);
+            let trusting = endpoint.with_authorities(&read("ca", path, MAX_CA_BYTES)?);
             endpoint = trusting.map_err(|error| ConfigError::Authorities {
                 path: path.clone(),
                 error,
@@ -164,13 +164,16 @@ impl<'c> Told<'c> {
 
 /// Reads a small file; fails if it has more than `most` bytes. Reads at most one byte beyond the
 /// limit, so a file without an end can't block it.
-fn read(path: &Path, most: usize) -> Result<Vec<u8>, ConfigError> {
+fn read(setting: &'static str, path: &Path, most: usize) -> Result<Vec<u8>, ConfigError> {
     let mut content = Vec::new();
     let file = File::open(path);
     let read = file.and_then(|file| file.take(most as u64 + 1).read_to_end(&mut content));
-    read.map_err(|error| ConfigError::Unreadable {
-        path: path.to_owned(),
-        error,
+    read.map_err(|error| match is_no_path(&error) {
+        true => ConfigError::SecretUnreadable { setting, error },
+        false => ConfigError::Unreadable {
+            path: path.to_owned(),
+            error,
+        },
     })?;
     if content.len() > most {
         return Err(ConfigError::TooLong {

@@ -9,21 +9,23 @@ use std::path::Path;
 
 use tollgate_transport::PresharedKey;
 
+use crate::config::is_no_path;
+use crate::control::ancestors::replaceable;
 use crate::control::error::{DaemonError, failed};
 use crate::control::own_user::is_own;
-
-/// Of a directory: other users can't remove or replace files in it.
-const STICKY: u32 = 0o1000;
 
 /// Reads the key.
 ///
 /// # Errors
 /// A sentence that says what to do.
 pub(super) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
+    let mut file = open(path).map_err(|error| match is_no_path(&error) {
+        true => failed("the key file can't be read, and its path isn't shown because it may be the key; psk_file takes a path")(&error),
+        false => failed(&format!("the key in {} can't be used", path.display()))(&error),
+    })?;
     let doing = format!("the key in {} can't be used", path.display());
     let failed = failed(&doing);
     let mut secret = Vec::new();
-    let mut file = open(path).map_err(|error| failed(&error))?;
     let its = file.metadata().map_err(|error| failed(&error))?;
     if let Some(why) = refusal(path, &its) {
         return Err(failed(&why));
@@ -58,23 +60,7 @@ fn refusal(path: &Path, its: &Metadata) -> Option<String> {
             "users other than its owner may use the file (mode {mode:04o}): chmod 600 {shown}"
         ));
     }
-    // The file's directory after resolving links.
-    let directory = path.canonicalize().ok()?.parent()?.to_owned();
-    let around = std::fs::metadata(&directory).ok()?;
-    let mode = around.mode() & 0o7777;
-    if mode & 0o022 != 0 && mode & STICKY == 0 {
-        let directory = directory.display();
-        return Some(format!(
-            "other users may replace the file, because they may write to its directory (mode {mode:04o}): chmod go-w {directory}"
-        ));
-    }
-    let owner = around.uid();
-    (owner != 0 && !is_own(owner)).then(|| {
-        format!(
-            "user {owner} may replace the file, because its directory {} belongs to that user: move the file",
-            directory.display()
-        )
-    })
+    replaceable(path)
 }
 
 #[cfg(test)]

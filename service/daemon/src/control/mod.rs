@@ -17,6 +17,7 @@
 mod accepting;
 mod admin;
 mod admission;
+mod ancestors;
 mod answers;
 mod attachment_index;
 #[cfg(feature = "rdma")]

@@ -6,6 +6,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
+use crate::control::ancestors::replaceable;
 use crate::control::error::DaemonError;
 use crate::control::own_user::is_own;
 
@@ -16,13 +17,16 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Users other than this one and root can write to the directory or to a file in it, or an entry
 /// isn't a regular file. The sentence says what to do.
 pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
-    // A directory that can't be inspected can't be opened, either; the store reports why.
-    let Ok(there) = std::fs::metadata(state) else {
-        return Ok(());
-    };
     let unsafe_because = |why: String| {
         let shown = state.display();
         DaemonError(format!("the state directory {shown} isn't safe: {why}"))
+    };
+    if let Some(why) = replaceable(state) {
+        return Err(unsafe_because(why));
+    }
+    // A directory that can't be inspected can't be opened, either; the store reports why.
+    let Ok(there) = std::fs::metadata(state) else {
+        return Ok(());
     };
     let its_owner = |owner: u32| is_own(owner) || owner == 0;
     if let Some(why) = refusal(there.mode() & 0o7777, there.uid(), its_owner) {
