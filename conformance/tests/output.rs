@@ -144,6 +144,37 @@ fn a_closed_standard_output_makes_no_tenant() {
     assert_eq!(daemon.ok("tenant list"), "late\n");
 }
 
+/// What only prints fails as well, and what prints something once does nothing.
+#[test]
+fn a_closed_standard_output_fails_commands() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon("a");
+    let socket = daemon.socket().display().to_string();
+    let ended = |command: &str| {
+        let line = format!("exec {command} >&-");
+        run(Path::new("sh"), ["-c", &line], b"")
+    };
+    let tollgate = program("tollgate").display().to_string();
+    for words in [
+        "status",
+        "policy list",
+        "daemon settings",
+        "console",
+        "--help",
+        "--version",
+    ] {
+        let closed = ended(&format!("{tollgate} --socket {socket} {words}"));
+        assert_eq!(closed.code, UNWRITTEN, "{words}: {closed}");
+    }
+    let plugin = program("protoc-gen-tollgate").display().to_string();
+    let closed = ended(&format!("{plugin} --help"));
+    assert_eq!(closed.code, UNWRITTEN, "{closed}");
+    assert!(
+        closed.err.contains("standard output can't be written"),
+        "{closed}"
+    );
+}
+
 #[test]
 fn output_that_is_lost_fails_every_command() {
     let bed = Testbed::new();

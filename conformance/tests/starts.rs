@@ -13,13 +13,18 @@ use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::process::program;
 use tollgate_conformance::testbed::{SOON, Testbed, proto_file};
 
-/// The output of a daemon that doesn't start.
+/// The output of a daemon that can't start.
 fn refused(args: &[&str]) -> String {
+    ended(9, args)
+}
+
+/// The output of a daemon that ends with this exit status.
+fn ended(code: i32, args: &[&str]) -> String {
     let mut command = Command::new("timeout");
     command.arg("30").arg(program("tollgated")).args(args);
     let ended = command.output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr).into_owned();
-    assert_eq!(ended.status.code(), Some(9), "{said}");
+    assert_eq!(ended.status.code(), Some(code), "{said}");
     said
 }
 
@@ -164,6 +169,72 @@ fn a_state_directory_that_others_can_write_is_refused() {
         0,
         "nothing is made in it"
     );
+}
+
+/// Another user that may write to a directory above can put another directory in its place.
+#[test]
+fn a_state_directory_that_others_can_replace_is_refused() {
+    let bed = Testbed::new();
+    let above = bed.path("above");
+    let state = above.join("state");
+    std::fs::create_dir_all(&state).unwrap();
+    std::fs::set_permissions(&above, PermissionsExt::from_mode(0o777)).unwrap();
+    let socket = bed.path("a.sock").display().to_string();
+    for state in [state.clone(), above.join("not/yet")] {
+        let said = refused(&["--socket", &socket, "--state", &state.display().to_string()]);
+        let sentence = format!("chmod go-w {}", above.display());
+        assert!(
+            said.contains("may replace it") && said.contains(&sentence),
+            "{said}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(&state).unwrap().count(), 0);
+}
+
+/// A key, a token or a header that stands where a path is expected, or under a misspelt name. The
+/// exit statuses are those of OPERATIONS.md: 3 for a wrong configuration, 5 for a missing file.
+#[test]
+fn secrets_in_the_wrong_place_are_not_said() {
+    const SECRET: &str = "MvssP8EZ0123456789abcdef";
+    let bed = Testbed::new();
+    let socket = bed.path("a.sock").display().to_string();
+    let token = format!("tg_{}", "0123456789abcdef".repeat(4));
+    let file = |text: String| bed.file("tollgated.toml", text).display().to_string();
+    let said = ended(5, &["--psk-file", SECRET, "--socket", &socket]);
+    assert!(
+        !said.contains(SECRET) && said.contains("psk_file"),
+        "{said}"
+    );
+    let headers = "[telemetry]\nendpoint = \"http://a:1\"\nheaders_file";
+    for (code, key) in [(5, "psk_file"), (3, "psk"), (3, "psk_fil"), (9, headers)] {
+        let config = file(format!("{key} = \"{SECRET}\""));
+        let said = ended(code, &["--config", &config, "--socket", &socket]);
+        assert!(!said.contains(SECRET), "{said}");
+    }
+    for (code, option) in [
+        (3, "--name"),
+        (3, "--listen"),
+        (3, "--peer"),
+        (5, "--config"),
+    ] {
+        let said = ended(code, &[option, &token, "--socket", &socket]);
+        assert!(
+            !said.contains(&token) && said.contains("tg_(hidden)"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_missing_has_its_exit_status() {
+    for words in [
+        &["--config", "/nonexistent.toml"][..],
+        &["verify-audit", "--file", "/nonexistent"],
+        &["verify-audit", "--state", "/nonexistent"],
+    ] {
+        let said = ended(5, words);
+        assert!(said.contains("NOT_FOUND"), "{said}");
+    }
 }
 
 async fn book(client: &ReservationClient) -> Result<(), Status> {

@@ -185,6 +185,7 @@ impl Arguments {
             config.given_on_command_line(key);
         }
         config.check()?;
+        config.check_files()?;
         Ok(config)
     }
 }

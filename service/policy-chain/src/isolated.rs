@@ -416,9 +416,9 @@ impl Isolated {
         }
         let at = (posting.now_ns, posting.time_ms);
         let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
-        let begun =
-            line.channel
-                .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
+        let begun = line
+            .channel
+            .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
         let mut builder = match begun {
             Ok(builder) => builder,
             Err(error) => {

@@ -7,7 +7,7 @@ use tollgate_shm_abi::text::point_at;
 
 use super::Config;
 use super::definitions::DEFINITIONS;
-use super::error::{ConfigError, without_secrets};
+use super::error::{ConfigError, is_no_path, without_secrets};
 use super::source::Source;
 use crate::targets;
 
@@ -58,6 +58,27 @@ impl Config {
         }
         self.check_peers()?;
         self.telemetry.check()
+    }
+
+    /// Checks that the key file is there.
+    ///
+    /// # Errors
+    /// It isn't, or it can't be reached.
+    pub fn check_files(&self) -> Result<(), ConfigError> {
+        let Some(path) = &self.psk_file else {
+            return Ok(());
+        };
+        let there = std::fs::metadata(path).map(drop);
+        there.map_err(|error| match is_no_path(&error) {
+            true => ConfigError::SecretUnreadable {
+                setting: "psk_file",
+                error,
+            },
+            false => ConfigError::Unreadable {
+                path: path.clone(),
+                error,
+            },
+        })
     }
 
     fn check_peers(&self) -> Result<(), ConfigError> {
