@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId};
 
+use crate::links::target::Dial;
+use crate::observe::traces::Traced;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::reply::Reply;
-use crate::target::Dial;
-use crate::traces::Traced;
 use tollgate_policy_chain::message::{Message, Source};
 use tollgate_policy_chain::policies;
 

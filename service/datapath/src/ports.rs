@@ -26,7 +26,7 @@ use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
 };
-use crate::target::Target;
+use crate::links::target::Target;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
 

@@ -9,7 +9,7 @@ use tollgate_telemetry::limits::MAX_EVENTS;
 use tollgate_telemetry::record::{Attribute, Event, event_word};
 use tollgate_telemetry::w3c::{SpanId, TraceId};
 
-use crate::traces::{Traced, Traces};
+use crate::observe::traces::{Traced, Traces};
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct TracedForm {

@@ -13,9 +13,9 @@ use super::links::trusting;
 use super::turns::open_with;
 use crate::binds::{Asker, BindOutcome, ServiceSchema};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
+use crate::links::target::{Found, Stage, Target};
 use crate::peer_room::PeerRoom;
 use crate::runtime::Runtime;
-use crate::target::{Found, Stage, Target};
 
 type Answer = mpsc::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
 

@@ -8,8 +8,8 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
+use crate::links::wire::credit_bytes;
 use crate::runtime::Runtime;
-use crate::wire::credit_bytes;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::limits::EVALUATING_SLICE;

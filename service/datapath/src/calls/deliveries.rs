@@ -23,10 +23,10 @@ use tollgate_shm_abi::descriptor::{Completion, Image, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
 
+use crate::calls::streams::without_responses;
 use crate::limits::HELD_BYTES;
 use crate::ports::{Delivery, Held, Placed, SessionPort};
 use crate::runtime::Runtime;
-use crate::streams::without_responses;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::{Body, Message, copy_image};
 

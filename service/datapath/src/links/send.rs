@@ -24,9 +24,9 @@ use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
 };
+use crate::links::wire::on_wire;
 use crate::ports::{Kept, LinkPort};
 use crate::runtime::Runtime;
-use crate::wire::on_wire;
 use tollgate_policy_chain::message::{Body, Message};
 
 /// The result of a flush of a link.

@@ -18,8 +18,8 @@ use tollgate_shm_abi::limits::MAX_LABEL_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError, is_reserved};
 use tollgate_shm_abi::status::Code;
 
+use crate::links::wire::credit_bytes;
 use crate::runtime::Runtime;
-use crate::wire::credit_bytes;
 use tollgate_policy_chain::evaluation::Steered;
 use tollgate_policy_chain::message::Message;
 

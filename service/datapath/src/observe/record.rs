@@ -15,12 +15,12 @@ use tollgate_telemetry::record::{
 };
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TraceId};
 
-use crate::durations::{Kind, is_error};
 use crate::limits::TRACES_SWEPT_EVERY_NS;
-use crate::runtime::Runtime;
-use crate::traces::{
+use crate::observe::durations::{Kind, is_error};
+use crate::observe::traces::{
     SampleDecision, Traced, attributes_of, context_of, policy_key, set_parent, stage_name,
 };
+use crate::runtime::Runtime;
 use crate::tuning::Tap;
 use tollgate_policy_chain::evaluation::Notes;
 use tollgate_policy_chain::ids::NamedPolicy;

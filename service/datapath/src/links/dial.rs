@@ -22,11 +22,11 @@ use tollgate_transport::TcpLink;
 
 use crate::carrier::Carrier;
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::links::target::{Dial, Stage, Target};
 use crate::log_limited;
 use crate::ports::{LinkPort, LinkState};
 use crate::report::PeerReport;
 use crate::runtime::Runtime;
-use crate::target::{Dial, Stage, Target};
 use crate::{Command, Event};
 
 impl Runtime {

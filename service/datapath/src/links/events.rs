@@ -25,19 +25,19 @@ use tollgate_transport::{
 };
 
 use crate::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSchema};
+use crate::calls::sessions::schema_differs;
+use crate::calls::steering;
 use crate::carrier::Carrier;
 use crate::command::Command;
 use crate::landing::{Landing, Place};
 use crate::limits::FRAMES_PER_TURN;
+use crate::links::target::{Found, Target, longer};
 use crate::log_limited;
 use crate::ports::{
     Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState, Outbound, RemoteBinding,
 };
 use crate::report::LinkReport;
 use crate::runtime::{Refusal, Runtime};
-use crate::sessions::schema_differs;
-use crate::steering;
-use crate::target::{Found, Target, longer};
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
 use tollgate_policy_chain::plan::MethodSteps;

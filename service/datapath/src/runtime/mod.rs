@@ -37,8 +37,11 @@ use tollgate_telemetry::record::{Record, event};
 use tollgate_transport::CallHead;
 
 use crate::command::{Command, Event, Handle, Map};
-use crate::durations::Durations;
-use crate::peers::{Full, Peers};
+use crate::links::peers::{Full, Peers};
+use crate::links::strangers::Strangers;
+use crate::links::target::Dial;
+use crate::observe::durations::Durations;
+use crate::observe::traces::Traces;
 use crate::placement::Placement;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort, Who};
 use crate::rdma::{Polled, Rdma, WithoutRdma};
@@ -47,9 +50,6 @@ use crate::report::{
     ByteCounters, CallCounters, Doing, LinkBytes, Report, RuntimeReport, RuntimeTimes,
 };
 use crate::scheduler::Scheduler;
-use crate::strangers::Strangers;
-use crate::target::Dial;
-use crate::traces::Traces;
 use crate::tuning::Tuning;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::ProcessId;

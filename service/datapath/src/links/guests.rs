@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both kinds share one table, and each kind always finds a quarter of it free of the other.
-//! [`PeerRoom`](super::strangers::PeerRoom) has the numbers. A peer is identified by its handshake:
+//! [`PeerRoom`](crate::PeerRoom) has the numbers. A peer is identified by its handshake:
 //! by the instance, or by the name if it has no key.
 
 use std::net::SocketAddr;
@@ -19,8 +19,8 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::Reason;
 
 use crate::limits::FULL_SHOWN;
+use crate::links::peers::Full;
 use crate::log_limited;
-use crate::peers::Full;
 use crate::ports::LinkState;
 use crate::runtime::Runtime;
 

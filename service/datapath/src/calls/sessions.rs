@@ -28,10 +28,10 @@ use crate::limits::{
     BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
     MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
 };
+use crate::links::wire::credit_bytes;
 use crate::ports::{Handle, Kept, Service, SessionPort, Who};
 use crate::report::{ServiceReport, SessionReport};
 use crate::runtime::{Refusal, Runtime};
-use crate::wire::credit_bytes;
 use tollgate_jit::on_demand::{Method, Streams};
 use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};

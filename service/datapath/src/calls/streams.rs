@@ -20,12 +20,12 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, metadata_room};
 
+use crate::calls::sessions::Broken;
 use crate::landing::Landing;
-use crate::links::{After, invalid, parts_of};
+use crate::links::events::{After, invalid, parts_of};
+use crate::links::send::send_code;
 use crate::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind};
 use crate::runtime::Runtime;
-use crate::sending::send_code;
-use crate::sessions::Broken;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
 

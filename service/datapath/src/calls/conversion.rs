@@ -32,12 +32,12 @@ use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
 use crate::binds::{Bound, ServiceSchema};
+use crate::calls::sessions::{lacks_method, schema_differs};
 use crate::command::Event;
-use crate::links::{After, invalid};
+use crate::links::events::{After, invalid};
+use crate::links::wire::credit_bytes;
 use crate::ports::{Answer, Comparing, LinkState};
 use crate::runtime::Runtime;
-use crate::sessions::{lacks_method, schema_differs};
-use crate::wire::credit_bytes;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::{Body, Message};
 use tollgate_policy_chain::plan::MethodSteps;

@@ -1,0 +1,8 @@
+//! Calls between applications and the engine: submissions, evaluation, conversion, deliveries.
+
+pub(crate) mod conversion;
+pub(crate) mod deliveries;
+pub(crate) mod evaluating;
+pub(crate) mod sessions;
+pub mod steering;
+pub(crate) mod streams;

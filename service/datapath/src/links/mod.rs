@@ -1,0 +1,10 @@
+//! Links to peers: dialled or accepted, their frames, and the messages that they send.
+
+pub(crate) mod dial;
+pub(crate) mod events;
+pub(crate) mod guests;
+pub(crate) mod peers;
+pub(crate) mod send;
+pub(crate) mod strangers;
+pub mod target;
+pub(crate) mod wire;
