@@ -27,8 +27,11 @@ use crate::limits::{
     WAIT_ASKED_EVERY_NS,
 };
 use crate::links::target::Target;
+use crate::report::LinkReport;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
+use tollgate_transport::LinkConfig;
+use tollgate_transport::frame::feature_names;
 
 /// A method handle of an application.
 pub(crate) struct Handle {
@@ -491,6 +494,44 @@ impl LinkPort {
             moving: None,
         };
         Self { io, state }
+    }
+}
+
+impl LinkPort {
+    /// Limits the peer's unanswered calls and bytes from now on.
+    pub(crate) fn set_window(&mut self, config: &LinkConfig) {
+        let set = self
+            .io
+            .link_mut()
+            .set_window(config.window_calls, config.window_bytes);
+        if let Err(error) = set {
+            tracing::error!("a link's window stays as it is: {error}");
+        }
+    }
+
+    /// `service` returns the service of a binding that is accepted.
+    pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
+        let link = self.io.link();
+        let credit = link.credit();
+        let bound = self.state.outbound.iter();
+        let bound = bound.filter(|bound| bound.unanswered == 0);
+        let bound = bound.filter_map(|bound| service(bound.binding));
+        LinkReport {
+            peer: link.peer_name().unwrap_or("unknown").to_owned(),
+            address: self.state.address.clone(),
+            tenant: self.state.tenant.as_deref().map(str::to_owned),
+            dialled: self.state.dialled.is_some(),
+            state: if link.is_ready() { "ready" } else { "opening" },
+            version: link.version(),
+            features: feature_names(link.features()).collect(),
+            bound: bound.map(str::to_owned).collect(),
+            unanswered: link.unanswered(),
+            credit_calls: credit.calls,
+            credit_bytes: credit.bytes,
+            window_calls: link.window().calls,
+            window_bytes: link.window().bytes,
+            carriage: self.io.report(self.state.not_rdma.as_deref()),
+        }
     }
 }
 

@@ -32,7 +32,7 @@ use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
 use crate::binds::{Bound, ServiceSchema};
-use crate::calls::sessions::{lacks_method, schema_differs};
+use crate::calls::binding::{lacks_method, schema_differs};
 use crate::command::Event;
 use crate::links::events::{After, invalid};
 use crate::links::wire::credit_bytes;

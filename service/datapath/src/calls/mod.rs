@@ -1,5 +1,6 @@
 //! Calls between applications and the engine: submissions, evaluation, conversion, deliveries.
 
+pub(crate) mod binding;
 pub(crate) mod conversion;
 pub(crate) mod deliveries;
 pub(crate) mod evaluating;

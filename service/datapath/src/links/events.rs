@@ -6,41 +6,31 @@
 //! it: in private memory, or in a receive heap that only this daemon can write. A peer that breaks
 //! the protocol loses its link.
 
-use std::net::TcpStream;
 use std::sync::Arc;
 
 use tollgate_engine::{
-    CallKey, Encoding, LinkId, Origin, RouteTarget, ServiceId, SessionId, Status, Submission,
+    CallKey, Encoding, LinkId, Origin, ServiceId, SessionId, Status, Submission,
 };
 use tollgate_shm_abi::descriptor::held_bytes;
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit as StreamCredit;
 use tollgate_telemetry::record::event;
-use tollgate_transport::frame::feature_names;
-use tollgate_transport::limits::MAX_DESCRIPTION;
 use tollgate_transport::{
-    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkConfig, LinkError,
-    ReadOutcome, SendError, TcpLink, metadata_room,
+    Body as WireBody, BodyOutcome, CallHead, Came, Event as LinkEvent, LinkError, ReadOutcome,
+    metadata_room,
 };
 
-use crate::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSchema};
-use crate::calls::sessions::schema_differs;
+use crate::binds::{PendingBind, ServiceSchema};
 use crate::calls::steering;
-use crate::carrier::Carrier;
 use crate::command::Command;
 use crate::landing::{Landing, Place};
 use crate::limits::FRAMES_PER_TURN;
-use crate::links::target::{Found, Target, longer};
 use crate::log_limited;
-use crate::ports::{
-    Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState, Outbound, RemoteBinding,
-};
-use crate::report::LinkReport;
-use crate::runtime::{Refusal, Runtime};
+use crate::ports::{Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState};
+use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
-use tollgate_policy_chain::plan::MethodSteps;
 
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::RdmaLink;
@@ -61,323 +51,6 @@ pub(crate) enum After {
     },
     Large(LargeBody),
     SkipBody,
-}
-
-/// Opening and losing links.
-impl Runtime {
-    /// A peer connected.
-    pub(crate) fn accept(&mut self, stream: TcpStream) {
-        match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
-            Ok(tcp) => self.meet(Carrier::Tcp(tcp)),
-            Err(error) => tracing::debug!("a connection was dropped: {error}"),
-        }
-    }
-
-    /// Adds an accepted link; its peer is still unknown.
-    fn meet(&mut self, io: Carrier) {
-        let address = io.peer_address();
-        self.make_room_for_stranger(address);
-        let flow = self.shares.of_strangers();
-        let mut port = LinkPort::new(io, address.to_string(), None, None, flow);
-        port.set_window(&self.options.tuning.link);
-        if let Some(link) = self.add_link(port) {
-            self.strangers.note(link, address);
-        }
-    }
-
-    /// A peer connected by RDMA.
-    #[cfg(feature = "rdma")]
-    pub(crate) fn accept_by_rdma(&mut self, link: Box<RdmaLink>) {
-        self.meet(Carrier::Rdma(link));
-    }
-
-    /// A link of another runtime moves here, because its tenant is placed here.
-    pub(crate) fn adopt(&mut self, mut port: Box<LinkPort>, bind: Option<PendingBind>) {
-        let tenant = bind.as_ref().map(|bind| bind.tenant.as_str());
-        if let Some(home) = tenant.and_then(|tenant| self.elsewhere(tenant)) {
-            // The tenant has moved meanwhile.
-            home.send(Command::Adopt { port, bind });
-            return;
-        }
-        // An earlier event of the link won't be repeated.
-        port.state.readable = true;
-        port.state.flow = self.shares.of_strangers();
-        let (credit, is_ready) = (port.io.link().credit(), port.io.link().is_ready());
-        let Some(link) = self.add_link(*port) else {
-            return;
-        };
-        if is_ready {
-            self.engine.link_opened(link, credit.calls, credit.bytes);
-            if !self.stays(link) {
-                return;
-            }
-        }
-        let Some(bind) = bind else {
-            return;
-        };
-        let Some(mut port) = self.links.take(link.0) else {
-            return;
-        };
-        // It may have left the other runtime before a change that this runtime has already made.
-        port.set_window(&self.options.tuning.link);
-        let after = self.peer_binds(&mut port.state, bind);
-        self.do_after(&mut port, after);
-        self.links.put_back(link.0, port);
-    }
-
-    pub(crate) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
-        let culprit = port.state.tenant.clone().unwrap_or_default();
-        let address = &port.state.address;
-        if let Err(why) = self.why_full(port.state.dialled.is_some()) {
-            self.note_full(&why);
-            log_limited!(
-                warn,
-                "link dropped",
-                &culprit,
-                "the link with {address} was dropped: {why}"
-            );
-            return None;
-        }
-        let link = LinkId(self.links.next_key()?);
-        if let Err(error) = self.watch_link(link, &mut port.io) {
-            let address = &port.state.address;
-            log_limited!(
-                warn,
-                "link dropped",
-                &culprit,
-                "the link with {address} was dropped: it can't be watched: {error}"
-            );
-            return None;
-        }
-        self.links.insert(Box::new(port));
-        Some(link)
-    }
-
-    /// Registers a link with this runtime's thread.
-    pub(crate) fn watch_link(&self, link: LinkId, io: &mut Carrier) -> std::io::Result<()> {
-        io.watch(&self.epoll, Self::link_token(link), &self.polled)
-    }
-}
-
-/// Bindings of applications to services at peers.
-impl Runtime {
-    pub(crate) fn bind_remote(
-        &mut self,
-        session: SessionId,
-        tenant: Arc<str>,
-        schema: Arc<ServiceSchema>,
-        chains: Vec<MethodSteps>,
-        to: Found,
-        asked: Asker,
-    ) {
-        let Found { peer, addresses } = to;
-        let pending = Status::new(
-            Code::UNAVAILABLE,
-            format!("peer {peer} hasn't accepted the binding yet"),
-        );
-        let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
-        let added = routes.and_then(|routes| self.add_handles(session, &schema, true, routes));
-        let first_handle = match added {
-            Ok(first) => first,
-            Err(status) => {
-                let _ = asked.send(Err(status));
-                return;
-            }
-        };
-        let binding = RemoteBinding {
-            session,
-            first_handle,
-            schema,
-            asked: Some(asked),
-            comparing: None,
-            tenant: Arc::clone(&tenant),
-            peer: peer.clone(),
-            retry_at_ns: None,
-            retry_pause: None,
-        };
-        let Some(key) = self.bindings.insert(binding) else {
-            return;
-        };
-        match self.link_to(&tenant, &peer) {
-            Some(link) => self.send_bind(link, key),
-            None => self.dial(&tenant, &peer, addresses),
-        }
-    }
-
-    pub(crate) fn drop_bindings_of(&mut self, session: SessionId) {
-        let gone: Vec<u32> = self
-            .bindings
-            .iter()
-            .filter(|(_, b)| b.session == session)
-            .map(|(key, _)| key)
-            .collect();
-        for key in gone {
-            self.bindings.remove(key);
-        }
-    }
-
-    pub(crate) fn bindings_to(&self, tenant: &str, peer: &Target) -> Vec<u32> {
-        let to = |binding: &RemoteBinding| binding.peer == *peer && &*binding.tenant == tenant;
-        self.bindings
-            .iter()
-            .filter(|(_, binding)| to(binding))
-            .map(|(key, _)| key)
-            .collect()
-    }
-
-    /// Sets the route of each of a binding's methods.
-    pub(crate) fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
-        let Some(binding) = self.bindings.get(key) else {
-            return;
-        };
-        for k in 0..binding.schema.methods.len() as u16 {
-            if let Some(route) = self
-                .engine
-                .route_mut(binding.session, binding.first_handle + u32::from(k))
-            {
-                route.target = target(k);
-            }
-        }
-    }
-
-    /// Sends a BIND to a link's peer. Before the link is ready this does nothing: all BINDs are
-    /// sent then.
-    pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
-        let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
-        else {
-            return;
-        };
-        if !port.io.link().is_ready() {
-            return;
-        }
-        let outbound = &mut port.state.outbound;
-        let of_this = |bound: &Outbound| bound.binding == key;
-        let is_free =
-            |bound: &Outbound| bound.unanswered == 0 && self.bindings.get(bound.binding).is_none();
-        let place = outbound
-            .iter()
-            .position(of_this)
-            .or_else(|| outbound.iter().position(is_free));
-        let bind = place.unwrap_or(outbound.len());
-        let schema = &binding.schema;
-        match port
-            .io
-            .link_mut()
-            .send_bind(bind as u32, &binding.tenant, &schema.name, &schema.hash)
-        {
-            Ok(()) => {
-                if place.is_none() {
-                    outbound.push(Outbound {
-                        binding: key,
-                        unanswered: 0,
-                    });
-                }
-                outbound[bind].binding = key;
-                outbound[bind].unanswered += 1;
-            }
-            Err(error) => {
-                let text = format!("peer {} can't be asked: {error}", binding.peer);
-                self.bind_refused(key, Status::new(Code::UNAVAILABLE, text));
-            }
-        }
-    }
-
-    /// The peer accepted a binding. Without a description, the schemas are the same.
-    fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
-        if !description.is_empty() {
-            return self.compare(link, bind, key, description);
-        }
-        self.bind_accepted(key, Vec::new(), |method| RouteTarget::Link {
-            link,
-            bind,
-            method,
-            encoding: Encoding::Native,
-        });
-    }
-
-    pub(crate) fn bind_accepted(
-        &mut self,
-        key: u32,
-        refused: Vec<(u16, String)>,
-        target: impl Fn(u16) -> RouteTarget,
-    ) {
-        self.route_binding(key, target);
-        let Some(binding) = self.bindings.get_mut(key) else {
-            return;
-        };
-        (binding.comparing, binding.retry_pause) = (None, None);
-        let bound = Bound {
-            first_handle: binding.first_handle,
-            service: None,
-            refused,
-        };
-        if let Some(asked) = binding.asked.take() {
-            let _ = asked.send(Ok(BindOutcome::Bound(bound)));
-        }
-    }
-
-    pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
-        self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
-        let Some(binding) = self.bindings.get_mut(key) else {
-            return;
-        };
-        binding.comparing = None;
-        match binding.asked.take() {
-            Some(asked) => {
-                self.bindings.remove(key);
-                let _ = asked.send(Err(status));
-            }
-            None => {
-                let pause = longer(binding.retry_pause);
-                binding.retry_pause = Some(pause);
-                binding.retry_at_ns = Some(self.now_ns + pause.as_nanos() as u64);
-            }
-        }
-    }
-
-    /// The peer asks for a service of this host.
-    fn peer_binds(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
-        let PendingBind {
-            bind,
-            tenant,
-            service,
-            hash,
-        } = wanted;
-        let refused = |status, description| After::Refused {
-            bind,
-            status,
-            description,
-        };
-        match &state.tenant {
-            None => match self.may_be_of(state, &tenant) {
-                Ok(()) => state.tenant = Some(tenant.as_str().into()),
-                Err(status) => return refused(status, String::new()),
-            },
-            Some(known) if **known != *tenant => {
-                let text = format!(
-                    "a link carries one tenant's calls: this one {known}'s, not {tenant}'s"
-                );
-                return refused(Status::new(Code::INVALID_ARGUMENT, text), String::new());
-            }
-            Some(_) => {}
-        }
-        let found = self.find_service(&tenant, &service, &hash);
-        // A peer may make up tenants' names. A tenant without a service of this name gets no share
-        // of its own.
-        if !matches!(found, Err(Refusal::Absent(_)))
-            && let Some(tenant) = &state.tenant
-        {
-            state.flow = self.shares.of(tenant);
-        }
-        match found {
-            Ok(service) => {
-                state.inbound.insert(bind, service);
-                After::Bound(bind)
-            }
-            Err(Refusal::Absent(status)) => refused(status, String::new()),
-            Err(Refusal::Differs(service)) => self.bound_across(state, bind, service),
-        }
-    }
 }
 
 /// From the peer.
@@ -496,7 +169,7 @@ impl Runtime {
         }
     }
 
-    fn do_after(&mut self, port: &mut LinkPort, after: After) {
+    pub(crate) fn do_after(&mut self, port: &mut LinkPort, after: After) {
         let sent = match after {
             After::Nothing => Ok(()),
             After::Bound(bind) => port.io.link_mut().send_bound(bind, ""),
@@ -691,43 +364,6 @@ impl Runtime {
                 );
                 After::Nothing
             }
-        }
-    }
-
-    /// Links became ready in this turn: sends the BINDs that wait for them.
-    fn bind_waiting(&mut self) {
-        for link in std::mem::take(&mut self.opened) {
-            if !self.stays(link) {
-                continue;
-            }
-            let Some(port) = self.links.get(link.0) else {
-                continue;
-            };
-            let credit = port.io.link().credit();
-            self.engine.link_opened(link, credit.calls, credit.bytes);
-            let state = &port.state;
-            if let (Some(peer), Some(tenant)) = (state.dialled.clone(), state.tenant.clone()) {
-                self.replaces_others(link, &tenant, &peer);
-                for key in self.bindings_to(&tenant, &peer) {
-                    self.send_bind(link, key);
-                }
-            }
-        }
-    }
-
-    fn refusal(&self, key: u32, code: Code, sentence: &str, description: &str) -> Status {
-        match self.bindings.get(key) {
-            // The peer predates differing schemas.
-            Some(binding) if !description.is_empty() => {
-                let reason = tollgate_schema::difference(&binding.schema.description, description);
-                schema_differs(
-                    &binding.schema,
-                    &format!("peer {}", binding.peer),
-                    &reason.unwrap_or_else(|| sentence.to_owned()),
-                )
-            }
-            Some(binding) => Status::new(code, format!("peer {}: {sentence}", binding.peer)),
-            None => Status::new(code, sentence.to_owned()),
         }
     }
 
@@ -1044,16 +680,6 @@ impl Runtime {
     }
 }
 
-impl LinkState {
-    /// The peer answered a BIND of this end: returns its binding. `None`: the peer owes no answer
-    /// for this id, or the link was replaced.
-    fn answered(&mut self, bind: u32) -> Option<u32> {
-        let bound = self.outbound.get_mut(bind as usize)?;
-        bound.unanswered = bound.unanswered.checked_sub(1)?;
-        (!self.replaced).then_some(bound.binding)
-    }
-}
-
 /// A body's length, and its bytes if they have been received.
 pub(crate) fn parts_of(body: WireBody<'_>) -> (usize, Option<&[u8]>) {
     match body {
@@ -1074,56 +700,4 @@ pub(crate) fn invalid(method: &Method, explained: &str, is_request: bool) -> Sta
         code,
         format!("a message of {} isn't valid: {explained}", method.name),
     )
-}
-
-impl LinkPort {
-    /// Answers a BIND with a schema that differs from the served one. If the peer can't carry
-    /// protobuf, or the description doesn't fit, the BIND is refused, as it was before schemas
-    /// could differ.
-    fn answer_across(&mut self, bind: u32, schema: &ServiceSchema) -> Result<(), SendError> {
-        let link = self.io.link_mut();
-        if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {
-            return link.send_bound(bind, &schema.description);
-        }
-        self.state.inbound.remove(&bind);
-        let text = format!("the schema of {} differs", schema.name);
-        let code = Code::FAILED_PRECONDITION;
-        link.send_refused(bind, code, &text, &schema.description)
-    }
-
-    /// Limits the peer's unanswered calls and bytes from now on.
-    pub(crate) fn set_window(&mut self, config: &LinkConfig) {
-        let set = self
-            .io
-            .link_mut()
-            .set_window(config.window_calls, config.window_bytes);
-        if let Err(error) = set {
-            tracing::error!("a link's window stays as it is: {error}");
-        }
-    }
-
-    /// `service` returns the service of a binding that is accepted.
-    pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
-        let link = self.io.link();
-        let credit = link.credit();
-        let bound = self.state.outbound.iter();
-        let bound = bound.filter(|bound| bound.unanswered == 0);
-        let bound = bound.filter_map(|bound| service(bound.binding));
-        LinkReport {
-            peer: link.peer_name().unwrap_or("unknown").to_owned(),
-            address: self.state.address.clone(),
-            tenant: self.state.tenant.as_deref().map(str::to_owned),
-            dialled: self.state.dialled.is_some(),
-            state: if link.is_ready() { "ready" } else { "opening" },
-            version: link.version(),
-            features: feature_names(link.features()).collect(),
-            bound: bound.map(str::to_owned).collect(),
-            unanswered: link.unanswered(),
-            credit_calls: credit.calls,
-            credit_bytes: credit.bytes,
-            window_calls: link.window().calls,
-            window_bytes: link.window().bytes,
-            carriage: self.io.report(self.state.not_rdma.as_deref()),
-        }
-    }
 }

@@ -1,0 +1,112 @@
+//! Links are accepted, adopted from other runtimes, and added to the table.
+
+use std::net::TcpStream;
+
+use tollgate_engine::LinkId;
+use tollgate_transport::TcpLink;
+
+use crate::binds::PendingBind;
+use crate::carrier::Carrier;
+use crate::command::Command;
+use crate::log_limited;
+use crate::ports::LinkPort;
+use crate::runtime::Runtime;
+
+#[cfg(feature = "rdma")]
+use tollgate_transport_rdma::RdmaLink;
+
+/// Opening and losing links.
+impl Runtime {
+    /// A peer connected.
+    pub(crate) fn accept(&mut self, stream: TcpStream) {
+        match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
+            Ok(tcp) => self.meet(Carrier::Tcp(tcp)),
+            Err(error) => tracing::debug!("a connection was dropped: {error}"),
+        }
+    }
+
+    /// Adds an accepted link; its peer is still unknown.
+    fn meet(&mut self, io: Carrier) {
+        let address = io.peer_address();
+        self.make_room_for_stranger(address);
+        let flow = self.shares.of_strangers();
+        let mut port = LinkPort::new(io, address.to_string(), None, None, flow);
+        port.set_window(&self.options.tuning.link);
+        if let Some(link) = self.add_link(port) {
+            self.strangers.note(link, address);
+        }
+    }
+
+    /// A peer connected by RDMA.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn accept_by_rdma(&mut self, link: Box<RdmaLink>) {
+        self.meet(Carrier::Rdma(link));
+    }
+
+    /// A link of another runtime moves here, because its tenant is placed here.
+    pub(crate) fn adopt(&mut self, mut port: Box<LinkPort>, bind: Option<PendingBind>) {
+        let tenant = bind.as_ref().map(|bind| bind.tenant.as_str());
+        if let Some(home) = tenant.and_then(|tenant| self.elsewhere(tenant)) {
+            // The tenant has moved meanwhile.
+            home.send(Command::Adopt { port, bind });
+            return;
+        }
+        // An earlier event of the link won't be repeated.
+        port.state.readable = true;
+        port.state.flow = self.shares.of_strangers();
+        let (credit, is_ready) = (port.io.link().credit(), port.io.link().is_ready());
+        let Some(link) = self.add_link(*port) else {
+            return;
+        };
+        if is_ready {
+            self.engine.link_opened(link, credit.calls, credit.bytes);
+            if !self.stays(link) {
+                return;
+            }
+        }
+        let Some(bind) = bind else {
+            return;
+        };
+        let Some(mut port) = self.links.take(link.0) else {
+            return;
+        };
+        // It may have left the other runtime before a change that this runtime has already made.
+        port.set_window(&self.options.tuning.link);
+        let after = self.peer_binds(&mut port.state, bind);
+        self.do_after(&mut port, after);
+        self.links.put_back(link.0, port);
+    }
+
+    pub(crate) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
+        let culprit = port.state.tenant.clone().unwrap_or_default();
+        let address = &port.state.address;
+        if let Err(why) = self.why_full(port.state.dialled.is_some()) {
+            self.note_full(&why);
+            log_limited!(
+                warn,
+                "link dropped",
+                &culprit,
+                "the link with {address} was dropped: {why}"
+            );
+            return None;
+        }
+        let link = LinkId(self.links.next_key()?);
+        if let Err(error) = self.watch_link(link, &mut port.io) {
+            let address = &port.state.address;
+            log_limited!(
+                warn,
+                "link dropped",
+                &culprit,
+                "the link with {address} was dropped: it can't be watched: {error}"
+            );
+            return None;
+        }
+        self.links.insert(Box::new(port));
+        Some(link)
+    }
+
+    /// Registers a link with this runtime's thread.
+    pub(crate) fn watch_link(&self, link: LinkId, io: &mut Carrier) -> std::io::Result<()> {
+        io.watch(&self.epoll, Self::link_token(link), &self.polled)
+    }
+}

@@ -1,0 +1,313 @@
+//! Bindings: of applications to services at peers, and of peers to services of this host.
+
+use std::sync::Arc;
+
+use tollgate_engine::{Encoding, LinkId, RouteTarget, SessionId, Status};
+use tollgate_shm_abi::status::Code;
+use tollgate_transport::SendError;
+use tollgate_transport::limits::MAX_DESCRIPTION;
+
+use crate::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSchema};
+use crate::calls::binding::schema_differs;
+use crate::links::events::After;
+use crate::links::target::{Found, Target, longer};
+use crate::ports::{LinkPort, LinkState, Outbound, RemoteBinding};
+use crate::runtime::{Refusal, Runtime};
+use tollgate_policy_chain::plan::MethodSteps;
+
+#[cfg(feature = "rdma")]
+use tollgate_transport_rdma::RdmaLink;
+
+/// Bindings of applications to services at peers.
+impl Runtime {
+    pub(crate) fn bind_remote(
+        &mut self,
+        session: SessionId,
+        tenant: Arc<str>,
+        schema: Arc<ServiceSchema>,
+        chains: Vec<MethodSteps>,
+        to: Found,
+        asked: Asker,
+    ) {
+        let Found { peer, addresses } = to;
+        let pending = Status::new(
+            Code::UNAVAILABLE,
+            format!("peer {peer} hasn't accepted the binding yet"),
+        );
+        let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
+        let added = routes.and_then(|routes| self.add_handles(session, &schema, true, routes));
+        let first_handle = match added {
+            Ok(first) => first,
+            Err(status) => {
+                let _ = asked.send(Err(status));
+                return;
+            }
+        };
+        let binding = RemoteBinding {
+            session,
+            first_handle,
+            schema,
+            asked: Some(asked),
+            comparing: None,
+            tenant: Arc::clone(&tenant),
+            peer: peer.clone(),
+            retry_at_ns: None,
+            retry_pause: None,
+        };
+        let Some(key) = self.bindings.insert(binding) else {
+            return;
+        };
+        match self.link_to(&tenant, &peer) {
+            Some(link) => self.send_bind(link, key),
+            None => self.dial(&tenant, &peer, addresses),
+        }
+    }
+
+    pub(crate) fn drop_bindings_of(&mut self, session: SessionId) {
+        let gone: Vec<u32> = self
+            .bindings
+            .iter()
+            .filter(|(_, b)| b.session == session)
+            .map(|(key, _)| key)
+            .collect();
+        for key in gone {
+            self.bindings.remove(key);
+        }
+    }
+
+    pub(crate) fn bindings_to(&self, tenant: &str, peer: &Target) -> Vec<u32> {
+        let to = |binding: &RemoteBinding| binding.peer == *peer && &*binding.tenant == tenant;
+        self.bindings
+            .iter()
+            .filter(|(_, binding)| to(binding))
+            .map(|(key, _)| key)
+            .collect()
+    }
+
+    /// Sets the route of each of a binding's methods.
+    pub(crate) fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
+        let Some(binding) = self.bindings.get(key) else {
+            return;
+        };
+        for k in 0..binding.schema.methods.len() as u16 {
+            if let Some(route) = self
+                .engine
+                .route_mut(binding.session, binding.first_handle + u32::from(k))
+            {
+                route.target = target(k);
+            }
+        }
+    }
+
+    /// Sends a BIND to a link's peer. Before the link is ready this does nothing: all BINDs are
+    /// sent then.
+    pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
+        let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
+        else {
+            return;
+        };
+        if !port.io.link().is_ready() {
+            return;
+        }
+        let outbound = &mut port.state.outbound;
+        let of_this = |bound: &Outbound| bound.binding == key;
+        let is_free =
+            |bound: &Outbound| bound.unanswered == 0 && self.bindings.get(bound.binding).is_none();
+        let place = outbound
+            .iter()
+            .position(of_this)
+            .or_else(|| outbound.iter().position(is_free));
+        let bind = place.unwrap_or(outbound.len());
+        let schema = &binding.schema;
+        match port
+            .io
+            .link_mut()
+            .send_bind(bind as u32, &binding.tenant, &schema.name, &schema.hash)
+        {
+            Ok(()) => {
+                if place.is_none() {
+                    outbound.push(Outbound {
+                        binding: key,
+                        unanswered: 0,
+                    });
+                }
+                outbound[bind].binding = key;
+                outbound[bind].unanswered += 1;
+            }
+            Err(error) => {
+                let text = format!("peer {} can't be asked: {error}", binding.peer);
+                self.bind_refused(key, Status::new(Code::UNAVAILABLE, text));
+            }
+        }
+    }
+
+    /// The peer accepted a binding. Without a description, the schemas are the same.
+    pub(crate) fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
+        if !description.is_empty() {
+            return self.compare(link, bind, key, description);
+        }
+        self.bind_accepted(key, Vec::new(), |method| RouteTarget::Link {
+            link,
+            bind,
+            method,
+            encoding: Encoding::Native,
+        });
+    }
+
+    pub(crate) fn bind_accepted(
+        &mut self,
+        key: u32,
+        refused: Vec<(u16, String)>,
+        target: impl Fn(u16) -> RouteTarget,
+    ) {
+        self.route_binding(key, target);
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        (binding.comparing, binding.retry_pause) = (None, None);
+        let bound = Bound {
+            first_handle: binding.first_handle,
+            service: None,
+            refused,
+        };
+        if let Some(asked) = binding.asked.take() {
+            let _ = asked.send(Ok(BindOutcome::Bound(bound)));
+        }
+    }
+
+    pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
+        self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+        let Some(binding) = self.bindings.get_mut(key) else {
+            return;
+        };
+        binding.comparing = None;
+        match binding.asked.take() {
+            Some(asked) => {
+                self.bindings.remove(key);
+                let _ = asked.send(Err(status));
+            }
+            None => {
+                let pause = longer(binding.retry_pause);
+                binding.retry_pause = Some(pause);
+                binding.retry_at_ns = Some(self.now_ns + pause.as_nanos() as u64);
+            }
+        }
+    }
+
+    /// The peer asks for a service of this host.
+    pub(crate) fn peer_binds(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
+        let PendingBind {
+            bind,
+            tenant,
+            service,
+            hash,
+        } = wanted;
+        let refused = |status, description| After::Refused {
+            bind,
+            status,
+            description,
+        };
+        match &state.tenant {
+            None => match self.may_be_of(state, &tenant) {
+                Ok(()) => state.tenant = Some(tenant.as_str().into()),
+                Err(status) => return refused(status, String::new()),
+            },
+            Some(known) if **known != *tenant => {
+                let text = format!(
+                    "a link carries one tenant's calls: this one {known}'s, not {tenant}'s"
+                );
+                return refused(Status::new(Code::INVALID_ARGUMENT, text), String::new());
+            }
+            Some(_) => {}
+        }
+        let found = self.find_service(&tenant, &service, &hash);
+        // A peer may make up tenants' names. A tenant without a service of this name gets no share
+        // of its own.
+        if !matches!(found, Err(Refusal::Absent(_)))
+            && let Some(tenant) = &state.tenant
+        {
+            state.flow = self.shares.of(tenant);
+        }
+        match found {
+            Ok(service) => {
+                state.inbound.insert(bind, service);
+                After::Bound(bind)
+            }
+            Err(Refusal::Absent(status)) => refused(status, String::new()),
+            Err(Refusal::Differs(service)) => self.bound_across(state, bind, service),
+        }
+    }
+
+    /// Links became ready in this turn: sends the BINDs that wait for them.
+    pub(crate) fn bind_waiting(&mut self) {
+        for link in std::mem::take(&mut self.opened) {
+            if !self.stays(link) {
+                continue;
+            }
+            let Some(port) = self.links.get(link.0) else {
+                continue;
+            };
+            let credit = port.io.link().credit();
+            self.engine.link_opened(link, credit.calls, credit.bytes);
+            let state = &port.state;
+            if let (Some(peer), Some(tenant)) = (state.dialled.clone(), state.tenant.clone()) {
+                self.replaces_others(link, &tenant, &peer);
+                for key in self.bindings_to(&tenant, &peer) {
+                    self.send_bind(link, key);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn refusal(
+        &self,
+        key: u32,
+        code: Code,
+        sentence: &str,
+        description: &str,
+    ) -> Status {
+        match self.bindings.get(key) {
+            // The peer predates differing schemas.
+            Some(binding) if !description.is_empty() => {
+                let reason = tollgate_schema::difference(&binding.schema.description, description);
+                schema_differs(
+                    &binding.schema,
+                    &format!("peer {}", binding.peer),
+                    &reason.unwrap_or_else(|| sentence.to_owned()),
+                )
+            }
+            Some(binding) => Status::new(code, format!("peer {}: {sentence}", binding.peer)),
+            None => Status::new(code, sentence.to_owned()),
+        }
+    }
+}
+
+impl LinkState {
+    /// The peer answered a BIND of this end: returns its binding. `None`: the peer owes no answer
+    /// for this id, or the link was replaced.
+    pub(crate) fn answered(&mut self, bind: u32) -> Option<u32> {
+        let bound = self.outbound.get_mut(bind as usize)?;
+        bound.unanswered = bound.unanswered.checked_sub(1)?;
+        (!self.replaced).then_some(bound.binding)
+    }
+}
+
+impl LinkPort {
+    /// Answers a BIND with a schema that differs from the served one. If the peer can't carry
+    /// protobuf, or the description doesn't fit, the BIND is refused, as it was before schemas
+    /// could differ.
+    pub(crate) fn answer_across(
+        &mut self,
+        bind: u32,
+        schema: &ServiceSchema,
+    ) -> Result<(), SendError> {
+        let link = self.io.link_mut();
+        if link.carries_protobuf() && schema.description.len() <= MAX_DESCRIPTION {
+            return link.send_bound(bind, &schema.description);
+        }
+        self.state.inbound.remove(&bind);
+        let text = format!("the schema of {} differs", schema.name);
+        let code = Code::FAILED_PRECONDITION;
+        link.send_refused(bind, code, &text, &schema.description)
+    }
+}

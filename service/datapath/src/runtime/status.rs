@@ -1,0 +1,83 @@
+//! Reports of a runtime about itself.
+
+use tollgate_engine::ServiceId;
+
+use super::Runtime;
+use crate::report::{LinkBytes, Report, RuntimeReport};
+
+impl Runtime {
+    /// The report, with the data that only metrics show.
+    pub(super) fn measured_report(&self) -> Report {
+        let links = self.links.iter();
+        let links = links.map(|(_, port)| {
+            let moved = port.io.link().moved();
+            LinkBytes {
+                address: port.state.address.clone(),
+                tenant: port.state.tenant.clone(),
+                sent: moved.private_copied + moved.shared_copied + moved.shared_in_place,
+                received: moved.received,
+                retransmits: port.io.retransmits(),
+            }
+        });
+        Report {
+            measured: self.durations.measured(),
+            times: vec![(self.options.index, self.times)],
+            untraced: self.traces.untraced,
+            unrecorded: self.traces.dropped,
+            link_bytes: links.collect(),
+            ..self.report()
+        }
+    }
+
+    pub(super) fn report(&self) -> Report {
+        let mut bytes = self.bytes;
+        for (_, port) in self.links.iter() {
+            bytes.add_link(&port.io.link().moved());
+        }
+        let services = self
+            .services
+            .iter()
+            .zip(0u32..)
+            .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
+        let service = |key: u32| {
+            let binding = self.bindings.get(key).filter(|binding| binding.stands());
+            binding.map(|binding| &*binding.schema.name)
+        };
+        let links = self.links.iter().map(|(_, port)| port.report(service));
+        let tuning = &self.options.tuning;
+        let runtime = RuntimeReport {
+            runtime: self.options.index,
+            core: self.pinned,
+            waiting: tuning.waiting,
+            spin_us: tuning.spin_us,
+            scheduling: tuning.scheduling,
+            wait_target_us: tuning
+                .wait_target
+                .map_or(0, |target| target.as_micros() as u64),
+            cpu_share_percent: tuning.cpu_share_percent,
+            sleeps: self.counters.sleeps,
+            rdma: self.polled.report(),
+        };
+        Report {
+            runtimes: vec![runtime],
+            sessions: self
+                .sessions
+                .iter()
+                .map(|(_, port)| port.report(&self.engine))
+                .collect(),
+            problems: self.problems(),
+            links: links.collect(),
+            peers: self.peer_reports(),
+            services: services
+                .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
+                .collect(),
+            policies: self.policies.report(),
+            accounts: self.policies.report_accounts(),
+            shares: self.shares.report(),
+            calls: self.counters,
+            bytes,
+            live_calls: self.engine.live_calls(),
+            ..Report::default()
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! The turns of a runtime.
+
+use std::time::Duration;
+
+use tollgate_engine::fair::FlowId;
+use tollgate_engine::{LinkId, SessionId};
+use tollgate_shm_abi::wait::{For, Step, now_ns};
+
+use super::Runtime;
+use crate::report::Doing;
+
+impl Runtime {
+    pub(super) fn run(mut self) {
+        self.everywhere = rustix::thread::sched_getaffinity(None).ok();
+        self.pin();
+        let mut doing = Doing::Spinning;
+        while !self.stopping {
+            let since_ns = std::mem::replace(&mut self.now_ns, now_ns());
+            self.times.add(doing, self.now_ns.saturating_sub(since_ns));
+            doing = Doing::Spinning;
+            if self.turn() {
+                doing = Doing::Busy;
+                self.patience.reset();
+            } else if self.patience.step(self.awaits()) == Step::Sleep {
+                doing = Doing::Sleeping;
+                self.sleep();
+                self.patience.reset();
+                continue;
+            }
+            self.poll_wakes(Some(Duration::ZERO));
+        }
+        self.shut_down();
+    }
+
+    /// Whether another flow has input, or output that leaves when this round ends. Costs one load
+    /// per session, and one system call for the links.
+    pub(crate) fn others_wait(&mut self, flow: FlowId) -> bool {
+        if self.shares.others_worked(flow) {
+            return true;
+        }
+        let posted = self.sessions.iter_mut().any(|(_, port)| {
+            // A session that misbehaves counts: it ends in its turn.
+            port.flow != flow && !matches!(port.end.submissions.is_empty(), Ok(true))
+        });
+        posted || {
+            self.poll_wakes(Some(Duration::ZERO));
+            self.ask_poller();
+            let mut links = self.links.iter();
+            links.any(|(_, port)| port.state.flow != flow && port.state.readable)
+        }
+    }
+
+    /// The kind of the next input, as far as it is known.
+    pub(super) fn awaits(&self) -> For {
+        match self.engine.live_calls() {
+            0 => For::Anything,
+            _ => For::Answer,
+        }
+    }
+
+    /// Does a bounded amount of the pending work. Whether there was any.
+    pub fn turn(&mut self) -> bool {
+        let mut worked = self.take_commands();
+        self.ask_poller();
+        self.shares.begin_round();
+        for slot in 0..self.links.slots() {
+            let Some((key, port)) = self.links.at(slot) else {
+                continue;
+            };
+            let flow = port.state.flow;
+            worked |= self.shares.is_throttled(flow) || {
+                let worked = self.turn_link(LinkId(key));
+                self.shares.end_turn(flow, worked)
+            };
+        }
+        for slot in 0..self.sessions.slots() {
+            let Some((key, port)) = self.sessions.at(slot) else {
+                continue;
+            };
+            let flow = port.flow;
+            worked |= self.shares.is_throttled(flow) || {
+                let worked = self.turn_session(SessionId(key), flow);
+                self.shares.end_turn(flow, worked)
+            };
+        }
+        worked |= self.pass_time();
+        worked |= self.turn_processes();
+        worked |= self.turn_parked();
+        worked | self.flush()
+    }
+
+    /// Finds the links over RDMA that have data. All links must be in their places: a link that
+    /// isn't would be missed.
+    pub(super) fn ask_poller(&mut self) {
+        #[cfg(feature = "rdma")]
+        self.polled
+            .mark(self.links.iter_mut().filter_map(|(_, port)| {
+                let LinkPort { io, state } = &mut **port;
+                Some((io.by_rdma()?, &mut state.readable))
+            }));
+    }
+
+    /// Handles deadlines, links' timers and redials. Whether anything was due.
+    pub(super) fn pass_time(&mut self) -> bool {
+        let mut worked = false;
+        if self
+            .engine
+            .poll_timeout()
+            .is_some_and(|at| at <= self.now_ns)
+        {
+            self.engine.expire(self.now_ns);
+            self.act();
+            worked = true;
+        }
+        for slot in 0..self.links.slots() {
+            let Some(key) = self.links.key_at(slot) else {
+                continue;
+            };
+            let Some(port) = self.links.get_mut(key) else {
+                continue;
+            };
+            let due = |at: Option<u64>| at.is_some_and(|at| at <= self.now_ns);
+            if let Some(reason) = port.overdue(self.now_ns) {
+                self.lose_link(LinkId(key), &reason);
+                worked = true;
+            } else if due(port.io.link().next_tick())
+                && let Err(error) = port.io.link_mut().tick(self.now_ns)
+            {
+                self.lose_link(LinkId(key), &error.to_string());
+                worked = true;
+            } else {
+                worked |= self.end_replaced(LinkId(key));
+            }
+        }
+        self.policies.tend(self.now_ns, &self.engine);
+        self.pass_on_events();
+        worked | self.retry_due()
+    }
+
+    /// Sends and delivers everything that was queued. Whether more was queued meanwhile.
+    pub(super) fn flush(&mut self) -> bool {
+        self.policies.processes().flush();
+        self.shares.begin_turns();
+        let more = self.flush_links();
+        for slot in 0..self.sessions.slots() {
+            let Some((key, port)) = self.sessions.at_mut(slot) else {
+                continue;
+            };
+            let flow = port.flow;
+            match port.flush(Some(self.now_ns)) {
+                Ok(woken) => drop(self.shares.end_turn(flow, woken)),
+                Err(how) => self.expel(SessionId(key), &how.to_string()),
+            }
+        }
+        more
+    }
+
+    pub(crate) fn flush_links(&mut self) -> bool {
+        let mut more = false;
+        for slot in 0..self.links.slots() {
+            if let Some((key, port)) = self.links.at(slot) {
+                let flow = port.state.flow;
+                let flushed = self.flush_link(LinkId(key));
+                self.shares.end_turn(flow, flushed.sent);
+                more |= flushed.more;
+            }
+        }
+        more
+    }
+
+    /// Publishes on every ring that this runtime sleeps, and then sleeps, unless input has arrived
+    /// meanwhile.
+    pub(crate) fn sleep(&mut self) {
+        let mut may_sleep = true;
+        for (_, port) in self.sessions.iter_mut() {
+            if port.has_reclaims() {
+                let _the_next_turn_says_so = port.flush(None);
+            }
+            may_sleep &= port.end.submissions.announce_sleep();
+        }
+        may_sleep &= self.policies.processes().announce_sleep();
+        may_sleep &= self.prepare_links_to_wait();
+        if may_sleep {
+            self.counters.sleeps += 1;
+            let timeout = self.next_timeout();
+            self.poll_wakes(timeout);
+        }
+        for (_, port) in self.sessions.iter_mut() {
+            port.end.submissions.cancel_sleep();
+        }
+        self.policies.processes().cancel_sleep();
+    }
+
+    /// Makes epoll report the input of links that were polled so far. Whether there is no input
+    /// yet.
+    pub(super) fn prepare_links_to_wait(&mut self) -> bool {
+        let mut quiet = true;
+        let mut lost = Vec::new();
+        for (key, port) in self.links.iter_mut() {
+            match port.io.announce_sleep() {
+                Ok(is_quiet) => quiet &= is_quiet,
+                Err(error) => lost.push((LinkId(key), error)),
+            }
+        }
+        quiet &= lost.is_empty();
+        for (link, error) in lost {
+            self.lose_link(link, &error.to_string());
+        }
+        quiet & self.polled.prepare_to_wait()
+    }
+
+    /// How long nothing needs to be done if no input arrives.
+    pub(super) fn next_timeout(&self) -> Option<Duration> {
+        let links = self.links.iter().flat_map(|(_, port)| {
+            let again = port.state.rdma_again_ns.into_iter();
+            let ends = port.io.link().next_tick().into_iter();
+            ends.chain(port.ends_at()).chain(again)
+        });
+        let dials = self.dials.iter().map(|dial| dial.at_ns);
+        let rebinds = self
+            .bindings
+            .iter()
+            .filter_map(|(_, binding)| binding.retry_at_ns);
+        let next_ns = self
+            .engine
+            .poll_timeout()
+            .into_iter()
+            .chain(links)
+            .chain(dials)
+            .chain(rebinds)
+            .chain(self.policies.next_due_ns())
+            .min();
+        // An application that is behind frees places in its ring without ringing.
+        let backlog = self
+            .sessions
+            .iter()
+            .any(|(_, port)| port.has_backlog())
+            .then(|| self.now_ns + 1_000_000);
+        let next_ns = next_ns.into_iter().chain(backlog).min()?;
+        Some(Duration::from_nanos(next_ns.saturating_sub(now_ns())))
+    }
+
+    /// Ends every session, and sends a GOAWAY to every peer.
+    pub(super) fn shut_down(&mut self) {
+        for slot in 0..self.sessions.slots() {
+            if let Some(key) = self.sessions.key_at(slot) {
+                self.close_session(SessionId(key));
+            }
+        }
+        self.act();
+        for (_, port) in self.links.iter_mut() {
+            let reason = tollgate_transport::Reason::SHUTDOWN;
+            let _not_ready = port
+                .io
+                .link_mut()
+                .send_goaway(reason, "the daemon is shutting down");
+            port.io.end();
+        }
+    }
+}
