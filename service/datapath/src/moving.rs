@@ -82,7 +82,7 @@ impl Runtime {
             self.engine.link_closed(LinkId(key), "the link has moved");
             self.act();
             if let Some(port) = self.links.remove(key) {
-                port.io.unwatch(&self.epoll);
+                self.wakes.unwatch_link(&port.io);
                 first.send(Command::Adopt { port, bind: None });
             }
         }
@@ -136,7 +136,7 @@ impl Runtime {
         let strangers = self.shares.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
             let port = self.links.remove(id.0)?;
-            port.io.unwatch(&self.epoll);
+            self.wakes.unwatch_link(&port.io);
             let is_stranger = port.state.flow == strangers;
             Some((id, port, is_stranger))
         });
@@ -259,7 +259,7 @@ impl Runtime {
             let Some(name) = self.links.next_key().map(LinkId) else {
                 continue;
             };
-            if self.watch_link(name, &mut port.io).is_err() {
+            if self.wakes.watch_link(name, &mut port.io).is_err() {
                 unwatched.push(name);
             }
             self.links.insert(port);
@@ -279,7 +279,7 @@ impl Runtime {
             &tenant,
             policies,
             &same,
-            (&self.epoll, Self::process_token),
+            self.wakes.for_processes(),
             self.now_ns,
         );
         names.chains = chains;
@@ -368,11 +368,7 @@ impl Runtime {
         let id = SessionId(self.sessions.next_key()?);
         port.id = id;
         port.flow = self.shares.of(tenant);
-        if let Err(error) = port
-            .end
-            .doorbell
-            .watch(&self.epoll, Self::session_token(id))
-        {
+        if let Err(error) = self.wakes.watch_session(id, &mut port.end.doorbell) {
             // Its submissions are seen whenever this runtime is awake.
             tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
         }

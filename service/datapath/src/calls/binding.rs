@@ -28,10 +28,7 @@ impl Runtime {
         };
         let key = self.sessions.next_key().ok_or_else(full)?;
         let session = SessionId(key);
-        if let Err(error) = end
-            .doorbell
-            .watch(&self.epoll, Self::session_token(session))
-        {
+        if let Err(error) = self.wakes.watch_session(session, &mut end.doorbell) {
             let text = format!("the daemon can't watch another doorbell: {error}");
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }

@@ -145,7 +145,7 @@ impl Runtime {
             }
         };
         let mut io = Carrier::Tcp(tcp);
-        let watched = self.watch_link(id, &mut io);
+        let watched = self.wakes.watch_link(id, &mut io);
         watched.map_err(|error| failed(&error))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();

@@ -177,7 +177,7 @@ impl Runtime {
             heard: form.standing.heard,
         };
         let (mut end, heap) = resume_session(&standing, fds).map_err(|error| failed(&error))?;
-        let watched = end.doorbell.watch(&self.epoll, Self::session_token(id));
+        let watched = self.wakes.watch_session(id, &mut end.doorbell);
         watched.map_err(|error| failed(&error))?;
         let who = Who {
             tenant: form.tenant.as_str().into(),

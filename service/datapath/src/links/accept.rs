@@ -91,7 +91,7 @@ impl Runtime {
             return None;
         }
         let link = LinkId(self.links.next_key()?);
-        if let Err(error) = self.watch_link(link, &mut port.io) {
+        if let Err(error) = self.wakes.watch_link(link, &mut port.io) {
             let address = &port.state.address;
             log_limited!(
                 warn,
@@ -103,10 +103,5 @@ impl Runtime {
         }
         self.links.insert(Box::new(port));
         Some(link)
-    }
-
-    /// Registers a link with this runtime's thread.
-    pub(crate) fn watch_link(&self, link: LinkId, io: &mut Carrier) -> std::io::Result<()> {
-        io.watch(&self.epoll, Self::link_token(link), &self.polled)
     }
 }

@@ -126,9 +126,10 @@ impl Runtime {
         at: SocketAddr,
     ) -> Result<(), Arc<str>> {
         let config = &self.options.tuning.link;
-        let (rdma, polled) = (&self.options.rdma, &self.polled);
-        let to = (at, peer.name());
-        let io = Carrier::dial_by_rdma(rdma, polled, to, config, self.now_ns)?;
+        let rdma = &self.options.rdma;
+        let io = self
+            .wakes
+            .dial_by_rdma(rdma, at, peer.name(), config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
         let dialled = self.dialled(tenant, (peer, at), io, |state| {
             state.rdma_until_ns = Some(until_ns);

@@ -672,7 +672,7 @@ impl Runtime {
             return;
         };
         self.engine.link_closed(link, "the link has moved");
-        port.io.unwatch(&self.epoll);
+        self.wakes.unwatch_link(&port.io);
         if let Some(home) = self.elsewhere(&bind.tenant) {
             let bind = Some(bind);
             home.send(Command::Adopt { port, bind });

@@ -74,7 +74,7 @@ impl Runtime {
                 // Nothing happens here until the other process has taken over, or has failed to.
                 if reply.send(handover_state).is_ok() && is_whole && verdict.recv().is_ok() {
                     self.leave();
-                    self.stopping = true;
+                    self.thread.end();
                 }
             }
             Command::TakeOver {
@@ -94,7 +94,7 @@ impl Runtime {
                     Some(beginning) => self.begin(beginning),
                     None => {
                         self.leave();
-                        self.stopping = true;
+                        self.thread.end();
                     }
                 }
             }
@@ -150,7 +150,7 @@ impl Runtime {
             Command::Retire { map, reply } => {
                 self.retire(*map);
                 let _ = reply.send(self.measured_report());
-                self.stopping = true;
+                self.thread.end();
             }
             Command::Place { map, done } => {
                 self.placed(*map);
@@ -192,7 +192,7 @@ impl Runtime {
             Command::Measure { reply } => {
                 let _ = reply.send(self.measured_report());
             }
-            Command::Stop => self.stopping = true,
+            Command::Stop => self.thread.end(),
         }
     }
 
@@ -210,7 +210,7 @@ impl Runtime {
             });
             return;
         }
-        if let Err(error) = channel.watch(&self.epoll, Self::process_token(id)) {
+        if let Err(error) = self.wakes.watch_process(id, &mut channel) {
             // Its answers would wake no thread.
             channel.end(format!("it can't be watched: {error}"));
         }

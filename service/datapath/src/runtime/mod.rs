@@ -15,23 +15,20 @@
 
 mod dispatch;
 mod status;
+mod thread;
 mod turn;
+mod wake;
 
 use std::collections::HashMap;
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::thread::CpuSet;
 use tollgate_engine::slots::Slots;
-use tollgate_engine::{Engine, EngineId, LinkId, ServiceId, SessionId, Status};
+use tollgate_engine::{Engine, EngineId, LinkId, ServiceId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_shm_abi::status::Code;
-use tollgate_shm_abi::wait::{Patience, now_ns};
+use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::record::Record;
 
 use crate::command::{Command, Event, Handle, Map};
@@ -42,16 +39,17 @@ use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
-use crate::rdma::{Polled, Rdma, WithoutRdma};
+use crate::rdma::{Rdma, WithoutRdma};
 use crate::reply::Events;
-use crate::report::{ByteCounters, CallCounters, RuntimeTimes};
+use crate::report::{ByteCounters, CallCounters};
 use crate::scheduler::Scheduler;
 use crate::tuning::Tuning;
+use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
-use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
 use tollgate_policy_chain::message::{Body, Message, Pool, Source};
 use tollgate_policy_chain::policies::Policies;
+use wake::WakeSources;
 
 /// The setup of one runtime.
 pub struct Options {
@@ -69,16 +67,6 @@ pub struct Options {
     pub records: SyncSender<Record>,
 }
 
-/// Tokens of epoll: the kind above, the key below.
-const WAKE_COMMAND: u64 = 0;
-const WAKE_SESSION: u64 = 1 << 32;
-const WAKE_LINK: u64 = 2 << 32;
-const WAKE_PROCESS: u64 = 3 << 32;
-const WAKE_POLLER: u64 = 4 << 32;
-
-/// Wake-ups taken from epoll at once; further ones are reported the next time.
-const EPOLL_BATCH: usize = 64;
-
 /// Tokens of blocks that links send from are unique in the whole process, because they move with
 /// their links.
 fn first_token(engine_id: EngineId) -> u64 {
@@ -88,7 +76,9 @@ fn first_token(engine_id: EngineId) -> u64 {
 /// One runtime's state.
 pub struct Runtime {
     pub(crate) options: Options,
-    pub(crate) epoll: Arc<OwnedFd>,
+    /// The thread that runs it.
+    thread: Thread,
+    pub(crate) wakes: WakeSources,
     commands: mpsc::Receiver<Command>,
     pub(crate) events: Events<Event>,
     /// The placement of tenants, as far as this runtime knows.
@@ -96,8 +86,6 @@ pub struct Runtime {
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Slots<Box<SessionPort>>,
     pub(crate) links: Slots<Box<LinkPort>>,
-    /// The links over RDMA.
-    pub(crate) polled: Polled,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
@@ -133,12 +121,6 @@ pub struct Runtime {
     pub(crate) openings_bytes: u64,
     pub(crate) durations: Durations,
     pub(crate) traces: Traces,
-    times: RuntimeTimes,
-    patience: Patience,
-    /// The cores that the thread had before it was pinned, and the core that it is pinned to.
-    everywhere: Option<CpuSet>,
-    pinned: Option<usize>,
-    stopping: bool,
 }
 
 /// Starts a runtime's thread. [`Command::Place`] tells it the placement of tenants.
@@ -159,27 +141,19 @@ impl Runtime {
     pub fn new(options: Options, events: Events<Event>) -> std::io::Result<(Runtime, Handle)> {
         let traces = Traces::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
-        let doorbell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        epoll::add(
-            &*epoll,
-            &*doorbell,
-            EventData::new_u64(WAKE_COMMAND),
-            EventFlags::IN | EventFlags::ET,
-        )?;
-        let polled = Polled::new(&options.rdma, &epoll, WAKE_POLLER)?;
+        let (wakes, doorbell) = WakeSources::new(&options.rdma)?;
         let handle = Handle {
             commands: sender,
             doorbell,
             #[cfg(feature = "rdma")]
-            door: polled.door().cloned(),
+            door: wakes.door().cloned(),
         };
         let tuning = &options.tuning;
         let shares = Scheduler::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
         let mut engine = Engine::born(options.engine_id);
         engine.set_wait_target(tuning.wait_target_ns());
-        let patience = tuning.patience();
+        let thread = Thread::new(options.index, tuning);
         let map = Map {
             placement: Placement::spread(options.index + 1),
             runtimes: Vec::new(),
@@ -187,14 +161,14 @@ impl Runtime {
         let next_token = first_token(options.engine_id);
         let runtime = Runtime {
             options,
-            epoll,
+            thread,
+            wakes,
             commands,
             events,
             map,
             engine,
             sessions: Slots::default(),
             links: Slots::default(),
-            polled,
             services: Vec::new(),
             bindings: Slots::default(),
             dials: Vec::new(),
@@ -217,11 +191,6 @@ impl Runtime {
             openings_bytes: 0,
             durations: Durations::default(),
             traces,
-            times: RuntimeTimes::default(),
-            patience,
-            everywhere: None,
-            pinned: None,
-            stopping: false,
         };
         Ok((runtime, handle))
     }
@@ -275,46 +244,16 @@ impl Runtime {
         Runtime::new(options, events).expect("the kernel has an epoll left")
     }
 
-    /// Pins this thread to its core; without a core, restores the cores that it had before.
-    fn pin(&mut self) {
-        let core = self.options.tuning.core;
-        if core == self.pinned {
-            return;
-        }
-        let only = core.map(|core| {
-            let mut set = CpuSet::new();
-            set.set(core);
-            set
-        });
-        let Some(set) = only.as_ref().or(self.everywhere.as_ref()) else {
-            return;
-        };
-        match rustix::thread::sched_setaffinity(None, set) {
-            Ok(()) => self.pinned = core,
-            Err(error) => {
-                let index = self.options.index;
-                let cores =
-                    core.map_or_else(|| "all its cores".to_owned(), |core| format!("core {core}"));
-                tracing::warn!("runtime {index} can't be pinned to {cores}: {error}");
-            }
-        }
-    }
-
     /// Switches to other settings.
     fn tune(&mut self, tuning: Tuning) {
         self.shares.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
         self.policies
             .set_cpu_share(tuning.cpu_share_percent, self.now_ns);
-        let before = &self.options.tuning;
-        if (before.waiting, before.spin_us) != (tuning.waiting, tuning.spin_us) {
-            // It was learned with the other budget.
-            self.patience = tuning.patience();
-        }
+        self.thread.tune(&self.options.tuning, &tuning);
         self.options.tuning = tuning;
         let most = self.options.tuning.telemetry.kept_spans;
         self.traces.keep_at_most(most);
-        self.pin();
         for slot in 0..self.links.slots() {
             if let Some((_, port)) = self.links.at_mut(slot) {
                 port.set_window(&self.options.tuning.link);
@@ -348,40 +287,8 @@ impl Runtime {
 
     /// Takes wake-ups; `None` waits without limit.
     pub(crate) fn poll_wakes(&mut self, timeout: Option<Duration>) {
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let mut space = [MaybeUninit::<epoll::Event>::uninit(); EPOLL_BATCH];
-        let woken = match epoll::wait(&*self.epoll, &mut space, timeout.as_ref()) {
-            Ok((events, _)) => events,
-            // A signal: the next turn checks everything anyway.
-            Err(_) => return,
-        };
-        for event in woken.iter() {
-            let token = event.data.u64();
-            if token & !0xffff_ffff == WAKE_LINK
-                && let Some(port) = self.links.get_mut(token as u32)
-            {
-                let over = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
-                port.state.readable = true;
-                port.state.ends |= { event.flags }.intersects(over);
-            }
-            if token & !0xffff_ffff == WAKE_PROCESS {
-                self.policies
-                    .processes()
-                    .look_after(ProcessId(token as u32));
-            }
-        }
-    }
-
-    pub(crate) fn session_token(session: SessionId) -> u64 {
-        WAKE_SESSION | u64::from(session.0)
-    }
-
-    pub(crate) fn link_token(link: LinkId) -> u64 {
-        WAKE_LINK | u64::from(link.0)
-    }
-
-    pub(crate) fn process_token(process: ProcessId) -> u64 {
-        WAKE_PROCESS | u64::from(process.0)
+        self.wakes
+            .wait(timeout, &mut self.links, &mut self.policies);
     }
 
     /// The runtime of a tenant, if that isn't this one.

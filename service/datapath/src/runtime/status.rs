@@ -21,7 +21,7 @@ impl Runtime {
         });
         Report {
             measured: self.durations.measured(),
-            times: vec![(self.options.index, self.times)],
+            times: vec![(self.options.index, self.thread.times())],
             untraced: self.traces.untraced,
             unrecorded: self.traces.dropped,
             link_bytes: links.collect(),
@@ -47,7 +47,7 @@ impl Runtime {
         let tuning = &self.options.tuning;
         let runtime = RuntimeReport {
             runtime: self.options.index,
-            core: self.pinned,
+            core: self.thread.core(),
             waiting: tuning.waiting,
             spin_us: tuning.spin_us,
             scheduling: tuning.scheduling,
@@ -56,7 +56,7 @@ impl Runtime {
                 .map_or(0, |target| target.as_micros() as u64),
             cpu_share_percent: tuning.cpu_share_percent,
             sleeps: self.counters.sleeps,
-            rdma: self.polled.report(),
+            rdma: self.wakes.report(),
         };
         Report {
             runtimes: vec![runtime],

@@ -4,27 +4,21 @@ use std::time::Duration;
 
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{LinkId, SessionId};
-use tollgate_shm_abi::wait::{For, Step, now_ns};
+use tollgate_shm_abi::wait::{For, now_ns};
 
 use super::Runtime;
-use crate::report::Doing;
 
 impl Runtime {
     pub(super) fn run(mut self) {
-        self.everywhere = rustix::thread::sched_getaffinity(None).ok();
-        self.pin();
-        let mut doing = Doing::Spinning;
-        while !self.stopping {
+        self.thread.start(self.options.tuning.core);
+        while !self.thread.ends() {
             let since_ns = std::mem::replace(&mut self.now_ns, now_ns());
-            self.times.add(doing, self.now_ns.saturating_sub(since_ns));
-            doing = Doing::Spinning;
+            self.thread.count(self.now_ns.saturating_sub(since_ns));
             if self.turn() {
-                doing = Doing::Busy;
-                self.patience.reset();
-            } else if self.patience.step(self.awaits()) == Step::Sleep {
-                doing = Doing::Sleeping;
+                self.thread.has_worked();
+            } else if self.thread.must_sleep(self.awaits()) {
                 self.sleep();
-                self.patience.reset();
+                self.thread.has_slept();
                 continue;
             }
             self.poll_wakes(Some(Duration::ZERO));
@@ -44,7 +38,7 @@ impl Runtime {
         });
         posted || {
             self.poll_wakes(Some(Duration::ZERO));
-            self.ask_poller();
+            self.wakes.ask_poller(&mut self.links);
             let mut links = self.links.iter();
             links.any(|(_, port)| port.state.flow != flow && port.state.readable)
         }
@@ -61,7 +55,7 @@ impl Runtime {
     /// Does a bounded amount of the pending work. Whether there was any.
     pub fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
-        self.ask_poller();
+        self.wakes.ask_poller(&mut self.links);
         self.shares.begin_round();
         for slot in 0..self.links.slots() {
             let Some((key, port)) = self.links.at(slot) else {
@@ -87,17 +81,6 @@ impl Runtime {
         worked |= self.turn_processes();
         worked |= self.turn_parked();
         worked | self.flush()
-    }
-
-    /// Finds the links over RDMA that have data. All links must be in their places: a link that
-    /// isn't would be missed.
-    pub(super) fn ask_poller(&mut self) {
-        #[cfg(feature = "rdma")]
-        self.polled
-            .mark(self.links.iter_mut().filter_map(|(_, port)| {
-                let LinkPort { io, state } = &mut **port;
-                Some((io.by_rdma()?, &mut state.readable))
-            }));
     }
 
     /// Handles deadlines, links' timers and redials. Whether anything was due.
@@ -206,7 +189,7 @@ impl Runtime {
         for (link, error) in lost {
             self.lose_link(link, &error.to_string());
         }
-        quiet & self.polled.prepare_to_wait()
+        quiet & self.wakes.prepare_to_wait()
     }
 
     /// How long nothing needs to be done if no input arrives.
