@@ -115,13 +115,13 @@ impl Runtime {
         let began_ns = now_ns();
         let tenant = &order.tenant;
         let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|(_, port)| port.who.tenant == *tenant);
+        let sessions = sessions.filter(|port| port.who.tenant == *tenant);
         let links = self.links.iter();
         let links = links.filter(|(_, port)| port.state.tenant.as_ref() == Some(tenant));
         let services = self.services.iter().zip(0u32..);
         let services = services.filter(|(service, _)| service.tenant == *tenant);
         let wanted = Wanted {
-            sessions: sessions.map(|(key, _)| SessionId(key)).collect(),
+            sessions: sessions.map(|port| port.id).collect(),
             links: links.map(|(key, _)| LinkId(key)).collect(),
             services: services.map(|(_, id)| ServiceId(id)).collect(),
         };
@@ -142,19 +142,15 @@ impl Runtime {
         });
         let links = links.collect();
         // Blocks of sessions that have ended are no longer needed.
-        self.sending
-            .retain(|_, source| self.sessions.get(source.session.0).is_some());
-        let of_its = |source: &Source| wanted.sessions.contains(&source.session);
-        let sending = self
-            .sending
-            .extract_if(|_, source| of_its(source))
-            .collect();
+        let here = &self.sessions;
+        self.outgoing.retain(|session| here.get(session).is_some());
+        let sending = self.outgoing.part(&wanted.sessions);
         let traced = self.traces.part(|origin| match origin {
             Origin::Session { session, .. } => wanted.sessions.contains(session),
             Origin::Link { link, .. } => wanted.links.contains(link),
         });
         let sessions = wanted.sessions.iter();
-        let sessions = sessions.filter_map(|id| self.sessions.remove(id.0));
+        let sessions = sessions.filter_map(|id| self.sessions.remove(*id));
         let sessions = sessions.collect();
         let its = self.bindings.iter();
         let its = its.filter(|(_, binding)| binding.tenant == *tenant);
@@ -298,7 +294,7 @@ impl Runtime {
         }
         for (token, source) in sending {
             if let Some(&session) = names.sessions.get(&source.session) {
-                self.sending.insert(token, Source { session, ..source });
+                self.outgoing.absorb(token, Source { session, ..source });
             }
         }
         let traced = traced.into_iter().filter_map(|(origin, traced)| {
@@ -317,7 +313,7 @@ impl Runtime {
         self.traces.absorb(traced);
         self.dials.extend(dials);
         for name in names.sessions.values() {
-            if let Some(port) = self.sessions.get_mut(name.0) {
+            if let Some(port) = self.sessions.get_mut(*name) {
                 let messages = port.held.iter_mut().filter_map(|held| match held {
                     Held::Message { message, .. } => Some(message),
                     Held::Status { .. } | Held::End { .. } => None,
@@ -365,7 +361,7 @@ impl Runtime {
 
     /// Adds a session here.
     fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
-        let id = SessionId(self.sessions.next_key()?);
+        let id = self.sessions.next_id()?;
         port.id = id;
         port.flow = self.shares.of(tenant);
         if let Err(error) = self.wakes.watch_session(id, &mut port.end.doorbell) {

@@ -26,8 +26,7 @@ impl Runtime {
                 "the daemon's table of sessions is full",
             )
         };
-        let key = self.sessions.next_key().ok_or_else(full)?;
-        let session = SessionId(key);
+        let session = self.sessions.next_id().ok_or_else(full)?;
         if let Err(error) = self.wakes.watch_session(session, &mut end.doorbell) {
             let text = format!("the daemon can't watch another doorbell: {error}");
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
@@ -42,7 +41,7 @@ impl Runtime {
     /// Frees everything that a session held. Its calls end; calls that it served end with
     /// UNAVAILABLE.
     pub(crate) fn close_session(&mut self, session: SessionId) {
-        let Some(mut port) = self.sessions.remove(session.0) else {
+        let Some(mut port) = self.sessions.remove(session) else {
             return;
         };
         for held in std::mem::take(&mut port.held) {
@@ -71,13 +70,6 @@ impl Runtime {
         });
     }
 
-    /// The number of methods that the sessions of a tenant have bound or serve.
-    fn methods_of(&self, tenant: &str) -> usize {
-        let sessions = self.sessions.iter();
-        let its = sessions.filter(|(_, port)| *port.who.tenant == *tenant);
-        its.map(|(_, port)| port.handles.len()).sum()
-    }
-
     pub(crate) fn bind(
         &mut self,
         session: SessionId,
@@ -86,7 +78,7 @@ impl Runtime {
         chains: Vec<MethodSteps>,
         reply: Asker,
     ) {
-        let Some(port) = self.sessions.get(session.0) else {
+        let Some(port) = self.sessions.get(session) else {
             let _ = reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
             return;
         };
@@ -100,7 +92,7 @@ impl Runtime {
             return;
         }
         let tenant = Arc::clone(&port.who.tenant);
-        let of_tenant = self.methods_of(&tenant);
+        let of_tenant = self.sessions.methods_of(&tenant);
         if of_tenant + schema.methods.len() > MAX_METHODS_PER_TENANT {
             let text = format!(
                 "the applications of tenant {tenant} have bound {of_tenant} methods and want {} more, the limit of one tenant is \
@@ -142,7 +134,7 @@ impl Runtime {
         routes: Vec<Route>,
     ) -> Result<u32, Status> {
         let gone = || Status::new(Code::UNAVAILABLE, "the session has ended");
-        let port = self.sessions.get_mut(session.0).ok_or_else(gone)?;
+        let port = self.sessions.get_mut(session).ok_or_else(gone)?;
         let first = self.engine.add_routes(session, routes).ok_or_else(gone)?;
         port.add_handles(schema, calls);
         Ok(first)

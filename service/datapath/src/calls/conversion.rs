@@ -69,7 +69,7 @@ impl Runtime {
 
     fn method_of_end(&self, end: End) -> Option<Arc<Method>> {
         match end {
-            End::Caller { session, handle } => self.method_of(session, handle),
+            End::Caller { session, handle } => self.sessions.method_of(session, handle),
             End::Server { service, method } => {
                 let methods = &self.services.get(service.0 as usize)?.schema.methods;
                 methods.get(usize::from(method)).map(Arc::clone)
@@ -153,7 +153,7 @@ impl Runtime {
     fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
         if let Some(source) = message.make_private(&mut self.pool) {
             self.bytes.send_heap_to_private += u64::from(message.total_len);
-            self.reclaim(source);
+            self.sessions.reclaim(source);
         }
         let Body::Private {
             bytes,
@@ -268,7 +268,7 @@ impl Runtime {
     /// The method of the call that a peer answers; `None`: the call ended meanwhile.
     pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
         let expected = self.engine.expected_from_link(link, answer.key)?;
-        self.method_of(expected.session, expected.handle)
+        self.sessions.method_of(expected.session, expected.handle)
     }
 
     pub(crate) fn decoded_request(

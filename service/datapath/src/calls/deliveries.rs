@@ -48,7 +48,7 @@ impl Runtime {
         (more, deadline_ns): (bool, u64),
         message: Message,
     ) {
-        if (more || message.bare) && !self.knows_streams(session) {
+        if (more || message.bare) && !self.sessions.knows_streams(session) {
             self.discard(message);
             let text = "the serving application's library is of a version without streams";
             let status = Status::new(Code::UNIMPLEMENTED, text);
@@ -78,7 +78,7 @@ impl Runtime {
                 self.hand(session, handle, message, what);
             }
             None => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
+                if let Some(port) = self.sessions.get_mut(session) {
                     port.say(Held::End { call });
                 }
             }
@@ -93,7 +93,7 @@ impl Runtime {
         message: Box<Message>,
     ) {
         let message = self.pool.unboxed(message);
-        if !self.knows_streams(session) {
+        if !self.sessions.knows_streams(session) {
             self.discard(message);
             let status = without_responses("application's library");
             return self
@@ -120,14 +120,14 @@ impl Runtime {
 
     pub(crate) fn fail(&mut self, session: SessionId, call: u64, status: Status) {
         self.counters.failed += u64::from(status.code != Code::OK);
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.say(Held::Status { call, status });
         }
     }
 
     /// The answer to this call is no longer needed.
     pub(crate) fn cancel_delivered(&mut self, session: SessionId, call: CallKey) {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return;
         };
         let held = port.held.len();
@@ -152,7 +152,7 @@ impl Runtime {
                 return;
             }
         }
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.push(&Completion::Cancel {
                 call: call.to_wire(),
             });
@@ -164,7 +164,7 @@ impl Runtime {
 impl Runtime {
     /// Delivers a message, behind all waiting items.
     fn hand(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
-        let must_wait = match self.sessions.get(session.0) {
+        let must_wait = match self.sessions.get(session) {
             Some(port) => !port.held.is_empty(),
             None => return self.discard(message),
         };
@@ -189,7 +189,7 @@ impl Runtime {
     fn push_placed(&mut self, session: SessionId, placed: Placed, what: &Delivery) {
         let asks_wait = self.options.tuning.wait_target.is_some();
         let now_ns = self.now_ns;
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return;
         };
         let delivered_ns = match what {
@@ -202,8 +202,8 @@ impl Runtime {
 
     #[cold]
     fn hold(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
-        let method = self.method_of(session, handle);
-        let (Some(method), Some(port)) = (method, self.sessions.get_mut(session.0)) else {
+        let method = self.sessions.method_of(session, handle);
+        let (Some(method), Some(port)) = (method, self.sessions.get_mut(session)) else {
             return self.discard(message);
         };
         let bytes = u64::from(message.total_len);
@@ -229,7 +229,7 @@ impl Runtime {
         if let Delivery::Call { call, .. } = what {
             self.trace_queued(call, "receive heap");
         }
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.held.push_back(Held::Message {
                 method,
                 message,
@@ -256,7 +256,7 @@ impl Runtime {
     /// room.
     pub(crate) fn hand_held(&mut self, session: SessionId) {
         loop {
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let Some(port) = self.sessions.get_mut(session) else {
                 return;
             };
             let Some(next) = port.held.pop_front() else {
@@ -276,7 +276,7 @@ impl Runtime {
             let message = self.pool.unboxed(message);
             let bytes = u64::from(message.total_len);
             let placed = self.place(session, what.codec(&method), message);
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let Some(port) = self.sessions.get_mut(session) else {
                 return;
             };
             match placed {
@@ -305,7 +305,7 @@ impl Runtime {
     pub(crate) fn drop_held(&mut self, session: SessionId, held: Held) {
         if let Held::Message { message, .. } = held {
             let message = self.pool.unboxed(message);
-            if let Some(port) = self.sessions.get_mut(session.0) {
+            if let Some(port) = self.sessions.get_mut(session) {
                 port.held_bytes -= u64::from(message.total_len);
             }
             self.discard(message);
@@ -321,7 +321,7 @@ impl Runtime {
         mut message: Message,
     ) -> Result<Placed, Unplaced> {
         let metadata = std::mem::take(&mut message.metadata);
-        let port = self.sessions.get(session.0);
+        let port = self.sessions.get(session);
         let shown = match port.is_some_and(|port| port.who.takes_metadata) {
             true => &metadata[..],
             false => &[],
@@ -389,10 +389,7 @@ impl Runtime {
             // grown.
             message.body = self.unland(landed, block, message.total_len as usize);
         }
-        let room = self
-            .sessions
-            .get_mut(session.0)
-            .and_then(|p| p.end.receive_heap.alloc(held));
+        let room = self.sessions.alloc(session, held);
         let Some(mut block) = room else {
             return Err(Unplaced::NoRoom(message));
         };
@@ -429,9 +426,7 @@ impl Runtime {
         match checked {
             Ok(()) => Ok(block),
             Err(fault) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.end.receive_heap.discard(block);
-                }
+                self.sessions.discard_block(session, block);
                 let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
                 Err(Unplaced::Invalid(status))
             }
@@ -443,9 +438,7 @@ impl Runtime {
         let mut bytes = self.pool.take(len);
         bytes.copy_from_slice(&block[..len]);
         self.bytes.private_to_receive_heap += len as u64;
-        if let Some(port) = self.sessions.get_mut(from.0) {
-            port.end.receive_heap.discard(block);
-        }
+        self.sessions.discard_block(from, block);
         Body::Private {
             bytes,
             accepted: true,

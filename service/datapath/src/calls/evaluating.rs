@@ -126,7 +126,7 @@ impl Runtime {
     #[inline]
     fn clear_up(&mut self, evaluation: &mut Evaluation) {
         if let Some(source) = evaluation.freed.take() {
-            self.reclaim(source);
+            self.sessions.reclaim(source);
         }
         if std::mem::take(&mut evaluation.changed) {
             let bytes = credit_bytes(&evaluation.message);

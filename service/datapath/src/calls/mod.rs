@@ -7,3 +7,4 @@ pub(crate) mod evaluating;
 pub(crate) mod sessions;
 pub mod steering;
 pub(crate) mod streams;
+pub(crate) mod table;

@@ -54,7 +54,7 @@ impl Runtime {
                 }
                 look_at = self.turn_bytes + self.shares.bytes_per_look();
             }
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let Some(port) = self.sessions.get_mut(session) else {
                 break;
             };
             if port.is_choked() {
@@ -80,7 +80,7 @@ impl Runtime {
     }
 
     fn submission(&mut self, session: SessionId, alleged: Alleged) -> Result<(), Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Ok(());
         };
         match alleged.submission(&port.heaps)? {
@@ -150,11 +150,6 @@ impl Runtime {
         }
     }
 
-    fn tenant_of(&self, session: SessionId) -> Option<&str> {
-        let port = self.sessions.get(session.0)?;
-        Some(&port.who.tenant)
-    }
-
     /// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
     /// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
     /// costs nothing.
@@ -169,8 +164,8 @@ impl Runtime {
         let tenant = tenant?;
         let flow = self.shares.known(tenant)?;
         let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|(_, port)| port.flow == flow);
-        let sessions = sessions.map(|(key, _)| self.engine.outstanding(SessionId(key)) as usize);
+        let sessions = sessions.filter(|port| port.flow == flow);
+        let sessions = sessions.map(|port| self.engine.outstanding(port.id) as usize);
         let links = self.links.iter();
         let links = links.filter(|(_, port)| port.state.flow == flow);
         let links = links.map(|(key, _)| LinkId(key)).chain(from);
@@ -202,8 +197,11 @@ impl Runtime {
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
-        if let Some(status) = self.beyond_its_share(self.tenant_of(session), None) {
-            self.reclaim_part(session, part.bare, block);
+        if let Some(status) = self.beyond_its_share(
+            self.sessions.tenant_of(session).map(|tenant| &**tenant),
+            None,
+        ) {
+            self.sessions.reclaim_part(session, part.bare, block);
             self.engine.reject(origin, 0, status);
             return Ok(());
         }
@@ -251,7 +249,7 @@ impl Runtime {
                 );
             }
             Err(status) => {
-                self.reclaim_part(session, part.bare, block);
+                self.sessions.reclaim_part(session, part.bare, block);
                 self.engine.reject(origin, 0, status);
             }
         }
@@ -266,7 +264,7 @@ impl Runtime {
     ) -> Result<(), Broken> {
         let Some(served) = self.engine.expected_from_session(session, call) else {
             // The call ended meanwhile; the application couldn't know.
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
             return Ok(());
         };
         if let Some(link) = served.behind {
@@ -293,7 +291,7 @@ impl Runtime {
     /// The link of a deferred answer has room now.
     pub(crate) fn answer_after_wait(&mut self, session: SessionId, call: CallKey, block: BlockRef) {
         let Some(served) = self.engine.expected_after_wait(session, call) else {
-            return self.reclaim_block(session, block);
+            return self.sessions.reclaim_block(session, block);
         };
         match self.gather_reply(session, call, &served, block) {
             Ok(Ok(message)) => self.engine.reply_after_wait(session, call, message),
@@ -319,18 +317,13 @@ impl Runtime {
         });
         let gathered = gathered.unwrap_or_else(|lost| Ok(Err(lost)))?;
         if gathered.is_err() {
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
         }
         Ok(gathered.map(|message| {
             let what = ("reply", message.message_len());
             self.trace_marshalled(call, event::MARSHALLED, what);
             self.pool.boxed(message)
         }))
-    }
-
-    pub(crate) fn reclaim_block(&mut self, session: SessionId, block: BlockRef) {
-        let offset = block.offset;
-        self.reclaim(Source { session, offset });
     }
 
     fn posted_status(
@@ -340,7 +333,7 @@ impl Runtime {
         epilogue: Option<Epilogue>,
         mut status: Status,
     ) -> Result<(), Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Ok(());
         };
         if let Some(epilogue) = epilogue {
@@ -373,7 +366,7 @@ impl Runtime {
         block: BlockRef,
         misuse: Code,
     ) -> Result<Result<Message, Status>, Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let mut inline = self.pool.take(block.len as usize);
@@ -400,7 +393,7 @@ impl Runtime {
                 }
             };
         }
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let source = Source {
@@ -445,7 +438,7 @@ impl Runtime {
         block: BlockRef,
         misuse: Code,
     ) -> Result<Result<Vec<u8>, Status>, Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let mut metadata = self.pool.take(block.metadata as usize);
@@ -502,13 +495,9 @@ impl Runtime {
         handle: u32,
         work: impl FnOnce(&mut Self, Option<&Handle>) -> R,
     ) -> R {
-        let port = self.sessions.get_mut(session.0);
-        let handles = port.map(|port| std::mem::take(&mut port.handles));
-        let handles = handles.unwrap_or_default();
+        let handles = self.sessions.lend_handles(session);
         let done = work(self, handles.get(handle as usize));
-        if let Some(port) = self.sessions.get_mut(session.0) {
-            port.handles = handles;
-        }
+        self.sessions.return_handles(session, handles);
         done
     }
 
@@ -527,14 +516,6 @@ impl Runtime {
         self.services = services;
         let text = "the daemon lost a method that it serves";
         done.ok_or_else(|| Status::new(Code::INTERNAL, text))
-    }
-
-    /// The method behind a handle; `None` once the session has ended.
-    pub(crate) fn method_of(&self, session: SessionId, handle: u32) -> Option<Arc<Method>> {
-        let port = self.sessions.get(session.0)?;
-        port.handles
-            .get(handle as usize)
-            .map(|handle| Arc::clone(&handle.method))
     }
 }
 

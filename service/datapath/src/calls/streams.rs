@@ -31,11 +31,6 @@ use tollgate_policy_chain::message::Message;
 
 /// From an application.
 impl Runtime {
-    pub(crate) fn knows_streams(&self, session: SessionId) -> bool {
-        let port = self.sessions.get(session.0);
-        port.is_some_and(|port| port.who.knows_streams)
-    }
-
     /// As [`gather`](Self::gather), for a part of a stream that may have no message.
     pub(crate) fn gather_part(
         &mut self,
@@ -54,15 +49,9 @@ impl Runtime {
                 Ok(metadata) => metadata,
                 Err(status) => return Ok(Err(status)),
             };
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
         }
         Ok(self.bare(codec, metadata))
-    }
-
-    pub(crate) fn reclaim_part(&mut self, session: SessionId, bare: bool, block: BlockRef) {
-        if block.exists(bare) {
-            self.reclaim_block(session, block);
-        }
     }
 
     pub(crate) fn posted_request(
@@ -75,7 +64,7 @@ impl Runtime {
         let origin = Origin::Session { session, call };
         let Some(expected) = self.engine.expected_request(origin) else {
             // The call ended meanwhile; the application couldn't know.
-            self.reclaim_part(session, part.bare, block);
+            self.sessions.reclaim_part(session, part.bare, block);
             return Ok(());
         };
         let mut charge = 0;
@@ -94,7 +83,7 @@ impl Runtime {
                     message = Some(self.pool.boxed(gathered));
                 }
                 Err(status) => {
-                    self.reclaim_block(session, block);
+                    self.sessions.reclaim_block(session, block);
                     self.engine.refuse(origin, status);
                     return Ok(());
                 }
@@ -111,7 +100,7 @@ impl Runtime {
         block: BlockRef,
     ) -> Result<(), Broken> {
         let Some(served) = self.engine.expected_from_session(session, call) else {
-            self.reclaim_part(session, bare, block);
+            self.sessions.reclaim_part(session, bare, block);
             return Ok(());
         };
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
@@ -128,7 +117,7 @@ impl Runtime {
                 Ok(responded?)
             }
             Err(status) => {
-                self.reclaim_part(session, bare, block);
+                self.sessions.reclaim_part(session, bare, block);
                 self.engine.fail_from_session(session, call, status);
                 Ok(())
             }
@@ -143,7 +132,7 @@ impl Runtime {
         match to {
             Origin::Link { link, call } => self.send_credit(link, call, of, credit),
             Origin::Session { session, call } => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
+                if let Some(port) = self.sessions.get_mut(session) {
                     port.push(&match of {
                         Direction::Requests => Completion::RequestCredit { call, credit },
                         Direction::Responses => Completion::ResponseCredit { call, credit },

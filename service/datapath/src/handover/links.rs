@@ -254,7 +254,7 @@ impl Runtime {
                 extents,
                 metadata,
             } => {
-                if self.sessions.get(session.0).is_none() {
+                if self.sessions.get(session).is_none() {
                     return Ok(None);
                 }
                 Kept::PutOff {

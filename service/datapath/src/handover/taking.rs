@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{
     CallKey, ChainId, Engine, LinkId, MethodChains, RouteTarget, SessionId, Status, Unportable,
 };
@@ -16,6 +15,7 @@ use super::state::{BindingForm, HeldForm, ParkedForm, SessionForm, State, named}
 use super::traced::TracedForm;
 use super::{Beginning, BoundAgain};
 use crate::binds::ServiceSchema;
+use crate::calls::table::Sessions;
 use crate::handover::message_forms::MessageForm;
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::target::Target;
@@ -67,11 +67,11 @@ impl Runtime {
         for session in state.sessions {
             let fds = descriptors.remove(&session.id).unwrap_or_default();
             let (port, heap) = self.resume(session, fds, (bytes, &of_hash))?;
-            ports.push((port.id.0, port));
+            ports.push(port);
             resumed.push(heap);
         }
-        let there: HashSet<SessionId> = ports.iter().map(|(key, _)| SessionId(*key)).collect();
-        let table = Slots::of(ports, &state.free);
+        let there: HashSet<SessionId> = ports.iter().map(|port| port.id).collect();
+        let table = Sessions::resume(ports, &state.free);
         self.sessions = table.ok_or("the sessions don't have one key each")?;
         let before = state.engine.take_chains();
         let engine_id = state.engine.engine_id();
@@ -141,7 +141,7 @@ impl Runtime {
         let (sessions, services) = (&self.sessions, &self.services);
         let tenant_of = |scope: &Scope| match *scope {
             Scope::Client { session, .. } => {
-                let port = sessions.get(session.0);
+                let port = sessions.get(session);
                 port.map_or_else(|| "".into(), |port| Arc::clone(&port.who.tenant))
             }
             Scope::Server { service, .. } => {
@@ -320,7 +320,7 @@ impl Runtime {
     pub(crate) fn begin(&mut self, beginning: Beginning) {
         self.now_ns = tollgate_shm_abi::wait::now_ns();
         for source in beginning.reclaims {
-            self.reclaim(source);
+            self.sessions.reclaim(source);
         }
         for session in beginning.gone {
             self.engine.session_closed(session);

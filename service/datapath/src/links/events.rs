@@ -525,7 +525,7 @@ impl Runtime {
         metadata: Vec<u8>,
     ) -> Landing {
         let held = held_bytes(len, metadata.len());
-        let port = session.and_then(|session| self.sessions.get_mut(session.0));
+        let port = session.and_then(|session| self.sessions.get_mut(session));
         let place = match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(held)?)))
         {
             Some((session, block)) => Place::Heap { session, block },

@@ -5,6 +5,7 @@ pub(crate) mod bindings;
 pub(crate) mod dial;
 pub(crate) mod events;
 pub(crate) mod guests;
+pub(crate) mod outgoing;
 pub(crate) mod peers;
 pub(crate) mod send;
 pub(crate) mod strangers;

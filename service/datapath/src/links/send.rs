@@ -188,17 +188,13 @@ impl Runtime {
         message: Message,
         send: impl FnOnce(&mut Link, &Image<'_>, Token) -> Result<Queued, SendError>,
     ) -> Result<(), SendError> {
-        let token = self.next_token;
+        let token = self.outgoing.next_token();
         let port = self.links.get_mut(link.0);
-        let queued = port.and_then(|port| {
-            on_wire(&message, |image| {
-                send(port.io.link_mut(), image, Token(token))
-            })
-        });
+        let queued =
+            port.and_then(|port| on_wire(&message, |image| send(port.io.link_mut(), image, token)));
         let queued = queued.unwrap_or(Err(SendError::Ended));
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
-            self.next_token += 1;
-            self.sending.insert(token, *source);
+            self.outgoing.add(*source);
             self.pool.give(message.metadata);
             if let Body::Gathered { inline, .. } = message.body {
                 self.pool.give(inline);
@@ -211,9 +207,9 @@ impl Runtime {
     }
 
     pub(crate) fn reclaim_sent(&mut self, port: &mut LinkPort) {
-        while let Some(Token(token)) = port.io.poll_sent() {
-            if let Some(source) = self.sending.remove(&token) {
-                self.reclaim(source);
+        while let Some(token) = port.io.poll_sent() {
+            if let Some(source) = self.outgoing.sent(token) {
+                self.sessions.reclaim(source);
             }
         }
     }
@@ -300,7 +296,7 @@ impl Runtime {
 
     fn drop_answer(&mut self, answer: Kept) {
         match answer {
-            Kept::PutOff { session, block, .. } => self.reclaim_block(session, block),
+            Kept::PutOff { session, block, .. } => self.sessions.reclaim_block(session, block),
             Kept::Reply { message, .. } => {
                 let message = self.pool.unboxed(message);
                 self.discard(message);

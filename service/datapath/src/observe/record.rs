@@ -38,7 +38,7 @@ impl Runtime {
         if !self.options.tuning.telemetry.traces {
             return None;
         }
-        let port = self.sessions.get(session.0)?;
+        let port = self.sessions.get(session)?;
         let sampling = self.options.tuning.telemetry.sampler.of(&port.who.tenant);
         let is_hit = sampling.is_traced(None, self.traces.rng.chance());
         self.traces.marshals(is_hit || has_metadata);
@@ -187,7 +187,7 @@ impl Runtime {
             self.traces.swept_ns = self.now_ns;
             let (sessions, links) = (&self.sessions, &self.links);
             self.traces.live.retain(|origin, _| match origin {
-                Origin::Session { session, .. } => sessions.get(session.0).is_some(),
+                Origin::Session { session, .. } => sessions.get(*session).is_some(),
                 Origin::Link { link, .. } => links.get(link.0).is_some(),
             });
         }
@@ -440,7 +440,7 @@ impl Runtime {
         let other = || "_OTHER".to_owned();
         match origin {
             Origin::Session { session, .. } => {
-                let port = self.sessions.get(session.0)?;
+                let port = self.sessions.get(session)?;
                 let called = port.handles.get(ended.handle as usize);
                 let called = called.filter(|_| ended.began_ns > 0);
                 let mut sides = vec![(Side::Client, since(ended.began_ns))];
@@ -504,7 +504,7 @@ impl Runtime {
         });
         match origin {
             Origin::Session { session, .. } => {
-                let Some(port) = self.sessions.get(session.0) else {
+                let Some(port) = self.sessions.get(session) else {
                     return;
                 };
                 let called = port.handles.get(ended.handle as usize);

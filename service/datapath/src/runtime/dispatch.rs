@@ -126,7 +126,7 @@ impl Runtime {
                 done,
             } => {
                 if let Some(service) = bound.service {
-                    let port = self.sessions.get(session.0);
+                    let port = self.sessions.get(session);
                     let label = port.and_then(|port| port.who.label.clone());
                     self.engine
                         .serve(service, session, bound.first_handle, label);
@@ -219,7 +219,7 @@ impl Runtime {
 
     pub(super) fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
         let tenant_of = |scope: &Scope| match *scope {
-            Scope::Client { session, .. } => self.sessions.get(session.0).map(|s| &s.who.tenant),
+            Scope::Client { session, .. } => self.sessions.get(session).map(|s| &s.who.tenant),
             Scope::Server { service, .. } => {
                 let service = self.services.get(service.0 as usize);
                 service.map(|service| &service.tenant)

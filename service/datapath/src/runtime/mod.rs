@@ -19,7 +19,6 @@ mod thread;
 mod turn;
 mod wake;
 
-use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -31,14 +30,16 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::record::Record;
 
+use crate::calls::table::Sessions;
 use crate::command::{Command, Event, Handle, Map};
+use crate::links::outgoing::OutgoingBlocks;
 use crate::links::peers::{Full, Peers};
 use crate::links::strangers::Strangers;
 use crate::links::target::Dial;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
-use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
+use crate::ports::{LinkPort, RemoteBinding, Service};
 use crate::rdma::{Rdma, WithoutRdma};
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
@@ -47,7 +48,7 @@ use crate::tuning::Tuning;
 use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
-use tollgate_policy_chain::message::{Body, Message, Pool, Source};
+use tollgate_policy_chain::message::{Body, Message, Pool};
 use tollgate_policy_chain::policies::Policies;
 use wake::WakeSources;
 
@@ -67,12 +68,6 @@ pub struct Options {
     pub records: SyncSender<Record>,
 }
 
-/// Tokens of blocks that links send from are unique in the whole process, because they move with
-/// their links.
-fn first_token(engine_id: EngineId) -> u64 {
-    u64::from(engine_id.number()) << 48
-}
-
 /// One runtime's state.
 pub struct Runtime {
     pub(crate) options: Options,
@@ -84,7 +79,7 @@ pub struct Runtime {
     /// The placement of tenants, as far as this runtime knows.
     pub(crate) map: Map,
     pub(crate) engine: Engine<Box<Message>>,
-    pub(crate) sessions: Slots<Box<SessionPort>>,
+    pub(crate) sessions: Sessions,
     pub(crate) links: Slots<Box<LinkPort>>,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
@@ -107,9 +102,7 @@ pub struct Runtime {
     /// Reused by `evaluate` and `turn_parked`.
     pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
-    /// Blocks that links are still sending from, by the token given to the link.
-    pub(crate) sending: HashMap<u64, Source>,
-    pub(crate) next_token: u64,
+    pub(crate) outgoing: OutgoingBlocks,
     /// The number of the last comparison of schemas.
     pub(crate) next_ticket: u64,
     pub(crate) now_ns: u64,
@@ -158,7 +151,7 @@ impl Runtime {
             placement: Placement::spread(options.index + 1),
             runtimes: Vec::new(),
         };
-        let next_token = first_token(options.engine_id);
+        let outgoing = OutgoingBlocks::new(options.engine_id);
         let runtime = Runtime {
             options,
             thread,
@@ -167,7 +160,7 @@ impl Runtime {
             events,
             map,
             engine,
-            sessions: Slots::default(),
+            sessions: Sessions::default(),
             links: Slots::default(),
             services: Vec::new(),
             bindings: Slots::default(),
@@ -182,8 +175,7 @@ impl Runtime {
             turn_bytes: 0,
             evaluations: Vec::with_capacity(EVALUATED_AT_ONCE),
             pool: Pool::new(),
-            sending: HashMap::new(),
-            next_token,
+            outgoing,
             next_ticket: 0,
             now_ns: now_ns(),
             counters: CallCounters::default(),
@@ -268,20 +260,11 @@ impl Runtime {
             Body::Private { bytes, .. } | Body::Encoded { bytes, .. } => self.pool.give(bytes),
             Body::Gathered { inline, source, .. } => {
                 self.pool.give(inline);
-                self.reclaim(source);
+                self.sessions.reclaim(source);
             }
             Body::Landed { session, block } => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.end.receive_heap.discard(block);
-                }
+                self.sessions.discard_block(session, block);
             }
-        }
-    }
-
-    /// Returns a block of a send heap that is no longer read.
-    pub(crate) fn reclaim(&mut self, source: Source) {
-        if let Some(port) = self.sessions.get_mut(source.session.0) {
-            port.reclaim(source.offset);
         }
     }
 

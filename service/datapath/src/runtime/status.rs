@@ -63,7 +63,7 @@ impl Runtime {
             sessions: self
                 .sessions
                 .iter()
-                .map(|(_, port)| port.report(&self.engine))
+                .map(|port| port.report(&self.engine))
                 .collect(),
             problems: self.problems(),
             links: links.collect(),

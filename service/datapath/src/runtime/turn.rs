@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use tollgate_engine::LinkId;
 use tollgate_engine::fair::FlowId;
-use tollgate_engine::{LinkId, SessionId};
 use tollgate_shm_abi::wait::{For, now_ns};
 
 use super::Runtime;
@@ -32,11 +32,7 @@ impl Runtime {
         if self.shares.others_worked(flow) {
             return true;
         }
-        let posted = self.sessions.iter_mut().any(|(_, port)| {
-            // A session that misbehaves counts: it ends in its turn.
-            port.flow != flow && !matches!(port.end.submissions.is_empty(), Ok(true))
-        });
-        posted || {
+        self.sessions.others_have_posted(flow) || {
             self.poll_wakes(Some(Duration::ZERO));
             self.wakes.ask_poller(&mut self.links);
             let mut links = self.links.iter();
@@ -67,13 +63,13 @@ impl Runtime {
                 self.shares.end_turn(flow, worked)
             };
         }
-        for slot in 0..self.sessions.slots() {
-            let Some((key, port)) = self.sessions.at(slot) else {
+        for place in 0..self.sessions.places() {
+            let Some(port) = self.sessions.at(place) else {
                 continue;
             };
-            let flow = port.flow;
+            let (session, flow) = (port.id, port.flow);
             worked |= self.shares.is_throttled(flow) || {
-                let worked = self.turn_session(SessionId(key), flow);
+                let worked = self.turn_session(session, flow);
                 self.shares.end_turn(flow, worked)
             };
         }
@@ -125,14 +121,14 @@ impl Runtime {
         self.policies.processes().flush();
         self.shares.begin_turns();
         let more = self.flush_links();
-        for slot in 0..self.sessions.slots() {
-            let Some((key, port)) = self.sessions.at_mut(slot) else {
+        for place in 0..self.sessions.places() {
+            let Some(port) = self.sessions.at(place) else {
                 continue;
             };
-            let flow = port.flow;
+            let (session, flow) = (port.id, port.flow);
             match port.flush(Some(self.now_ns)) {
                 Ok(woken) => drop(self.shares.end_turn(flow, woken)),
-                Err(how) => self.expel(SessionId(key), &how.to_string()),
+                Err(how) => self.expel(session, &how.to_string()),
             }
         }
         more
@@ -154,13 +150,7 @@ impl Runtime {
     /// Publishes on every ring that this runtime sleeps, and then sleeps, unless input has arrived
     /// meanwhile.
     pub(crate) fn sleep(&mut self) {
-        let mut may_sleep = true;
-        for (_, port) in self.sessions.iter_mut() {
-            if port.has_reclaims() {
-                let _the_next_turn_says_so = port.flush(None);
-            }
-            may_sleep &= port.end.submissions.announce_sleep();
-        }
+        let mut may_sleep = self.sessions.announce_sleep();
         may_sleep &= self.policies.processes().announce_sleep();
         may_sleep &= self.prepare_links_to_wait();
         if may_sleep {
@@ -168,9 +158,7 @@ impl Runtime {
             let timeout = self.next_timeout();
             self.poll_wakes(timeout);
         }
-        for (_, port) in self.sessions.iter_mut() {
-            port.end.submissions.cancel_sleep();
-        }
+        self.sessions.cancel_sleep();
         self.policies.processes().cancel_sleep();
     }
 
@@ -213,21 +201,17 @@ impl Runtime {
             .chain(rebinds)
             .chain(self.policies.next_due_ns())
             .min();
-        // An application that is behind frees places in its ring without ringing.
-        let backlog = self
-            .sessions
-            .iter()
-            .any(|(_, port)| port.has_backlog())
-            .then(|| self.now_ns + 1_000_000);
+        let backlog = self.sessions.have_backlog();
+        let backlog = backlog.then(|| self.now_ns + 1_000_000);
         let next_ns = next_ns.into_iter().chain(backlog).min()?;
         Some(Duration::from_nanos(next_ns.saturating_sub(now_ns())))
     }
 
     /// Ends every session, and sends a GOAWAY to every peer.
     pub(super) fn shut_down(&mut self) {
-        for slot in 0..self.sessions.slots() {
-            if let Some(key) = self.sessions.key_at(slot) {
-                self.close_session(SessionId(key));
+        for place in 0..self.sessions.places() {
+            if let Some(session) = self.sessions.at(place).map(|port| port.id) {
+                self.close_session(session);
             }
         }
         self.act();

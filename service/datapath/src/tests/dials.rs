@@ -27,7 +27,7 @@ fn with_sessions(tenants: &[&str]) -> (Runtime, Vec<SessionId>) {
         // The application's end isn't needed: no calls are made.
         let _ends = open_with(&mut runtime, &handle, tenant, 0);
     }
-    let sessions = runtime.sessions.iter().map(|(_, port)| port.id).collect();
+    let sessions = runtime.sessions.iter().map(|port| port.id).collect();
     (runtime, sessions)
 }
 
