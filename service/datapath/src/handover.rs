@@ -32,6 +32,7 @@ use traced::traced_forms;
 use crate::calls::table::Sessions;
 use crate::handover::transfer::HandoverState;
 use crate::limits::HAND_OVER_TIMEOUT;
+use crate::links::table::Links;
 use crate::ports::{Held, Kept};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::message::Source;
@@ -196,7 +197,7 @@ impl Runtime {
     /// sends it.
     pub(crate) fn leave(&mut self) {
         self.sessions = Sessions::default();
-        self.links = Slots::default();
+        self.links = Links::default();
         self.bindings = Slots::default();
         self.dials.clear();
     }

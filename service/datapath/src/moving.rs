@@ -75,13 +75,10 @@ impl Runtime {
         let Some(first) = self.map.runtimes.first().cloned() else {
             return;
         };
-        for slot in 0..self.links.slots() {
-            let Some(key) = self.links.key_at(slot) else {
-                continue;
-            };
-            self.engine.link_closed(LinkId(key), "the link has moved");
+        for link in self.links.ids() {
+            self.engine.link_closed(link, "the link has moved");
             self.act();
-            if let Some(port) = self.links.remove(key) {
+            if let Some(port) = self.links.remove(link) {
                 self.wakes.unwatch_link(&port.io);
                 first.send(Command::Adopt { port, bind: None });
             }
@@ -122,7 +119,7 @@ impl Runtime {
         let services = services.filter(|(service, _)| service.tenant == *tenant);
         let wanted = Wanted {
             sessions: sessions.map(|port| port.id).collect(),
-            links: links.map(|(key, _)| LinkId(key)).collect(),
+            links: links.map(|(link, _)| link).collect(),
             services: services.map(|(_, id)| ServiceId(id)).collect(),
         };
         let engine = match self.engine.part(&wanted) {
@@ -135,7 +132,7 @@ impl Runtime {
             .part(tenant, &order.attachments, engine.chains());
         let strangers = self.shares.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
-            let port = self.links.remove(id.0)?;
+            let port = self.links.remove(id)?;
             self.wakes.unwatch_link(&port.io);
             let is_stranger = port.state.flow == strangers;
             Some((id, port, is_stranger))
@@ -252,7 +249,7 @@ impl Runtime {
         }
         let mut came = Vec::with_capacity(links.len());
         for (id, mut port, is_stranger) in links {
-            let Some(name) = self.links.next_key().map(LinkId) else {
+            let Some(name) = self.links.next_id() else {
                 continue;
             };
             if self.wakes.watch_link(name, &mut port.io).is_err() {
@@ -384,7 +381,7 @@ impl Runtime {
             true => self.shares.of_strangers(),
             false => self.shares.of(tenant),
         };
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         // It may have left the other runtime before a change that this runtime has already made.
@@ -424,7 +421,7 @@ impl Runtime {
             };
             if binding.comparing.take().is_some() {
                 let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.link_to(&tenant, &peer) {
+                if let Some(link) = self.links.to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }

@@ -461,6 +461,22 @@ pub(crate) struct LinkState {
     pub(crate) moving: Option<PendingBind>,
 }
 
+impl LinkState {
+    /// The peer that this end dialled, and the tenant.
+    pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
+        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
+    }
+
+    pub(crate) fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
+        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
+    }
+
+    /// Whether a peer has opened it and has authenticated.
+    pub(crate) fn is_guests(&self) -> bool {
+        self.dialled.is_none() && self.proven
+    }
+}
+
 impl LinkPort {
     pub(crate) fn new(
         io: Carrier,

@@ -168,7 +168,7 @@ impl Runtime {
         let sessions = sessions.map(|port| self.engine.outstanding(port.id) as usize);
         let links = self.links.iter();
         let links = links.filter(|(_, port)| port.state.flow == flow);
-        let links = links.map(|(key, _)| LinkId(key)).chain(from);
+        let links = links.map(|(link, _)| link).chain(from);
         let links = links.map(|link| self.engine.called_by(link));
         let count: usize = sessions.chain(links).sum();
         (count >= MAX_CALLS_PER_TENANT).then(|| {

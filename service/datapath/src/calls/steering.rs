@@ -85,7 +85,7 @@ impl Runtime {
         let Some((link, steering)) = self.engine.steering_to_peer(call) else {
             return Ok(());
         };
-        if !self.carries_metadata(link) {
+        if !self.links.carries_metadata(link) {
             return Ok(());
         }
         let metadata = told(&message.metadata, steering).map_err(|error| {

@@ -355,7 +355,7 @@ impl Runtime {
     ) {
         let message = self.pool.unboxed(message);
         let origin = Origin::Link { link, call };
-        if !self.carries_streams(link) {
+        if !self.links.carries_streams(link) {
             self.discard(message);
             return self.engine.refuse(origin, without_responses("daemon"));
         }
@@ -375,7 +375,7 @@ impl Runtime {
     }
 
     pub(crate) fn send_credit(&mut self, link: LinkId, call: u64, of: Direction, credit: Credit) {
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         let consumed = StreamCredit {

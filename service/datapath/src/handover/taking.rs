@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tollgate_engine::{
-    CallKey, ChainId, Engine, LinkId, MethodChains, RouteTarget, SessionId, Status, Unportable,
+    CallKey, ChainId, Engine, MethodChains, RouteTarget, SessionId, Status, Unportable,
 };
 use tollgate_shm_abi::descriptor::Entry;
 use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
@@ -129,7 +129,7 @@ impl Runtime {
             &keys,
         )?;
         let links = &self.links;
-        beginning.links.retain(|link| links.get(link.0).is_none());
+        beginning.links.retain(|link| links.get(*link).is_none());
         Ok((resumed, beginning))
     }
 
@@ -329,9 +329,8 @@ impl Runtime {
         for link in beginning.links {
             self.engine.link_closed(link, LINK_LOST);
         }
-        let links: Vec<LinkId> = self.links.iter().map(|(key, _)| LinkId(key)).collect();
-        for link in links {
-            if let Some(port) = self.links.get_mut(link.0) {
+        for link in self.links.ids() {
+            if let Some(port) = self.links.get_mut(link) {
                 port.set_window(&self.options.tuning.link);
             }
             // Data from shared memory has been copied, and counts as queued.
@@ -342,7 +341,7 @@ impl Runtime {
                 continue;
             };
             let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-            match self.link_to(&tenant, &peer) {
+            match self.links.to(&tenant, &peer) {
                 None => self.bind_when_dialled(key, &tenant, &peer),
                 Some(link) if unsettled => self.send_bind(link, key),
                 Some(_) => {}

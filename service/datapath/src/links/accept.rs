@@ -67,14 +67,14 @@ impl Runtime {
         let Some(bind) = bind else {
             return;
         };
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             return;
         };
         // It may have left the other runtime before a change that this runtime has already made.
         port.set_window(&self.options.tuning.link);
         let after = self.peer_binds(&mut port.state, bind);
         self.do_after(&mut port, after);
-        self.links.put_back(link.0, port);
+        self.links.put_back(link, port);
     }
 
     pub(crate) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
@@ -90,7 +90,7 @@ impl Runtime {
             );
             return None;
         }
-        let link = LinkId(self.links.next_key()?);
+        let link = self.links.next_id()?;
         if let Err(error) = self.wakes.watch_link(link, &mut port.io) {
             let address = &port.state.address;
             log_limited!(

@@ -57,7 +57,7 @@ impl Runtime {
         let Some(key) = self.bindings.insert(binding) else {
             return;
         };
-        match self.link_to(&tenant, &peer) {
+        match self.links.to(&tenant, &peer) {
             Some(link) => self.send_bind(link, key),
             None => self.dial(&tenant, &peer, addresses),
         }
@@ -102,8 +102,7 @@ impl Runtime {
     /// Sends a BIND to a link's peer. Before the link is ready this does nothing: all BINDs are
     /// sent then.
     pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
-        let (Some(port), Some(binding)) = (self.links.get_mut(link.0), self.bindings.get(key))
-        else {
+        let (Some(port), Some(binding)) = (self.links.get_mut(link), self.bindings.get(key)) else {
             return;
         };
         if !port.io.link().is_ready() {
@@ -244,14 +243,14 @@ impl Runtime {
             if !self.stays(link) {
                 continue;
             }
-            let Some(port) = self.links.get(link.0) else {
+            let Some(port) = self.links.get(link) else {
                 continue;
             };
             let credit = port.io.link().credit();
             self.engine.link_opened(link, credit.calls, credit.bytes);
             let state = &port.state;
             if let (Some(peer), Some(tenant)) = (state.dialled.clone(), state.tenant.clone()) {
-                self.replaces_others(link, &tenant, &peer);
+                self.links.replace_others(link, &tenant, &peer);
                 for key in self.bindings_to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }

@@ -60,7 +60,7 @@ impl Runtime {
                 Err(why) => self.dial_of(tenant, peer).failed(&why),
             }
         }
-        if self.link_to(tenant, peer).is_none() {
+        if self.links.to(tenant, peer).is_none() {
             let reasons = self.dial_of(tenant, peer).reasons();
             self.bindings_lost(tenant, peer, &reasons);
         }
@@ -180,7 +180,7 @@ impl Runtime {
             let its = links.filter(|(_, port)| {
                 port.state.dialled.is_some() && port.state.tenant.as_deref() == Some(tenant)
             });
-            let its: Vec<_> = its.map(|(key, _)| LinkId(key)).collect();
+            let its: Vec<_> = its.map(|(link, _)| link).collect();
             if its.len() < self.options.tuning.room.dialled_per_tenant() {
                 return Ok(());
             }
@@ -200,7 +200,7 @@ impl Runtime {
     }
 
     fn is_unused(&self, link: LinkId, tenant: &str) -> bool {
-        let Some(port) = self.links.get(link.0) else {
+        let Some(port) = self.links.get(link) else {
             return false;
         };
         let peer = port.state.dialled.as_ref();
@@ -221,23 +221,23 @@ impl Runtime {
             return false;
         }
         let mut tried = false;
-        for slot in 0..self.links.slots() {
+        for place in 0..self.links.places() {
             let now_ns = self.now_ns;
-            let due = self.links.at_mut(slot).and_then(|(key, port)| {
+            let due = self.links.at(place).and_then(|(link, port)| {
                 let state = &mut port.state;
                 state.rdma_again_ns.take_if(|at_ns| *at_ns <= now_ns)?;
                 Some((
-                    key,
+                    link,
                     (state.dialled.clone()?, state.at?),
                     state.tenant.clone()?,
                 ))
             });
-            let Some((key, (peer, at), tenant)) = due else {
+            let Some((link, (peer, at), tenant)) = due else {
                 continue;
             };
             tried = true;
             if let Err(why) = self.dial_by_rdma(&tenant, &peer, at) {
-                self.stays_with_tcp(LinkId(key), why);
+                self.stays_with_tcp(link, why);
             }
         }
         tried
@@ -245,31 +245,21 @@ impl Runtime {
 
     fn stays_with_tcp(&mut self, link: LinkId, why: Arc<str>) {
         let again_ns = self.rdma_again_ns();
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             (port.state.not_rdma, port.state.rdma_again_ns) = (Some(why), again_ns);
-        }
-    }
-
-    /// A dialled link is ready and has the bindings of other links to the same peer: those end
-    /// after their last calls.
-    pub(crate) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: &Target) {
-        for (key, port) in self.links.iter_mut() {
-            if LinkId(key) != link && port.state.leads_to(tenant, peer) {
-                (port.state.replaced, port.state.rdma_again_ns) = (true, None);
-            }
         }
     }
 
     /// Ends a replaced link once it has no calls and will get none. Whether it has ended.
     pub(crate) fn end_replaced(&mut self, link: LinkId) -> bool {
-        let Some(port) = self.links.get(link.0).filter(|port| port.state.replaced) else {
+        let Some(port) = self.links.get(link).filter(|port| port.state.replaced) else {
             return false;
         };
         let (Some(peer), Some(tenant)) = (&port.state.dialled, &port.state.tenant) else {
             return false;
         };
-        let successor = self.link_to(tenant, peer);
-        let successor = successor.and_then(|successor| self.links.get(successor.0));
+        let successor = self.links.to(tenant, peer);
+        let successor = successor.and_then(|successor| self.links.get(successor));
         let has_all = successor.is_none_or(|successor| {
             let mut bound = successor.state.outbound.iter();
             successor.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
@@ -285,20 +275,10 @@ impl Runtime {
         true
     }
 
-    /// The link that carries calls to a peer, or will once it is ready.
-    pub(crate) fn link_to(&self, tenant: &str, peer: &Target) -> Option<LinkId> {
-        let links = self.links.iter();
-        let leading =
-            links.filter(|(_, port)| port.state.leads_to(tenant, peer) && !port.state.replaced);
-        // Of two links, the other one is a trial of RDMA.
-        let best = leading.min_by_key(|(_, port)| port.state.rdma_until_ns);
-        best.map(|(key, _)| LinkId(key))
-    }
-
     /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if it has
     /// bindings.
     pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
-        let Some(mut port) = self.links.remove(link.0) else {
+        let Some(mut port) = self.links.remove(link) else {
             return;
         };
         let culprit = port.state.tenant.as_deref().unwrap_or_default();
@@ -347,7 +327,7 @@ impl Runtime {
                 let state = &port.state;
                 state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
             });
-            there.map(|(key, _)| LinkId(key))
+            there.map(|(link, _)| link)
         };
         if let Some(link) = beside {
             self.stays_with_tcp(link, why);
@@ -399,7 +379,7 @@ impl Runtime {
                 self.dials.retain(|dial| !dial.leads_to(tenant, peer));
             } else if *stage == Stage::Trying {
                 self.try_next(tenant, peer);
-            } else if self.link_to(tenant, peer).is_none() {
+            } else if self.links.to(tenant, peer).is_none() {
                 self.look_up(tenant, peer);
             }
         }
@@ -414,7 +394,7 @@ impl Runtime {
             if let Some(binding) = self.bindings.get_mut(key) {
                 binding.retry_at_ns = None;
                 let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.link_to(&tenant, &peer) {
+                if let Some(link) = self.links.to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }
@@ -459,7 +439,7 @@ impl Runtime {
             }
         });
         let lost = self.dials.iter().filter(|dial| {
-            let is_there = self.link_to(&dial.tenant, &dial.peer).is_some();
+            let is_there = self.links.to(&dial.tenant, &dial.peer).is_some();
             !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
         });
         let lost = lost.map(|dial| {
@@ -475,16 +455,5 @@ impl Runtime {
             }
         });
         of_links.chain(lost).collect()
-    }
-}
-
-impl LinkState {
-    /// The peer that this end dialled, and the tenant.
-    pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
-        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
-    }
-
-    fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
-        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
     }
 }

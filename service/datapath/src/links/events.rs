@@ -57,7 +57,7 @@ pub(crate) enum After {
 impl Runtime {
     /// Takes a bounded number of frames. Whether there was anything to do.
     pub(crate) fn turn_link(&mut self, link: LinkId) -> bool {
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             return false;
         };
         let mut worked = false;
@@ -68,10 +68,10 @@ impl Runtime {
             port.io.link_mut().return_credit(0, openings);
         }
         let credited = std::mem::take(&mut port.state.credited);
-        self.links.put_back(link.0, port);
+        self.links.put_back(link, port);
         self.bind_waiting();
         self.act();
-        if credited && let Some(port) = self.links.get(link.0) {
+        if credited && let Some(port) = self.links.get(link) {
             let credit = port.io.link().credit();
             self.engine.set_credit(link, credit.calls, credit.bytes);
             self.send_waiting(link);
@@ -668,7 +668,7 @@ impl Runtime {
 
     /// Moves a link to the runtime of its tenant.
     fn move_link(&mut self, link: LinkId, bind: PendingBind) {
-        let Some(port) = self.links.remove(link.0) else {
+        let Some(port) = self.links.remove(link) else {
             return;
         };
         self.engine.link_closed(link, "the link has moved");

@@ -58,11 +58,11 @@ impl Runtime {
 
     /// A link that a peer has opened is ready: ends it if it exceeds a limit. Whether it stays.
     pub(crate) fn stays(&mut self, link: LinkId) -> bool {
-        let Some(port) = self.links.get(link.0).filter(|port| port.state.is_guests()) else {
+        let Some(port) = self.links.get(link).filter(|port| port.state.is_guests()) else {
             return true;
         };
         let (mut dialled, mut accepted, mut its) = (0, 0, 0);
-        for (_, other) in self.links.iter().filter(|(key, _)| *key != link.0) {
+        for (_, other) in self.links.iter().filter(|(other, _)| *other != link) {
             dialled += usize::from(other.state.dialled.is_some());
             accepted += usize::from(other.state.is_guests());
             let is_its = other.state.is_guests() && other.state.peer == port.state.peer;
@@ -80,7 +80,7 @@ impl Runtime {
             return true;
         };
         self.note_full(&why);
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             // The end of the connection carries less information.
             let _no_room = port.io.link_mut().send_goaway(Reason::EXHAUSTED, &why);
         }
@@ -147,7 +147,7 @@ impl Runtime {
     fn forget_others(&mut self) {
         let links = &self.links;
         self.strangers.waiting.retain(|(link, _)| {
-            let port = links.get(link.0);
+            let port = links.get(*link);
             port.is_some_and(|port| !port.io.link().is_ready())
         });
     }
@@ -159,12 +159,5 @@ impl Runtime {
         if let Some(link) = self.strangers.to_go(address.ip().to_canonical(), room) {
             self.lose_link(link, "it hasn't proven who it is, and others want to");
         }
-    }
-}
-
-impl LinkState {
-    /// Whether a peer has opened it and has authenticated.
-    fn is_guests(&self) -> bool {
-        self.dialled.is_none() && self.proven
     }
 }

@@ -9,5 +9,6 @@ pub(crate) mod outgoing;
 pub(crate) mod peers;
 pub(crate) mod send;
 pub(crate) mod strangers;
+pub(crate) mod table;
 pub mod target;
 pub(crate) mod wire;

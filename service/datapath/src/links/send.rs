@@ -45,14 +45,14 @@ impl Runtime {
         head: &CallHead,
         message: Message,
     ) {
-        if (head.more || head.bare) && !self.carries_streams(link) {
+        if (head.more || head.bare) && !self.links.carries_streams(link) {
             self.discard(message);
             let text =
                 "the peer's daemon is of a version whose calls have one request and one reply";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+        if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
             self.discard(message);
             let text = "the peer's daemon is of a version whose calls carry no metadata";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
@@ -66,19 +66,6 @@ impl Runtime {
             let status = Status::new(send_code(&error), text);
             self.engine.undeliverable(call, status);
         }
-    }
-
-    /// Whether a link's peer takes metadata. A missing link counts as one that does; sending on it
-    /// fails anyway.
-    pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_none_or(|port| port.io.link().carries_metadata())
-    }
-
-    /// As [`carries_metadata`](Self::carries_metadata), for further requests and responses.
-    pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_none_or(|port| port.io.link().carries_streams())
     }
 
     /// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
@@ -100,7 +87,7 @@ impl Runtime {
         request_bytes: u64,
         mut message: Message,
     ) {
-        if self.is_full(link) {
+        if self.links.is_full(link) {
             let message = self.pool.boxed(message);
             let reply = Kept::Reply {
                 call,
@@ -110,7 +97,7 @@ impl Runtime {
             };
             return self.keep(link, reply);
         }
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+        if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
             // The handler has run. Its caller couldn't read the metadata, and an error would hide
             // the handler's work.
             self.pool.give(std::mem::take(&mut message.metadata));
@@ -118,7 +105,7 @@ impl Runtime {
         match self.send_image(link, message, |link, image, token| {
             link.send_reply(call, encoding == Encoding::Protobuf, image, token)
         }) {
-            Ok(()) => self.return_credit(link, request_bytes),
+            Ok(()) => self.links.return_credit(link, request_bytes),
             Err(error) => {
                 let text = format!("the reply can't be sent: {error}");
                 let status = Status::new(send_code(&error), text);
@@ -134,7 +121,7 @@ impl Runtime {
         request_bytes: u64,
         status: Status,
     ) {
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         let trailers = Metadata::of_checked(&status.trailers);
@@ -153,7 +140,7 @@ impl Runtime {
         match queued {
             Ok(()) => {
                 self.note_behind(link);
-                self.return_credit(link, request_bytes);
+                self.links.return_credit(link, request_bytes);
             }
             Err(SendError::Full { .. }) => {
                 let status = Kept::Status {
@@ -169,15 +156,9 @@ impl Runtime {
     }
 
     pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             // The answer to the call is ignored anyway; cancelling only saves the peer some work.
             let _full = port.io.link_mut().send_cancel(call.to_wire());
-        }
-    }
-
-    fn return_credit(&mut self, link: LinkId, bytes: u64) {
-        if let Some(port) = self.links.get_mut(link.0) {
-            port.io.link_mut().return_credit(1, bytes);
         }
     }
 
@@ -189,7 +170,7 @@ impl Runtime {
         send: impl FnOnce(&mut Link, &Image<'_>, Token) -> Result<Queued, SendError>,
     ) -> Result<(), SendError> {
         let token = self.outgoing.next_token();
-        let port = self.links.get_mut(link.0);
+        let port = self.links.get_mut(link);
         let queued =
             port.and_then(|port| on_wire(&message, |image| send(port.io.link_mut(), image, token)));
         let queued = queued.unwrap_or(Err(SendError::Ended));
@@ -220,7 +201,7 @@ impl Runtime {
             sent: false,
             more: false,
         };
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             return flushed;
         };
         let mut outcome = Ok(());
@@ -236,7 +217,7 @@ impl Runtime {
                 port.state.behind_since_ns = Some(self.now_ns);
             }
         }
-        self.links.put_back(link.0, port);
+        self.links.put_back(link, port);
         if let Err(error) = outcome {
             self.lose_link(link, &error.to_string());
         } else if flushed.more {
@@ -248,14 +229,9 @@ impl Runtime {
 
 /// Links with more data than their peers take.
 impl Runtime {
-    fn is_full(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_some_and(|port| port.io.link().is_full())
-    }
-
     /// Called after data was queued: notes if everything that can wait has to wait from now on.
     pub(crate) fn note_behind(&mut self, link: LinkId) {
-        if let Some(port) = self.links.get_mut(link.0)
+        if let Some(port) = self.links.get_mut(link)
             && port.state.behind_since_ns.is_none()
             && port.io.link().is_behind()
         {
@@ -266,7 +242,7 @@ impl Runtime {
 
     /// Keeps an answer until its link has room.
     pub(crate) fn keep(&mut self, link: LinkId, answer: Kept) {
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             // The call has ended with its link.
             return self.drop_answer(answer);
         };
@@ -281,7 +257,7 @@ impl Runtime {
             state.sweep_at = KEPT_BEFORE_SWEEP.max(2 * state.kept.len());
         }
         state.kept.push_back(answer);
-        self.links.put_back(link.0, port);
+        self.links.put_back(link, port);
     }
 
     /// Whether a kept answer is still needed: a call may end while its server has the answer.
@@ -313,7 +289,7 @@ impl Runtime {
 
     /// A link that was behind has room: sends what was kept back for it, until it is behind again.
     fn catch_up(&mut self, link: LinkId) {
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             port.state.behind_since_ns = None;
         }
         self.engine.set_behind(link, false);
@@ -340,7 +316,7 @@ impl Runtime {
     fn take_up(&mut self, link: LinkId) -> bool {
         self.turn_bytes = 0;
         for taken in 0..SUBMISSIONS_PER_TURN {
-            let Some(port) = self.links.get_mut(link.0) else {
+            let Some(port) = self.links.get_mut(link) else {
                 return false;
             };
             let enough =

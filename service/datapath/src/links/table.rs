@@ -11,7 +11,6 @@ use tollgate_engine::slots::Slots;
 
 use crate::links::target::Target;
 use crate::ports::{LinkPort, LinkState};
-use crate::report::{LinkBytes, LinkReport, PeerReport};
 
 /// The links, by id.
 #[derive(Default)]

@@ -88,7 +88,7 @@ impl Runtime {
         };
         let route = self.engine.route_mut(session, handle);
         let is_local = route.is_some_and(|r| matches!(r.target, RouteTarget::Local { .. }));
-        let is_carried = is_local || link.is_some_and(|link| self.carries_metadata(link));
+        let is_carried = is_local || link.is_some_and(|link| self.links.carries_metadata(link));
         let peer = link.and_then(|link| self.peer_of(Origin::Link { link, call: 0 }));
         let rng = &mut self.traces.rng;
         let client = rng.span();
@@ -171,7 +171,7 @@ impl Runtime {
         match origin {
             Origin::Session { .. } => None,
             Origin::Link { link, .. } => {
-                let port = self.links.get(link.0)?;
+                let port = self.links.get(link)?;
                 Some(port.state.address.as_str().into())
             }
         }
@@ -188,7 +188,7 @@ impl Runtime {
             let (sessions, links) = (&self.sessions, &self.links);
             self.traces.live.retain(|origin, _| match origin {
                 Origin::Session { session, .. } => sessions.get(*session).is_some(),
-                Origin::Link { link, .. } => links.get(link.0).is_some(),
+                Origin::Link { link, .. } => links.get(*link).is_some(),
             });
         }
         let has_room = self.traces.live.len() < MAX_TRACED;
@@ -455,7 +455,7 @@ impl Runtime {
                 })
             }
             Origin::Link { link, .. } => {
-                let port = self.links.get(link.0)?;
+                let port = self.links.get(link)?;
                 let served = ended.served.and_then(|(service, method)| {
                     let service = self.services.get(service.0 as usize)?;
                     service.schema.methods.get(usize::from(method))
@@ -524,7 +524,7 @@ impl Runtime {
                 }
             }
             Origin::Link { link, .. } => {
-                let Some(port) = self.links.get(link.0) else {
+                let Some(port) = self.links.get(link) else {
                     return;
                 };
                 let method = served.map(|(_, method)| method);

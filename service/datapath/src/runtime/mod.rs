@@ -35,11 +35,12 @@ use crate::command::{Command, Event, Handle, Map};
 use crate::links::outgoing::OutgoingBlocks;
 use crate::links::peers::{Full, Peers};
 use crate::links::strangers::Strangers;
+use crate::links::table::Links;
 use crate::links::target::Dial;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
-use crate::ports::{LinkPort, RemoteBinding, Service};
+use crate::ports::{RemoteBinding, Service};
 use crate::rdma::{Rdma, WithoutRdma};
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
@@ -80,7 +81,7 @@ pub struct Runtime {
     pub(crate) map: Map,
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Sessions,
-    pub(crate) links: Slots<Box<LinkPort>>,
+    pub(crate) links: Links,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
@@ -161,7 +162,7 @@ impl Runtime {
             map,
             engine,
             sessions: Sessions::default(),
-            links: Slots::default(),
+            links: Links::default(),
             services: Vec::new(),
             bindings: Slots::default(),
             dials: Vec::new(),
@@ -246,10 +247,8 @@ impl Runtime {
         self.options.tuning = tuning;
         let most = self.options.tuning.telemetry.kept_spans;
         self.traces.keep_at_most(most);
-        for slot in 0..self.links.slots() {
-            if let Some((_, port)) = self.links.at_mut(slot) {
-                port.set_window(&self.options.tuning.link);
-            }
+        for (_, port) in self.links.iter_mut() {
+            port.set_window(&self.options.tuning.link);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tollgate_engine::LinkId;
 use tollgate_engine::fair::FlowId;
 use tollgate_shm_abi::wait::{For, now_ns};
 
@@ -35,8 +34,7 @@ impl Runtime {
         self.sessions.others_have_posted(flow) || {
             self.poll_wakes(Some(Duration::ZERO));
             self.wakes.ask_poller(&mut self.links);
-            let mut links = self.links.iter();
-            links.any(|(_, port)| port.state.flow != flow && port.state.readable)
+            self.links.others_have_input(flow)
         }
     }
 
@@ -53,13 +51,13 @@ impl Runtime {
         let mut worked = self.take_commands();
         self.wakes.ask_poller(&mut self.links);
         self.shares.begin_round();
-        for slot in 0..self.links.slots() {
-            let Some((key, port)) = self.links.at(slot) else {
+        for place in 0..self.links.places() {
+            let Some((link, port)) = self.links.at(place) else {
                 continue;
             };
             let flow = port.state.flow;
             worked |= self.shares.is_throttled(flow) || {
-                let worked = self.turn_link(LinkId(key));
+                let worked = self.turn_link(link);
                 self.shares.end_turn(flow, worked)
             };
         }
@@ -91,24 +89,21 @@ impl Runtime {
             self.act();
             worked = true;
         }
-        for slot in 0..self.links.slots() {
-            let Some(key) = self.links.key_at(slot) else {
-                continue;
-            };
-            let Some(port) = self.links.get_mut(key) else {
+        for place in 0..self.links.places() {
+            let Some((link, port)) = self.links.at(place) else {
                 continue;
             };
             let due = |at: Option<u64>| at.is_some_and(|at| at <= self.now_ns);
             if let Some(reason) = port.overdue(self.now_ns) {
-                self.lose_link(LinkId(key), &reason);
+                self.lose_link(link, &reason);
                 worked = true;
             } else if due(port.io.link().next_tick())
                 && let Err(error) = port.io.link_mut().tick(self.now_ns)
             {
-                self.lose_link(LinkId(key), &error.to_string());
+                self.lose_link(link, &error.to_string());
                 worked = true;
             } else {
-                worked |= self.end_replaced(LinkId(key));
+                worked |= self.end_replaced(link);
             }
         }
         self.policies.tend(self.now_ns, &self.engine);
@@ -136,10 +131,10 @@ impl Runtime {
 
     pub(crate) fn flush_links(&mut self) -> bool {
         let mut more = false;
-        for slot in 0..self.links.slots() {
-            if let Some((key, port)) = self.links.at(slot) {
+        for place in 0..self.links.places() {
+            if let Some((link, port)) = self.links.at(place) {
                 let flow = port.state.flow;
-                let flushed = self.flush_link(LinkId(key));
+                let flushed = self.flush_link(link);
                 self.shares.end_turn(flow, flushed.sent);
                 more |= flushed.more;
             }
@@ -167,10 +162,10 @@ impl Runtime {
     pub(super) fn prepare_links_to_wait(&mut self) -> bool {
         let mut quiet = true;
         let mut lost = Vec::new();
-        for (key, port) in self.links.iter_mut() {
+        for (link, port) in self.links.iter_mut() {
             match port.io.announce_sleep() {
                 Ok(is_quiet) => quiet &= is_quiet,
-                Err(error) => lost.push((LinkId(key), error)),
+                Err(error) => lost.push((link, error)),
             }
         }
         quiet &= lost.is_empty();
@@ -182,11 +177,6 @@ impl Runtime {
 
     /// How long nothing needs to be done if no input arrives.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        let links = self.links.iter().flat_map(|(_, port)| {
-            let again = port.state.rdma_again_ns.into_iter();
-            let ends = port.io.link().next_tick().into_iter();
-            ends.chain(port.ends_at()).chain(again)
-        });
         let dials = self.dials.iter().map(|dial| dial.at_ns);
         let rebinds = self
             .bindings
@@ -196,7 +186,7 @@ impl Runtime {
             .engine
             .poll_timeout()
             .into_iter()
-            .chain(links)
+            .chain(self.links.next_due_ns())
             .chain(dials)
             .chain(rebinds)
             .chain(self.policies.next_due_ns())

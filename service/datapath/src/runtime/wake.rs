@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::policies::Policies;
@@ -23,7 +22,7 @@ use tollgate_shm_abi::wake::Doorbell;
 use tollgate_transport::LinkConfig;
 
 use crate::carrier::Carrier;
-use crate::ports::LinkPort;
+use crate::links::table::Links;
 use crate::rdma::{Polled, Rdma};
 use crate::report::PolledReport;
 
@@ -116,10 +115,10 @@ impl WakeSources {
         not(feature = "rdma"),
         allow(unused_variables, clippy::unused_self, reason = "there is no poller")
     )]
-    pub(crate) fn ask_poller(&mut self, links: &mut Slots<Box<LinkPort>>) {
+    pub(crate) fn ask_poller(&mut self, links: &mut Links) {
         #[cfg(feature = "rdma")]
         self.polled.mark(links.iter_mut().filter_map(|(_, port)| {
-            let LinkPort { io, state } = &mut **port;
+            let crate::ports::LinkPort { io, state } = port;
             Some((io.by_rdma()?, &mut state.readable))
         }));
     }
@@ -134,7 +133,7 @@ impl WakeSources {
     pub(crate) fn wait(
         &self,
         timeout: Option<Duration>,
-        links: &mut Slots<Box<LinkPort>>,
+        links: &mut Links,
         policies: &mut Policies,
     ) {
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -147,7 +146,7 @@ impl WakeSources {
         for event in woken.iter() {
             let token = event.data.u64();
             if token & !0xffff_ffff == WAKE_LINK
-                && let Some(port) = links.get_mut(token as u32)
+                && let Some(port) = links.get_mut(LinkId(token as u32))
             {
                 let over = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
                 port.state.readable = true;

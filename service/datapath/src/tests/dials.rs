@@ -226,7 +226,7 @@ fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_doubl
     });
     // The BIND is repeated, as after a loss of the link.
     let key = runtime.bindings.iter().next().unwrap().0;
-    let link = runtime.link_to("t", &address.into()).unwrap();
+    let link = runtime.links.to("t", &address.into()).unwrap();
     peer.refuses = true;
     runtime.send_bind(link, key);
     let retry = |runtime: &Runtime| runtime.bindings.get(key).and_then(|b| b.retry_at_ns);
