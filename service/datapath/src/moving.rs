@@ -155,10 +155,7 @@ impl Runtime {
         let bindings = its.into_iter();
         let bindings = bindings.filter_map(|key| Some((key, self.bindings.remove(key)?)));
         let bindings = bindings.collect();
-        let dials = self
-            .dials
-            .extract_if(.., |dial| dial.tenant == *tenant)
-            .collect();
+        let dials = self.dials.part(tenant);
         let services = wanted.services.iter();
         let services = services.filter_map(|&id| {
             let service = self.services.get(id.0 as usize)?;
@@ -308,7 +305,7 @@ impl Runtime {
             Some((origin, traced))
         });
         self.traces.absorb(traced);
-        self.dials.extend(dials);
+        self.dials.absorb(dials);
         for name in names.sessions.values() {
             if let Some(port) = self.sessions.get_mut(*name) {
                 let messages = port.held.iter_mut().filter_map(|held| match held {

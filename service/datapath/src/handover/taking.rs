@@ -357,7 +357,7 @@ impl Runtime {
         if let Some(binding) = self.bindings.get_mut(key) {
             binding.retry_at_ns = None;
         }
-        self.dial_of(tenant, peer);
+        self.dials.of(tenant, peer, self.now_ns);
     }
 }
 

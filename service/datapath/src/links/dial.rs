@@ -21,8 +21,8 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::TcpLink;
 
 use crate::carrier::Carrier;
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, RDMA_PATIENCE, RDMA_PAUSE};
-use crate::links::target::{Dial, Stage, Target};
+use crate::limits::{ATTEMPT_DELAY, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::links::target::{Stage, Target};
 use crate::log_limited;
 use crate::ports::{LinkPort, LinkState};
 use crate::report::PeerReport;
@@ -32,44 +32,32 @@ use crate::{Command, Event};
 impl Runtime {
     /// Begins a round of dialling a peer at these addresses, unless a round is under way.
     pub(crate) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
-        let dial = self.dial_of(tenant, peer);
+        let dial = self.dials.of(tenant, peer, self.now_ns);
         if dial.stage != Stage::Trying {
             dial.begin(addresses);
             self.try_next(tenant, peer);
         }
     }
 
-    /// The dialling state of a peer; created if there is none.
-    pub(crate) fn dial_of(&mut self, tenant: &Arc<str>, peer: &Target) -> &mut Dial {
-        let mut dials = self.dials.iter();
-        let at = dials.position(|dial| dial.leads_to(tenant, peer));
-        let at = at.unwrap_or_else(|| {
-            self.dials.push(Dial::new(tenant, peer, self.now_ns));
-            self.dials.len() - 1
-        });
-        &mut self.dials[at]
-    }
-
     /// Dials the next address of a round. If no address is left and none is being dialled, the
     /// round has failed.
     fn try_next(&mut self, tenant: &Arc<str>, peer: &Target) {
         let after_ns = self.now_ns + ATTEMPT_DELAY.as_nanos() as u64;
-        while let Some(address) = self.dial_of(tenant, peer).next(after_ns) {
+        while let Some(address) = self.dials.of(tenant, peer, self.now_ns).next(after_ns) {
             match self.dial_address(tenant, peer, address) {
                 Ok(()) => return,
-                Err(why) => self.dial_of(tenant, peer).failed(&why),
+                Err(why) => self.dials.of(tenant, peer, self.now_ns).failed(&why),
             }
         }
         if self.links.to(tenant, peer).is_none() {
-            let reasons = self.dial_of(tenant, peer).reasons();
+            let reasons = self.dials.of(tenant, peer, self.now_ns).reasons();
             self.bindings_lost(tenant, peer, &reasons);
         }
     }
 
     /// A link to a peer is lost, or dialling has failed.
     fn link_lost(&mut self, tenant: &Arc<str>, peer: &Target, why: &str) {
-        let mut dials = self.dials.iter_mut();
-        match dials.find(|dial| dial.leads_to(tenant, peer) && dial.stage == Stage::Trying) {
+        match self.dials.trying(tenant, peer) {
             Some(dial) => {
                 dial.failed(why);
                 self.try_next(tenant, peer);
@@ -93,9 +81,7 @@ impl Runtime {
             });
             return;
         }
-        let mut dials = self.dials.iter();
-        let waits = |dial: &Dial| dial.leads_to(&tenant, &peer) && dial.stage == Stage::LookingUp;
-        if !dials.any(waits) {
+        if !self.dials.looks_up(&tenant, &peer) {
             return;
         }
         match found {
@@ -111,7 +97,7 @@ impl Runtime {
         peer: &Target,
         at: SocketAddr,
     ) -> Result<(), String> {
-        let by_rdma = match self.without_rdma.why(at, self.now_ns) {
+        let by_rdma = match self.dials.why_not_rdma(at, self.now_ns) {
             Some(why) => Err(why),
             None => self.dial_by_rdma(tenant, peer, at),
         };
@@ -290,7 +276,7 @@ impl Runtime {
             port.state.address
         );
         if let Some((tenant, peer)) = port.state.dialled_for() {
-            self.peers.ended(tenant, peer, reason, self.now_ns);
+            self.dials.link_has_ended(tenant, peer, reason, self.now_ns);
         }
         port.io.end();
         self.bytes.add_link(&port.io.link().moved());
@@ -320,7 +306,8 @@ impl Runtime {
         };
         // The link never was ready: waiting applications needn't be told.
         let why: Arc<str> = reason.into();
-        self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
+        self.dials
+            .rdma_has_failed(at, Arc::clone(&why), self.now_ns);
         let beside = {
             let mut links = self.links.iter();
             let there = links.find(|(_, port)| {
@@ -357,26 +344,19 @@ impl Runtime {
                 self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
             }
         }
-        let now_ns = self.now_ns;
         match wanted {
-            true => self.dial_of(tenant, peer).pause(now_ns),
-            false => self.dials.retain(|dial| !dial.leads_to(tenant, peer)),
+            true => self.dials.of(tenant, peer, self.now_ns).pause(self.now_ns),
+            false => self.dials.forget(tenant, peer),
         }
     }
 
     /// Continues dialling, and repeats refused BINDs, where it is time for that. Whether any was
     /// due.
     pub(crate) fn retry_due(&mut self) -> bool {
-        let mut due = Vec::new();
-        for dial in &mut self.dials {
-            if dial.at_ns <= self.now_ns {
-                dial.at_ns = u64::MAX;
-                due.push((Arc::clone(&dial.tenant), dial.peer.clone(), dial.stage));
-            }
-        }
+        let due = self.dials.due(self.now_ns);
         for (tenant, peer, stage) in &due {
             if self.bindings_to(tenant, peer).is_empty() {
-                self.dials.retain(|dial| !dial.leads_to(tenant, peer));
+                self.dials.forget(tenant, peer);
             } else if *stage == Stage::Trying {
                 self.try_next(tenant, peer);
             } else if self.links.to(tenant, peer).is_none() {
@@ -408,9 +388,7 @@ impl Runtime {
         if let Some(address) = peer.address() {
             return self.dial(tenant, peer, vec![address]);
         }
-        let until_ns = self.now_ns + LOOKUP_PATIENCE.as_nanos() as u64;
-        let dial = self.dial_of(tenant, peer);
-        (dial.stage, dial.at_ns) = (Stage::LookingUp, until_ns);
+        self.dials.look_up(tenant, peer, self.now_ns);
         self.events.tell(Event::LookUp {
             tenant: Arc::clone(tenant),
             peer: peer.clone(),
@@ -424,7 +402,7 @@ impl Runtime {
         let of_links = self.links.iter().map(|(_, port)| {
             let (state, link) = (&port.state, port.io.link());
             let last = state.dialled_for();
-            let last = last.and_then(|(tenant, peer)| self.peers.last_error(tenant, peer));
+            let last = last.and_then(|(tenant, peer)| self.dials.last_error(tenant, peer));
             PeerReport {
                 name: link.peer_name().map(str::to_owned),
                 address: state.address.clone(),
@@ -443,7 +421,7 @@ impl Runtime {
             !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
         });
         let lost = lost.map(|dial| {
-            let last = self.peers.last_error(&dial.tenant, &dial.peer);
+            let last = self.dials.last_error(&dial.tenant, &dial.peer);
             PeerReport {
                 name: None,
                 address: dial.peer.to_string(),

@@ -219,8 +219,7 @@ impl Runtime {
                 );
                 state.ready_since_ns = Some(self.now_ns);
                 if let (Some(peer), Some(tenant)) = (&state.dialled, &state.tenant) {
-                    self.peers.ready(tenant, peer);
-                    self.dials.retain(|dial| !dial.leads_to(tenant, peer));
+                    self.dials.link_is_ready(tenant, peer);
                 }
                 (state.proven, state.rdma_until_ns) = (true, None);
                 self.opened.push(link);

@@ -3,6 +3,7 @@
 pub(crate) mod accept;
 pub(crate) mod bindings;
 pub(crate) mod dial;
+pub(crate) mod dials;
 pub(crate) mod events;
 pub(crate) mod guests;
 pub(crate) mod outgoing;

@@ -32,16 +32,16 @@ use tollgate_telemetry::record::Record;
 
 use crate::calls::table::Sessions;
 use crate::command::{Command, Event, Handle, Map};
+use crate::links::dials::Dials;
 use crate::links::outgoing::OutgoingBlocks;
-use crate::links::peers::{Full, Peers};
+use crate::links::peers::Full;
 use crate::links::strangers::Strangers;
 use crate::links::table::Links;
-use crate::links::target::Dial;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
 use crate::ports::{RemoteBinding, Service};
-use crate::rdma::{Rdma, WithoutRdma};
+use crate::rdma::Rdma;
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
 use crate::scheduler::Scheduler;
@@ -85,15 +85,10 @@ pub struct Runtime {
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
-    /// Peers that are being dialled, or will be again.
-    pub(crate) dials: Vec<Dial>,
-    /// Last errors of peers, for reports.
-    pub(crate) peers: Peers,
+    pub(crate) dials: Dials,
     pub(crate) strangers: Strangers,
     /// The last link that found no room.
     pub(crate) full: Option<Full>,
-    /// Peers that are dialled by TCP for a while, because RDMA has failed.
-    pub(crate) without_rdma: WithoutRdma,
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
@@ -165,11 +160,9 @@ impl Runtime {
             links: Links::default(),
             services: Vec::new(),
             bindings: Slots::default(),
-            dials: Vec::new(),
-            peers: Peers::default(),
+            dials: Dials::default(),
             strangers: Strangers::default(),
             full: None,
-            without_rdma: WithoutRdma::default(),
             opened: Vec::new(),
             policies,
             shares,

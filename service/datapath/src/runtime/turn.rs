@@ -177,7 +177,6 @@ impl Runtime {
 
     /// How long nothing needs to be done if no input arrives.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        let dials = self.dials.iter().map(|dial| dial.at_ns);
         let rebinds = self
             .bindings
             .iter()
@@ -187,7 +186,7 @@ impl Runtime {
             .poll_timeout()
             .into_iter()
             .chain(self.links.next_due_ns())
-            .chain(dials)
+            .chain(self.dials.next_due_ns())
             .chain(rebinds)
             .chain(self.policies.next_due_ns())
             .min();

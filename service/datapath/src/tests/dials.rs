@@ -182,24 +182,24 @@ fn a_name_is_looked_up_again_before_it_is_dialled_again() {
     all_are_bound(&mut runtime);
     until(&mut runtime, |runtime| runtime.links.is_empty());
     let due = |runtime: &mut Runtime| {
-        runtime.now_ns = runtime.dials[0].at_ns;
+        runtime.now_ns = runtime.dials.first().at_ns;
         runtime.turn();
     };
-    assert_eq!(runtime.dials[0].stage, Stage::Pausing);
+    assert_eq!(runtime.dials.first().stage, Stage::Pausing);
     due(&mut runtime);
-    assert_eq!(runtime.dials[0].stage, Stage::LookingUp);
+    assert_eq!(runtime.dials.first().stage, Stage::LookingUp);
     assert!(runtime.links.is_empty(), "nobody knows where it is now");
     runtime.found("t".into(), peer.clone(), Err("it is nowhere".to_owned()));
-    assert_eq!(runtime.dials[0].stage, Stage::Pausing);
+    assert_eq!(runtime.dials.first().stage, Stage::Pausing);
     due(&mut runtime);
     // A look-up without an answer is repeated.
     let asked_at_ns = runtime.now_ns;
     assert_eq!(
-        runtime.dials[0].at_ns,
+        runtime.dials.first().at_ns,
         asked_at_ns + LOOKUP_PATIENCE.as_nanos() as u64
     );
     due(&mut runtime);
-    assert_eq!(runtime.dials[0].stage, Stage::LookingUp);
+    assert_eq!(runtime.dials.first().stage, Stage::LookingUp);
     let (listener, after) = listener();
     runtime.found("t".into(), peer.clone(), Ok(vec![after]));
     let mut taken = None;

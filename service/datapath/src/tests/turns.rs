@@ -547,7 +547,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
             runtime.turn();
             runtime.links.is_empty()
         });
-        let at_ns = runtime.dials[0].at_ns;
+        let at_ns = runtime.dials.first().at_ns;
         pauses.push(Duration::from_nanos(at_ns - runtime.now_ns));
         runtime.now_ns = at_ns - 1;
         runtime.turn();
