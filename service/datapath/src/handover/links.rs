@@ -116,7 +116,7 @@ impl Runtime {
             match self.resume_link(form, socket, bytes, bindings)? {
                 Some(port) => {
                     if form_dialled.is_none() && !port.state.proven {
-                        self.strangers.note(id, port.io.peer_address());
+                        self.guests.add_stranger(id, port.io.peer_address());
                     }
                     ports.push((id, port));
                 }

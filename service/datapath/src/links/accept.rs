@@ -3,11 +3,12 @@
 use std::net::TcpStream;
 
 use tollgate_engine::LinkId;
-use tollgate_transport::TcpLink;
+use tollgate_transport::{Reason, TcpLink};
 
 use crate::binds::PendingBind;
 use crate::carrier::Carrier;
 use crate::command::Command;
+use crate::links::guests::Room;
 use crate::log_limited;
 use crate::ports::LinkPort;
 use crate::runtime::Runtime;
@@ -28,12 +29,15 @@ impl Runtime {
     /// Adds an accepted link; its peer is still unknown.
     fn meet(&mut self, io: Carrier) {
         let address = io.peer_address();
-        self.make_room_for_stranger(address);
+        let room = self.room();
+        if let Some(link) = self.guests.stranger_to_end(address, &self.links, room) {
+            self.lose_link(link, "it hasn't proven who it is, and others want to");
+        }
         let flow = self.shares.of_strangers();
         let mut port = LinkPort::new(io, address.to_string(), None, None, flow);
         port.set_window(&self.options.tuning.link);
         if let Some(link) = self.add_link(port) {
-            self.strangers.note(link, address);
+            self.guests.add_stranger(link, address);
         }
     }
 
@@ -80,8 +84,11 @@ impl Runtime {
     pub(crate) fn add_link(&mut self, mut port: LinkPort) -> Option<LinkId> {
         let culprit = port.state.tenant.clone().unwrap_or_default();
         let address = &port.state.address;
-        if let Err(why) = self.why_full(port.state.dialled.is_some()) {
-            self.note_full(&why);
+        if let Err(why) = self
+            .room()
+            .for_one_more(port.state.dialled.is_some(), &self.links)
+        {
+            self.guests.note_full(&why, self.now_ns);
             log_limited!(
                 warn,
                 "link dropped",
@@ -103,5 +110,27 @@ impl Runtime {
         }
         self.links.insert(Box::new(port));
         Some(link)
+    }
+
+    /// A link that a peer has opened is ready: ends it if it exceeds a limit. Whether it stays.
+    pub(crate) fn stays(&mut self, link: LinkId) -> bool {
+        let room = self.room();
+        let excess = self.guests.why_excess(link, &self.links, room, self.now_ns);
+        let Some(why) = excess else {
+            return true;
+        };
+        if let Some(port) = self.links.get_mut(link) {
+            // The end of the connection carries less information.
+            let _no_room = port.io.link_mut().send_goaway(Reason::EXHAUSTED, &why);
+        }
+        self.lose_link(link, &why);
+        false
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        Room {
+            runtime: self.options.index,
+            numbers: self.options.tuning.room,
+        }
     }
 }

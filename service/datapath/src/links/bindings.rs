@@ -193,6 +193,12 @@ impl Runtime {
         }
     }
 
+    fn may_be_of(&mut self, state: &LinkState, tenant: &str) -> Result<(), Status> {
+        let room = self.room();
+        self.guests
+            .may_be_of(state, tenant, &self.links, room, self.now_ns)
+    }
+
     /// The peer asks for a service of this host.
     pub(crate) fn peer_binds(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
         let PendingBind {

@@ -20,13 +20,18 @@ use crate::peer_room::PeerRoom;
 #[derive(Default)]
 pub(crate) struct Strangers {
     /// Oldest first. Some may have authenticated, or have gone.
-    pub(crate) waiting: VecDeque<(LinkId, IpAddr)>,
+    waiting: VecDeque<(LinkId, IpAddr)>,
 }
 
 impl Strangers {
     /// Adds a connection that was accepted just now.
     pub(crate) fn note(&mut self, link: LinkId, address: SocketAddr) {
         self.waiting.push_back((link, address.ip().to_canonical()));
+    }
+
+    /// Forgets the strangers that are none any more.
+    pub(crate) fn retain(&mut self, is_stranger: impl Fn(LinkId) -> bool) {
+        self.waiting.retain(|(link, _)| is_stranger(*link));
     }
 
     /// The stranger that must go before one from this address may come.

@@ -33,9 +33,8 @@ use tollgate_telemetry::record::Record;
 use crate::calls::table::Sessions;
 use crate::command::{Command, Event, Handle, Map};
 use crate::links::dials::Dials;
+use crate::links::guests::Guests;
 use crate::links::outgoing::OutgoingBlocks;
-use crate::links::peers::Full;
-use crate::links::strangers::Strangers;
 use crate::links::table::Links;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
@@ -86,9 +85,8 @@ pub struct Runtime {
     pub(crate) services: Vec<Service>,
     pub(crate) bindings: Slots<RemoteBinding>,
     pub(crate) dials: Dials,
-    pub(crate) strangers: Strangers,
-    /// The last link that found no room.
-    pub(crate) full: Option<Full>,
+    /// Decides which links have room.
+    pub(crate) guests: Guests,
     /// Links that became ready in this turn.
     pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
@@ -161,8 +159,7 @@ impl Runtime {
             services: Vec::new(),
             bindings: Slots::default(),
             dials: Dials::default(),
-            strangers: Strangers::default(),
-            full: None,
+            guests: Guests::default(),
             opened: Vec::new(),
             policies,
             shares,

@@ -65,7 +65,7 @@ impl Runtime {
                 .iter()
                 .map(|port| port.report(&self.engine))
                 .collect(),
-            problems: self.problems(),
+            problems: self.guests.problems(self.now_ns),
             links: links.collect(),
             peers: self.peer_reports(),
             services: services
