@@ -25,13 +25,13 @@ use std::time::Instant;
 use links::{LinksLeft, next_key};
 use message_forms::Bytes;
 use state::{ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of};
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
 
 use crate::calls::table::Sessions;
 use crate::handover::transfer::HandoverState;
 use crate::limits::HAND_OVER_TIMEOUT;
+use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
 use crate::ports::{Held, Kept};
 use crate::runtime::Runtime;
@@ -198,7 +198,7 @@ impl Runtime {
     pub(crate) fn leave(&mut self) {
         self.sessions = Sessions::default();
         self.links = Links::default();
-        self.bindings = Slots::default();
+        self.bindings = RemoteBindings::default();
         self.dials.clear();
     }
 }

@@ -149,12 +149,7 @@ impl Runtime {
         let sessions = wanted.sessions.iter();
         let sessions = sessions.filter_map(|id| self.sessions.remove(*id));
         let sessions = sessions.collect();
-        let its = self.bindings.iter();
-        let its = its.filter(|(_, binding)| binding.tenant == *tenant);
-        let its: Vec<u32> = its.map(|(key, _)| key).collect();
-        let bindings = its.into_iter();
-        let bindings = bindings.filter_map(|key| Some((key, self.bindings.remove(key)?)));
-        let bindings = bindings.collect();
+        let bindings = self.bindings.part(tenant);
         let dials = self.dials.part(tenant);
         let services = wanted.services.iter();
         let services = services.filter_map(|&id| {
@@ -413,14 +408,8 @@ impl Runtime {
     /// Pending comparisons belong to the other runtime: the peer is asked again for those bindings.
     fn compare_again(&mut self, keys: Vec<u32>) {
         for key in keys {
-            let Some(binding) = self.bindings.get_mut(key) else {
-                continue;
-            };
-            if binding.comparing.take().is_some() {
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.links.to(&tenant, &peer) {
-                    self.send_bind(link, key);
-                }
+            if self.bindings.drop_comparison(key) {
+                self.bind_again(key);
             }
         }
     }

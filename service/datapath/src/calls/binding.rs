@@ -54,7 +54,7 @@ impl Runtime {
             }
         }
         self.engine.session_closed(session);
-        self.drop_bindings_of(session);
+        self.bindings.drop_of(session);
         drop(port);
         self.act();
     }

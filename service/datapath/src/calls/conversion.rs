@@ -35,8 +35,9 @@ use crate::binds::{Bound, ServiceSchema};
 use crate::calls::binding::{lacks_method, schema_differs};
 use crate::command::Event;
 use crate::links::events::{After, invalid};
+use crate::links::remote::Compared;
 use crate::links::wire::credit_bytes;
-use crate::ports::{Answer, Comparing, LinkState};
+use crate::ports::{Answer, LinkState};
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::{Body, Message};
@@ -289,18 +290,13 @@ impl Runtime {
     /// The peer serves the binding with this schema. The control plane compares it, off the
     /// datapath.
     pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
-        let Some(binding) = self.bindings.get_mut(key) else {
+        let begun = self.bindings.begin_comparison(key, link, bind);
+        let Some((ticket, binding)) = begun else {
             return;
         };
-        self.next_ticket += 1;
-        binding.comparing = Some(Comparing {
-            ticket: self.next_ticket,
-            link,
-            bind,
-        });
         self.events.tell(Event::Compare {
             runtime: self.options.index,
-            ticket: self.next_ticket,
+            ticket,
             binding: key,
             tenant: Arc::clone(&binding.tenant),
             ours: Arc::clone(&binding.schema),
@@ -311,16 +307,16 @@ impl Runtime {
     /// The result of [`Runtime::compare`]. It is outdated if the binding was lost, refused or
     /// answered again meanwhile.
     pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
-        let Some(binding) = self.bindings.get_mut(key) else {
+        let Some(compared) = self.bindings.end_comparison(key, ticket) else {
             return;
         };
-        let Some(Comparing { link, bind, .. }) =
-            binding.comparing.take_if(|wanted| wanted.ticket == ticket)
-        else {
-            return;
-        };
-        let who = format!("peer {}", binding.peer);
-        let schema = Arc::clone(&binding.schema);
+        let Compared {
+            link,
+            bind,
+            schema,
+            peer,
+        } = compared;
+        let who = format!("peer {peer}");
         match refused_methods(&schema, &matches, &who) {
             Ok(refused) => {
                 let target = |method, encoding| RouteTarget::Link {

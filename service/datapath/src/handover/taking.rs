@@ -119,7 +119,7 @@ impl Runtime {
             .absorb(traced.filter_map(TracedForm::into_traced));
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;
-        beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
+        beginning.bindings = self.resume_bindings(state.bindings, &of_hash)?;
         let keys: Vec<u32> = beginning.bindings.iter().map(|bound| bound.key).collect();
         self.resume_links(
             state.links,
@@ -290,7 +290,7 @@ impl Runtime {
     }
 
     /// Bindings to peers, in their order.
-    fn bind_again(
+    fn resume_bindings(
         &mut self,
         bindings: Vec<BindingForm>,
         of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
@@ -324,7 +324,7 @@ impl Runtime {
         }
         for session in beginning.gone {
             self.engine.session_closed(session);
-            self.drop_bindings_of(session);
+            self.bindings.drop_of(session);
         }
         for link in beginning.links {
             self.engine.link_closed(link, LINK_LOST);
@@ -337,10 +337,9 @@ impl Runtime {
             self.note_behind(link);
         }
         for BoundAgain { key, unsettled } in beginning.bindings {
-            let Some(binding) = self.bindings.get_mut(key) else {
+            let Some((tenant, peer)) = self.bindings.target_of(key) else {
                 continue;
             };
-            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
             match self.links.to(&tenant, &peer) {
                 None => self.bind_when_dialled(key, &tenant, &peer),
                 Some(link) if unsettled => self.send_bind(link, key),
@@ -353,10 +352,9 @@ impl Runtime {
     /// This binding's link has ended with the old process. It is dialled at once.
     fn bind_when_dialled(&mut self, key: u32, tenant: &Arc<str>, peer: &Target) {
         let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
-        self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
-        if let Some(binding) = self.bindings.get_mut(key) {
-            binding.retry_at_ns = None;
-        }
+        let broken = |_| RouteTarget::Broken(broken.clone());
+        self.bindings.route(key, &mut self.engine, broken);
+        self.bindings.stop_retry(key);
         self.dials.of(tenant, peer, self.now_ns);
     }
 }

@@ -7,16 +7,13 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::SendError;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
-use crate::binds::{Asker, BindOutcome, Bound, PendingBind, ServiceSchema};
+use crate::binds::{Asker, PendingBind, ServiceSchema};
 use crate::calls::binding::schema_differs;
 use crate::links::events::After;
-use crate::links::target::{Found, Target, longer};
+use crate::links::target::Found;
 use crate::ports::{LinkPort, LinkState, Outbound, RemoteBinding};
 use crate::runtime::{Refusal, Runtime};
 use tollgate_policy_chain::plan::MethodSteps;
-
-#[cfg(feature = "rdma")]
-use tollgate_transport_rdma::RdmaLink;
 
 /// Bindings of applications to services at peers.
 impl Runtime {
@@ -63,42 +60,6 @@ impl Runtime {
         }
     }
 
-    pub(crate) fn drop_bindings_of(&mut self, session: SessionId) {
-        let gone: Vec<u32> = self
-            .bindings
-            .iter()
-            .filter(|(_, b)| b.session == session)
-            .map(|(key, _)| key)
-            .collect();
-        for key in gone {
-            self.bindings.remove(key);
-        }
-    }
-
-    pub(crate) fn bindings_to(&self, tenant: &str, peer: &Target) -> Vec<u32> {
-        let to = |binding: &RemoteBinding| binding.peer == *peer && &*binding.tenant == tenant;
-        self.bindings
-            .iter()
-            .filter(|(_, binding)| to(binding))
-            .map(|(key, _)| key)
-            .collect()
-    }
-
-    /// Sets the route of each of a binding's methods.
-    pub(crate) fn route_binding(&mut self, key: u32, target: impl Fn(u16) -> RouteTarget) {
-        let Some(binding) = self.bindings.get(key) else {
-            return;
-        };
-        for k in 0..binding.schema.methods.len() as u16 {
-            if let Some(route) = self
-                .engine
-                .route_mut(binding.session, binding.first_handle + u32::from(k))
-            {
-                route.target = target(k);
-            }
-        }
-    }
-
     /// Sends a BIND to a link's peer. Before the link is ready this does nothing: all BINDs are
     /// sent then.
     pub(crate) fn send_bind(&mut self, link: LinkId, key: u32) {
@@ -140,6 +101,15 @@ impl Runtime {
         }
     }
 
+    /// Sends the BIND of a binding again, if there is a link to its peer.
+    pub(crate) fn bind_again(&mut self, key: u32) {
+        if let Some((tenant, peer)) = self.bindings.target_of(key)
+            && let Some(link) = self.links.to(&tenant, &peer)
+        {
+            self.send_bind(link, key);
+        }
+    }
+
     /// The peer accepted a binding. Without a description, the schemas are the same.
     pub(crate) fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
         if !description.is_empty() {
@@ -159,38 +129,14 @@ impl Runtime {
         refused: Vec<(u16, String)>,
         target: impl Fn(u16) -> RouteTarget,
     ) {
-        self.route_binding(key, target);
-        let Some(binding) = self.bindings.get_mut(key) else {
-            return;
-        };
-        (binding.comparing, binding.retry_pause) = (None, None);
-        let bound = Bound {
-            first_handle: binding.first_handle,
-            service: None,
-            refused,
-        };
-        if let Some(asked) = binding.asked.take() {
-            let _ = asked.send(Ok(BindOutcome::Bound(bound)));
-        }
+        self.bindings.route(key, &mut self.engine, target);
+        self.bindings.accept(key, refused);
     }
 
     pub(crate) fn bind_refused(&mut self, key: u32, status: Status) {
-        self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
-        let Some(binding) = self.bindings.get_mut(key) else {
-            return;
-        };
-        binding.comparing = None;
-        match binding.asked.take() {
-            Some(asked) => {
-                self.bindings.remove(key);
-                let _ = asked.send(Err(status));
-            }
-            None => {
-                let pause = longer(binding.retry_pause);
-                binding.retry_pause = Some(pause);
-                binding.retry_at_ns = Some(self.now_ns + pause.as_nanos() as u64);
-            }
-        }
+        let broken = |_| RouteTarget::Broken(status.clone());
+        self.bindings.route(key, &mut self.engine, broken);
+        self.bindings.refuse(key, status, self.now_ns);
     }
 
     fn may_be_of(&mut self, state: &LinkState, tenant: &str) -> Result<(), Status> {
@@ -245,7 +191,7 @@ impl Runtime {
 
     /// Links became ready in this turn: sends the BINDs that wait for them.
     pub(crate) fn bind_waiting(&mut self) {
-        for link in std::mem::take(&mut self.opened) {
+        for link in self.links.take_ready() {
             if !self.stays(link) {
                 continue;
             }
@@ -257,7 +203,7 @@ impl Runtime {
             let state = &port.state;
             if let (Some(peer), Some(tenant)) = (state.dialled.clone(), state.tenant.clone()) {
                 self.links.replace_others(link, &tenant, &peer);
-                for key in self.bindings_to(&tenant, &peer) {
+                for key in self.bindings.to(&tenant, &peer) {
                     self.send_bind(link, key);
                 }
             }

@@ -190,7 +190,7 @@ impl Runtime {
             return false;
         };
         let peer = port.state.dialled.as_ref();
-        peer.is_some_and(|peer| self.bindings_to(tenant, peer).is_empty())
+        peer.is_some_and(|peer| self.bindings.to(tenant, peer).is_empty())
             && port.io.link().unanswered() == 0
             && !self.engine.goes_by(link)
     }
@@ -250,10 +250,7 @@ impl Runtime {
             let mut bound = successor.state.outbound.iter();
             successor.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
         });
-        let compares = || {
-            let mut bindings = self.bindings.iter();
-            bindings.any(|(_, binding)| binding.peer == *peer && binding.comparing.is_some())
-        };
+        let compares = || self.bindings.are_compared(peer);
         if !has_all || port.io.link().unanswered() > 0 || compares() || self.engine.goes_by(link) {
             return false;
         }
@@ -327,21 +324,15 @@ impl Runtime {
     /// it.
     fn bindings_lost(&mut self, tenant: &Arc<str>, peer: &Target, reason: &str) {
         let mut wanted = false;
-        for key in self.bindings_to(tenant, peer) {
-            let Some(binding) = self.bindings.get_mut(key) else {
-                continue;
-            };
-            (binding.comparing, binding.retry_pause) = (None, None);
+        for key in self.bindings.to(tenant, peer) {
             let status = Status::new(
                 Code::UNAVAILABLE,
                 format!("peer {peer} can't be reached: {reason}"),
             );
-            if let Some(asked) = binding.asked.take() {
-                self.bindings.remove(key);
-                let _ = asked.send(Err(status));
-            } else {
+            if self.bindings.lose(key, &status) {
                 wanted = true;
-                self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+                let broken = |_| RouteTarget::Broken(status.clone());
+                self.bindings.route(key, &mut self.engine, broken);
             }
         }
         match wanted {
@@ -355,7 +346,7 @@ impl Runtime {
     pub(crate) fn retry_due(&mut self) -> bool {
         let due = self.dials.due(self.now_ns);
         for (tenant, peer, stage) in &due {
-            if self.bindings_to(tenant, peer).is_empty() {
+            if self.bindings.to(tenant, peer).is_empty() {
                 self.dials.forget(tenant, peer);
             } else if *stage == Stage::Trying {
                 self.try_next(tenant, peer);
@@ -363,21 +354,9 @@ impl Runtime {
                 self.look_up(tenant, peer);
             }
         }
-        let now_ns = self.now_ns;
-        let rebind: Vec<u32> = self
-            .bindings
-            .iter()
-            .filter(|(_, b)| b.retry_at_ns.is_some_and(|at| at <= now_ns))
-            .map(|(key, _)| key)
-            .collect();
+        let rebind = self.bindings.due(self.now_ns);
         for &key in &rebind {
-            if let Some(binding) = self.bindings.get_mut(key) {
-                binding.retry_at_ns = None;
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.links.to(&tenant, &peer) {
-                    self.send_bind(link, key);
-                }
-            }
+            self.bind_again(key);
         }
         let tried = self.try_rdma_again();
         tried || !due.is_empty() || !rebind.is_empty()
@@ -418,7 +397,7 @@ impl Runtime {
         });
         let lost = self.dials.iter().filter(|dial| {
             let is_there = self.links.to(&dial.tenant, &dial.peer).is_some();
-            !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
+            !is_there && !self.bindings.to(&dial.tenant, &dial.peer).is_empty()
         });
         let lost = lost.map(|dial| {
             let last = self.dials.last_error(&dial.tenant, &dial.peer);

@@ -32,9 +32,6 @@ use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
 
-#[cfg(feature = "rdma")]
-use tollgate_transport_rdma::RdmaLink;
-
 /// The next step on a link after one of its events, once the event's bytes are no longer borrowed.
 pub(crate) enum After {
     Nothing,
@@ -222,7 +219,7 @@ impl Runtime {
                     self.dials.link_is_ready(tenant, peer);
                 }
                 (state.proven, state.rdma_until_ns) = (true, None);
-                self.opened.push(link);
+                self.links.note_ready(link);
                 After::Nothing
             }
             LinkEvent::Bind {
@@ -257,7 +254,7 @@ impl Runtime {
             } => {
                 if let Some(key) = state.answered(bind) {
                     let mut status = self.refusal(key, code, sentence, description);
-                    let was_bound = self.bindings.get(key).is_some_and(|b| b.asked.is_none());
+                    let was_bound = self.bindings.was_bound(key);
                     if was_bound && status.code == Code::UNIMPLEMENTED {
                         // It was served before: the peer has restarted, and its servers haven't
                         // returned yet.

@@ -8,6 +8,7 @@ pub(crate) mod events;
 pub(crate) mod guests;
 pub(crate) mod outgoing;
 pub(crate) mod peers;
+pub(crate) mod remote;
 pub(crate) mod send;
 pub(crate) mod strangers;
 pub(crate) mod table;

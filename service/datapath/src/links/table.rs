@@ -16,6 +16,8 @@ use crate::ports::{LinkPort, LinkState};
 #[derive(Default)]
 pub(crate) struct Links {
     ports: Slots<Box<LinkPort>>,
+    /// Links that became ready in this turn.
+    ready: Vec<LinkId>,
 }
 
 impl Links {
@@ -23,7 +25,10 @@ impl Links {
     pub(crate) fn resume(ports: Vec<(LinkId, Box<LinkPort>)>, free: &[u32]) -> Option<Links> {
         let ports = ports.into_iter().map(|(link, port)| (link.0, port));
         let ports = Slots::of(ports, free)?;
-        Some(Links { ports })
+        Some(Links {
+            ports,
+            ready: Vec::new(),
+        })
     }
 
     /// The id of the next link; `None`: there is no room for one.
@@ -59,6 +64,16 @@ impl Links {
     #[inline]
     pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut LinkPort> {
         self.ports.get_mut(link.0).map(|port| &mut **port)
+    }
+
+    /// A link has become ready. Its port may be out of its place.
+    pub(crate) fn note_ready(&mut self, link: LinkId) {
+        self.ready.push(link);
+    }
+
+    /// Takes the links that have become ready.
+    pub(crate) fn take_ready(&mut self) -> Vec<LinkId> {
+        std::mem::take(&mut self.ready)
     }
 
     /// The number of places, some of which may be empty.

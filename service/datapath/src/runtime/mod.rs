@@ -23,8 +23,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tollgate_engine::slots::Slots;
-use tollgate_engine::{Engine, EngineId, LinkId, ServiceId, Status};
+use tollgate_engine::{Engine, EngineId, ServiceId, Status};
 use tollgate_policy_host::Rate;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
@@ -35,11 +34,12 @@ use crate::command::{Command, Event, Handle, Map};
 use crate::links::dials::Dials;
 use crate::links::guests::Guests;
 use crate::links::outgoing::OutgoingBlocks;
+use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
-use crate::ports::{RemoteBinding, Service};
+use crate::ports::Service;
 use crate::rdma::Rdma;
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
@@ -83,12 +83,10 @@ pub struct Runtime {
     pub(crate) links: Links,
     /// Parallel to the engine's services.
     pub(crate) services: Vec<Service>,
-    pub(crate) bindings: Slots<RemoteBinding>,
+    pub(crate) bindings: RemoteBindings,
     pub(crate) dials: Dials,
     /// Decides which links have room.
     pub(crate) guests: Guests,
-    /// Links that became ready in this turn.
-    pub(crate) opened: Vec<LinkId>,
     pub(crate) policies: Policies,
     pub(crate) shares: Scheduler,
     /// Bytes of messages that the port has received in its current turn.
@@ -97,8 +95,6 @@ pub struct Runtime {
     pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
     pub(crate) outgoing: OutgoingBlocks,
-    /// The number of the last comparison of schemas.
-    pub(crate) next_ticket: u64,
     pub(crate) now_ns: u64,
     pub(crate) counters: CallCounters,
     /// Traffic of links is added when they end.
@@ -157,17 +153,15 @@ impl Runtime {
             sessions: Sessions::default(),
             links: Links::default(),
             services: Vec::new(),
-            bindings: Slots::default(),
+            bindings: RemoteBindings::default(),
             dials: Dials::default(),
             guests: Guests::default(),
-            opened: Vec::new(),
             policies,
             shares,
             turn_bytes: 0,
             evaluations: Vec::with_capacity(EVALUATED_AT_ONCE),
             pool: Pool::new(),
             outgoing,
-            next_ticket: 0,
             now_ns: now_ns(),
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),

@@ -39,10 +39,7 @@ impl Runtime {
             .iter()
             .zip(0u32..)
             .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
-        let service = |key: u32| {
-            let binding = self.bindings.get(key).filter(|binding| binding.stands());
-            binding.map(|binding| &*binding.schema.name)
-        };
+        let service = |key| self.bindings.service_of(key);
         let links = self.links.iter().map(|(_, port)| port.report(service));
         let tuning = &self.options.tuning;
         let runtime = RuntimeReport {

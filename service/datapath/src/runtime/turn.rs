@@ -177,17 +177,13 @@ impl Runtime {
 
     /// How long nothing needs to be done if no input arrives.
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        let rebinds = self
-            .bindings
-            .iter()
-            .filter_map(|(_, binding)| binding.retry_at_ns);
         let next_ns = self
             .engine
             .poll_timeout()
             .into_iter()
             .chain(self.links.next_due_ns())
             .chain(self.dials.next_due_ns())
-            .chain(rebinds)
+            .chain(self.bindings.next_due_ns())
             .chain(self.policies.next_due_ns())
             .min();
         let backlog = self.sessions.have_backlog();

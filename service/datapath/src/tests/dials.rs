@@ -165,8 +165,7 @@ fn who_waits_is_told_why_each_address_failed() {
 
 /// Simulates a peer that accepted everything once.
 fn all_are_bound(runtime: &mut Runtime) {
-    let bindings = runtime.bindings.iter_mut();
-    bindings.for_each(|(_, binding)| binding.asked = None);
+    runtime.bindings.all_stand();
 }
 
 #[test]
@@ -286,7 +285,7 @@ fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
     );
     answers.push(bind(&mut runtime, sessions[1], "acme", found(0)));
     assert_eq!(runtime.links.len(), most + 1);
-    runtime.drop_bindings_of(sessions[0]);
+    runtime.bindings.drop_of(sessions[0]);
     answers.push(bind(&mut runtime, sessions[0], "mallory", found(most)));
     assert_eq!(runtime.links.len(), 2, "the one, and acme's");
 }

@@ -535,9 +535,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     });
     let (asked, _answer) = super::reply();
     runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer.into(), asked);
-    let bindings = runtime.bindings.iter_mut();
-    // Simulates a peer that accepted the binding once.
-    bindings.for_each(|(_, binding)| binding.asked = None);
+    runtime.bindings.all_stand();
     let mut pauses = Vec::new();
     for _ in 0..9 {
         let (lost, _) = listener.accept().unwrap();
