@@ -154,7 +154,11 @@ impl Runtime {
         let state = State {
             policies: policies.collect(),
             engine,
-            services: self.services.iter().map(service_form).collect(),
+            services: self
+                .services
+                .iter()
+                .map(|(_, service)| service_form(service))
+                .collect(),
             sessions,
             free,
             bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),

@@ -28,12 +28,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_engine::{LinkId, Origin, Renamed, ServiceId, SessionId, Wanted};
+use tollgate_engine::{LinkId, Origin, Renamed, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::command::{Command, Map};
 use crate::migration::{Move, Moved, Moving, NO_BINDING};
-use crate::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
+use crate::ports::{Held, Kept, LinkPort, Outbound, SessionPort};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
 use tollgate_policy_chain::message::{Body, Message, Source};
@@ -115,12 +115,11 @@ impl Runtime {
         let sessions = sessions.filter(|port| port.who.tenant == *tenant);
         let links = self.links.iter();
         let links = links.filter(|(_, port)| port.state.tenant.as_ref() == Some(tenant));
-        let services = self.services.iter().zip(0u32..);
-        let services = services.filter(|(service, _)| service.tenant == *tenant);
+        let services = self.services.of(tenant);
         let wanted = Wanted {
             sessions: sessions.map(|port| port.id).collect(),
             links: links.map(|(link, _)| link).collect(),
-            services: services.map(|(_, id)| ServiceId(id)).collect(),
+            services: services.map(|(id, _)| id).collect(),
         };
         let engine = match self.engine.part(&wanted) {
             Ok(migration) => migration,
@@ -153,7 +152,7 @@ impl Runtime {
         let dials = self.dials.part(tenant);
         let services = wanted.services.iter();
         let services = services.filter_map(|&id| {
-            let service = self.services.get(id.0 as usize)?;
+            let service = self.services.get(id)?;
             Some((id, service.clone()))
         });
         Ok(Box::new(Moving {
@@ -230,7 +229,9 @@ impl Runtime {
         let calls = engine.calls();
         let mut names = Renamed::default();
         for (id, service) in services {
-            names.services.insert(id, self.service_of(service));
+            names
+                .services
+                .insert(id, self.services.add(service, &mut self.engine));
         }
         let mut unwatched = Vec::new();
         for port in sessions {
@@ -330,22 +331,6 @@ impl Runtime {
         if let Some(reply) = order.reply {
             let _ = reply.send(Ok(moved));
         }
-    }
-
-    /// The id of a service here. A service that was here before has kept its id.
-    fn service_of(&mut self, service: Service) -> ServiceId {
-        let (name, methods) = (&service.schema.name, service.schema.methods.len());
-        let is_same = |known: &Service| {
-            known.tenant == service.tenant
-                && known.schema.name == *name
-                && known.schema.hash == service.schema.hash
-        };
-        if let Some(at) = self.services.iter().position(is_same) {
-            return ServiceId(at as u32);
-        }
-        let id = self.engine.add_service(name, methods);
-        self.services.push(service);
-        id
     }
 
     /// Adds a session here.

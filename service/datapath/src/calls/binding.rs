@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use tollgate_engine::{Encoding, MethodChains, Route, RouteTarget, ServiceId, SessionId, Status};
+use tollgate_engine::{Encoding, MethodChains, Route, RouteTarget, SessionId, Status};
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 
 use crate::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
+use crate::calls::services::Refusal;
 use crate::command::Event;
-use crate::limits::{MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT, MAX_SERVICES_PER_TENANT};
+use crate::limits::{MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT};
 use crate::ports::{Service, SessionPort, Who};
-use crate::runtime::{Refusal, Runtime};
+use crate::runtime::Runtime;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Opens, binds and ends sessions.
@@ -166,11 +167,14 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
     ) -> Result<BindOutcome, Status> {
-        let service = match self.find_service(tenant, &schema.name, &schema.hash) {
+        let service = match self
+            .services
+            .find(tenant, &schema.name, &schema.hash, &self.engine)
+        {
             Ok(service) => service,
             Err(Refusal::Absent(status)) => return Err(status),
             Err(Refusal::Differs(service)) => {
-                let served = Arc::clone(&self.services[service.0 as usize].schema);
+                let served = Arc::clone(self.services.schema(service));
                 return Ok(BindOutcome::Differs { service, served });
             }
         };
@@ -194,34 +198,11 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
     ) -> Result<Bound, Status> {
-        let served = |service: &Service| {
-            service.tenant == *tenant
-                && service.schema.name == schema.name
-                && service.schema.hash == schema.hash
+        let service = Service {
+            tenant: Arc::clone(tenant),
+            schema: Arc::clone(&schema),
         };
-        let service = match self.services.iter().position(served) {
-            Some(at) => ServiceId(at as u32),
-            None => {
-                if self
-                    .services
-                    .iter()
-                    .filter(|service| service.tenant == *tenant)
-                    .count()
-                    >= MAX_SERVICES_PER_TENANT
-                {
-                    let text = format!(
-                        "tenant {tenant} has served {MAX_SERVICES_PER_TENANT} services and schemas, which is the limit"
-                    );
-                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-                }
-                let id = self.engine.add_service(&schema.name, schema.methods.len());
-                self.services.push(Service {
-                    tenant: Arc::clone(tenant),
-                    schema: Arc::clone(&schema),
-                });
-                id
-            }
-        };
+        let service = self.services.add_within_limit(service, &mut self.engine)?;
         let change = chains
             .into_iter()
             .zip(0u16..)

@@ -72,8 +72,7 @@ impl Runtime {
         match end {
             End::Caller { session, handle } => self.sessions.method_of(session, handle),
             End::Server { service, method } => {
-                let methods = &self.services.get(service.0 as usize)?.schema.methods;
-                methods.get(usize::from(method)).map(Arc::clone)
+                self.services.method(service, method).map(Arc::clone)
             }
             End::Peer => None,
         }
@@ -343,7 +342,7 @@ impl Runtime {
         matches: &[MethodMatch],
     ) -> Result<Bound, Status> {
         const WHO: &str = "the serving application";
-        let served = self.services[service.0 as usize].schema.methods.len();
+        let served = self.services.schema(service).methods.len();
         let refused = refused_methods(&schema, matches, WHO)?;
         let target = |method: u16, encoding| {
             // The engine uses it as an offset into the server's handles; handles of other services
@@ -377,7 +376,7 @@ impl Runtime {
         service: ServiceId,
     ) -> After {
         state.inbound.insert(bind, service);
-        let schema = Arc::clone(&self.services[service.0 as usize].schema);
+        let schema = Arc::clone(self.services.schema(service));
         After::BoundAcross { bind, schema }
     }
 }

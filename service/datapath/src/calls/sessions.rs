@@ -24,8 +24,8 @@ use tollgate_telemetry::record::event;
 use crate::binds::ServiceSchema;
 use crate::limits::{BYTES_PER_TURN, MAX_CALLS_PER_TENANT, SUBMISSIONS_PER_TURN};
 use crate::links::wire::credit_bytes;
-use crate::ports::{Handle, Kept, Service, SessionPort};
-use crate::report::{ServiceReport, SessionReport};
+use crate::ports::{Handle, Kept, SessionPort};
+use crate::report::SessionReport;
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::{Method, Streams};
 use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
@@ -510,8 +510,7 @@ impl Runtime {
         work: impl FnOnce(&mut Self, &Arc<Method>) -> R,
     ) -> Result<R, Status> {
         let services = std::mem::take(&mut self.services);
-        let its = services.get(service.0 as usize).map(|s| &s.schema.methods);
-        let its = its.and_then(|its| its.get(usize::from(method)));
+        let its = services.method(service, method);
         let done = its.map(|method| work(self, method));
         self.services = services;
         let text = "the daemon lost a method that it serves";
@@ -543,28 +542,6 @@ impl SessionPort {
             receive_heap_bytes: self.end.receive_heap.len_bytes(),
             receive_heap_used: self.end.receive_heap.in_use(),
             methods: self.handles.len(),
-        }
-    }
-}
-
-impl Service {
-    pub(crate) fn report(&self, servers: usize) -> ServiceReport {
-        let methods = &self.schema.methods;
-        let count = |is: fn(&Method) -> bool| methods.iter().filter(|method| is(method)).count();
-        ServiceReport {
-            tenant: self.tenant.to_string(),
-            service: self.schema.name.clone(),
-            servers,
-            schema: self
-                .schema
-                .hash
-                .iter()
-                .take(8)
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-            methods: methods.len(),
-            compiled: count(Method::is_compiled),
-            compiled_wire: count(Method::is_wire_compiled),
         }
     }
 }

@@ -287,8 +287,7 @@ impl Runtime {
         let call = request.call;
         let expected = self.engine.expected_request(Origin::Link { link, call })?;
         let (service, method) = expected.served?;
-        let methods = &self.services.get(service.0 as usize)?.schema.methods;
-        methods.get(usize::from(method)).map(Arc::clone)
+        self.services.method(service, method).map(Arc::clone)
     }
 
     /// A further request in the service's layout, or the reason why it can't have it; `None`: the

@@ -160,7 +160,7 @@ impl Runtime {
         let again_ns = self.rdma_again_ns();
         let state = &mut port.state;
         for (bind, service) in form.inbound {
-            if self.services.len() <= service.0 as usize {
+            if self.services.get(service).is_none() {
                 return Err(failed(&format!("there is no service {}", service.0)));
             }
             state.inbound.insert(bind, service);

@@ -57,7 +57,7 @@ impl Runtime {
             schema.ok_or_else(|| format!("no schema was handed over with hash {:02x?}", &hash[..4]))
         };
         for service in &state.services {
-            self.services.push(Service {
+            self.services.resume(Service {
                 tenant: service.tenant.as_str().into(),
                 schema: of_hash(&service.schema)?,
             });
@@ -134,24 +134,10 @@ impl Runtime {
     }
 
     fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), String> {
-        let change = PolicyChange {
+        self.apply(PolicyChange {
             chains,
             ..PolicyChange::default()
-        };
-        let (sessions, services) = (&self.sessions, &self.services);
-        let tenant_of = |scope: &Scope| match *scope {
-            Scope::Client { session, .. } => {
-                let port = sessions.get(session);
-                port.map_or_else(|| "".into(), |port| Arc::clone(&port.who.tenant))
-            }
-            Scope::Server { service, .. } => {
-                let service = services.get(service.0 as usize);
-                service.map_or_else(|| "".into(), |service| Arc::clone(&service.tenant))
-            }
-        };
-        let applied = self.policies.apply(change, &mut self.engine, tenant_of);
-        self.pass_on_events();
-        applied
+        })
     }
 
     fn resume(

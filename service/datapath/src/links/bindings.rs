@@ -9,10 +9,11 @@ use tollgate_transport::limits::MAX_DESCRIPTION;
 
 use crate::binds::{Asker, PendingBind, ServiceSchema};
 use crate::calls::binding::schema_differs;
+use crate::calls::services::Refusal;
 use crate::links::events::After;
 use crate::links::target::Found;
 use crate::ports::{LinkPort, LinkState, Outbound, RemoteBinding};
-use crate::runtime::{Refusal, Runtime};
+use crate::runtime::Runtime;
 use tollgate_policy_chain::plan::MethodSteps;
 
 /// Bindings of applications to services at peers.
@@ -171,7 +172,7 @@ impl Runtime {
             }
             Some(_) => {}
         }
-        let found = self.find_service(&tenant, &service, &hash);
+        let found = self.services.find(&tenant, &service, &hash, &self.engine);
         // A peer may make up tenants' names. A tenant without a service of this name gets no share
         // of its own.
         if !matches!(found, Err(Refusal::Absent(_)))

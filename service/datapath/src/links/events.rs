@@ -507,8 +507,8 @@ impl Runtime {
     /// The called service; `None` if it has no such method.
     fn called(&self, state: &LinkState, head: &CallHead) -> Option<ServiceId> {
         let service = *state.inbound.get(&head.bind)?;
-        let methods = &self.services.get(service.0 as usize)?.schema.methods;
-        (usize::from(head.method) < methods.len()).then_some(service)
+        self.services.method(service, head.method)?;
+        Some(service)
     }
 
     /// The destination of a body of `len` bytes: the heap of the receiving application, if no chain
@@ -587,7 +587,7 @@ impl Runtime {
             link,
             call: head.call,
         };
-        let tenant = self.services.get(service.0 as usize);
+        let tenant = self.services.get(service);
         let tenant = tenant.map(|service| &*service.tenant);
         if let Some(status) = self.beyond_its_share(tenant, Some(link)) {
             self.discard(message);
@@ -598,8 +598,7 @@ impl Runtime {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
         };
-        let served = self.services.get(service.0 as usize);
-        let method = served.and_then(|s| s.schema.methods.get(usize::from(head.method)));
+        let method = self.services.method(service, head.method);
         let streams = method.is_some_and(|method| method.streams.any());
         let bytes = if head.more {
             // A stream may last long. Its first message uses credit like the others.

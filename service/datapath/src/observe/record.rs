@@ -456,10 +456,9 @@ impl Runtime {
             }
             Origin::Link { link, .. } => {
                 let port = self.links.get(link)?;
-                let served = ended.served.and_then(|(service, method)| {
-                    let service = self.services.get(service.0 as usize)?;
-                    service.schema.methods.get(usize::from(method))
-                });
+                let served = ended
+                    .served
+                    .and_then(|(service, method)| self.services.method(service, method));
                 Some(Whose {
                     flow: port.state.flow,
                     tenant: Arc::clone(port.state.tenant.as_ref()?),
@@ -498,7 +497,7 @@ impl Runtime {
             at_ns,
         };
         let served = ended.served.and_then(|(service, method)| {
-            let service = self.services.get(service.0 as usize)?;
+            let service = self.services.get(service)?;
             let method = service.schema.methods.get(usize::from(method))?;
             Some((&service.tenant, method))
         });

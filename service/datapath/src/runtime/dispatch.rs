@@ -217,11 +217,11 @@ impl Runtime {
         self.policies.processes().open(id, tenant, *channel);
     }
 
-    pub(super) fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
         let tenant_of = |scope: &Scope| match *scope {
             Scope::Client { session, .. } => self.sessions.get(session).map(|s| &s.who.tenant),
             Scope::Server { service, .. } => {
-                let service = self.services.get(service.0 as usize);
+                let service = self.services.get(service);
                 service.map(|service| &service.tenant)
             }
         };

@@ -23,12 +23,12 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tollgate_engine::{Engine, EngineId, ServiceId, Status};
+use tollgate_engine::{Engine, EngineId};
 use tollgate_policy_host::Rate;
-use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_telemetry::record::Record;
 
+use crate::calls::services::Services;
 use crate::calls::table::Sessions;
 use crate::command::{Command, Event, Handle, Map};
 use crate::links::dials::Dials;
@@ -39,7 +39,6 @@ use crate::links::table::Links;
 use crate::observe::durations::Durations;
 use crate::observe::traces::Traces;
 use crate::placement::Placement;
-use crate::ports::Service;
 use crate::rdma::Rdma;
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
@@ -81,8 +80,7 @@ pub struct Runtime {
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Sessions,
     pub(crate) links: Links,
-    /// Parallel to the engine's services.
-    pub(crate) services: Vec<Service>,
+    pub(crate) services: Services,
     pub(crate) bindings: RemoteBindings,
     pub(crate) dials: Dials,
     /// Decides which links have room.
@@ -152,7 +150,7 @@ impl Runtime {
             engine,
             sessions: Sessions::default(),
             links: Links::default(),
-            services: Vec::new(),
+            services: Services::default(),
             bindings: RemoteBindings::default(),
             dials: Dials::default(),
             guests: Guests::default(),
@@ -263,46 +261,4 @@ impl Runtime {
         let sibling = self.map.runtimes.get(home);
         sibling.filter(|_| home != self.options.index).cloned()
     }
-
-    /// The service that a client of `tenant` with this schema reaches on this host, or the reason
-    /// why there is none.
-    pub(crate) fn find_service(
-        &self,
-        tenant: &str,
-        name: &str,
-        hash: &[u8; 32],
-    ) -> Result<ServiceId, Refusal> {
-        let mut known = None;
-        for (service, id) in self.services.iter().zip(0u32..) {
-            if &*service.tenant != tenant || service.schema.name != name {
-                continue;
-            }
-            let served = self.engine.servers_of(ServiceId(id)) > 0;
-            match (served, service.schema.hash == *hash) {
-                (true, true) => return Ok(ServiceId(id)),
-                // Of several services, the one that was served last.
-                (true, false) => known = Some(Some(id)),
-                (false, _) => known = known.or(Some(None)),
-            }
-        }
-        Err(match known {
-            Some(Some(id)) => Refusal::Differs(ServiceId(id)),
-            Some(None) => Refusal::Absent(Status::new(
-                Code::UNAVAILABLE,
-                format!("no application of tenant {tenant} serves {name} at the moment"),
-            )),
-            None => Refusal::Absent(Status::new(
-                Code::UNIMPLEMENTED,
-                format!("no application of tenant {tenant} serves {name} on this host"),
-            )),
-        })
-    }
-}
-
-/// Why a BIND finds no service.
-pub(crate) enum Refusal {
-    /// It is served with another schema.
-    Differs(ServiceId),
-    /// No application serves it.
-    Absent(Status),
 }

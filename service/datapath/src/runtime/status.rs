@@ -1,7 +1,5 @@
 //! Reports of a runtime about itself.
 
-use tollgate_engine::ServiceId;
-
 use super::Runtime;
 use crate::report::{LinkBytes, Report, RuntimeReport};
 
@@ -34,11 +32,6 @@ impl Runtime {
         for (_, port) in self.links.iter() {
             bytes.add_link(&port.io.link().moved());
         }
-        let services = self
-            .services
-            .iter()
-            .zip(0u32..)
-            .filter(|(_, id)| self.engine.servers_of(ServiceId(*id)) > 0);
         let service = |key| self.bindings.service_of(key);
         let links = self.links.iter().map(|(_, port)| port.report(service));
         let tuning = &self.options.tuning;
@@ -65,9 +58,7 @@ impl Runtime {
             problems: self.guests.problems(self.now_ns),
             links: links.collect(),
             peers: self.peer_reports(),
-            services: services
-                .map(|(service, id)| service.report(self.engine.servers_of(ServiceId(id))))
-                .collect(),
+            services: self.services.report(&self.engine),
             policies: self.policies.report(),
             accounts: self.policies.report_accounts(),
             shares: self.shares.report(),
