@@ -164,7 +164,7 @@ impl Runtime {
             bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),
             parked,
             lent: sources.iter().map(|s| (s.session, s.offset)).collect(),
-            traced: traced_forms(&self.traces),
+            traced: traced_forms(&self.observer),
             links: links.forms,
             free_links: links.free,
         };

@@ -141,7 +141,7 @@ impl Runtime {
         let here = &self.sessions;
         self.outgoing.retain(|session| here.get(session).is_some());
         let sending = self.outgoing.part(&wanted.sessions);
-        let traced = self.traces.part(|origin| match origin {
+        let traced = self.observer.part(|origin| match origin {
             Origin::Session { session, .. } => wanted.sessions.contains(session),
             Origin::Link { link, .. } => wanted.links.contains(link),
         });
@@ -300,7 +300,7 @@ impl Runtime {
             };
             Some((origin, traced))
         });
-        self.traces.absorb(traced);
+        self.observer.absorb(traced);
         self.dials.absorb(dials);
         for name in names.sessions.values() {
             if let Some(port) = self.sessions.get_mut(*name) {

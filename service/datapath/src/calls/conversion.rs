@@ -52,14 +52,20 @@ impl Runtime {
             return self.discard(message);
         };
         let is_request = matches!(from, End::Caller { .. });
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         match self.rewrite(&source, target.as_ref(), is_request, message) {
             Ok(message) => {
                 let what = match is_request {
                     true => "request",
                     false => "reply",
                 };
-                self.trace_marshalled(call, event::CONVERTED, (what, message.message_len()));
+                self.observer.marshalled(
+                    &self.engine,
+                    call,
+                    event::CONVERTED,
+                    what,
+                    message.message_len(),
+                );
                 let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.converted(call, bytes, message);
@@ -215,7 +221,8 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
-        self.trace_arriving(&metadata);
+        self.observer
+            .arriving(&metadata, &self.options.tuning.telemetry);
         let decoded = self.with_served(service, head.method, |runtime, method| {
             runtime.decoded_request(method, protobuf)
         });
@@ -249,7 +256,7 @@ impl Runtime {
         };
         method.crosses();
         self.counters.converted += 1;
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         match self.decode(&method.reply, protobuf) {
             Ok(decoded) => {
                 let message = Message {

@@ -227,7 +227,7 @@ impl Runtime {
         port.held_bytes += bytes;
         let message = self.pool.boxed(message);
         if let Delivery::Call { call, .. } = what {
-            self.trace_queued(call, "receive heap");
+            self.observer.queued(&self.engine, call, "receive heap");
         }
         if let Some(port) = self.sessions.get_mut(session) {
             port.held.push_back(Held::Message {

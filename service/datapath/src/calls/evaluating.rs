@@ -35,7 +35,7 @@ impl Runtime {
         {
             let mut evaluation = Evaluation::new(call, message);
             evaluation.evaluated_in = evaluated_in;
-            evaluation.notes = self.notes_of(call);
+            evaluation.notes = self.observer.notes_of(&self.engine, call);
             evaluations.push(evaluation);
         }
         self.policies
@@ -109,7 +109,8 @@ impl Runtime {
         for evaluation in evaluations.iter_mut() {
             self.clear_up(evaluation);
             if let Some(notes) = &mut evaluation.notes {
-                self.trace_verdicts(evaluation.call, position.stage, notes);
+                self.observer
+                    .verdicts(&self.engine, evaluation.call, position.stage, notes);
             }
         }
         // Stopped calls are at the end. The first of them is put to the front of its queue last.
@@ -138,7 +139,8 @@ impl Runtime {
         let stop = evaluation.stop.take();
         if evaluation.notes.is_some() {
             let why = stop.map_or(Why::Turn, |stop| stop.why);
-            self.trace_queued(evaluation.call, why.name());
+            self.observer
+                .queued(&self.engine, evaluation.call, why.name());
         }
         let parked = self.policies.park(position, stop, evaluation, self.now_ns);
         if let Err((mut evaluation, full)) = parked {
@@ -162,7 +164,8 @@ impl Runtime {
             denied = self.steer(call, *steered, &mut message).err();
         }
         if let Some(by) = denied_by.filter(|_| denied.is_some()) {
-            self.trace_denied(call, *by);
+            let watch = &self.options.tuning.telemetry;
+            self.observer.denied(&self.engine, call, *by, watch);
         }
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);

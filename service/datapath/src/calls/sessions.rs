@@ -24,6 +24,7 @@ use tollgate_telemetry::record::event;
 use crate::binds::ServiceSchema;
 use crate::limits::{BYTES_PER_TURN, MAX_CALLS_PER_TENANT, SUBMISSIONS_PER_TURN};
 use crate::links::wire::credit_bytes;
+use crate::observe::Seen;
 use crate::ports::{Handle, Kept, SessionPort};
 use crate::report::SessionReport;
 use crate::runtime::Runtime;
@@ -205,7 +206,14 @@ impl Runtime {
             self.engine.reject(origin, 0, status);
             return Ok(());
         }
-        let toss = self.trace_posting(session, block.metadata > 0);
+        let seen = Seen::by(
+            &self.options.tuning.telemetry,
+            &self.sessions,
+            &self.links,
+            &self.services,
+            self.now_ns,
+        );
+        let decision = self.observer.posting(session, block.metadata > 0, seen);
         let mut streams = Streams::default();
         let gathered = self.with_handle(session, handle, |runtime, bound| {
             let Some(bound) = bound.filter(|bound| bound.calls) else {
@@ -230,7 +238,18 @@ impl Runtime {
         });
         match gathered? {
             Ok(mut message) => {
-                self.trace_posted((session, handle), origin, toss, &mut message);
+                let route = self.engine.route_mut(session, handle);
+                let target = route.map(|route| &route.target);
+                let seen = Seen::by(
+                    &self.options.tuning.telemetry,
+                    &self.sessions,
+                    &self.links,
+                    &self.services,
+                    self.now_ns,
+                );
+                let pool = &mut self.pool;
+                self.observer
+                    .posted(origin, target, decision, &mut message, pool, seen);
                 let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.submit(
@@ -309,7 +328,7 @@ impl Runtime {
         served: &Served,
         block: BlockRef,
     ) -> Result<Result<Box<Message>, Status>, Broken> {
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
             // If the schemas differ only elsewhere, this isn't the caller's `Method`.
             method.called();
@@ -320,8 +339,9 @@ impl Runtime {
             self.sessions.reclaim_block(session, block);
         }
         Ok(gathered.map(|message| {
-            let what = ("reply", message.message_len());
-            self.trace_marshalled(call, event::MARSHALLED, what);
+            let bytes = message.message_len();
+            self.observer
+                .marshalled(&self.engine, call, event::MARSHALLED, "reply", bytes);
             self.pool.boxed(message)
         }))
     }

@@ -163,7 +163,8 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = metadata_room(metadata.len()) as u64;
-        self.trace_arriving(&metadata);
+        self.observer
+            .arriving(&metadata, &self.options.tuning.telemetry);
         let bare = self.with_served(service, head.method, |runtime, method| {
             runtime.bare(&method.request, metadata)
         });
@@ -189,7 +190,7 @@ impl Runtime {
         let Some(method) = self.answering(link, answer) else {
             return;
         };
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         match self.bare(&method.reply, metadata) {
             Ok(message) => self.answered(link, answer, message),
             Err(status) => self.engine.fail_from_link(link, answer.key, status),

@@ -115,7 +115,7 @@ impl Runtime {
         }
         self.make_chains(chains)?;
         let traced = state.traced.into_iter();
-        self.traces
+        self.observer
             .absorb(traced.filter_map(TracedForm::into_traced));
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;
@@ -247,7 +247,7 @@ impl Runtime {
             let message = message.map_err(|error| error.to_string())?;
             let mut evaluation = Evaluation::new(form.call, self.pool.boxed(message));
             evaluation.waits_since_ns = form.waits_since_ns;
-            evaluation.notes = self.notes_of(form.call);
+            evaluation.notes = self.observer.notes_of(&self.engine, form.call);
             if form.priority.is_some() || form.route.is_some() {
                 evaluation.steered = Some(Box::new(Steered {
                     priority: form.priority,

@@ -27,6 +27,7 @@ use crate::command::Command;
 use crate::landing::{Landing, Place};
 use crate::limits::FRAMES_PER_TURN;
 use crate::log_limited;
+use crate::observe::Seen;
 use crate::ports::{Answer, FurtherRequest, LargeBody, LargeKind, LinkPort, LinkState};
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
@@ -558,7 +559,8 @@ impl Runtime {
         };
         let bytes = (landing.len + metadata_room(landing.metadata.len())) as u64;
         let inline_len = landing.inline_len as usize;
-        self.trace_arriving(&landing.metadata);
+        self.observer
+            .arriving(&landing.metadata, &self.options.tuning.telemetry);
         let accepted = self.with_served(service, head.method, |_, method| {
             method.called();
             let accepted = method.request.accept(landing.bytes_mut(), inline_len);
@@ -593,7 +595,14 @@ impl Runtime {
             self.discard(message);
             return self.engine.reject(origin, bytes, status);
         }
-        self.trace_arrived(origin, &mut message);
+        let seen = Seen::by(
+            &self.options.tuning.telemetry,
+            &self.sessions,
+            &self.links,
+            &self.services,
+            self.now_ns,
+        );
+        self.observer.arrived(origin, &mut message, seen);
         let deadline_ns = match head.deadline_us {
             0 => 0,
             us => self.now_ns.saturating_add(us.saturating_mul(1_000)),
@@ -625,7 +634,7 @@ impl Runtime {
             return self.discard_landing(landing);
         };
         let inline_len = landing.inline_len as usize;
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         let accepted = self.with_handle(expected.session, expected.handle, |_, bound| {
             let method = &bound?.method;
             let accepted = method.reply.accept(landing.bytes_mut(), inline_len);
@@ -650,8 +659,14 @@ impl Runtime {
                 .engine
                 .response_from_link(link, answer.key, charge, message),
             None => {
-                let what = ("reply", message.message_len());
-                self.trace_marshalled(answer.key, event::MARSHALLED, what);
+                let bytes = message.message_len();
+                self.observer.marshalled(
+                    &self.engine,
+                    answer.key,
+                    event::MARSHALLED,
+                    "reply",
+                    bytes,
+                );
                 self.engine.reply_from_link(link, answer.key, message);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate_engine::{Encoding, Origin, Output};
+use tollgate_engine::{Encoding, Ended, Origin, Output, Status};
 use tollgate_policy_host::isolated::Channel;
 use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_telemetry::record::event;
@@ -10,6 +10,7 @@ use tollgate_transport::CallHead;
 
 use super::Runtime;
 use crate::command::{Command, Event};
+use crate::observe::Seen;
 use crate::ports::Who;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::ProcessId;
@@ -184,7 +185,7 @@ impl Runtime {
                 let _ = reply.send(self.policies.recorded(id));
             }
             Command::KeptSpans { reply } => {
-                let _ = reply.send(self.traces.kept());
+                let _ = reply.send(self.observer.kept());
             }
             Command::Report { reply } => {
                 let _ = reply.send(self.report());
@@ -253,7 +254,7 @@ impl Runtime {
                 } => {
                     let mut evaluation = Evaluation::new(call, message);
                     evaluation.evaluated_in = evaluated_in;
-                    evaluation.notes = self.notes_of(call);
+                    evaluation.notes = self.observer.notes_of(&self.engine, call);
                     self.evaluate(evaluation, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
@@ -266,7 +267,7 @@ impl Runtime {
                     let message = self.pool.unboxed(message);
                     self.convert(call, from, to, message);
                 }
-                Output::Held { call } => self.trace_queued(call, "link"),
+                Output::Held { call } => self.observer.queued(&self.engine, call, "link"),
                 Output::SendCall {
                     link,
                     bind,
@@ -286,7 +287,8 @@ impl Runtime {
                         more,
                         bare: message.bare,
                     };
-                    self.trace_sent(call, message.message_len());
+                    self.observer
+                        .sent(&self.engine, call, message.message_len());
                     let message = self.pool.unboxed(message);
                     self.send_call(link, call, &head, message);
                 }
@@ -341,7 +343,8 @@ impl Runtime {
                     message,
                 } => {
                     self.engine.delivered(self.now_ns, call);
-                    self.trace_event(call, event::DELIVERED, Vec::new);
+                    self.observer
+                        .event(&self.engine, call, event::DELIVERED, Vec::new);
                     let message = self.pool.unboxed(message);
                     self.deliver(session, handle, call, (more, deadline_ns), message);
                 }
@@ -389,6 +392,19 @@ impl Runtime {
                 }
             }
         }
-        self.trace_settled();
+        self.observer.settled();
+    }
+
+    /// A call has its answer: a `status` of `None` means a reply.
+    #[inline]
+    fn call_ended(&mut self, origin: Origin, ended: &Ended, status: Option<&Status>) {
+        let seen = Seen::by(
+            &self.options.tuning.telemetry,
+            &self.sessions,
+            &self.links,
+            &self.services,
+            self.now_ns,
+        );
+        self.observer.call_ended(origin, ended, status, seen);
     }
 }

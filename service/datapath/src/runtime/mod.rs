@@ -36,8 +36,7 @@ use crate::links::guests::Guests;
 use crate::links::outgoing::OutgoingBlocks;
 use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
-use crate::observe::durations::Durations;
-use crate::observe::traces::Traces;
+use crate::observe::Observer;
 use crate::placement::Placement;
 use crate::rdma::Rdma;
 use crate::reply::Events;
@@ -100,8 +99,7 @@ pub struct Runtime {
     /// Credit for the first requests of streams. It is returned to the peer of the link that has
     /// its turn.
     pub(crate) openings_bytes: u64,
-    pub(crate) durations: Durations,
-    pub(crate) traces: Traces,
+    pub(crate) observer: Observer,
 }
 
 /// Starts a runtime's thread. [`Command::Place`] tells it the placement of tenants.
@@ -120,7 +118,7 @@ pub fn spawn(
 impl Runtime {
     /// A runtime without a thread.
     pub fn new(options: Options, events: Events<Event>) -> std::io::Result<(Runtime, Handle)> {
-        let traces = Traces::new(options.records.clone());
+        let observer = Observer::new(options.records.clone());
         let (sender, commands) = mpsc::channel();
         let (wakes, doorbell) = WakeSources::new(&options.rdma)?;
         let handle = Handle {
@@ -164,8 +162,7 @@ impl Runtime {
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
             openings_bytes: 0,
-            durations: Durations::default(),
-            traces,
+            observer,
         };
         Ok((runtime, handle))
     }
@@ -228,7 +225,7 @@ impl Runtime {
         self.thread.tune(&self.options.tuning, &tuning);
         self.options.tuning = tuning;
         let most = self.options.tuning.telemetry.kept_spans;
-        self.traces.keep_at_most(most);
+        self.observer.keep_at_most(most);
         for (_, port) in self.links.iter_mut() {
             port.set_window(&self.options.tuning.link);
         }

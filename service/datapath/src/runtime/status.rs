@@ -18,10 +18,10 @@ impl Runtime {
             }
         });
         Report {
-            measured: self.durations.measured(),
+            measured: self.observer.measured(),
             times: vec![(self.options.index, self.thread.times())],
-            untraced: self.traces.untraced,
-            unrecorded: self.traces.dropped,
+            untraced: self.observer.untraced(),
+            unrecorded: self.observer.unrecorded(),
             link_bytes: links.collect(),
             ..self.report()
         }
