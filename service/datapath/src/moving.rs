@@ -312,7 +312,7 @@ impl Runtime {
             }
         }
         for (link, is_stranger) in came {
-            self.settle_link(link, &tenant, is_stranger, (&names, &keys));
+            self.settle_link(link, &tenant, is_stranger, &names, &keys);
         }
         for link in unwatched {
             self.lose_link(link, "it can't be watched any more");
@@ -352,7 +352,8 @@ impl Runtime {
         link: LinkId,
         tenant: &Arc<str>,
         is_stranger: bool,
-        (names, keys): (&Renamed, &HashMap<u32, u32>),
+        names: &Renamed,
+        keys: &HashMap<u32, u32>,
     ) {
         let flow = match is_stranger {
             true => self.shares.of_strangers(),

@@ -14,6 +14,7 @@ use tollgate_shm_abi::descriptor::{
 };
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
+use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::stream::Credit;
@@ -57,6 +58,22 @@ pub(crate) struct Who {
     pub(crate) follows_heaps: bool,
     /// Label under which it serves.
     pub(crate) label: Option<Arc<str>>,
+}
+
+impl Who {
+    /// `features` are those of the library; an empty `label` is none.
+    pub(crate) fn of(tenant: Arc<str>, app: String, pid: i32, features: u32, label: &str) -> Self {
+        Self {
+            tenant,
+            app,
+            pid,
+            takes_metadata: features & FEATURE_METADATA != 0,
+            tells_waits: features & FEATURE_WAITS != 0,
+            knows_streams: features & FEATURE_STREAMS != 0,
+            follows_heaps: features & FEATURE_HEAPS != 0,
+            label: (!label.is_empty()).then(|| label.into()),
+        }
+    }
 }
 
 /// An application's session.

@@ -113,7 +113,7 @@ impl Runtime {
                 let _ = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Across { service, matches } => {
-                let bound = self.bind_across((session, &tenant), schema, chains, service, &matches);
+                let bound = self.bind_across(session, &tenant, schema, chains, service, &matches);
                 let _ = reply.send(bound.map(BindOutcome::Bound));
             }
             BindAs::Client { peer: None } => {

@@ -46,7 +46,8 @@ use tollgate_policy_chain::plan::MethodSteps;
 /// Conversion of messages.
 impl Runtime {
     /// Carries out [`tollgate_engine::Output::Convert`].
-    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
+    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Box<Message>) {
+        let message = self.pool.unboxed(message);
         let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
             // The caller has gone, and the call with it.
             return self.discard(message);
@@ -342,7 +343,8 @@ impl Runtime {
     /// Binds a client to a service of this host that has another schema.
     pub(crate) fn bind_across(
         &mut self,
-        (session, tenant): (SessionId, &Arc<str>),
+        session: SessionId,
+        tenant: &Arc<str>,
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
         service: ServiceId,

@@ -22,6 +22,7 @@ use tollgate_jit::Codec;
 use tollgate_shm_abi::descriptor::{Completion, Image, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
 
 use crate::calls::streams::without_responses;
 use crate::limits::HELD_BYTES;
@@ -45,9 +46,14 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: CallKey,
-        (more, deadline_ns): (bool, u64),
-        message: Message,
+        more: bool,
+        deadline_ns: u64,
+        message: Box<Message>,
     ) {
+        self.engine.delivered(self.now_ns, call);
+        self.observer
+            .event(&self.engine, call, event::DELIVERED, Vec::new);
+        let message = self.pool.unboxed(message);
         if (more || message.bare) && !self.sessions.knows_streams(session) {
             self.discard(message);
             let text = "the serving application's library is of a version without streams";
@@ -66,9 +72,11 @@ impl Runtime {
 
     pub(crate) fn deliver_request(
         &mut self,
-        (session, handle): (SessionId, u32),
+        session: SessionId,
+        handle: u32,
         call: CallKey,
-        (more, charge): (bool, u32),
+        more: bool,
+        charge: u32,
         message: Option<Box<Message>>,
     ) {
         let what = Delivery::Request { call, more, charge };
@@ -87,7 +95,8 @@ impl Runtime {
 
     pub(crate) fn respond(
         &mut self,
-        (session, handle): (SessionId, u32),
+        session: SessionId,
+        handle: u32,
         call: u64,
         charge: u32,
         message: Box<Message>,
@@ -113,8 +122,9 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: u64,
-        message: Message,
+        message: Box<Message>,
     ) {
+        let message = self.pool.unboxed(message);
         self.hand(session, handle, message, Delivery::Reply { call });
     }
 

@@ -13,9 +13,24 @@ use crate::runtime::Runtime;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::limits::EVALUATING_SLICE;
+use tollgate_policy_chain::message::Message;
 use tollgate_policy_chain::parked::Position;
 
 impl Runtime {
+    /// A message that the engine hands over for evaluation.
+    #[inline]
+    pub(crate) fn evaluation(
+        &self,
+        call: CallKey,
+        evaluated_in: u32,
+        message: Box<Message>,
+    ) -> Evaluation {
+        let mut evaluation = Evaluation::new(call, message);
+        evaluation.evaluated_in = evaluated_in;
+        evaluation.notes = self.observer.notes_of(&self.engine, call);
+        evaluation
+    }
+
     /// Evaluates a call in a chain, together with the calls behind it that are for the same chain.
     pub(crate) fn evaluate(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
         let position = Position {
@@ -33,9 +48,7 @@ impl Runtime {
             && let Some((call, evaluated_in, message)) =
                 self.engine.poll_same_evaluate(stage, chain)
         {
-            let mut evaluation = Evaluation::new(call, message);
-            evaluation.evaluated_in = evaluated_in;
-            evaluation.notes = self.observer.notes_of(&self.engine, call);
+            let evaluation = self.evaluation(call, evaluated_in, message);
             evaluations.push(evaluation);
         }
         self.policies

@@ -91,7 +91,7 @@ impl Runtime {
                 part,
                 block,
                 deadline_ns,
-            } => self.posted_call(session, method, call, (part, block), deadline_ns),
+            } => self.posted_call(session, method, call, part, block, deadline_ns),
             Submission::Request { call, part, block } => {
                 self.posted_request(session, call, part, block)
             }
@@ -193,7 +193,8 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: u64,
-        (part, block): (Part, BlockRef),
+        part: Part,
+        block: BlockRef,
         deadline_ns: u64,
     ) -> Result<(), Broken> {
         self.counters.posted += 1;

@@ -321,7 +321,9 @@ impl Runtime {
         &mut self,
         link: LinkId,
         call: CallKey,
-        (more, charge, encoding): (bool, u32, Encoding),
+        more: bool,
+        charge: u32,
+        encoding: Encoding,
         message: Option<Box<Message>>,
     ) {
         let head = StreamHead {
@@ -350,7 +352,8 @@ impl Runtime {
         &mut self,
         link: LinkId,
         call: u64,
-        (charge, encoding): (u32, Encoding),
+        charge: u32,
+        encoding: Encoding,
         message: Box<Message>,
     ) {
         let message = self.pool.unboxed(message);

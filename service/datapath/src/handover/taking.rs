@@ -66,7 +66,7 @@ impl Runtime {
         let (mut ports, mut resumed) = (Vec::new(), Vec::new());
         for session in state.sessions {
             let fds = descriptors.remove(&session.id).unwrap_or_default();
-            let (port, heap) = self.resume(session, fds, (bytes, &of_hash))?;
+            let (port, heap) = self.resume(session, fds, bytes, &of_hash)?;
             ports.push(port);
             resumed.push(heap);
         }
@@ -144,10 +144,8 @@ impl Runtime {
         &mut self,
         form: SessionForm,
         fds: Vec<OwnedFd>,
-        (bytes, of_hash): (
-            &[u8],
-            &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
-        ),
+        bytes: &[u8],
+        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
     ) -> Result<(Box<SessionPort>, Resumed), String> {
         let id = form.id;
         let failed = |error: &dyn std::fmt::Display| format!("session {}: {error}", id.0);

@@ -18,12 +18,13 @@ use tollgate_transport_rdma::RdmaLink;
 
 /// Opening and losing links.
 impl Runtime {
-    /// A peer connected.
-    pub(crate) fn accept(&mut self, stream: TcpStream) {
+    /// A peer connected; `unseen` is its place in the queue of connections.
+    pub(crate) fn accept(&mut self, stream: TcpStream, unseen: Box<dyn Send>) {
         match TcpLink::accept(stream, &self.options.tuning.link, self.now_ns) {
             Ok(tcp) => self.meet(Carrier::Tcp(tcp)),
             Err(error) => tracing::debug!("a connection was dropped: {error}"),
         }
+        drop(unseen);
     }
 
     /// Adds an accepted link; its peer is still unknown.

@@ -117,7 +117,7 @@ impl Runtime {
             .wakes
             .dial_by_rdma(rdma, at, peer.name(), config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
-        let dialled = self.dialled(tenant, (peer, at), io, |state| {
+        let dialled = self.dialled(tenant, peer, at, io, |state| {
             state.rdma_until_ns = Some(until_ns);
         });
         dialled.map_err(Into::into)
@@ -134,7 +134,7 @@ impl Runtime {
         let tcp = TcpLink::dial(at, peer.name(), &self.options.tuning.link, self.now_ns)
             .map_err(|error| error.to_string())?;
         let again_ns = self.rdma_again_ns();
-        self.dialled(tenant, (peer, at), Carrier::Tcp(tcp), |state| {
+        self.dialled(tenant, peer, at, Carrier::Tcp(tcp), |state| {
             (state.not_rdma, state.rdma_again_ns) = (Some(why), again_ns);
         })
     }
@@ -143,7 +143,8 @@ impl Runtime {
     fn dialled(
         &mut self,
         tenant: &Arc<str>,
-        (peer, at): (&Target, SocketAddr),
+        peer: &Target,
+        at: SocketAddr,
         io: Carrier,
         note: impl FnOnce(&mut LinkState),
     ) -> Result<(), String> {

@@ -37,14 +37,38 @@ pub(crate) struct Flushed {
     pub(crate) more: bool,
 }
 
+/// A call on its way to a peer.
+#[derive(Clone, Copy)]
+pub(crate) struct OutgoingCall {
+    /// The peer's id of the binding.
+    pub(crate) bind: u32,
+    pub(crate) method: u16,
+    pub(crate) deadline_ns: u64,
+    pub(crate) encoding: Encoding,
+    /// Further requests follow.
+    pub(crate) more: bool,
+}
+
 impl Runtime {
     pub(crate) fn send_call(
         &mut self,
         link: LinkId,
         call: CallKey,
-        head: &CallHead,
-        message: Message,
+        outgoing: OutgoingCall,
+        message: Box<Message>,
     ) {
+        let head = CallHead {
+            call: call.to_wire(),
+            bind: outgoing.bind,
+            method: outgoing.method,
+            deadline_us: self.remaining_us(outgoing.deadline_ns),
+            protobuf: outgoing.encoding == Encoding::Protobuf,
+            more: outgoing.more,
+            bare: message.bare,
+        };
+        self.observer
+            .sent(&self.engine, call, message.message_len());
+        let message = self.pool.unboxed(message);
         if (head.more || head.bare) && !self.links.carries_streams(link) {
             self.discard(message);
             let text =
@@ -59,7 +83,7 @@ impl Runtime {
             return self.engine.undeliverable(call, status);
         }
         let sent = self.send_image(link, message, |link, image, token| {
-            link.send_call(head, image, token)
+            link.send_call(&head, image, token)
         });
         if let Err(error) = sent {
             let text = format!("the call can't be sent: {error}");
@@ -85,10 +109,9 @@ impl Runtime {
         call: u64,
         encoding: Encoding,
         request_bytes: u64,
-        mut message: Message,
+        message: Box<Message>,
     ) {
         if self.links.is_full(link) {
-            let message = self.pool.boxed(message);
             let reply = Kept::Reply {
                 call,
                 encoding,
@@ -97,6 +120,7 @@ impl Runtime {
             };
             return self.keep(link, reply);
         }
+        let mut message = self.pool.unboxed(message);
         if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
             // The handler has run. Its caller couldn't read the metadata, and an error would hide
             // the handler's work.
@@ -273,10 +297,7 @@ impl Runtime {
     fn drop_answer(&mut self, answer: Kept) {
         match answer {
             Kept::PutOff { session, block, .. } => self.sessions.reclaim_block(session, block),
-            Kept::Reply { message, .. } => {
-                let message = self.pool.unboxed(message);
-                self.discard(message);
-            }
+            Kept::Reply { message, .. } => self.discard_boxed(message),
             Kept::Status { .. } | Kept::Credit { .. } => {}
         }
     }
@@ -335,10 +356,7 @@ impl Runtime {
                     encoding,
                     request_bytes,
                     message,
-                } => {
-                    let message = self.pool.unboxed(message);
-                    self.send_reply(link, call, encoding, request_bytes, message);
-                }
+                } => self.send_reply(link, call, encoding, request_bytes, message),
                 Kept::Status {
                     call,
                     request_bytes,

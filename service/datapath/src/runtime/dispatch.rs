@@ -1,20 +1,23 @@
 //! Dispatch: commands of the control plane and outputs of the engine, one call for each.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
-use tollgate_engine::{Encoding, Ended, Origin, Output, Status};
+use tollgate_engine::{Ended, Origin, Output, SessionId, Status};
 use tollgate_policy_host::isolated::Channel;
-use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
-use tollgate_telemetry::record::event;
-use tollgate_transport::CallHead;
+use tollgate_shm_abi::session::DaemonEnd;
 
 use super::Runtime;
-use crate::command::{Command, Event};
+use crate::binds::Bound;
+use crate::command::{Command, Event, Map};
+use crate::handover::transfer::{HandoverState, Inventory, Resumed};
+use crate::links::send::OutgoingCall;
 use crate::observe::Seen;
 use crate::ports::Who;
-use tollgate_policy_chain::evaluation::Evaluation;
+use crate::reply::Reply;
+use crate::report::Report;
 use tollgate_policy_chain::ids::ProcessId;
-use tollgate_policy_chain::plan::{PolicyChange, Scope};
+use tollgate_policy_chain::plan::{Isolated, PolicyChange, Scope};
 
 impl Runtime {
     pub(super) fn take_commands(&mut self) -> bool {
@@ -30,33 +33,14 @@ impl Runtime {
     pub(super) fn command(&mut self, command: Command) {
         match command {
             Command::OpenSession {
-                mut end,
+                end,
                 tenant,
                 app,
                 pid,
                 features,
                 label,
                 reply,
-            } => {
-                let who = Who {
-                    tenant,
-                    app,
-                    pid,
-                    takes_metadata: features & FEATURE_METADATA != 0,
-                    tells_waits: features & FEATURE_WAITS != 0,
-                    knows_streams: features & FEATURE_STREAMS != 0,
-                    follows_heaps: features & FEATURE_HEAPS != 0,
-                    label: (!label.is_empty()).then(|| label.into()),
-                };
-                if !who.follows_heaps {
-                    end.stays();
-                }
-                let opened = self.open_session(*end, who);
-                if let Err(Ok(session)) = reply.send(opened) {
-                    // The requester has given up, so nothing else would close the session.
-                    self.close_session(session);
-                }
-            }
+            } => self.open(*end, Who::of(tenant, app, pid, features, &label), reply),
             Command::HandOver {
                 with_links,
                 until,
@@ -65,17 +49,8 @@ impl Runtime {
                 reply,
                 verdict,
             } => {
-                if stands.send(()).is_err() || all_stand.recv().is_err() {
-                    return;
-                }
-                // Takes links that other runtimes have sent to this one: none follows.
-                self.take_commands();
-                let handover_state = self.hand_over(with_links, until);
-                let is_whole = handover_state.is_ok();
-                // Nothing happens here until the other process has taken over, or has failed to.
-                if reply.send(handover_state).is_ok() && is_whole && verdict.recv().is_ok() {
-                    self.leave();
-                    self.thread.end();
+                if stands.send(()).is_ok() && all_stand.recv().is_ok() {
+                    self.leave_to_successor(with_links, until, reply, &verdict);
                 }
             }
             Command::TakeOver {
@@ -83,25 +58,10 @@ impl Runtime {
                 inventory,
                 reply,
                 begins,
-            } => {
-                let (answer, beginning) = match self.take_over(*handover_state, inventory) {
-                    Ok((resumed, beginning)) => (Ok(resumed), Some(beginning)),
-                    Err(why) => (Err(why), None),
-                };
-                // The old process may still continue with its objects: nothing is touched before
-                // that is known.
-                let is_heard = reply.send(answer).is_ok();
-                match beginning.filter(|_| is_heard && begins.recv().is_ok()) {
-                    Some(beginning) => self.begin(beginning),
-                    None => {
-                        self.leave();
-                        self.thread.end();
-                    }
-                }
-            }
+            } => self.continue_from(*handover_state, inventory, reply, &begins),
             Command::Drain { session, reply } => {
                 self.engine.drain_session(session);
-                let _ = reply.send(());
+                answer(reply, ());
             }
             Command::CloseSession { session } => self.close_session(session),
             Command::Bind {
@@ -126,18 +86,10 @@ impl Runtime {
                 bound,
                 done,
             } => {
-                if let Some(service) = bound.service {
-                    let port = self.sessions.get(session);
-                    let label = port.and_then(|port| port.who.label.clone());
-                    self.engine
-                        .serve(service, session, bound.first_handle, label);
-                }
-                let _ = done.send(());
+                self.serve(session, &bound);
+                answer(done, ());
             }
-            Command::Accept { stream, unseen } => {
-                self.accept(stream);
-                drop(unseen);
-            }
+            Command::Accept { stream, unseen } => self.accept(stream, unseen),
             #[cfg(feature = "rdma")]
             Command::AcceptByRdma { link } => self.accept_by_rdma(link),
             Command::Adopt { port, bind } => self.adopt(port, bind),
@@ -148,53 +100,117 @@ impl Runtime {
             } => self.open_process(id, tenant, channel),
             Command::Part { order } => self.part_with(*order),
             Command::Absorb { moving } => self.absorb(moving),
-            Command::Retire { map, reply } => {
-                self.retire(*map);
-                let _ = reply.send(self.measured_report());
-                self.thread.end();
-            }
+            Command::Retire { map, reply } => answer(reply, self.end_without_tenants(*map)),
             Command::Place { map, done } => {
                 self.placed(*map);
-                let _ = done.send(());
+                answer(done, ());
             }
             Command::Rehearse {
                 id,
                 version,
                 successor,
                 done,
-            } => {
-                let done = Box::new(|could| drop(done.send(could)));
-                self.policies.rehearse(id, (successor, version), done);
-                self.pass_on_events();
-            }
-            Command::Policies { change, done } => {
-                let applied = self.apply(change);
-                let _ = done.send(applied);
-            }
+            } => self.rehearse(id, version, successor, done),
+            Command::Policies { change, done } => answer(done, self.apply(change)),
             Command::Tune {
                 tuning,
                 cpu,
                 of,
                 done,
             } => {
-                self.tune(*tuning);
-                self.policies.limit_cpu(&of, cpu);
-                let _ = done.send(());
+                self.tune(*tuning, cpu, &of);
+                answer(done, ());
             }
-            Command::Recorded { id, reply } => {
-                let _ = reply.send(self.policies.recorded(id));
-            }
-            Command::KeptSpans { reply } => {
-                let _ = reply.send(self.observer.kept());
-            }
-            Command::Report { reply } => {
-                let _ = reply.send(self.report());
-            }
-            Command::Measure { reply } => {
-                let _ = reply.send(self.measured_report());
-            }
+            Command::Recorded { id, reply } => answer(reply, self.policies.recorded(id)),
+            Command::KeptSpans { reply } => answer(reply, self.observer.kept()),
+            Command::Report { reply } => answer(reply, self.report()),
+            Command::Measure { reply } => answer(reply, self.measured_report()),
             Command::Stop => self.thread.end(),
         }
+    }
+
+    /// Opens a session for a requester, unless it has given up meanwhile.
+    fn open(&mut self, mut end: DaemonEnd, who: Who, reply: Reply<Result<SessionId, Status>>) {
+        if !who.follows_heaps {
+            end.stays();
+        }
+        let opened = self.open_session(end, who);
+        if let Err(Ok(session)) = reply.send(opened) {
+            // Nothing else would close the session.
+            self.close_session(session);
+        }
+    }
+
+    /// Hands everything over, and ends if the other process continues.
+    fn leave_to_successor(
+        &mut self,
+        with_links: bool,
+        until: Instant,
+        reply: Reply<Result<HandoverState, String>>,
+        verdict: &mpsc::Receiver<()>,
+    ) {
+        // Takes links that other runtimes have sent to this one: none follows.
+        self.take_commands();
+        let handover_state = self.hand_over(with_links, until);
+        let is_whole = handover_state.is_ok();
+        // Nothing happens here until the other process has taken over, or has failed to.
+        if reply.send(handover_state).is_ok() && is_whole && verdict.recv().is_ok() {
+            self.leave();
+            self.thread.end();
+        }
+    }
+
+    /// Continues from the state of another process, or ends if that process continues.
+    fn continue_from(
+        &mut self,
+        handover_state: HandoverState,
+        inventory: Inventory,
+        reply: Reply<Result<Vec<Resumed>, String>>,
+        begins: &mpsc::Receiver<()>,
+    ) {
+        let (answer, beginning) = match self.take_over(handover_state, inventory) {
+            Ok((resumed, beginning)) => (Ok(resumed), Some(beginning)),
+            Err(why) => (Err(why), None),
+        };
+        // The old process may still continue with its objects: nothing is touched before that is
+        // known.
+        let is_heard = reply.send(answer).is_ok();
+        match beginning.filter(|_| is_heard && begins.recv().is_ok()) {
+            Some(beginning) => self.begin(beginning),
+            None => {
+                self.leave();
+                self.thread.end();
+            }
+        }
+    }
+
+    /// Calls may arrive at a session that serves.
+    fn serve(&mut self, session: SessionId, bound: &Bound) {
+        if let Some(service) = bound.service {
+            let port = self.sessions.get(session);
+            let label = port.and_then(|port| port.who.label.clone());
+            self.engine
+                .serve(service, session, bound.first_handle, label);
+        }
+    }
+
+    /// No tenant is placed here any more: the runtime ends. Returns its last report.
+    fn end_without_tenants(&mut self, map: Map) -> Report {
+        self.retire(map);
+        self.thread.end();
+        self.measured_report()
+    }
+
+    fn rehearse(
+        &mut self,
+        id: u32,
+        version: u32,
+        successor: Box<Isolated>,
+        done: Reply<Result<(), String>>,
+    ) {
+        let done = Box::new(|could| answer(done, could));
+        self.policies.rehearse(id, (successor, version), done);
+        self.pass_on_events();
     }
 
     pub(super) fn open_process(
@@ -252,9 +268,7 @@ impl Runtime {
                     evaluated_in,
                     message,
                 } => {
-                    let mut evaluation = Evaluation::new(call, message);
-                    evaluation.evaluated_in = evaluated_in;
-                    evaluation.notes = self.observer.notes_of(&self.engine, call);
+                    let evaluation = self.evaluation(call, evaluated_in, message);
                     self.evaluate(evaluation, stage, chain);
                 }
                 Output::Recall { call } => self.recall(call),
@@ -263,10 +277,7 @@ impl Runtime {
                     from,
                     to,
                     message,
-                } => {
-                    let message = self.pool.unboxed(message);
-                    self.convert(call, from, to, message);
-                }
+                } => self.convert(call, from, to, message),
                 Output::Held { call } => self.observer.queued(&self.engine, call, "link"),
                 Output::SendCall {
                     link,
@@ -278,19 +289,14 @@ impl Runtime {
                     more,
                     message,
                 } => {
-                    let head = CallHead {
-                        call: call.to_wire(),
+                    let head = OutgoingCall {
                         bind,
                         method,
-                        deadline_us: self.remaining_us(deadline_ns),
-                        protobuf: encoding == Encoding::Protobuf,
+                        deadline_ns,
+                        encoding,
                         more,
-                        bare: message.bare,
                     };
-                    self.observer
-                        .sent(&self.engine, call, message.message_len());
-                    let message = self.pool.unboxed(message);
-                    self.send_call(link, call, &head, message);
+                    self.send_call(link, call, head, message);
                 }
                 Output::SendRequest {
                     link,
@@ -299,17 +305,14 @@ impl Runtime {
                     more,
                     charge,
                     message,
-                } => {
-                    let head = (more, charge, encoding);
-                    self.send_request(link, call, head, message);
-                }
+                } => self.send_request(link, call, more, charge, encoding, message),
                 Output::SendResponse {
                     link,
                     call,
                     encoding,
                     charge,
                     message,
-                } => self.send_response(link, call, (charge, encoding), message),
+                } => self.send_response(link, call, charge, encoding, message),
                 Output::Credit { to, of, credit } => self.tell_credit(to, of, credit),
                 Output::SendReply {
                     link,
@@ -320,7 +323,6 @@ impl Runtime {
                     ended,
                 } => {
                     self.call_ended(Origin::Link { link, call }, &ended, None);
-                    let message = self.pool.unboxed(message);
                     self.send_reply(link, call, encoding, request_bytes, message);
                 }
                 Output::SendStatus {
@@ -341,13 +343,7 @@ impl Runtime {
                     deadline_ns,
                     more,
                     message,
-                } => {
-                    self.engine.delivered(self.now_ns, call);
-                    self.observer
-                        .event(&self.engine, call, event::DELIVERED, Vec::new);
-                    let message = self.pool.unboxed(message);
-                    self.deliver(session, handle, call, (more, deadline_ns), message);
-                }
+                } => self.deliver(session, handle, call, more, deadline_ns, message),
                 Output::DeliverRequest {
                     session,
                     handle,
@@ -355,14 +351,14 @@ impl Runtime {
                     more,
                     charge,
                     message,
-                } => self.deliver_request((session, handle), call, (more, charge), message),
+                } => self.deliver_request(session, handle, call, more, charge, message),
                 Output::Respond {
                     session,
                     handle,
                     call,
                     charge,
                     message,
-                } => self.respond((session, handle), call, charge, message),
+                } => self.respond(session, handle, call, charge, message),
                 Output::CancelDelivered { session, call } => {
                     self.cancel_delivered(session, call);
                 }
@@ -374,7 +370,6 @@ impl Runtime {
                     ended,
                 } => {
                     self.call_ended(Origin::Session { session, call }, &ended, None);
-                    let message = self.pool.unboxed(message);
                     self.complete(session, handle, call, message);
                 }
                 Output::Fail {
@@ -386,10 +381,7 @@ impl Runtime {
                     self.call_ended(Origin::Session { session, call }, &ended, Some(&status));
                     self.fail(session, call, status);
                 }
-                Output::Discard(message) => {
-                    let message = self.pool.unboxed(message);
-                    self.discard(message);
-                }
+                Output::Discard(message) => self.discard_boxed(message),
             }
         }
         self.observer.settled();
@@ -407,4 +399,9 @@ impl Runtime {
         );
         self.observer.call_ended(origin, ended, status, seen);
     }
+}
+
+/// Answers a command. A sender that has given up needs no answer.
+fn answer<T: Send + 'static>(reply: Reply<T>, answer: T) {
+    let _ = reply.send(answer);
 }

@@ -47,6 +47,7 @@ use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
 use tollgate_policy_chain::message::{Body, Message, Pool};
+use tollgate_policy_chain::plan::CpuLimit;
 use tollgate_policy_chain::policies::Policies;
 use wake::WakeSources;
 
@@ -216,8 +217,8 @@ impl Runtime {
         Runtime::new(options, events).expect("the kernel has an epoll left")
     }
 
-    /// Switches to other settings.
-    fn tune(&mut self, tuning: Tuning) {
+    /// Switches to other settings, and to a CPU limit for some attachments.
+    fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[u32]) {
         self.shares.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
         self.policies
@@ -229,6 +230,13 @@ impl Runtime {
         for (_, port) in self.links.iter_mut() {
             port.set_window(&self.options.tuning.link);
         }
+        self.policies.limit_cpu(of, cpu);
+    }
+
+    /// As [`discard`](Self::discard), for a message of the engine.
+    pub(crate) fn discard_boxed(&mut self, message: Box<Message>) {
+        let message = self.pool.unboxed(message);
+        self.discard(message);
     }
 
     /// Frees a message's buffer, its block, or both.

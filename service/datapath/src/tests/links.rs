@@ -33,7 +33,7 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        runtime.accept(listener.accept().unwrap().0);
+        runtime.accept(listener.accept().unwrap().0, Box::new(()));
         let setup = LinkSetup {
             role: Role::Initiator,
             loopback: true,

@@ -362,7 +362,7 @@ fn link(runtime: &mut Runtime) -> TcpLink {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut peer = TcpLink::connect(address, &trusting("peer"), now_ns()).unwrap();
-    runtime.accept(listener.accept().unwrap().0);
+    runtime.accept(listener.accept().unwrap().0, Box::new(()));
     until(|| {
         peer.flush().unwrap();
         runtime.poll_wakes(Some(Duration::ZERO));
@@ -503,7 +503,7 @@ fn what_comes_together_with_the_end_does_not_hide_it() {
     let (mut runtime, _handle) = Runtime::idle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    runtime.accept(listener.accept().unwrap().0);
+    runtime.accept(listener.accept().unwrap().0, Box::new(()));
     // The beginning of a handshake that never continues.
     peer.write_all(&[0]).unwrap();
     peer.shutdown(std::net::Shutdown::Write).unwrap();
