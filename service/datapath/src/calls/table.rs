@@ -25,6 +25,7 @@ pub(crate) struct Sessions {
 impl Sessions {
     /// The sessions of another process; `free` are its next ids. `None`: they don't have one id
     /// each.
+    #[allow(clippy::vec_box, reason = "the boxes are what the table holds")]
     pub(crate) fn resume(ports: Vec<Box<SessionPort>>, free: &[u32]) -> Option<Sessions> {
         let ports = ports.into_iter().map(|port| (port.id.0, port));
         let ports = Slots::of(ports, free)?;

@@ -17,7 +17,7 @@ use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TraceId};
 
 use super::{Observer, Seen};
 use crate::limits::TRACES_SWEPT_EVERY_NS;
-use crate::observe::durations::{Kind, is_error};
+use crate::observe::durations::{EndedCall, Kind, is_error};
 use crate::observe::traces::{
     SampleDecision, Traced, attributes_of, context_of, policy_key, set_parent, stage_name,
 };
@@ -500,18 +500,25 @@ impl Observer {
                 };
                 let called = port.handles.get(ended.handle as usize);
                 let called = called.filter(|_| ended.began_ns > 0);
-                let whose = (port.flow, &port.who.tenant);
-                let method = called.map(|called| &called.method);
                 let took_ns = since(ended.began_ns);
-                let what = (Kind::Client, code);
                 let span = client.map(|span| exemplar(span, took_ns));
-                self.durations.note(whose, method, what, (took_ns, span));
+                let call = EndedCall {
+                    flow: port.flow,
+                    tenant: &port.who.tenant,
+                    method: called.map(|called| &called.method),
+                    kind: Kind::Client,
+                    code,
+                };
+                self.durations.note(&call, took_ns, span);
                 if let Some((_, method)) = served.filter(|_| ended.delivered_ns > 0) {
                     let took_ns = since(ended.delivered_ns);
-                    let what = (Kind::Server, code);
                     let span = server.map(|span| exemplar(span, took_ns));
-                    self.durations
-                        .note(whose, Some(method), what, (took_ns, span));
+                    let call = EndedCall {
+                        method: Some(method),
+                        kind: Kind::Server,
+                        ..call
+                    };
+                    self.durations.note(&call, took_ns, span);
                 }
             }
             Origin::Link { link, .. } => {
@@ -523,15 +530,24 @@ impl Observer {
                 let Some(tenant) = tenant.or(port.state.tenant.as_ref()) else {
                     return;
                 };
-                let whose = (port.state.flow, tenant);
                 let took_ns = since(ended.began_ns);
-                let what = (Kind::Server, code);
                 let span = server.map(|span| exemplar(span, took_ns));
-                self.durations.note(whose, method, what, (took_ns, span));
+                let call = EndedCall {
+                    flow: port.state.flow,
+                    tenant,
+                    method,
+                    kind: Kind::Server,
+                    code,
+                };
+                self.durations.note(&call, took_ns, span);
                 if ended.delivered_ns > 0 {
                     let waited_ns = ended.delivered_ns.saturating_sub(ended.began_ns);
-                    let what = (Kind::Waited, Code::OK);
-                    self.durations.record(whose, method, what, waited_ns);
+                    let call = EndedCall {
+                        kind: Kind::Waited,
+                        code: Code::OK,
+                        ..call
+                    };
+                    self.durations.record(&call, waited_ns);
                 }
             }
         }
