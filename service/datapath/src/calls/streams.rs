@@ -22,7 +22,8 @@ use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, me
 
 use crate::calls::sessions::Broken;
 use crate::landing::Landing;
-use crate::links::events::{After, invalid, parts_of};
+use crate::links::arrivals::{invalid, parts_of};
+use crate::links::events::After;
 use crate::links::send::send_code;
 use crate::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind};
 use crate::runtime::Runtime;

@@ -111,6 +111,48 @@ impl Runtime {
         }
     }
 
+    /// A peer asks for a service.
+    pub(crate) fn bind_arrived(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
+        if state.tenant.is_none() && self.elsewhere(&wanted.tenant).is_some() {
+            state.moving = Some(wanted);
+            return After::Nothing;
+        }
+        self.peer_binds(state, wanted)
+    }
+
+    /// A peer accepts a binding of this end.
+    pub(crate) fn bound_arrived(
+        &mut self,
+        link: LinkId,
+        state: &mut LinkState,
+        bind: u32,
+        description: &str,
+    ) {
+        if let Some(key) = state.answered(bind) {
+            self.bind_answered(link, bind, key, description);
+        }
+    }
+
+    /// A peer refuses a binding of this end.
+    pub(crate) fn refused_arrived(
+        &mut self,
+        state: &mut LinkState,
+        bind: u32,
+        code: Code,
+        sentence: &str,
+        description: &str,
+    ) {
+        let Some(key) = state.answered(bind) else {
+            return;
+        };
+        let mut status = self.refusal(key, code, sentence, description);
+        if self.bindings.was_bound(key) && status.code == Code::UNIMPLEMENTED {
+            // It was served before: the peer has restarted, and its servers haven't returned yet.
+            status.code = Code::UNAVAILABLE;
+        }
+        self.bind_refused(key, status);
+    }
+
     /// The peer accepted a binding. Without a description, the schemas are the same.
     pub(crate) fn bind_answered(&mut self, link: LinkId, bind: u32, key: u32, description: &str) {
         if !description.is_empty() {

@@ -1,6 +1,7 @@
 //! Links to peers: dialled or accepted, their frames, and the messages that they send.
 
 pub(crate) mod accept;
+pub(crate) mod arrivals;
 pub(crate) mod bindings;
 pub(crate) mod dial;
 pub(crate) mod dials;
