@@ -21,7 +21,7 @@
 //! | `ports.rs`, `carrier.rs`, `rdma.rs`, `landing.rs` | state of sessions and links |
 //! | `calls/` | messages of applications, evaluation, conversion |
 //! | `links/`, `peer_room.rs` | links that are dialled or accepted, messages of peers |
-//! | `placement.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
+//! | `placement.rs`, `siblings.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
 //! | `handover.rs`, `handover/` | hand-over to another process |
 //! | `observe/`, `report.rs`, `lines.rs` | status, metrics, log |
 //!
@@ -52,6 +52,7 @@ pub mod reply;
 pub mod report;
 mod runtime;
 mod scheduler;
+mod siblings;
 #[cfg(test)]
 mod tests;
 pub mod tuning;

@@ -47,11 +47,11 @@ impl Runtime {
     /// Another placement is in force. Tenants that are placed elsewhere but still have links here
     /// move there; tenants that were moved by command have gone already.
     pub(crate) fn placed(&mut self, map: Map) {
-        self.map = map;
+        self.siblings.set(map);
         let astray = |port: &LinkPort| {
             let tenant = port.state.tenant.as_ref()?;
-            let home = self.map.placement.home(tenant);
-            (home != self.options.index).then(|| (Arc::clone(tenant), home))
+            let home = self.siblings.index_of(tenant)?;
+            Some((Arc::clone(tenant), home))
         };
         let astray: HashMap<_, _> = self
             .links
@@ -72,7 +72,7 @@ impl Runtime {
     /// The runtime ends: only links are left.
     pub(crate) fn retire(&mut self, map: Map) {
         self.placed(map);
-        let Some(first) = self.map.runtimes.first().cloned() else {
+        let Some(first) = self.siblings.get(0) else {
             return;
         };
         for link in self.links.ids() {
@@ -87,7 +87,7 @@ impl Runtime {
 
     /// Sends a tenant to another runtime.
     pub(crate) fn part_with(&mut self, order: Move) {
-        let Some(there) = self.map.runtimes.get(order.to).cloned() else {
+        let Some(there) = self.siblings.get(order.to) else {
             let text = format!("there is no runtime {}", order.to);
             return order.refuse(text);
         };
@@ -96,7 +96,7 @@ impl Runtime {
             Ok(moving) => moving,
             Err((order, why)) => return order.refuse(why),
         };
-        self.map.placement.assign(&tenant, to);
+        self.siblings.has_left(&tenant, to);
         if let Err(Command::Absorb { moving }) = there.try_send(Command::Absorb { moving }) {
             let why = format!("runtime {to} has ended");
             self.absorb(Box::new(Moving {
@@ -177,7 +177,7 @@ impl Runtime {
 impl Runtime {
     /// A tenant arrives. If there is no room for it, it goes back.
     pub(crate) fn absorb(&mut self, moving: Box<Moving>) {
-        let from = self.map.runtimes.get(moving.from).cloned();
+        let from = self.siblings.get(moving.from);
         match (self.refusal_of(&moving), from) {
             (Some(why), Some(from)) if moving.refused.is_none() => {
                 let back = Box::new(Moving {
@@ -225,7 +225,7 @@ impl Runtime {
             ..
         } = moving;
         let tenant = order.tenant;
-        self.map.placement.assign(&tenant, self.options.index);
+        self.siblings.has_arrived(&tenant);
         let calls = engine.calls();
         let mut names = Renamed::default();
         for (id, service) in services {

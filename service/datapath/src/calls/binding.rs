@@ -64,7 +64,7 @@ impl Runtime {
     pub(crate) fn expel(&mut self, session: SessionId, reason: &str) {
         self.close_session(session);
         let runtime = self.options.index;
-        self.events.tell(Event::SessionEnded {
+        self.control.tell(Event::SessionEnded {
             runtime,
             session,
             reason: reason.to_owned(),

@@ -302,7 +302,7 @@ impl Runtime {
         let Some((ticket, binding)) = begun else {
             return;
         };
-        self.events.tell(Event::Compare {
+        self.control.tell(Event::Compare {
             runtime: self.options.index,
             ticket,
             binding: key,

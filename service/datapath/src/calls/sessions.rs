@@ -46,14 +46,14 @@ impl Runtime {
     /// Whether there were any.
     pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
         let mut taken = 0;
-        self.turn_bytes = 0;
+        self.shares.reset_turn_bytes();
         let mut look_at = self.shares.bytes_per_look();
-        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < BYTES_PER_TURN {
-            if self.turn_bytes >= look_at {
+        while taken < SUBMISSIONS_PER_TURN && self.shares.turn_bytes() < BYTES_PER_TURN {
+            if self.shares.turn_bytes() >= look_at {
                 if self.others_wait(flow) {
                     break;
                 }
-                look_at = self.turn_bytes + self.shares.bytes_per_look();
+                look_at = self.shares.turn_bytes() + self.shares.bytes_per_look();
             }
             let Some(port) = self.sessions.get_mut(session) else {
                 break;
@@ -423,7 +423,7 @@ impl Runtime {
         };
         if found == 0 {
             port.reclaim(block.offset);
-            self.turn_bytes += block.len as usize;
+            self.shares.add_turn_bytes(block.len as usize);
             let message = Message::accepted(inline, block.len);
             return Ok(Ok(Message {
                 metadata,
@@ -436,7 +436,7 @@ impl Runtime {
             self.pool.give(inline);
             return Ok(Err(too_large(total_len)));
         }
-        self.turn_bytes += total_len as usize;
+        self.shares.add_turn_bytes(total_len as usize);
         let body = Body::Gathered {
             inline,
             spans,

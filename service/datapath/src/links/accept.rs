@@ -51,7 +51,7 @@ impl Runtime {
     /// A link of another runtime moves here, because its tenant is placed here.
     pub(crate) fn adopt(&mut self, mut port: Box<LinkPort>, bind: Option<PendingBind>) {
         let tenant = bind.as_ref().map(|bind| bind.tenant.as_str());
-        if let Some(home) = tenant.and_then(|tenant| self.elsewhere(tenant)) {
+        if let Some(home) = tenant.and_then(|tenant| self.siblings.home_of(tenant)) {
             // The tenant has moved meanwhile.
             home.send(Command::Adopt { port, bind });
             return;

@@ -273,7 +273,7 @@ impl Runtime {
         let streams = method.is_some_and(|method| method.streams.any());
         let bytes = if head.more {
             // A stream may last long. Its first message uses credit like the others.
-            self.openings_bytes += bytes;
+            self.links.add_opening(bytes);
             0
         } else {
             bytes

@@ -113,7 +113,7 @@ impl Runtime {
 
     /// A peer asks for a service.
     pub(crate) fn bind_arrived(&mut self, state: &mut LinkState, wanted: PendingBind) -> After {
-        if state.tenant.is_none() && self.elsewhere(&wanted.tenant).is_some() {
+        if state.tenant.is_none() && self.siblings.home_of(&wanted.tenant).is_some() {
             state.moving = Some(wanted);
             return After::Nothing;
         }

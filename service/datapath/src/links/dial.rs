@@ -73,7 +73,7 @@ impl Runtime {
         peer: Target,
         found: Result<Vec<SocketAddr>, String>,
     ) {
-        if let Some(home) = self.elsewhere(&tenant) {
+        if let Some(home) = self.siblings.home_of(&tenant) {
             home.send(Command::Found {
                 tenant,
                 peer,
@@ -369,7 +369,7 @@ impl Runtime {
             return self.dial(tenant, peer, vec![address]);
         }
         self.dials.look_up(tenant, peer, self.now_ns);
-        self.events.tell(Event::LookUp {
+        self.control.tell(Event::LookUp {
             tenant: Arc::clone(tenant),
             peer: peer.clone(),
         });

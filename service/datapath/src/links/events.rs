@@ -47,7 +47,7 @@ impl Runtime {
         let mut worked = false;
         let outcome = self.pump(link, &mut port, &mut worked);
         let moving = port.state.moving.take();
-        let openings = std::mem::take(&mut self.openings_bytes);
+        let openings = self.links.take_openings();
         if openings > 0 {
             port.io.link_mut().return_credit(0, openings);
         }
@@ -333,7 +333,7 @@ impl Runtime {
         };
         self.engine.link_closed(link, "the link has moved");
         self.wakes.unwatch_link(&port.io);
-        if let Some(home) = self.elsewhere(&bind.tenant) {
+        if let Some(home) = self.siblings.home_of(&bind.tenant) {
             let bind = Some(bind);
             home.send(Command::Adopt { port, bind });
         }

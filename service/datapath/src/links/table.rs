@@ -18,6 +18,9 @@ pub(crate) struct Links {
     ports: Slots<Box<LinkPort>>,
     /// Links that became ready in this turn.
     ready: Vec<LinkId>,
+    /// Credit for the first requests of streams. It is returned to the peer of the link that has
+    /// its turn.
+    openings_bytes: u64,
 }
 
 impl Links {
@@ -28,6 +31,7 @@ impl Links {
         Some(Links {
             ports,
             ready: Vec::new(),
+            openings_bytes: 0,
         })
     }
 
@@ -74,6 +78,17 @@ impl Links {
     /// Takes the links that have become ready.
     pub(crate) fn take_ready(&mut self) -> Vec<LinkId> {
         std::mem::take(&mut self.ready)
+    }
+
+    /// The link that has its turn has received the first request of a stream.
+    pub(crate) fn add_opening(&mut self, bytes: u64) {
+        self.openings_bytes += bytes;
+    }
+
+    /// Takes the credit for the first requests that the link has received in its turn.
+    #[inline]
+    pub(crate) fn take_openings(&mut self) -> u64 {
+        std::mem::take(&mut self.openings_bytes)
     }
 
     /// The number of places, some of which may be empty.

@@ -22,7 +22,7 @@ use tollgate_policy_chain::plan::{Isolated, PolicyChange, Scope};
 impl Runtime {
     pub(super) fn take_commands(&mut self) -> bool {
         let mut worked = false;
-        while let Ok(command) = self.commands.try_recv() {
+        while let Some(command) = self.control.next_command() {
             worked = true;
             self.command(command);
             self.act();
@@ -219,7 +219,7 @@ impl Runtime {
         tenant: Arc<str>,
         mut channel: Box<Channel>,
     ) {
-        if let Some(home) = self.elsewhere(&tenant) {
+        if let Some(home) = self.siblings.home_of(&tenant) {
             home.send(Command::Process {
                 id,
                 tenant,
@@ -253,7 +253,7 @@ impl Runtime {
     #[inline]
     pub(crate) fn pass_on_events(&mut self) {
         for event in self.policies.take_events() {
-            self.events.tell(Event::Policies(event));
+            self.control.tell(Event::Policies(event));
         }
     }
 

@@ -13,6 +13,7 @@
 //! long. A tenant that has had more of this thread than another tenant with work is throttled for
 //! the turn ([`Scheduler`]).
 
+mod control;
 mod dispatch;
 mod status;
 mod thread;
@@ -30,19 +31,20 @@ use tollgate_telemetry::record::Record;
 
 use crate::calls::services::Services;
 use crate::calls::table::Sessions;
-use crate::command::{Command, Event, Handle, Map};
+use crate::command::{Event, Handle};
 use crate::links::dials::Dials;
 use crate::links::guests::Guests;
 use crate::links::outgoing::OutgoingBlocks;
 use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
 use crate::observe::Observer;
-use crate::placement::Placement;
 use crate::rdma::Rdma;
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
 use crate::scheduler::Scheduler;
+use crate::siblings::Siblings;
 use crate::tuning::Tuning;
+use control::ControlPlane;
 use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
@@ -73,10 +75,8 @@ pub struct Runtime {
     /// The thread that runs it.
     thread: Thread,
     pub(crate) wakes: WakeSources,
-    commands: mpsc::Receiver<Command>,
-    pub(crate) events: Events<Event>,
-    /// The placement of tenants, as far as this runtime knows.
-    pub(crate) map: Map,
+    pub(crate) control: ControlPlane,
+    pub(crate) siblings: Siblings,
     pub(crate) engine: Engine<Box<Message>>,
     pub(crate) sessions: Sessions,
     pub(crate) links: Links,
@@ -87,8 +87,6 @@ pub struct Runtime {
     pub(crate) guests: Guests,
     pub(crate) policies: Policies,
     pub(crate) shares: Scheduler,
-    /// Bytes of messages that the port has received in its current turn.
-    pub(crate) turn_bytes: usize,
     /// Reused by `evaluate` and `turn_parked`.
     pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
@@ -97,9 +95,6 @@ pub struct Runtime {
     pub(crate) counters: CallCounters,
     /// Traffic of links is added when they end.
     pub(crate) bytes: ByteCounters,
-    /// Credit for the first requests of streams. It is returned to the peer of the link that has
-    /// its turn.
-    pub(crate) openings_bytes: u64,
     pub(crate) observer: Observer,
 }
 
@@ -120,7 +115,7 @@ impl Runtime {
     /// A runtime without a thread.
     pub fn new(options: Options, events: Events<Event>) -> std::io::Result<(Runtime, Handle)> {
         let observer = Observer::new(options.records.clone());
-        let (sender, commands) = mpsc::channel();
+        let (control, sender) = ControlPlane::new(events);
         let (wakes, doorbell) = WakeSources::new(&options.rdma)?;
         let handle = Handle {
             commands: sender,
@@ -134,18 +129,14 @@ impl Runtime {
         let mut engine = Engine::born(options.engine_id);
         engine.set_wait_target(tuning.wait_target_ns());
         let thread = Thread::new(options.index, tuning);
-        let map = Map {
-            placement: Placement::spread(options.index + 1),
-            runtimes: Vec::new(),
-        };
+        let siblings = Siblings::new(options.index);
         let outgoing = OutgoingBlocks::new(options.engine_id);
         let runtime = Runtime {
             options,
             thread,
             wakes,
-            commands,
-            events,
-            map,
+            control,
+            siblings,
             engine,
             sessions: Sessions::default(),
             links: Links::default(),
@@ -155,14 +146,12 @@ impl Runtime {
             guests: Guests::default(),
             policies,
             shares,
-            turn_bytes: 0,
             evaluations: Vec::with_capacity(EVALUATED_AT_ONCE),
             pool: Pool::new(),
             outgoing,
             now_ns: now_ns(),
             counters: CallCounters::default(),
             bytes: ByteCounters::default(),
-            openings_bytes: 0,
             observer,
         };
         Ok((runtime, handle))
@@ -258,12 +247,5 @@ impl Runtime {
     pub(crate) fn poll_wakes(&mut self, timeout: Option<Duration>) {
         self.wakes
             .wait(timeout, &mut self.links, &mut self.policies);
-    }
-
-    /// The runtime of a tenant, if that isn't this one.
-    pub(crate) fn elsewhere(&self, tenant: &str) -> Option<Handle> {
-        let home = self.map.placement.home(tenant);
-        let sibling = self.map.runtimes.get(home);
-        sibling.filter(|_| home != self.options.index).cloned()
     }
 }
