@@ -33,15 +33,18 @@ use tollgate_transport::{CallHead, metadata_room};
 
 use crate::binds::{Bound, ServiceSchema};
 use crate::calls::binding::{lacks_method, schema_differs};
+use crate::calls::memory::discard;
+use crate::calls::table::Sessions;
 use crate::command::Event;
 use crate::links::arrivals::invalid;
 use crate::links::events::After;
 use crate::links::remote::Compared;
 use crate::links::wire::credit_bytes;
 use crate::ports::{Answer, LinkState};
+use crate::report::ByteCounters;
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
-use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::message::{Body, Message, Pool};
 use tollgate_policy_chain::plan::MethodSteps;
 
 /// Conversion of messages.
@@ -51,11 +54,21 @@ impl Runtime {
         let message = self.pool.unboxed(message);
         let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
             // The caller has gone, and the call with it.
-            return self.discard(message);
+            return discard(message, &mut self.pool, &mut self.sessions);
         };
         let is_request = matches!(from, End::Caller { .. });
         self.observer.marshals_more();
-        match self.rewrite(&source, target.as_ref(), is_request, message) {
+        self.counters.converted += 1;
+        let rewritten = rewrite(
+            &source,
+            target.as_ref(),
+            is_request,
+            message,
+            &mut self.pool,
+            &mut self.sessions,
+            &mut self.bytes,
+        );
+        match rewritten {
             Ok(message) => {
                 let what = match is_request {
                     true => "request",
@@ -85,112 +98,134 @@ impl Runtime {
             End::Peer => None,
         }
     }
+}
 
-    /// A message in the target's layout; without a target, as protobuf.
-    fn rewrite(
-        &mut self,
-        source: &Arc<Method>,
-        target: Option<&Arc<Method>>,
-        is_request: bool,
-        mut message: Message,
-    ) -> Result<Message, Status> {
-        source.crosses();
-        // These are the same in every layout.
-        let metadata = std::mem::take(&mut message.metadata);
-        let bare = message.bare;
-        let codec = codec_of(source, is_request);
-        let (bytes, start) = self
-            .encode(codec, message)
-            .map_err(|fault| unfit(source, is_request, &fault))?;
-        let Some(target) = target else {
-            let total_len = (bytes.len() - start) as u32;
-            return Ok(Message {
-                body: Body::Encoded { bytes, start },
-                inline_len: 0,
-                total_len,
-                metadata,
-                bare,
-            });
-        };
-        target.called();
-        target.crosses();
-        let decoded = self.decode(codec_of(target, is_request), &bytes[start..]);
-        self.pool.give(bytes);
-        let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
-        Ok(Message {
+/// A message in the target's layout; without a target, as protobuf.
+fn rewrite(
+    source: &Arc<Method>,
+    target: Option<&Arc<Method>>,
+    is_request: bool,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Message, Status> {
+    source.crosses();
+    // These are the same in every layout.
+    let metadata = std::mem::take(&mut message.metadata);
+    let bare = message.bare;
+    let codec = codec_of(source, is_request);
+    let (bytes, start) = encode(codec, message, pool, sessions, counts)
+        .map_err(|fault| unfit(source, is_request, &fault))?;
+    let Some(target) = target else {
+        let total_len = (bytes.len() - start) as u32;
+        return Ok(Message {
+            body: Body::Encoded { bytes, start },
+            inline_len: 0,
+            total_len,
             metadata,
             bare,
-            ..decoded
-        })
-    }
+        });
+    };
+    target.called();
+    target.crosses();
+    let decoded = decode(codec_of(target, is_request), &bytes[start..], pool);
+    pool.give(bytes);
+    let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
+    Ok(Message {
+        metadata,
+        bare,
+        ..decoded
+    })
+}
 
-    /// An empty message with the given metadata. Chains see it in place of an absent message.
-    pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
-        let nothing = self.decode(codec, &[]).map_err(|fault| {
-            let text = format!(
-                "a message without fields isn't valid: {}",
-                codec.explain(&fault)
-            );
-            Status::new(Code::INVALID_ARGUMENT, text)
-        })?;
-        Ok(Message {
-            metadata,
-            bare: true,
-            ..nothing
-        })
-    }
+/// An empty message with the given metadata. Chains see it in place of an absent message.
+pub(crate) fn bare(codec: &Codec, metadata: Vec<u8>, pool: &mut Pool) -> Result<Message, Status> {
+    let nothing = decode(codec, &[], pool).map_err(|fault| {
+        let text = format!(
+            "a message without fields isn't valid: {}",
+            codec.explain(&fault)
+        );
+        Status::new(Code::INVALID_ARGUMENT, text)
+    })?;
+    Ok(Message {
+        metadata,
+        bare: true,
+        ..nothing
+    })
+}
 
-    /// The protobuf encoding of a message, and where it begins in the buffer.
-    fn encode(&mut self, codec: &Codec, mut message: Message) -> Result<(Vec<u8>, usize), Fault> {
-        self.counters.converted += 1;
-        let mut out = self.pool.take(0);
-        let encoded = self
-            .accept_privately(codec, &mut message)
-            .and_then(|()| codec.encode(message.evaluated().0, &mut out));
-        self.discard(message);
-        match encoded {
-            Ok(start) => Ok((out, start)),
-            Err(fault) => {
-                self.pool.give(out);
-                Err(fault)
-            }
+/// The protobuf encoding of a message, and where it begins in the buffer.
+fn encode(
+    codec: &Codec,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<(Vec<u8>, usize), Fault> {
+    let mut out = pool.take(0);
+    let encoded = accept_privately(codec, &mut message, pool, sessions, counts)
+        .and_then(|()| codec.encode(message.evaluated().0, &mut out));
+    discard(message, pool, sessions);
+    match encoded {
+        Ok(start) => Ok((out, start)),
+        Err(fault) => {
+            pool.give(out);
+            Err(fault)
         }
     }
+}
 
-    /// Makes an image private and contiguous, with its extents in place.
-    fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
-        if let Some(source) = message.make_private(&mut self.pool) {
-            self.bytes.send_heap_to_private += u64::from(message.total_len);
-            self.sessions.reclaim(source);
-        }
-        let Body::Private {
-            bytes,
-            accepted: accepted @ false,
-            extents,
-        } = &mut message.body
-        else {
-            return Ok(());
-        };
-        codec.accept(bytes, message.inline_len as usize)?;
-        *accepted = true;
-        extents.clear();
-        Ok(())
+/// Makes an image private and contiguous, with its extents in place.
+fn accept_privately(
+    codec: &Codec,
+    message: &mut Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<(), Fault> {
+    if let Some(source) = message.make_private(pool) {
+        counts.send_heap_to_private += u64::from(message.total_len);
+        sessions.reclaim(source);
     }
+    let Body::Private {
+        bytes,
+        accepted: accepted @ false,
+        extents,
+    } = &mut message.body
+    else {
+        return Ok(());
+    };
+    codec.accept(bytes, message.inline_len as usize)?;
+    *accepted = true;
+    extents.clear();
+    Ok(())
+}
 
-    /// Decodes protobuf that another party wrote.
-    fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
-        let mut block = self.pool.take(0);
-        match codec.decode(protobuf, &mut block) {
-            Ok(()) => {
-                let inline_len = block.len() as u32;
-                Ok(Message::accepted(block, inline_len))
-            }
-            Err(fault) => {
-                self.pool.give(block);
-                Err(fault)
-            }
+/// Decodes protobuf that another party wrote.
+fn decode(codec: &Codec, protobuf: &[u8], pool: &mut Pool) -> Result<Message, Fault> {
+    let mut block = pool.take(0);
+    match codec.decode(protobuf, &mut block) {
+        Ok(()) => {
+            let inline_len = block.len() as u32;
+            Ok(Message::accepted(block, inline_len))
+        }
+        Err(fault) => {
+            pool.give(block);
+            Err(fault)
         }
     }
+}
+
+pub(crate) fn decoded_request(
+    method: &Arc<Method>,
+    protobuf: &[u8],
+    pool: &mut Pool,
+) -> Result<Message, Status> {
+    method.called();
+    method.crosses();
+    let decoded = decode(&method.request, protobuf, pool);
+    decoded.map_err(|fault| unfit(method, true, &fault))
 }
 
 /// The status for a message that can't be converted.
@@ -225,10 +260,13 @@ impl Runtime {
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
         self.observer
             .arriving(&metadata, &self.options.tuning.telemetry);
-        let decoded = self.with_served(service, head.method, |runtime, method| {
-            runtime.decoded_request(method, protobuf)
-        });
-        match decoded.flatten() {
+        self.counters.converted += 1;
+        let pool = &mut self.pool;
+        let decoded = self
+            .services
+            .served(service, head.method)
+            .and_then(|method| decoded_request(method, protobuf, pool));
+        match decoded {
             Ok(decoded) => {
                 let message = Message {
                     metadata,
@@ -259,7 +297,7 @@ impl Runtime {
         method.crosses();
         self.counters.converted += 1;
         self.observer.marshals_more();
-        match self.decode(&method.reply, protobuf) {
+        match decode(&method.reply, protobuf, &mut self.pool) {
             Ok(decoded) => {
                 let message = Message {
                     metadata,
@@ -278,18 +316,6 @@ impl Runtime {
     pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
         let expected = self.engine.expected_from_link(link, answer.key)?;
         self.sessions.method_of(expected.session, expected.handle)
-    }
-
-    pub(crate) fn decoded_request(
-        &mut self,
-        method: &Arc<Method>,
-        protobuf: &[u8],
-    ) -> Result<Message, Status> {
-        method.called();
-        method.crosses();
-        self.counters.converted += 1;
-        let decoded = self.decode(&method.request, protobuf);
-        decoded.map_err(|fault| unfit(method, true, &fault))
     }
 }
 

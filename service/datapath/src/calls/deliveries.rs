@@ -24,12 +24,15 @@ use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 
+use crate::calls::memory::discard;
 use crate::calls::streams::without_responses;
+use crate::calls::table::Sessions;
 use crate::limits::HELD_BYTES;
 use crate::ports::{Delivery, Held, Placed, SessionPort};
+use crate::report::ByteCounters;
 use crate::runtime::Runtime;
 use tollgate_jit::on_demand::Method;
-use tollgate_policy_chain::message::{Body, Message, copy_image};
+use tollgate_policy_chain::message::{Body, Message, Pool, copy_image};
 
 /// Why a message isn't placed.
 enum Unplaced {
@@ -55,7 +58,7 @@ impl Runtime {
             .event(&self.engine, call, event::DELIVERED, Vec::new);
         let message = self.pool.unboxed(message);
         if (more || message.bare) && !self.sessions.knows_streams(session) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let text = "the serving application's library is of a version without streams";
             let status = Status::new(Code::UNIMPLEMENTED, text);
             return self.engine.undeliverable(call, status);
@@ -103,7 +106,7 @@ impl Runtime {
     ) {
         let message = self.pool.unboxed(message);
         if !self.sessions.knows_streams(session) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let status = without_responses("application's library");
             return self
                 .engine
@@ -176,15 +179,22 @@ impl Runtime {
     fn hand(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
         let must_wait = match self.sessions.get(session) {
             Some(port) => !port.held.is_empty(),
-            None => return self.discard(message),
+            None => return discard(message, &mut self.pool, &mut self.sessions),
         };
         if must_wait {
             return self.hold(session, handle, message, what);
         }
         let placed = self.with_handle(session, handle, |runtime, bound| match bound {
-            Some(bound) => Some(runtime.place(session, what.codec(&bound.method), message)),
+            Some(bound) => Some(place(
+                session,
+                what.codec(&bound.method),
+                message,
+                &mut runtime.pool,
+                &mut runtime.sessions,
+                &mut runtime.bytes,
+            )),
             None => {
-                runtime.discard(message);
+                discard(message, &mut runtime.pool, &mut runtime.sessions);
                 None
             }
         });
@@ -214,7 +224,7 @@ impl Runtime {
     fn hold(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
         let method = self.sessions.method_of(session, handle);
         let (Some(method), Some(port)) = (method, self.sessions.get_mut(session)) else {
-            return self.discard(message);
+            return discard(message, &mut self.pool, &mut self.sessions);
         };
         let bytes = u64::from(message.total_len);
         let heap = port.end.receive_heap.len_bytes();
@@ -230,7 +240,7 @@ impl Runtime {
             None
         };
         if let Some(text) = too_much {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let status = Status::new(Code::RESOURCE_EXHAUSTED, text);
             return self.not_handed(session, &what, status);
         }
@@ -285,7 +295,14 @@ impl Runtime {
             };
             let message = self.pool.unboxed(message);
             let bytes = u64::from(message.total_len);
-            let placed = self.place(session, what.codec(&method), message);
+            let placed = place(
+                session,
+                what.codec(&method),
+                message,
+                &mut self.pool,
+                &mut self.sessions,
+                &mut self.bytes,
+            );
             let Some(port) = self.sessions.get_mut(session) else {
                 return;
             };
@@ -318,141 +335,167 @@ impl Runtime {
             if let Some(port) = self.sessions.get_mut(session) {
                 port.held_bytes -= u64::from(message.total_len);
             }
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
         }
     }
+}
 
-    /// Puts a message and its metadata into a session's receive heap and validates all of it. The
-    /// message's own memory is freed.
-    fn place(
-        &mut self,
-        session: SessionId,
-        codec: &Codec,
-        mut message: Message,
-    ) -> Result<Placed, Unplaced> {
-        let metadata = std::mem::take(&mut message.metadata);
-        let port = self.sessions.get(session);
-        let shown = match port.is_some_and(|port| port.who.takes_metadata) {
-            true => &metadata[..],
-            false => &[],
-        };
-        let bare = message.bare;
-        let total = message.message_len() as usize;
-        let image = Image {
-            offset: 0,
-            inline_len: if bare { 0 } else { message.inline_len },
-            total_len: message.message_len(),
-            metadata: shown.len() as u32,
-        };
-        if !image.exists(bare) {
-            self.discard(message);
-            self.pool.give(metadata);
-            return Ok(Placed {
-                bare,
-                ..Placed::default()
-            });
-        }
-        let placed = match self.place_image(session, codec, message, image.held_bytes()) {
-            Err(Unplaced::NoRoom(message)) => {
-                let message = Message {
-                    metadata,
-                    ..message
-                };
-                return Err(Unplaced::NoRoom(message));
-            }
-            placed => placed,
-        };
-        let placed = placed.map(|mut block| {
-            if let Some(behind) = block.get_mut(total..image.held_bytes()) {
-                let at = behind.len() - shown.len();
-                behind[..at].fill(0);
-                behind[at..].copy_from_slice(shown);
-            }
-            Placed {
-                block: Some(block),
-                image,
-                bare,
-            }
+/// Moves an image out of the heap in which it landed.
+fn unland(
+    from: SessionId,
+    block: Block,
+    len: usize,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Body {
+    let mut bytes = pool.take(len);
+    bytes.copy_from_slice(&block[..len]);
+    counts.private_to_receive_heap += len as u64;
+    sessions.discard_block(from, block);
+    Body::Private {
+        bytes,
+        accepted: true,
+        extents: Vec::new(),
+    }
+}
+
+/// Puts a message and its metadata into a session's receive heap and validates all of it. The
+/// message's own memory is freed.
+fn place(
+    session: SessionId,
+    codec: &Codec,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Placed, Unplaced> {
+    let metadata = std::mem::take(&mut message.metadata);
+    let port = sessions.get(session);
+    let shown = match port.is_some_and(|port| port.who.takes_metadata) {
+        true => &metadata[..],
+        false => &[],
+    };
+    let bare = message.bare;
+    let total = message.message_len() as usize;
+    let image = Image {
+        offset: 0,
+        inline_len: if bare { 0 } else { message.inline_len },
+        total_len: message.message_len(),
+        metadata: shown.len() as u32,
+    };
+    if !image.exists(bare) {
+        discard(message, pool, sessions);
+        pool.give(metadata);
+        return Ok(Placed {
+            bare,
+            ..Placed::default()
         });
-        self.pool.give(metadata);
-        placed
     }
-
-    /// Puts an image into a block of `held` bytes of a session's receive heap and validates all of
-    /// it.
-    fn place_image(
-        &mut self,
-        session: SessionId,
-        codec: &Codec,
-        mut message: Message,
-        held: usize,
-    ) -> Result<Block, Unplaced> {
-        if let Body::Landed {
-            session: landed,
-            block,
-        } = message.body
-        {
-            if landed == session && block.len() >= held {
-                return Ok(block);
-            }
-            // The message landed for another server than the one that gets it, or its metadata has
-            // grown.
-            message.body = self.unland(landed, block, message.total_len as usize);
-        }
-        let room = self.sessions.alloc(session, held);
-        let Some(mut block) = room else {
+    let placed = match place_image(
+        session,
+        codec,
+        message,
+        image.held_bytes(),
+        pool,
+        sessions,
+        counts,
+    ) {
+        Err(Unplaced::NoRoom(message)) => {
+            let message = Message {
+                metadata,
+                ..message
+            };
             return Err(Unplaced::NoRoom(message));
-        };
-        let image = &mut block[..message.message_len() as usize];
-        let accepted = match &message.body {
-            _ if message.bare => true,
-            Body::Private {
-                bytes, accepted, ..
-            } => {
-                image.copy_from_slice(bytes);
-                self.bytes.private_to_receive_heap += bytes.len() as u64;
-                *accepted
-            }
-            Body::Gathered { inline, spans, .. } => {
-                copy_image(inline, spans, image);
-                self.bytes.private_to_receive_heap += inline.len() as u64;
-                let extents = spans.iter().map(|span| span.len() as u64);
-                self.bytes.send_heap_to_receive_heap += extents.sum::<u64>();
-                false
-            }
-            Body::Encoded { bytes, start } => {
-                debug_assert!(false, "protobuf goes to a link");
-                image.copy_from_slice(&bytes[*start..]);
-                false
-            }
-            Body::Landed { .. } => true,
-        };
-        let checked = if accepted {
-            Ok(())
-        } else {
-            codec.accept(image, message.inline_len as usize)
-        };
-        self.discard(message);
-        match checked {
-            Ok(()) => Ok(block),
-            Err(fault) => {
-                self.sessions.discard_block(session, block);
-                let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
-                Err(Unplaced::Invalid(status))
-            }
         }
-    }
+        placed => placed,
+    };
+    let placed = placed.map(|mut block| {
+        if let Some(behind) = block.get_mut(total..image.held_bytes()) {
+            let at = behind.len() - shown.len();
+            behind[..at].fill(0);
+            behind[at..].copy_from_slice(shown);
+        }
+        Placed {
+            block: Some(block),
+            image,
+            bare,
+        }
+    });
+    pool.give(metadata);
+    placed
+}
 
-    /// Moves an image out of the heap in which it landed.
-    fn unland(&mut self, from: SessionId, block: Block, len: usize) -> Body {
-        let mut bytes = self.pool.take(len);
-        bytes.copy_from_slice(&block[..len]);
-        self.bytes.private_to_receive_heap += len as u64;
-        self.sessions.discard_block(from, block);
+/// Puts an image into a block of `held` bytes of a session's receive heap and validates all of
+/// it.
+fn place_image(
+    session: SessionId,
+    codec: &Codec,
+    mut message: Message,
+    held: usize,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Block, Unplaced> {
+    if let Body::Landed {
+        session: landed,
+        block,
+    } = message.body
+    {
+        if landed == session && block.len() >= held {
+            return Ok(block);
+        }
+        // The message landed for another server than the one that gets it, or its metadata has
+        // grown.
+        message.body = unland(
+            landed,
+            block,
+            message.total_len as usize,
+            pool,
+            sessions,
+            counts,
+        );
+    }
+    let room = sessions.alloc(session, held);
+    let Some(mut block) = room else {
+        return Err(Unplaced::NoRoom(message));
+    };
+    let image = &mut block[..message.message_len() as usize];
+    let accepted = match &message.body {
+        _ if message.bare => true,
         Body::Private {
-            bytes,
-            accepted: true,
-            extents: Vec::new(),
+            bytes, accepted, ..
+        } => {
+            image.copy_from_slice(bytes);
+            counts.private_to_receive_heap += bytes.len() as u64;
+            *accepted
+        }
+        Body::Gathered { inline, spans, .. } => {
+            copy_image(inline, spans, image);
+            counts.private_to_receive_heap += inline.len() as u64;
+            let extents = spans.iter().map(|span| span.len() as u64);
+            counts.send_heap_to_receive_heap += extents.sum::<u64>();
+            false
+        }
+        Body::Encoded { bytes, start } => {
+            debug_assert!(false, "protobuf goes to a link");
+            image.copy_from_slice(&bytes[*start..]);
+            false
+        }
+        Body::Landed { .. } => true,
+    };
+    let checked = if accepted {
+        Ok(())
+    } else {
+        codec.accept(image, message.inline_len as usize)
+    };
+    discard(message, pool, sessions);
+    match checked {
+        Ok(()) => Ok(block),
+        Err(fault) => {
+            sessions.discard_block(session, block);
+            let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
+            Err(Unplaced::Invalid(status))
         }
     }
 }

@@ -42,6 +42,15 @@ impl Services {
         self.get(service)?.schema.methods.get(usize::from(method))
     }
 
+    /// As [`method`](Self::method), for a method that an engine has named. Services stay, so it
+    /// exists.
+    #[inline]
+    pub(crate) fn served(&self, service: ServiceId, method: u16) -> Result<&Arc<Method>, Status> {
+        let text = "the daemon lost a method that it serves";
+        let lost = || Status::new(Code::INTERNAL, text);
+        self.method(service, method).ok_or_else(lost)
+    }
+
     /// The schema of a service that [`find`](Self::find) has named.
     pub(crate) fn schema(&self, service: ServiceId) -> &Arc<ServiceSchema> {
         &self.services[service.0 as usize].schema

@@ -20,6 +20,8 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, metadata_room};
 
+use crate::calls::conversion::{bare as bare_message, decoded_request};
+use crate::calls::memory::{discard, discard_landing, landing};
 use crate::calls::sessions::Broken;
 use crate::landing::Landing;
 use crate::links::arrivals::{invalid, parts_of};
@@ -52,7 +54,7 @@ impl Runtime {
             };
             self.sessions.reclaim_block(session, block);
         }
-        Ok(self.bare(codec, metadata))
+        Ok(bare_message(codec, metadata, &mut self.pool))
     }
 
     pub(crate) fn posted_request(
@@ -166,10 +168,9 @@ impl Runtime {
         let bytes = metadata_room(metadata.len()) as u64;
         self.observer
             .arriving(&metadata, &self.options.tuning.telemetry);
-        let bare = self.with_served(service, head.method, |runtime, method| {
-            runtime.bare(&method.request, metadata)
-        });
-        match bare.flatten() {
+        let pool = &mut self.pool;
+        let served = self.services.served(service, head.method);
+        match served.and_then(|method| bare_message(&method.request, metadata, pool)) {
             Ok(message) => {
                 let encoding = match head.protobuf {
                     true => Encoding::Protobuf,
@@ -192,7 +193,7 @@ impl Runtime {
             return;
         };
         self.observer.marshals_more();
-        match self.bare(&method.reply, metadata) {
+        match bare_message(&method.reply, metadata, &mut self.pool) {
             Ok(message) => self.answered(link, answer, message),
             Err(status) => self.engine.fail_from_link(link, answer.key, status),
         }
@@ -236,7 +237,14 @@ impl Runtime {
             return After::Nothing;
         }
         let lands = expected.lands.filter(|_| !request.protobuf);
-        let mut landing = self.landing(lands, inline_len, len, Vec::new());
+        let mut landing = landing(
+            lands,
+            inline_len,
+            len,
+            Vec::new(),
+            &mut self.pool,
+            &mut self.sessions,
+        );
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Request(request),
@@ -260,7 +268,8 @@ impl Runtime {
         let Some(method) = self.requested(link, request) else {
             return;
         };
-        let decoded = self.decoded_request(&method, protobuf);
+        self.counters.converted += 1;
+        let decoded = decoded_request(&method, protobuf, &mut self.pool);
         self.take_request(link, request, Some(decoded));
     }
 
@@ -271,13 +280,13 @@ impl Runtime {
         mut landing: Landing,
     ) {
         let Some(method) = self.requested(link, request) else {
-            return self.discard_landing(landing);
+            return discard_landing(landing, &mut self.pool, &mut self.sessions);
         };
         let inline_len = landing.inline_len as usize;
         let accepted = match method.request.accept(landing.bytes_mut(), inline_len) {
             Ok(()) => Ok(landing.into_message()),
             Err(fault) => {
-                self.discard_landing(landing);
+                discard_landing(landing, &mut self.pool, &mut self.sessions);
                 Err(invalid(&method, &method.request.explain(&fault), true))
             }
         };
@@ -360,7 +369,7 @@ impl Runtime {
         let message = self.pool.unboxed(message);
         let origin = Origin::Link { link, call };
         if !self.links.carries_streams(link) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             return self.engine.refuse(origin, without_responses("daemon"));
         }
         let head = StreamHead {

@@ -8,15 +8,14 @@
 //! Invariant: the image of a message is validated in a place that only this daemon can write,
 //! before a chain or an application sees it.
 
-use tollgate_engine::{Encoding, LinkId, Origin, ServiceId, SessionId, Status, Submission};
-use tollgate_shm_abi::descriptor::held_bytes;
-use tollgate_shm_abi::metadata::Metadata;
+use tollgate_engine::{Encoding, LinkId, Origin, ServiceId, Status, Submission};
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 use tollgate_transport::{Body as WireBody, CallHead, Came, metadata_room};
 
+use crate::calls::memory::{discard, discard_landing, keep_metadata, landing};
 use crate::calls::steering;
-use crate::landing::{Landing, Place};
+use crate::landing::Landing;
 use crate::observe::Seen;
 use crate::ports::{Answer, LargeBody, LargeKind, LinkState};
 use crate::runtime::Runtime;
@@ -35,7 +34,7 @@ impl Runtime {
     ) -> After {
         self.counters.received += 1;
         let credit_bytes = came.credit_bytes();
-        let metadata = self.keep_metadata(came.metadata);
+        let metadata = keep_metadata(came.metadata, &mut self.pool);
         let inline_len = came.inline_len;
         let (len, whole) = parts_of(came.body);
         let origin = Origin::Link {
@@ -64,7 +63,7 @@ impl Runtime {
             let Some(bytes) = whole else {
                 return After::Large(LargeBody {
                     what: LargeKind::Call(head),
-                    landing: self.landing(None, 0, len, metadata),
+                    landing: landing(None, 0, len, metadata, &mut self.pool, &mut self.sessions),
                 });
             };
             self.encoded_request(link, service, &head, bytes, metadata);
@@ -74,7 +73,14 @@ impl Runtime {
         let unevaluated = to
             .filter(|(_, evaluated)| !evaluated)
             .map(|(session, _)| session);
-        let mut landing = self.landing(unevaluated, inline_len, len, metadata);
+        let mut landing = landing(
+            unevaluated,
+            inline_len,
+            len,
+            metadata,
+            &mut self.pool,
+            &mut self.sessions,
+        );
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Call(head),
@@ -114,7 +120,7 @@ impl Runtime {
                 .fail_from_link(link, key, Status::new(Code::INTERNAL, text));
             return skip;
         }
-        let metadata = self.keep_metadata(came.metadata);
+        let metadata = keep_metadata(came.metadata, &mut self.pool);
         if bare {
             self.bare_answer(link, answer, metadata);
             return After::Nothing;
@@ -124,7 +130,14 @@ impl Runtime {
             return After::Nothing;
         }
         let unevaluated = (!expected.evaluated && !protobuf).then_some(expected.session);
-        let mut landing = self.landing(unevaluated, inline_len, len, metadata);
+        let mut landing = landing(
+            unevaluated,
+            inline_len,
+            len,
+            metadata,
+            &mut self.pool,
+            &mut self.sessions,
+        );
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Answer(answer),
@@ -146,14 +159,14 @@ impl Runtime {
                     let metadata = std::mem::take(&mut large.landing.metadata);
                     let bytes = large.landing.bytes();
                     self.encoded_request(link, service, &head, bytes, metadata);
-                    self.discard_landing(large.landing);
+                    discard_landing(large.landing, &mut self.pool, &mut self.sessions);
                 }
                 Some(service) => self.request_landed(link, service, &head, large.landing),
-                None => self.discard_landing(large.landing),
+                None => discard_landing(large.landing, &mut self.pool, &mut self.sessions),
             },
             LargeKind::Request(request) if request.protobuf => {
                 self.encoded_further_request(link, request, large.landing.bytes());
-                self.discard_landing(large.landing);
+                discard_landing(large.landing, &mut self.pool, &mut self.sessions);
             }
             LargeKind::Request(request) => {
                 self.further_request_landed(link, request, large.landing);
@@ -161,7 +174,7 @@ impl Runtime {
             LargeKind::Answer(answer) if answer.protobuf => {
                 let metadata = std::mem::take(&mut large.landing.metadata);
                 self.encoded_answer(link, answer, large.landing.bytes(), metadata);
-                self.discard_landing(large.landing);
+                discard_landing(large.landing, &mut self.pool, &mut self.sessions);
             }
             LargeKind::Answer(answer) => self.answer_landed(link, answer, large.landing),
         }
@@ -172,40 +185,6 @@ impl Runtime {
         let service = *state.inbound.get(&head.bind)?;
         self.services.method(service, head.method)?;
         Some(service)
-    }
-
-    /// The destination of a body of `len` bytes: the heap of the receiving application, if no chain
-    /// reads the body first and there is room; otherwise private memory.
-    pub(crate) fn landing(
-        &mut self,
-        session: Option<SessionId>,
-        inline_len: u32,
-        len: usize,
-        metadata: Vec<u8>,
-    ) -> Landing {
-        let held = held_bytes(len, metadata.len());
-        let port = session.and_then(|session| self.sessions.get_mut(session));
-        let place = match port.and_then(|port| Some((port.id, port.end.receive_heap.alloc(held)?)))
-        {
-            Some((session, block)) => Place::Heap { session, block },
-            None => Place::Private(self.pool.take(len)),
-        };
-        Landing {
-            place,
-            inline_len,
-            len,
-            metadata,
-        }
-    }
-
-    /// A private copy of a body's metadata.
-    fn keep_metadata(&mut self, came: Metadata<'_>) -> Vec<u8> {
-        if came.is_empty() {
-            return Vec::new();
-        }
-        let mut kept = self.pool.take(came.as_bytes().len());
-        kept.copy_from_slice(came.as_bytes());
-        kept
     }
 
     fn request_landed(
@@ -223,13 +202,14 @@ impl Runtime {
         let inline_len = landing.inline_len as usize;
         self.observer
             .arriving(&landing.metadata, &self.options.tuning.telemetry);
-        let accepted = self.with_served(service, head.method, |_, method| {
+        let served = self.services.served(service, head.method);
+        let accepted = served.and_then(|method| {
             method.called();
             let accepted = method.request.accept(landing.bytes_mut(), inline_len);
             accepted.map_err(|fault| invalid(method, &method.request.explain(&fault), true))
         });
-        if let Err(status) = accepted.flatten() {
-            self.discard_landing(landing);
+        if let Err(status) = accepted {
+            discard_landing(landing, &mut self.pool, &mut self.sessions);
             return self.engine.reject(origin, bytes, status);
         }
         let message = landing.into_message();
@@ -254,7 +234,7 @@ impl Runtime {
         let tenant = self.services.get(service);
         let tenant = tenant.map(|service| &*service.tenant);
         if let Some(status) = self.beyond_its_share(tenant, Some(link)) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             return self.engine.reject(origin, bytes, status);
         }
         let seen = Seen::by(
@@ -293,7 +273,7 @@ impl Runtime {
 
     fn answer_landed(&mut self, link: LinkId, answer: Answer, mut landing: Landing) {
         let Some(expected) = self.engine.expected_from_link(link, answer.key) else {
-            return self.discard_landing(landing);
+            return discard_landing(landing, &mut self.pool, &mut self.sessions);
         };
         let inline_len = landing.inline_len as usize;
         self.observer.marshals_more();
@@ -305,10 +285,10 @@ impl Runtime {
         match accepted {
             Some(Ok(())) => self.answered(link, answer, landing.into_message()),
             Some(Err(status)) => {
-                self.discard_landing(landing);
+                discard_landing(landing, &mut self.pool, &mut self.sessions);
                 self.engine.fail_from_link(link, answer.key, status);
             }
-            None => self.discard_landing(landing),
+            None => discard_landing(landing, &mut self.pool, &mut self.sessions),
         }
     }
 
@@ -332,10 +312,6 @@ impl Runtime {
                 self.engine.reply_from_link(link, answer.key, message);
             }
         }
-    }
-
-    pub(crate) fn discard_landing(&mut self, landing: Landing) {
-        self.discard(landing.into_message());
     }
 }
 

@@ -20,6 +20,7 @@ use tollgate_engine::{LinkId, RouteTarget, Status};
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::TcpLink;
 
+use crate::calls::memory::discard_landing;
 use crate::carrier::Carrier;
 use crate::limits::{ATTEMPT_DELAY, RDMA_PATIENCE, RDMA_PAUSE};
 use crate::links::target::{Stage, Target};
@@ -281,7 +282,7 @@ impl Runtime {
         self.reclaim_sent(&mut port);
         if let Some(mut large) = port.state.large.take() {
             port.io.take_back(&mut large.landing);
-            self.discard_landing(large.landing);
+            discard_landing(large.landing, &mut self.pool, &mut self.sessions);
         }
         self.drop_kept(&mut port);
         let text = format!(

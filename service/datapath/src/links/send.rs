@@ -20,6 +20,7 @@ use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
+use crate::calls::memory::{discard, discard_boxed};
 use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
@@ -70,14 +71,14 @@ impl Runtime {
             .sent(&self.engine, call, message.message_len());
         let message = self.pool.unboxed(message);
         if (head.more || head.bare) && !self.links.carries_streams(link) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let text =
                 "the peer's daemon is of a version whose calls have one request and one reply";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
         if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let text = "the peer's daemon is of a version whose calls carry no metadata";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
@@ -205,7 +206,7 @@ impl Runtime {
                 self.pool.give(inline);
             }
         } else {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
         }
         self.note_behind(link);
         queued.map(|_| ())
@@ -297,7 +298,9 @@ impl Runtime {
     fn drop_answer(&mut self, answer: Kept) {
         match answer {
             Kept::PutOff { session, block, .. } => self.sessions.reclaim_block(session, block),
-            Kept::Reply { message, .. } => self.discard_boxed(message),
+            Kept::Reply { message, .. } => {
+                discard_boxed(message, &mut self.pool, &mut self.sessions)
+            }
             Kept::Status { .. } | Kept::Credit { .. } => {}
         }
     }

@@ -9,6 +9,7 @@ use tollgate_shm_abi::session::DaemonEnd;
 
 use super::Runtime;
 use crate::binds::Bound;
+use crate::calls::memory::discard_boxed;
 use crate::command::{Command, Event, Map};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::send::OutgoingCall;
@@ -381,7 +382,9 @@ impl Runtime {
                     self.call_ended(Origin::Session { session, call }, &ended, Some(&status));
                     self.fail(session, call, status);
                 }
-                Output::Discard(message) => self.discard_boxed(message),
+                Output::Discard(message) => {
+                    discard_boxed(message, &mut self.pool, &mut self.sessions)
+                }
             }
         }
         self.observer.settled();

@@ -48,7 +48,7 @@ use control::ControlPlane;
 use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
-use tollgate_policy_chain::message::{Body, Message, Pool};
+use tollgate_policy_chain::message::{Message, Pool};
 use tollgate_policy_chain::plan::CpuLimit;
 use tollgate_policy_chain::policies::Policies;
 use wake::WakeSources;
@@ -220,27 +220,6 @@ impl Runtime {
             port.set_window(&self.options.tuning.link);
         }
         self.policies.limit_cpu(of, cpu);
-    }
-
-    /// As [`discard`](Self::discard), for a message of the engine.
-    pub(crate) fn discard_boxed(&mut self, message: Box<Message>) {
-        let message = self.pool.unboxed(message);
-        self.discard(message);
-    }
-
-    /// Frees a message's buffer, its block, or both.
-    pub(crate) fn discard(&mut self, message: Message) {
-        self.pool.give(message.metadata);
-        match message.body {
-            Body::Private { bytes, .. } | Body::Encoded { bytes, .. } => self.pool.give(bytes),
-            Body::Gathered { inline, source, .. } => {
-                self.pool.give(inline);
-                self.sessions.reclaim(source);
-            }
-            Body::Landed { session, block } => {
-                self.sessions.discard_block(session, block);
-            }
-        }
     }
 
     /// Takes wake-ups; `None` waits without limit.
