@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Both kinds share one table, and each kind always finds a quarter of it free of the other.
-//! [`PeerRoom`](crate::PeerRoom) has the numbers. A peer is identified by its handshake:
+//! [`PeerRoom`] has the numbers. A peer is identified by its handshake:
 //! by the instance, or by the name if it has no key.
 //!
 //! Invariant: the functions here only count and decide; the runtime ends links and refuses BINDs.
