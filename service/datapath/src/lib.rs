@@ -21,7 +21,7 @@
 //! | `ports.rs`, `carrier.rs`, `rdma.rs`, `landing.rs` | state of sessions and links |
 //! | `calls/` | messages of applications, evaluation, conversion |
 //! | `links/`, `peer_room.rs` | links that are dialled or accepted, messages of peers |
-//! | `placement.rs`, `siblings.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
+//! | `placement.rs`, `siblings.rs`, `migration.rs`, `moving.rs` | the tenants' runtimes, moves |
 //! | `handover.rs`, `handover/` | hand-over to another process |
 //! | `observe/`, `report.rs`, `lines.rs` | status, metrics, log |
 //!

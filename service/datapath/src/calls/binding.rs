@@ -13,6 +13,7 @@ use crate::limits::{MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT};
 use crate::ports::{Service, SessionPort, Who};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
+use tollgate_policy_chain::policies::Policies;
 
 /// Opens, binds and ends sessions.
 impl Runtime {
@@ -141,25 +142,6 @@ impl Runtime {
         Ok(first)
     }
 
-    /// The routes of a client's methods, made by `target`.
-    ///
-    /// # Errors
-    /// There is no room for their chains.
-    pub(crate) fn client_routes(
-        &mut self,
-        tenant: &Arc<str>,
-        chains: Vec<MethodSteps>,
-        target: impl Fn(u16) -> RouteTarget,
-    ) -> Result<Vec<Route>, Status> {
-        let chains = self.policies.make_chains(tenant, chains)?;
-        let with_index = chains.into_iter().zip(0u16..);
-        let route = |(chains, k)| Route {
-            target: target(k),
-            chains,
-        };
-        Ok(with_index.map(route).collect())
-    }
-
     fn bind_local(
         &mut self,
         session: SessionId,
@@ -178,10 +160,12 @@ impl Runtime {
                 return Ok(BindOutcome::Differs { service, served });
             }
         };
-        let routes = self.client_routes(tenant, chains, |method| RouteTarget::Local {
-            service,
-            method,
-            encoding: Encoding::Native,
+        let routes = client_routes(&mut self.policies, tenant, chains, |method| {
+            RouteTarget::Local {
+                service,
+                method,
+                encoding: Encoding::Native,
+            }
         })?;
         let first_handle = self.add_handles(session, &schema, true, routes)?;
         Ok(BindOutcome::Bound(Bound {
@@ -232,6 +216,25 @@ impl Runtime {
             refused: Vec::new(),
         })
     }
+}
+
+/// The routes of a client's methods, made by `target`.
+///
+/// # Errors
+/// There is no room for their chains.
+pub(crate) fn client_routes(
+    policies: &mut Policies,
+    tenant: &Arc<str>,
+    chains: Vec<MethodSteps>,
+    target: impl Fn(u16) -> RouteTarget,
+) -> Result<Vec<Route>, Status> {
+    let chains = policies.make_chains(tenant, chains)?;
+    let with_index = chains.into_iter().zip(0u16..);
+    let route = |(chains, k)| Route {
+        target: target(k),
+        chains,
+    };
+    Ok(with_index.map(route).collect())
 }
 
 /// The status for calls that are impossible because two schemas differ.

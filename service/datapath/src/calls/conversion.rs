@@ -32,7 +32,7 @@ use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
 use crate::binds::{Bound, ServiceSchema};
-use crate::calls::binding::{lacks_method, schema_differs};
+use crate::calls::binding::{client_routes, lacks_method, schema_differs};
 use crate::calls::memory::discard;
 use crate::calls::table::Sessions;
 use crate::command::Event;
@@ -393,7 +393,7 @@ impl Runtime {
                 encoding,
             }
         };
-        let routes = self.client_routes(tenant, chains, |k| {
+        let routes = client_routes(&mut self.policies, tenant, chains, |k| {
             route_to(&schema, matches, k, WHO, target)
         })?;
         let first_handle = self.add_handles(session, &schema, true, routes)?;

@@ -8,6 +8,7 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
+use crate::calls::steering::steer;
 use crate::links::wire::credit_bytes;
 use crate::runtime::Runtime;
 use tollgate_policy_chain::evaluation::Evaluation;
@@ -174,7 +175,9 @@ impl Runtime {
         } = evaluation;
         let mut denied = denied.map(|status| *status);
         if let (Some(steered), None) = (steered, &denied) {
-            denied = self.steer(call, *steered, &mut message).err();
+            let (engine, pool) = (&mut self.engine, &mut self.pool);
+            let steered = steer(engine, &self.links, pool, call, *steered, &mut message);
+            denied = steered.err();
         }
         if let Some(by) = denied_by.filter(|_| denied.is_some()) {
             let watch = &self.options.tuning.telemetry;

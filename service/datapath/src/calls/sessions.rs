@@ -22,12 +22,15 @@ use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 
 use crate::binds::ServiceSchema;
+use crate::calls::table::Sessions;
 use crate::limits::{BYTES_PER_TURN, MAX_CALLS_PER_TENANT, SUBMISSIONS_PER_TURN};
+use crate::links::table::Links;
 use crate::links::wire::credit_bytes;
 use crate::observe::Seen;
 use crate::ports::{Handle, Kept, SessionPort};
 use crate::report::SessionReport;
 use crate::runtime::Runtime;
+use crate::scheduler::Scheduler;
 use tollgate_jit::on_demand::{Method, Streams};
 use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
 
@@ -151,35 +154,6 @@ impl Runtime {
         }
     }
 
-    /// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
-    /// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
-    /// costs nothing.
-    pub(crate) fn beyond_its_share(
-        &self,
-        tenant: Option<&str>,
-        from: Option<LinkId>,
-    ) -> Option<Status> {
-        if self.engine.live_calls() < MAX_CALLS_PER_TENANT {
-            return None;
-        }
-        let tenant = tenant?;
-        let flow = self.shares.known(tenant)?;
-        let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|port| port.flow == flow);
-        let sessions = sessions.map(|port| self.engine.outstanding(port.id) as usize);
-        let links = self.links.iter();
-        let links = links.filter(|(_, port)| port.state.flow == flow);
-        let links = links.map(|(link, _)| link).chain(from);
-        let links = links.map(|link| self.engine.called_by(link));
-        let count: usize = sessions.chain(links).sum();
-        (count >= MAX_CALLS_PER_TENANT).then(|| {
-            let text = format!(
-                "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })
-    }
-
     /// An application answers a call that waited this long until its handler began; 0: unknown. The
     /// value affects only calls to the application itself.
     fn began(&mut self, session: SessionId, waited_ns: u64) {
@@ -199,7 +173,11 @@ impl Runtime {
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
-        if let Some(status) = self.beyond_its_share(
+        if let Some(status) = beyond_its_share(
+            &self.engine,
+            &self.shares,
+            &self.sessions,
+            &self.links,
             self.sessions.tenant_of(session).map(|tenant| &**tenant),
             None,
         ) {
@@ -504,6 +482,38 @@ fn extents_of(port: &SessionPort, block: &BlockRef, lens: &[u32]) -> Result<Vec<
 fn too_large(bytes: u64) -> Status {
     let text = format!("the message has {bytes} bytes, the limit is {MAX_MESSAGE_BYTES}");
     Status::new(Code::RESOURCE_EXHAUSTED, text)
+}
+
+/// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
+/// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
+/// costs nothing.
+pub(crate) fn beyond_its_share(
+    engine: &Engine<Box<Message>>,
+    shares: &Scheduler,
+    sessions: &Sessions,
+    links: &Links,
+    tenant: Option<&str>,
+    from: Option<LinkId>,
+) -> Option<Status> {
+    if engine.live_calls() < MAX_CALLS_PER_TENANT {
+        return None;
+    }
+    let tenant = tenant?;
+    let flow = shares.known(tenant)?;
+    let sessions = sessions.iter();
+    let sessions = sessions.filter(|port| port.flow == flow);
+    let sessions = sessions.map(|port| engine.outstanding(port.id) as usize);
+    let links = links.iter();
+    let links = links.filter(|(_, port)| port.state.flow == flow);
+    let links = links.map(|(link, _)| link).chain(from);
+    let links = links.map(|link| engine.called_by(link));
+    let count: usize = sessions.chain(links).sum();
+    (count >= MAX_CALLS_PER_TENANT).then(|| {
+        let text = format!(
+            "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })
 }
 
 /// Finds methods by their handles.

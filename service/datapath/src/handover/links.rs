@@ -1,11 +1,13 @@
 //! Links in a hand-over: the new runtime continues the same connections at the exact byte where the
 //! old one stopped.
 //!
-//! [`FrozenLink`](tollgate_transport::FrozenLink) has the state of the protocol; this module has the runtime's state. A large body
+//! [`FrozenLink`] has the state of the protocol; this module has the runtime's state. A large body
 //! that was being received into a receive heap continues in private memory, because the next
 //! process has another heap. A link that the next process can't continue ends with the old process:
 //! its calls end with UNAVAILABLE, and the daemon that dialled it dials again. That applies to
 //! links over RDMA: a queue pair can't change its process.
+//!
+//! [`FrozenLink`]: tollgate_transport::FrozenLink
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

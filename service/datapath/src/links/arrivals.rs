@@ -14,6 +14,7 @@ use tollgate_telemetry::record::event;
 use tollgate_transport::{Body as WireBody, CallHead, Came, metadata_room};
 
 use crate::calls::memory::{discard, discard_landing, keep_metadata, landing};
+use crate::calls::sessions::beyond_its_share;
 use crate::calls::steering;
 use crate::landing::Landing;
 use crate::observe::Seen;
@@ -233,7 +234,14 @@ impl Runtime {
         };
         let tenant = self.services.get(service);
         let tenant = tenant.map(|service| &*service.tenant);
-        if let Some(status) = self.beyond_its_share(tenant, Some(link)) {
+        if let Some(status) = beyond_its_share(
+            &self.engine,
+            &self.shares,
+            &self.sessions,
+            &self.links,
+            tenant,
+            Some(link),
+        ) {
             discard(message, &mut self.pool, &mut self.sessions);
             return self.engine.reject(origin, bytes, status);
         }

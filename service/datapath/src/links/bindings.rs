@@ -8,7 +8,7 @@ use tollgate_transport::SendError;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
 use crate::binds::{Asker, PendingBind, ServiceSchema};
-use crate::calls::binding::schema_differs;
+use crate::calls::binding::{client_routes, schema_differs};
 use crate::calls::services::Refusal;
 use crate::links::events::After;
 use crate::links::target::Found;
@@ -32,7 +32,9 @@ impl Runtime {
             Code::UNAVAILABLE,
             format!("peer {peer} hasn't accepted the binding yet"),
         );
-        let routes = self.client_routes(&tenant, chains, |_| RouteTarget::Broken(pending.clone()));
+        let routes = client_routes(&mut self.policies, &tenant, chains, |_| {
+            RouteTarget::Broken(pending.clone())
+        });
         let added = routes.and_then(|routes| self.add_handles(session, &schema, true, routes));
         let first_handle = match added {
             Ok(first) => first,

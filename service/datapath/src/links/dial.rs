@@ -23,6 +23,9 @@ use tollgate_transport::TcpLink;
 use crate::calls::memory::discard_landing;
 use crate::carrier::Carrier;
 use crate::limits::{ATTEMPT_DELAY, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::links::dials::Dials;
+use crate::links::remote::RemoteBindings;
+use crate::links::table::Links;
 use crate::links::target::{Stage, Target};
 use crate::log_limited;
 use crate::ports::{LinkPort, LinkState};
@@ -377,42 +380,44 @@ impl Runtime {
     }
 }
 
-/// Reports on peers.
-impl Runtime {
-    pub(crate) fn peer_reports(&self) -> Vec<PeerReport> {
-        let of_links = self.links.iter().map(|(_, port)| {
-            let (state, link) = (&port.state, port.io.link());
-            let last = state.dialled_for();
-            let last = last.and_then(|(tenant, peer)| self.dials.last_error(tenant, peer));
-            PeerReport {
-                name: link.peer_name().map(str::to_owned),
-                address: state.address.clone(),
-                dialled: state.dialled.is_some(),
-                tenant: state.tenant.as_deref().map(str::to_owned),
-                state: if link.is_ready() { "ready" } else { "opening" },
-                since_ns: match link.is_ready() {
-                    true => state.ready_since_ns,
-                    false => last.and_then(|last| last.since_ns),
-                },
-                last_error: last.map(|last| last.why.clone()),
-            }
-        });
-        let lost = self.dials.iter().filter(|dial| {
-            let is_there = self.links.to(&dial.tenant, &dial.peer).is_some();
-            !is_there && !self.bindings.to(&dial.tenant, &dial.peer).is_empty()
-        });
-        let lost = lost.map(|dial| {
-            let last = self.dials.last_error(&dial.tenant, &dial.peer);
-            PeerReport {
-                name: None,
-                address: dial.peer.to_string(),
-                dialled: true,
-                tenant: Some(dial.tenant.to_string()),
-                state: "lost",
-                since_ns: last.and_then(|last| last.since_ns),
-                last_error: last.map(|last| last.why.clone()),
-            }
-        });
-        of_links.chain(lost).collect()
-    }
+/// Reports on peers: those with links, and those that applications are bound to in vain.
+pub(crate) fn peer_reports(
+    links: &Links,
+    dials: &Dials,
+    bindings: &RemoteBindings,
+) -> Vec<PeerReport> {
+    let of_links = links.iter().map(|(_, port)| {
+        let (state, link) = (&port.state, port.io.link());
+        let last = state.dialled_for();
+        let last = last.and_then(|(tenant, peer)| dials.last_error(tenant, peer));
+        PeerReport {
+            name: link.peer_name().map(str::to_owned),
+            address: state.address.clone(),
+            dialled: state.dialled.is_some(),
+            tenant: state.tenant.as_deref().map(str::to_owned),
+            state: if link.is_ready() { "ready" } else { "opening" },
+            since_ns: match link.is_ready() {
+                true => state.ready_since_ns,
+                false => last.and_then(|last| last.since_ns),
+            },
+            last_error: last.map(|last| last.why.clone()),
+        }
+    });
+    let lost = dials.iter().filter(|dial| {
+        let is_there = links.to(&dial.tenant, &dial.peer).is_some();
+        !is_there && !bindings.to(&dial.tenant, &dial.peer).is_empty()
+    });
+    let lost = lost.map(|dial| {
+        let last = dials.last_error(&dial.tenant, &dial.peer);
+        PeerReport {
+            name: None,
+            address: dial.peer.to_string(),
+            dialled: true,
+            tenant: Some(dial.tenant.to_string()),
+            state: "lost",
+            since_ns: last.and_then(|last| last.since_ns),
+            last_error: last.map(|last| last.why.clone()),
+        }
+    });
+    of_links.chain(lost).collect()
 }

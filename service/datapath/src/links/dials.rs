@@ -1,8 +1,8 @@
 //! The peers that are being dialled, and what is known of earlier attempts.
 //!
-//! Invariants: a tenant has at most one dial to a peer. It exists until a link to the peer is ready,
-//! or until no application is bound to the peer. The errors of peers and the peers without RDMA are
-//! bounded ([`Peers`], [`WithoutRdma`]).
+//! Invariants: a tenant has at most one dial to a peer. It exists until a link to the peer is
+//! ready, or until no application is bound to the peer. The errors of peers and the peers without
+//! RDMA are bounded ([`Peers`], [`WithoutRdma`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -62,7 +62,7 @@ impl Runtime {
             call: call.to_wire(),
             bind: outgoing.bind,
             method: outgoing.method,
-            deadline_us: self.remaining_us(outgoing.deadline_ns),
+            deadline_us: remaining_us(outgoing.deadline_ns, self.now_ns),
             protobuf: outgoing.encoding == Encoding::Protobuf,
             more: outgoing.more,
             bare: message.bare,
@@ -91,17 +91,6 @@ impl Runtime {
             let status = Status::new(send_code(&error), text);
             self.engine.undeliverable(call, status);
         }
-    }
-
-    /// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
-    pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
-        if deadline_ns == 0 {
-            return 0;
-        }
-        deadline_ns
-            .saturating_sub(self.now_ns)
-            .div_ceil(1_000)
-            .max(1)
     }
 
     pub(crate) fn send_reply(
@@ -370,6 +359,14 @@ impl Runtime {
         }
         true
     }
+}
+
+/// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
+fn remaining_us(deadline_ns: u64, now_ns: u64) -> u64 {
+    if deadline_ns == 0 {
+        return 0;
+    }
+    deadline_ns.saturating_sub(now_ns).div_ceil(1_000).max(1)
 }
 
 /// The caller's status code if its message can't be queued on a link.

@@ -2,11 +2,13 @@
 //! separate from that of authenticated links.
 //!
 //! Any host that reaches the port can open them. So the handshake's deadline limits each of them.
-//! All together are at most [`MAX_STRANGERS`](crate::limits::MAX_STRANGERS), those from one address at most half of that, and a
+//! All together are at most [`MAX_STRANGERS`], those from one address at most half of that, and a
 //! further one replaces the oldest. A daemon authenticates within one or two round trips, so a
 //! silent stranger is dropped first. If the process may have few descriptors, there is room for
 //! fewer strangers ([`PeerRoom`]). That room is reserved: strangers take no descriptor of
 //! applications or of the operator.
+//!
+//! [`MAX_STRANGERS`]: crate::limits::MAX_STRANGERS
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};

@@ -1,5 +1,5 @@
-//! What a runtime observes about its calls: their durations, the traces of some, and records for the
-//! control plane.
+//! The observation of calls: their durations, the traces of some, and records for the control
+//! plane.
 //!
 //! ```text
 //!   posting ─▶ posted ──┐                                       ┌─▶ durations

@@ -98,7 +98,8 @@ pub struct Runtime {
     pub(crate) observer: Observer,
 }
 
-/// Starts a runtime's thread. [`Command::Place`](crate::Command::Place) tells it the placement of tenants.
+/// Starts a runtime's thread. [`Command::Place`](crate::Command::Place) tells it the placement of
+/// tenants.
 pub fn spawn(
     options: Options,
     events: Events<Event>,

@@ -1,6 +1,7 @@
 //! Reports of a runtime about itself.
 
 use super::Runtime;
+use crate::links::dial::peer_reports;
 use crate::report::{LinkBytes, Report, RuntimeReport};
 
 impl Runtime {
@@ -57,7 +58,7 @@ impl Runtime {
                 .collect(),
             problems: self.guests.problems(self.now_ns),
             links: links.collect(),
-            peers: self.peer_reports(),
+            peers: peer_reports(&self.links, &self.dials, &self.bindings),
             services: self.services.report(&self.engine),
             policies: self.policies.report(),
             accounts: self.policies.report_accounts(),
