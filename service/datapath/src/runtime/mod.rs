@@ -8,6 +8,21 @@
 //!          polls once more, and waits in epoll for a doorbell, a socket, a command or a deadline
 //! ```
 //!
+//! Each component owns a part of the state and has a file of its own, with its invariants:
+//!
+//! | component | owns |
+//! |---|---|
+//! | `Thread`, `WakeSources` | core, patience and time; what wakes the thread |
+//! | `ControlPlane`, `Siblings` | commands and events; the placement of tenants |
+//! | `Sessions`, `Services` | the ports of applications; the services that they serve |
+//! | `Links`, `Guests`, `OutgoingBlocks` | the ports of peers; their limits; blocks being sent |
+//! | `RemoteBindings`, `Dials` | bindings to services at peers; peers that are being dialled |
+//! | `Engine`, `Policies`, `Scheduler` | calls; chains; the tenants' shares |
+//! | `Observer` | durations, traces, records |
+//!
+//! A function that needs few of them has those as parameters. A method of [`Runtime`] is a turn, a
+//! dispatch, or a step that makes the engine decide and carries out the outcome.
+//!
 //! Invariants: one thread; no lock; only that wait and a hand-over block. One turn takes a bounded
 //! number of submissions per session and of frames per link, so no burst delays other ports for
 //! long. A tenant that has had more of this thread than another tenant with work is throttled for
