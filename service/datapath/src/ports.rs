@@ -538,7 +538,7 @@ impl LinkPort {
             .link_mut()
             .set_window(config.window_calls, config.window_bytes);
         if let Err(error) = set {
-            tracing::error!("a link's window stays as it is: {error}");
+            tracing::error!("the window of a link is unchanged: {error}");
         }
     }
 

@@ -202,7 +202,7 @@ impl Runtime {
         applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,
-            "the application serves this method, it hasn't bound it to call it",
+            "the application serves this method and hasn't bound it to call it",
         );
         let route = || Route {
             target: RouteTarget::Broken(not_callable.clone()),

@@ -59,7 +59,7 @@ impl Runtime {
         let message = self.pool.unboxed(message);
         if (more || message.bare) && !self.sessions.knows_streams(session) {
             discard(message, &mut self.pool, &mut self.sessions);
-            let text = "the serving application's library is of a version without streams";
+            let text = "the serving application's library predates streams";
             let status = Status::new(Code::UNIMPLEMENTED, text);
             return self.engine.undeliverable(call, status);
         }

@@ -208,7 +208,7 @@ impl Runtime {
             }
             if !streams.requests {
                 let text = format!(
-                    "{} takes one request, no more and no less",
+                    "{} takes exactly one request",
                     bound.method.name
                 );
                 return Ok(Err(Status::new(Code::INVALID_ARGUMENT, text)));
@@ -217,18 +217,20 @@ impl Runtime {
         });
         match gathered? {
             Ok(mut message) => {
-                let route = self.engine.route_mut(session, handle);
-                let target = route.map(|route| &route.target);
-                let seen = Seen::by(
-                    &self.options.tuning.telemetry,
-                    &self.sessions,
-                    &self.links,
-                    &self.services,
-                    self.now_ns,
-                );
-                let pool = &mut self.pool;
-                self.observer
-                    .posted(origin, target, decision, &mut message, pool, seen);
+                if let Some(decision) = decision {
+                    let route = self.engine.route_mut(session, handle);
+                    let target = route.map(|route| &route.target);
+                    let seen = Seen::by(
+                        &self.options.tuning.telemetry,
+                        &self.sessions,
+                        &self.links,
+                        &self.services,
+                        self.now_ns,
+                    );
+                    let pool = &mut self.pool;
+                    self.observer
+                        .posted(origin, target, decision, &mut message, pool, seen);
+                }
                 let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.submit(
@@ -510,7 +512,7 @@ pub(crate) fn beyond_its_share(
     let count: usize = sessions.chain(links).sum();
     (count >= MAX_CALLS_PER_TENANT).then(|| {
         let text = format!(
-            "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
+            "tenant {tenant} has {count} calls in flight on this runtime, which is the limit of one tenant"
         );
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     })

@@ -150,7 +150,7 @@ impl Runtime {
 /// run.
 pub(crate) fn without_responses(whose: &str) -> Status {
     let text = format!(
-        "the call was answered with responses or trailers, and the calling {whose} is of a version without them"
+        "the call was answered with responses or trailers, and the calling {whose} predates them"
     );
     Status::new(Code::INTERNAL, text)
 }

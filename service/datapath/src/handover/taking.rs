@@ -30,7 +30,7 @@ use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
 use tollgate_policy_chain::slot::SavedState;
 
 /// The status text for links that can't continue, and for their calls.
-const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
+const LINK_LOST: &str = "this daemon was upgraded, and the link is being made again";
 
 /// Taking over.
 impl Runtime {
@@ -212,7 +212,7 @@ impl Runtime {
                 what,
             } => {
                 let bound = port.handles.get(handle as usize);
-                let lost = || Unportable("what it is given is of no method of its".to_owned());
+                let lost = || Unportable("a waiting message belongs to no method that it has bound".to_owned());
                 Held::Message {
                     method: Arc::clone(&bound.ok_or_else(lost)?.method),
                     message: self.pool.boxed(message.message(bytes)?),
@@ -237,7 +237,7 @@ impl Runtime {
         for form in parked {
             if !with_chains.remove(&form.call) {
                 return Err(format!(
-                    "call {} waits in a chain, and the engine doesn't know of it",
+                    "call {} is parked in a chain, but the engine doesn't know it",
                     form.call.to_wire()
                 ));
             }
@@ -267,7 +267,7 @@ impl Runtime {
         match with_chains.into_iter().next() {
             None => Ok(()),
             Some(call) => Err(format!(
-                "call {} is with a chain, and doesn't wait there",
+                "call {} is with a chain, but isn't parked there",
                 call.to_wire()
             )),
         }
@@ -294,7 +294,7 @@ impl Runtime {
                 retry_pause: None,
             };
             let key = self.bindings.insert(binding);
-            let key = key.ok_or("there are more bindings than can be")?;
+            let key = key.ok_or("there are more bindings than a runtime can have")?;
             bound.push(BoundAgain { key, unsettled });
         }
         Ok(bound)

@@ -98,7 +98,7 @@ impl Runtime {
                 outbound[bind].unanswered += 1;
             }
             Err(error) => {
-                let text = format!("peer {} can't be asked: {error}", binding.peer);
+                let text = format!("peer {} can't be sent a binding: {error}", binding.peer);
                 self.bind_refused(key, Status::new(Code::UNAVAILABLE, text));
             }
         }

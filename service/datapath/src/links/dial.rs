@@ -159,7 +159,7 @@ impl Runtime {
         port.state.at = Some(at);
         note(&mut port.state);
         let added = self.add_link(port);
-        added.ok_or("this daemon has as many links as it may")?;
+        added.ok_or("this daemon has no room for another link")?;
         Ok(())
     }
 
@@ -183,7 +183,7 @@ impl Runtime {
             }
             for link in its {
                 if self.is_unused(link, tenant) {
-                    self.lose_link(link, "nobody is bound through it any more");
+                    self.lose_link(link, "no application is bound through it any more");
                 }
             }
         }
@@ -259,7 +259,7 @@ impl Runtime {
         if !has_all || port.io.link().unanswered() > 0 || compares() || self.engine.goes_by(link) {
             return false;
         }
-        self.lose_link(link, "its calls go by another one now");
+        self.lose_link(link, "another link has replaced it");
         true
     }
 

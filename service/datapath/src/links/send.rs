@@ -73,13 +73,13 @@ impl Runtime {
         if (head.more || head.bare) && !self.links.carries_streams(link) {
             discard(message, &mut self.pool, &mut self.sessions);
             let text =
-                "the peer's daemon is of a version whose calls have one request and one reply";
+                "the peer's daemon predates streams: its calls have one request and one reply";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
         if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
             discard(message, &mut self.pool, &mut self.sessions);
-            let text = "the peer's daemon is of a version whose calls carry no metadata";
+            let text = "the peer's daemon predates metadata";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
@@ -395,7 +395,7 @@ impl LinkPort {
             }
             None => {
                 let seconds = TAKES_NOTHING_FOR.as_secs();
-                format!("the peer has taken nothing of what waits for it for {seconds} s")
+                format!("data waits for the peer, and it has read nothing for {seconds} s")
             }
         })
     }

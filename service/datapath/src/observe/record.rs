@@ -55,14 +55,12 @@ impl Observer {
         &mut self,
         origin: Origin,
         target: Option<&RouteTarget>,
-        decision: Option<SampleDecision>,
+        decision: SampleDecision,
         message: &mut Message,
         pool: &mut Pool,
         seen: Seen<'_>,
     ) {
-        let Some(SampleDecision { sampling, is_hit }) = decision else {
-            return;
-        };
+        let SampleDecision { sampling, is_hit } = decision;
         let came = match message.metadata.is_empty() {
             true => None,
             false => context_of(&message.metadata),

@@ -36,7 +36,6 @@ mod turn;
 mod wake;
 
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tollgate_engine::{Engine, EngineId};
@@ -182,6 +181,8 @@ impl Runtime {
     /// One of several runtimes that a test runs.
     #[cfg(test)]
     pub(crate) fn idle_at(index: usize) -> (Runtime, Handle) {
+        use std::sync::{Arc, mpsc};
+
         use tollgate_telemetry::sampling::Sampler;
         use tollgate_transport::LinkConfig;
 

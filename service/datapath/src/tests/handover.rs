@@ -247,7 +247,7 @@ fn what_no_runtime_can_have_left_is_refused() {
             state["sessions"][0]["held"] = json!([{"message": {"handle": 5, "message": message, "what": {"reply": {"call": 1}}}}]);
         }),
         (
-            "call 5 waits in a chain, and the engine doesn't know of it",
+            "call 5 is parked in a chain, but the engine doesn't know it",
             |state| {
                 let message = json!({"at": 0, "image": 0, "metadata": 0, "inline_len": 0, "total_len": 0, "bare": false,
                 "body": {"private": {"accepted": true, "extents": []}}});
