@@ -73,7 +73,10 @@ impl Move {
     pub(crate) fn refuse(self, why: String) {
         match self.reply {
             Some(reply) => drop(reply.send(Err(why))),
-            None => tracing::error!("a link of tenant {} stays on the wrong runtime: {why}", self.tenant),
+            None => tracing::error!(
+                "a link of tenant {} stays on the wrong runtime: {why}",
+                self.tenant
+            ),
         }
     }
 }

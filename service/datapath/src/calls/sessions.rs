@@ -207,10 +207,7 @@ impl Runtime {
                 return runtime.gather(session, codec, block, Code::INVALID_ARGUMENT);
             }
             if !streams.requests {
-                let text = format!(
-                    "{} takes exactly one request",
-                    bound.method.name
-                );
+                let text = format!("{} takes exactly one request", bound.method.name);
                 return Ok(Err(Status::new(Code::INVALID_ARGUMENT, text)));
             }
             runtime.gather_part(session, codec, part.bare, block, Code::INVALID_ARGUMENT)

@@ -212,7 +212,11 @@ impl Runtime {
                 what,
             } => {
                 let bound = port.handles.get(handle as usize);
-                let lost = || Unportable("a waiting message belongs to no method that it has bound".to_owned());
+                let lost = || {
+                    Unportable(
+                        "a waiting message belongs to no method that it has bound".to_owned(),
+                    )
+                };
                 Held::Message {
                     method: Arc::clone(&bound.ok_or_else(lost)?.method),
                     message: self.pool.boxed(message.message(bytes)?),

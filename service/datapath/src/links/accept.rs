@@ -32,7 +32,10 @@ impl Runtime {
         let address = io.peer_address();
         let room = self.room();
         if let Some(link) = self.guests.stranger_to_end(address, &self.links, room) {
-            self.lose_link(link, "it hasn't authenticated, and another connection needs its place");
+            self.lose_link(
+                link,
+                "it hasn't authenticated, and another connection needs its place",
+            );
         }
         let flow = self.shares.of_strangers();
         let mut port = LinkPort::new(io, address.to_string(), None, None, flow);

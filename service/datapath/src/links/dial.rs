@@ -25,6 +25,7 @@ use crate::carrier::Carrier;
 use crate::limits::{ATTEMPT_DELAY, RDMA_PATIENCE, RDMA_PAUSE};
 use crate::links::dials::Dials;
 use crate::links::remote::RemoteBindings;
+use crate::links::send::{drop_kept, reclaim_sent};
 use crate::links::table::Links;
 use crate::links::target::{Stage, Target};
 use crate::log_limited;
@@ -282,12 +283,12 @@ impl Runtime {
         }
         port.io.end();
         self.bytes.add_link(&port.io.link().moved());
-        self.reclaim_sent(&mut port);
+        reclaim_sent(&mut port, &mut self.outgoing, &mut self.sessions);
         if let Some(mut large) = port.state.large.take() {
             port.io.take_back(&mut large.landing);
             discard_landing(large.landing, &mut self.pool, &mut self.sessions);
         }
-        self.drop_kept(&mut port);
+        drop_kept(&mut port, &mut self.pool, &mut self.sessions);
         let text = format!(
             "the link with peer {} was lost: {reason}",
             port.state.address

@@ -15,20 +15,22 @@
 //! entry per call that the peer has unanswered, so its window bounds them. A peer that reads
 //! nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
-use tollgate_engine::{CallKey, Encoding, LinkId, Status};
+use tollgate_engine::{CallKey, Encoding, Engine, LinkId, Status};
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
 use crate::calls::memory::{discard, discard_boxed};
+use crate::calls::table::Sessions;
 use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
 };
+use crate::links::outgoing::OutgoingBlocks;
 use crate::links::wire::on_wire;
 use crate::ports::{Kept, LinkPort};
 use crate::runtime::Runtime;
-use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::message::{Body, Message, Pool};
 
 /// The result of a flush of a link.
 pub(crate) struct Flushed {
@@ -201,14 +203,6 @@ impl Runtime {
         queued.map(|_| ())
     }
 
-    pub(crate) fn reclaim_sent(&mut self, port: &mut LinkPort) {
-        while let Some(token) = port.io.poll_sent() {
-            if let Some(source) = self.outgoing.sent(token) {
-                self.sessions.reclaim(source);
-            }
-        }
-    }
-
     /// Sends the data queued on a link.
     pub(crate) fn flush_link(&mut self, link: LinkId) -> Flushed {
         let mut flushed = Flushed {
@@ -224,7 +218,7 @@ impl Runtime {
             flushed.sent = true;
             outcome = port.io.flush().map(|_| ());
         }
-        self.reclaim_sent(&mut port);
+        reclaim_sent(&mut port, &mut self.outgoing, &mut self.sessions);
         if port.state.behind_since_ns.is_some() {
             flushed.more = !port.io.link().is_behind();
             if port.io.link().taken() > taken {
@@ -258,46 +252,20 @@ impl Runtime {
     pub(crate) fn keep(&mut self, link: LinkId, answer: Kept) {
         let Some(mut port) = self.links.take(link) else {
             // The call has ended with its link.
-            return self.drop_answer(answer);
+            return drop_answer(answer, &mut self.pool, &mut self.sessions);
         };
         let state = &mut port.state;
         if state.kept.len() >= state.sweep_at {
             for kept in std::mem::take(&mut state.kept) {
-                match self.is_wanted(&kept) {
+                match is_wanted(&kept, &self.engine) {
                     true => state.kept.push_back(kept),
-                    false => self.drop_answer(kept),
+                    false => drop_answer(kept, &mut self.pool, &mut self.sessions),
                 }
             }
             state.sweep_at = KEPT_BEFORE_SWEEP.max(2 * state.kept.len());
         }
         state.kept.push_back(answer);
         self.links.put_back(link, port);
-    }
-
-    /// Whether a kept answer is still needed: a call may end while its server has the answer.
-    fn is_wanted(&self, kept: &Kept) -> bool {
-        match *kept {
-            Kept::PutOff { session, call, .. } => {
-                self.engine.expected_after_wait(session, call).is_some()
-            }
-            Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
-        }
-    }
-
-    fn drop_answer(&mut self, answer: Kept) {
-        match answer {
-            Kept::PutOff { session, block, .. } => self.sessions.reclaim_block(session, block),
-            Kept::Reply { message, .. } => {
-                discard_boxed(message, &mut self.pool, &mut self.sessions)
-            }
-            Kept::Status { .. } | Kept::Credit { .. } => {}
-        }
-    }
-
-    pub(crate) fn drop_kept(&mut self, port: &mut LinkPort) {
-        std::mem::take(&mut port.state.kept)
-            .into_iter()
-            .for_each(|kept| self.drop_answer(kept));
     }
 
     /// A link that was behind has room: sends what was kept back for it, until it is behind again.
@@ -367,6 +335,42 @@ fn remaining_us(deadline_ns: u64, now_ns: u64) -> u64 {
         return 0;
     }
     deadline_ns.saturating_sub(now_ns).div_ceil(1_000).max(1)
+}
+
+/// Gives the blocks back that a link has sent.
+pub(crate) fn reclaim_sent(
+    port: &mut LinkPort,
+    outgoing: &mut OutgoingBlocks,
+    sessions: &mut Sessions,
+) {
+    while let Some(token) = port.io.poll_sent() {
+        if let Some(source) = outgoing.sent(token) {
+            sessions.reclaim(source);
+        }
+    }
+}
+
+/// Whether a kept answer is still needed: a call may end while its server has the answer.
+fn is_wanted(kept: &Kept, engine: &Engine<Box<Message>>) -> bool {
+    match *kept {
+        Kept::PutOff { session, call, .. } => engine.expected_after_wait(session, call).is_some(),
+        Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
+    }
+}
+
+fn drop_answer(answer: Kept, pool: &mut Pool, sessions: &mut Sessions) {
+    match answer {
+        Kept::PutOff { session, block, .. } => sessions.reclaim_block(session, block),
+        Kept::Reply { message, .. } => discard_boxed(message, pool, sessions),
+        Kept::Status { .. } | Kept::Credit { .. } => {}
+    }
+}
+
+/// Drops the answers that wait for a link.
+pub(crate) fn drop_kept(port: &mut LinkPort, pool: &mut Pool, sessions: &mut Sessions) {
+    std::mem::take(&mut port.state.kept)
+        .into_iter()
+        .for_each(|kept| drop_answer(kept, pool, sessions));
 }
 
 /// The caller's status code if its message can't be queued on a link.
