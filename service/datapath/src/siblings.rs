@@ -56,3 +56,23 @@ impl Siblings {
         self.map.placement.assign(tenant, self.here);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenant_is_elsewhere_from_its_departure_to_its_return() {
+        let (mut siblings, acme) = (Siblings::new(0), Arc::from("acme"));
+        assert_eq!(siblings.index_of(&acme), None, "there is no other runtime");
+        siblings.set(Map {
+            placement: Placement::spread(2),
+            runtimes: Vec::new(),
+        });
+        siblings.has_left(&acme, 1);
+        assert_eq!(siblings.index_of(&acme), Some(1));
+        assert!(siblings.home_of(&acme).is_none(), "it has ended");
+        siblings.has_arrived(&acme);
+        assert_eq!(siblings.index_of(&acme), None);
+    }
+}

@@ -66,3 +66,39 @@ impl OutgoingBlocks {
         self.by_token.insert(token, source);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn source(session: u32, offset: u64) -> Source {
+        Source {
+            session: SessionId(session),
+            offset,
+        }
+    }
+
+    #[test]
+    fn a_block_returns_once_under_the_token_that_its_link_has() {
+        let mut blocks = OutgoingBlocks::new(EngineId::new(3).unwrap());
+        let first = blocks.next_token();
+        assert_eq!(first.0 >> 48, 3, "it begins with the engine's id");
+        blocks.add(source(1, 64));
+        let second = blocks.next_token();
+        assert_ne!(first, second);
+        blocks.add(source(2, 128));
+        assert_eq!(blocks.sent(first).map(|block| block.offset), Some(64));
+        assert!(blocks.sent(first).is_none());
+        let parted = blocks.part(&[SessionId(2)]);
+        assert_eq!(parted.len(), 1);
+        assert_eq!(parted[0].0, second.0, "tokens stay");
+        assert_eq!(blocks.sources().count(), 0);
+        let mut there = OutgoingBlocks::new(EngineId::new(4).unwrap());
+        there.absorb(parted[0].0, source(9, parted[0].1.offset));
+        assert_eq!(
+            there.sent(second).map(|block| block.session),
+            Some(SessionId(9))
+        );
+    }
+}
