@@ -773,7 +773,9 @@ fn the_path_of_a_call_names_functions_that_exist() {
 /// A source file as ARCHITECTURE.md names it: by its crate, or of the datapath.
 fn source_of(file: &str) -> String {
     let path = match file.split_once('/').map(|(krate, _)| krate) {
-        None => root().join("service/datapath/src").join(file),
+        None | Some("calls" | "handover" | "links" | "observe" | "runtime") => {
+            root().join("service/datapath/src").join(file)
+        }
         Some("jit") => root().join("marshal-codegen").join(file),
         Some("shm-abi") => root().join("client-libs").join(file),
         Some(_) => root().join("service").join(file),

@@ -30,12 +30,12 @@ fn a_call_that_is_not_sampled_pays_little_for_what_is_known_of_it() {
     let decides = |file: &str| {
         let parts = [
             "telemetry/src/sampling.rs",
-            "datapath/traces.rs",
+            "observe/traces.rs",
             "/fastrand-",
         ];
         parts.iter().any(|part| file.contains(part))
     };
-    let notes = |name: &str| name.contains("Runtime") && name.ends_with("measure");
+    let notes = |name: &str| name.contains("Observer") && name.ends_with("measure");
     let [with, without] =
         [&known, &unknown].map(|counts| [counts.of_files(decides), counts.of_functions(notes)]);
     println!(

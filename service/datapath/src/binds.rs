@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollgate_engine::{ServiceId, Status};
 use tollgate_schema::evolution::MethodMatch;
 
+use crate::links::target::Found;
 use crate::reply::Reply;
-use crate::target::Found;
 use tollgate_jit::on_demand::Method;
 
 /// A service as one application knows it: shared by all that bind the same schema.

@@ -19,12 +19,12 @@ use tollgate_transport_rdma::Door;
 
 use crate::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
+use crate::links::target::Target;
 use crate::migration::{Move, Moving};
 use crate::placement::Placement;
 use crate::ports::LinkPort;
 use crate::reply::Reply;
 use crate::report::Report;
-use crate::target::Target;
 use crate::tuning::Tuning;
 use tollgate_policy_chain::counts::RecordedView;
 use tollgate_policy_chain::events::PolicyEvent;

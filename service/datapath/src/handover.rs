@@ -25,12 +25,14 @@ use std::time::Instant;
 use links::{LinksLeft, next_key};
 use message_forms::Bytes;
 use state::{ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of};
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{LinkId, SessionId};
 use traced::traced_forms;
 
+use crate::calls::table::Sessions;
 use crate::handover::transfer::HandoverState;
 use crate::limits::HAND_OVER_TIMEOUT;
+use crate::links::remote::RemoteBindings;
+use crate::links::table::Links;
 use crate::ports::{Held, Kept};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::message::Source;
@@ -81,12 +83,12 @@ impl Runtime {
         if with_links {
             self.flush_links();
         }
-        for (_, port) in self.sessions.iter_mut() {
+        for port in self.sessions.iter_mut() {
             // The new runtime finds violations of the protocol.
             let _as_far_as_it_goes = port.flush(None);
         }
         let mut bytes = Bytes::default();
-        let mut sources: Vec<Source> = self.sending.values().copied().collect();
+        let mut sources: Vec<Source> = self.outgoing.sources().collect();
         let links = match with_links {
             true => self.leave_links(&mut bytes)?,
             false => self.end_links(),
@@ -119,7 +121,7 @@ impl Runtime {
             .collect();
         let (mut sessions, mut descriptors) = (Vec::new(), Vec::new());
         let mut free: Vec<u32> = self.sessions.free().collect();
-        for (key, port) in self.sessions.iter_mut() {
+        for port in self.sessions.iter_mut() {
             in_time()?;
             for held in &port.held {
                 if let Held::Message { message, .. } = held {
@@ -131,13 +133,13 @@ impl Runtime {
                 false => None,
             };
             let Some(lent) = lent else {
-                free.insert(0, next_key(key));
+                free.insert(0, next_key(port.id.0));
                 continue;
             };
             let lent = lent.map(|fd| fd.try_clone_to_owned());
             let lent: Result<Vec<_>, _> = lent.into_iter().collect();
             let lent = lent.map_err(|error| format!("no descriptors are left: {error}"))?;
-            descriptors.push((SessionId(key), lent));
+            descriptors.push((port.id, lent));
             sessions.push(session_form(port, &mut bytes));
         }
         let policies = self.policies.save().into_iter();
@@ -152,13 +154,17 @@ impl Runtime {
         let state = State {
             policies: policies.collect(),
             engine,
-            services: self.services.iter().map(service_form).collect(),
+            services: self
+                .services
+                .iter()
+                .map(|(_, service)| service_form(service))
+                .collect(),
             sessions,
             free,
             bindings: self.bindings.iter().map(|(_, b)| binding_form(b)).collect(),
             parked,
             lent: sources.iter().map(|s| (s.session, s.offset)).collect(),
-            traced: traced_forms(&self.traces),
+            traced: traced_forms(&self.observer),
             links: links.forms,
             free_links: links.free,
         };
@@ -194,9 +200,9 @@ impl Runtime {
     /// is not sent: it refers to memory that this process no longer owns, or the other process
     /// sends it.
     pub(crate) fn leave(&mut self) {
-        self.sessions = Slots::default();
-        self.links = Slots::default();
-        self.bindings = Slots::default();
+        self.sessions = Sessions::default();
+        self.links = Links::default();
+        self.bindings = RemoteBindings::default();
         self.dials.clear();
     }
 }

@@ -6,27 +6,24 @@
 //!            ┌──────────────────────┼──────────────────────┐
 //!       SessionPort        Engine<Box<Message>>         LinkPort
 //!    rings, heaps, wakes    state of each call     frames, connection
-//!      (sessions.rs)         (tollgate-engine)         (links.rs)
+//!        (calls/)          (tollgate-engine)          (links/)
 //!                                   │
 //!                        ┌──────────┴──────────┐
-//!                  policy chains          two schemas
-//!                 (evaluating.rs,        (crossing.rs)
+//!                  policy chains           two schemas
+//!              (calls/evaluating.rs,  (calls/conversion.rs)
 //!              tollgate-policy-chain)
 //! ```
 //!
 //! | Files | Task |
 //! |---|---|
-//! | `runtime.rs`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares, settings, bounds |
+//! | `runtime/`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares, settings, bounds |
 //! | `command.rs`, `reply.rs`, `binds.rs` | messages from and to the control plane |
-//! | `ports.rs` | state of sessions and links |
-//! | `sessions.rs`, `deliveries.rs`, `streams.rs`, `landing.rs` | messages of applications |
-//! | `links.rs`, `sending.rs`, `wire.rs`, `steering.rs` | messages of peers |
-//! | `carrier.rs`, `rdma.rs` | TCP and RDMA |
-//! | `target.rs`, `dialling.rs`, `peers.rs` | links that this daemon dials |
-//! | `guests.rs`, `strangers.rs`, `peer_room.rs` | links that peers open |
-//! | `placement.rs`, `migration.rs`, `moving.rs` | the runtime of each tenant, moves |
+//! | `ports.rs`, `carrier.rs`, `rdma.rs`, `landing.rs` | state of sessions and links |
+//! | `calls/` | messages of applications, evaluation, conversion |
+//! | `links/`, `peer_room.rs` | links that are dialled or accepted, messages of peers |
+//! | `placement.rs`, `siblings.rs`, `migration.rs`, `moving.rs` | the tenants' runtimes, moves |
 //! | `handover.rs`, `handover/` | hand-over to another process |
-//! | `report.rs`, `durations.rs`, `traces.rs`, `record.rs`, `lines.rs` | status, metrics, log |
+//! | `observe/`, `report.rs`, `lines.rs` | status, metrics, log |
 //!
 //! A runtime is one thread and shares nothing with the others. All sessions, links, services and
 //! policies of a tenant are on the runtime that the [`Placement`] names, so no call crosses
@@ -36,14 +33,9 @@
 #![forbid(unsafe_code)]
 
 pub mod binds;
+mod calls;
 mod carrier;
 pub mod command;
-mod crossing;
-mod deliveries;
-mod dialling;
-pub mod durations;
-mod evaluating;
-mod guests;
 pub mod handover;
 mod landing;
 pub mod limits;
@@ -51,29 +43,24 @@ pub mod lines;
 mod links;
 pub mod migration;
 mod moving;
+mod observe;
 pub mod peer_room;
-mod peers;
 pub mod placement;
 mod ports;
 pub mod rdma;
-mod record;
 pub mod reply;
 pub mod report;
 mod runtime;
 mod scheduler;
-mod sending;
-mod sessions;
-pub mod steering;
-mod strangers;
-mod streams;
-pub mod target;
+mod siblings;
 #[cfg(test)]
 mod tests;
-mod traces;
 pub mod tuning;
-mod wire;
 
+pub use calls::steering;
 pub use command::{Command, Event};
+pub use links::target;
+pub use observe::durations;
 pub use peer_room::PeerRoom;
 pub use placement::Placement;
 pub use runtime::{Options, Runtime, spawn};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId};
 
+use crate::links::target::Dial;
+use crate::observe::traces::Traced;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::reply::Reply;
-use crate::target::Dial;
-use crate::traces::Traced;
 use tollgate_policy_chain::message::{Message, Source};
 use tollgate_policy_chain::policies;
 
@@ -73,7 +73,10 @@ impl Move {
     pub(crate) fn refuse(self, why: String) {
         match self.reply {
             Some(reply) => drop(reply.send(Err(why))),
-            None => tracing::error!("a link of tenant {} is astray: {why}", self.tenant),
+            None => tracing::error!(
+                "a link of tenant {} stays on the wrong runtime: {why}",
+                self.tenant
+            ),
         }
     }
 }

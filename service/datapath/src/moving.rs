@@ -28,12 +28,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tollgate_engine::{LinkId, Origin, Renamed, ServiceId, SessionId, Wanted};
+use tollgate_engine::{LinkId, Origin, Renamed, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::command::{Command, Map};
 use crate::migration::{Move, Moved, Moving, NO_BINDING};
-use crate::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
+use crate::ports::{Held, Kept, LinkPort, Outbound, SessionPort};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
 use tollgate_policy_chain::message::{Body, Message, Source};
@@ -47,11 +47,11 @@ impl Runtime {
     /// Another placement is in force. Tenants that are placed elsewhere but still have links here
     /// move there; tenants that were moved by command have gone already.
     pub(crate) fn placed(&mut self, map: Map) {
-        self.map = map;
+        self.siblings.set(map);
         let astray = |port: &LinkPort| {
             let tenant = port.state.tenant.as_ref()?;
-            let home = self.map.placement.home(tenant);
-            (home != self.options.index).then(|| (Arc::clone(tenant), home))
+            let home = self.siblings.index_of(tenant)?;
+            Some((Arc::clone(tenant), home))
         };
         let astray: HashMap<_, _> = self
             .links
@@ -72,17 +72,14 @@ impl Runtime {
     /// The runtime ends: only links are left.
     pub(crate) fn retire(&mut self, map: Map) {
         self.placed(map);
-        let Some(first) = self.map.runtimes.first().cloned() else {
+        let Some(first) = self.siblings.get(0) else {
             return;
         };
-        for slot in 0..self.links.slots() {
-            let Some(key) = self.links.key_at(slot) else {
-                continue;
-            };
-            self.engine.link_closed(LinkId(key), "the link has moved");
+        for link in self.links.ids() {
+            self.engine.link_closed(link, "the link has moved");
             self.act();
-            if let Some(port) = self.links.remove(key) {
-                port.io.unwatch(&self.epoll);
+            if let Some(port) = self.links.remove(link) {
+                self.wakes.unwatch_link(&port.io);
                 first.send(Command::Adopt { port, bind: None });
             }
         }
@@ -90,7 +87,7 @@ impl Runtime {
 
     /// Sends a tenant to another runtime.
     pub(crate) fn part_with(&mut self, order: Move) {
-        let Some(there) = self.map.runtimes.get(order.to).cloned() else {
+        let Some(there) = self.siblings.get(order.to) else {
             let text = format!("there is no runtime {}", order.to);
             return order.refuse(text);
         };
@@ -99,7 +96,7 @@ impl Runtime {
             Ok(moving) => moving,
             Err((order, why)) => return order.refuse(why),
         };
-        self.map.placement.assign(&tenant, to);
+        self.siblings.has_left(&tenant, to);
         if let Err(Command::Absorb { moving }) = there.try_send(Command::Absorb { moving }) {
             let why = format!("runtime {to} has ended");
             self.absorb(Box::new(Moving {
@@ -115,15 +112,14 @@ impl Runtime {
         let began_ns = now_ns();
         let tenant = &order.tenant;
         let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|(_, port)| port.who.tenant == *tenant);
+        let sessions = sessions.filter(|port| port.who.tenant == *tenant);
         let links = self.links.iter();
         let links = links.filter(|(_, port)| port.state.tenant.as_ref() == Some(tenant));
-        let services = self.services.iter().zip(0u32..);
-        let services = services.filter(|(service, _)| service.tenant == *tenant);
+        let services = self.services.of(tenant);
         let wanted = Wanted {
-            sessions: sessions.map(|(key, _)| SessionId(key)).collect(),
-            links: links.map(|(key, _)| LinkId(key)).collect(),
-            services: services.map(|(_, id)| ServiceId(id)).collect(),
+            sessions: sessions.map(|port| port.id).collect(),
+            links: links.map(|(link, _)| link).collect(),
+            services: services.map(|(id, _)| id).collect(),
         };
         let engine = match self.engine.part(&wanted) {
             Ok(migration) => migration,
@@ -135,40 +131,28 @@ impl Runtime {
             .part(tenant, &order.attachments, engine.chains());
         let strangers = self.shares.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
-            let port = self.links.remove(id.0)?;
-            port.io.unwatch(&self.epoll);
+            let port = self.links.remove(id)?;
+            self.wakes.unwatch_link(&port.io);
             let is_stranger = port.state.flow == strangers;
             Some((id, port, is_stranger))
         });
         let links = links.collect();
         // Blocks of sessions that have ended are no longer needed.
-        self.sending
-            .retain(|_, source| self.sessions.get(source.session.0).is_some());
-        let of_its = |source: &Source| wanted.sessions.contains(&source.session);
-        let sending = self
-            .sending
-            .extract_if(|_, source| of_its(source))
-            .collect();
-        let traced = self.traces.part(|origin| match origin {
+        let here = &self.sessions;
+        self.outgoing.retain(|session| here.get(session).is_some());
+        let sending = self.outgoing.part(&wanted.sessions);
+        let traced = self.observer.part(|origin| match origin {
             Origin::Session { session, .. } => wanted.sessions.contains(session),
             Origin::Link { link, .. } => wanted.links.contains(link),
         });
         let sessions = wanted.sessions.iter();
-        let sessions = sessions.filter_map(|id| self.sessions.remove(id.0));
+        let sessions = sessions.filter_map(|id| self.sessions.remove(*id));
         let sessions = sessions.collect();
-        let its = self.bindings.iter();
-        let its = its.filter(|(_, binding)| binding.tenant == *tenant);
-        let its: Vec<u32> = its.map(|(key, _)| key).collect();
-        let bindings = its.into_iter();
-        let bindings = bindings.filter_map(|key| Some((key, self.bindings.remove(key)?)));
-        let bindings = bindings.collect();
-        let dials = self
-            .dials
-            .extract_if(.., |dial| dial.tenant == *tenant)
-            .collect();
+        let bindings = self.bindings.part(tenant);
+        let dials = self.dials.part(tenant);
         let services = wanted.services.iter();
         let services = services.filter_map(|&id| {
-            let service = self.services.get(id.0 as usize)?;
+            let service = self.services.get(id)?;
             Some((id, service.clone()))
         });
         Ok(Box::new(Moving {
@@ -193,7 +177,7 @@ impl Runtime {
 impl Runtime {
     /// A tenant arrives. If there is no room for it, it goes back.
     pub(crate) fn absorb(&mut self, moving: Box<Moving>) {
-        let from = self.map.runtimes.get(moving.from).cloned();
+        let from = self.siblings.get(moving.from);
         match (self.refusal_of(&moving), from) {
             (Some(why), Some(from)) if moving.refused.is_none() => {
                 let back = Box::new(Moving {
@@ -241,11 +225,13 @@ impl Runtime {
             ..
         } = moving;
         let tenant = order.tenant;
-        self.map.placement.assign(&tenant, self.options.index);
+        self.siblings.has_arrived(&tenant);
         let calls = engine.calls();
         let mut names = Renamed::default();
         for (id, service) in services {
-            names.services.insert(id, self.service_of(service));
+            names
+                .services
+                .insert(id, self.services.add(service, &mut self.engine));
         }
         let mut unwatched = Vec::new();
         for port in sessions {
@@ -256,10 +242,10 @@ impl Runtime {
         }
         let mut came = Vec::with_capacity(links.len());
         for (id, mut port, is_stranger) in links {
-            let Some(name) = self.links.next_key().map(LinkId) else {
+            let Some(name) = self.links.next_id() else {
                 continue;
             };
-            if self.watch_link(name, &mut port.io).is_err() {
+            if self.wakes.watch_link(name, &mut port.io).is_err() {
                 unwatched.push(name);
             }
             self.links.insert(port);
@@ -279,7 +265,7 @@ impl Runtime {
             &tenant,
             policies,
             &same,
-            (&self.epoll, Self::process_token),
+            self.wakes.for_processes(),
             self.now_ns,
         );
         names.chains = chains;
@@ -298,7 +284,7 @@ impl Runtime {
         }
         for (token, source) in sending {
             if let Some(&session) = names.sessions.get(&source.session) {
-                self.sending.insert(token, Source { session, ..source });
+                self.outgoing.absorb(token, Source { session, ..source });
             }
         }
         let traced = traced.into_iter().filter_map(|(origin, traced)| {
@@ -314,10 +300,10 @@ impl Runtime {
             };
             Some((origin, traced))
         });
-        self.traces.absorb(traced);
-        self.dials.extend(dials);
+        self.observer.absorb(traced);
+        self.dials.absorb(dials);
         for name in names.sessions.values() {
-            if let Some(port) = self.sessions.get_mut(name.0) {
+            if let Some(port) = self.sessions.get_mut(*name) {
                 let messages = port.held.iter_mut().filter_map(|held| match held {
                     Held::Message { message, .. } => Some(message),
                     Held::Status { .. } | Held::End { .. } => None,
@@ -326,7 +312,7 @@ impl Runtime {
             }
         }
         for (link, is_stranger) in came {
-            self.settle_link(link, &tenant, is_stranger, (&names, &keys));
+            self.settle_link(link, &tenant, is_stranger, &names, &keys);
         }
         for link in unwatched {
             self.lose_link(link, "it can't be watched any more");
@@ -347,32 +333,12 @@ impl Runtime {
         }
     }
 
-    /// The id of a service here. A service that was here before has kept its id.
-    fn service_of(&mut self, service: Service) -> ServiceId {
-        let (name, methods) = (&service.schema.name, service.schema.methods.len());
-        let is_same = |known: &Service| {
-            known.tenant == service.tenant
-                && known.schema.name == *name
-                && known.schema.hash == service.schema.hash
-        };
-        if let Some(at) = self.services.iter().position(is_same) {
-            return ServiceId(at as u32);
-        }
-        let id = self.engine.add_service(name, methods);
-        self.services.push(service);
-        id
-    }
-
     /// Adds a session here.
     fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
-        let id = SessionId(self.sessions.next_key()?);
+        let id = self.sessions.next_id()?;
         port.id = id;
         port.flow = self.shares.of(tenant);
-        if let Err(error) = port
-            .end
-            .doorbell
-            .watch(&self.epoll, Self::session_token(id))
-        {
+        if let Err(error) = self.wakes.watch_session(id, &mut port.end.doorbell) {
             // Its submissions are seen whenever this runtime is awake.
             tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
         }
@@ -386,13 +352,14 @@ impl Runtime {
         link: LinkId,
         tenant: &Arc<str>,
         is_stranger: bool,
-        (names, keys): (&Renamed, &HashMap<u32, u32>),
+        names: &Renamed,
+        keys: &HashMap<u32, u32>,
     ) {
         let flow = match is_stranger {
             true => self.shares.of_strangers(),
             false => self.shares.of(tenant),
         };
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         // It may have left the other runtime before a change that this runtime has already made.
@@ -427,14 +394,8 @@ impl Runtime {
     /// Pending comparisons belong to the other runtime: the peer is asked again for those bindings.
     fn compare_again(&mut self, keys: Vec<u32>) {
         for key in keys {
-            let Some(binding) = self.bindings.get_mut(key) else {
-                continue;
-            };
-            if binding.comparing.take().is_some() {
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.link_to(&tenant, &peer) {
-                    self.send_bind(link, key);
-                }
+            if self.bindings.drop_comparison(key) {
+                self.bind_again(key);
             }
         }
     }

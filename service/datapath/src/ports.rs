@@ -14,6 +14,7 @@ use tollgate_shm_abi::descriptor::{
 };
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::limits::{MAX_OFFSETS, MAX_STATUS_TEXT_BYTES};
+use tollgate_shm_abi::messages::{FEATURE_HEAPS, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS};
 use tollgate_shm_abi::ring::PushError;
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::stream::Credit;
@@ -26,9 +27,12 @@ use crate::limits::{
     COMPLETION_BACKLOG, KEPT_BEFORE_SWEEP, RECLAIMS_HELD_NS, WAIT_ASKED_EVERY_CALLS,
     WAIT_ASKED_EVERY_NS,
 };
-use crate::target::Target;
+use crate::links::target::Target;
+use crate::report::LinkReport;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
+use tollgate_transport::LinkConfig;
+use tollgate_transport::frame::feature_names;
 
 /// A method handle of an application.
 pub(crate) struct Handle {
@@ -54,6 +58,22 @@ pub(crate) struct Who {
     pub(crate) follows_heaps: bool,
     /// Label under which it serves.
     pub(crate) label: Option<Arc<str>>,
+}
+
+impl Who {
+    /// `features` are those of the library; an empty `label` is none.
+    pub(crate) fn of(tenant: Arc<str>, app: String, pid: i32, features: u32, label: &str) -> Self {
+        Self {
+            tenant,
+            app,
+            pid,
+            takes_metadata: features & FEATURE_METADATA != 0,
+            tells_waits: features & FEATURE_WAITS != 0,
+            knows_streams: features & FEATURE_STREAMS != 0,
+            follows_heaps: features & FEATURE_HEAPS != 0,
+            label: (!label.is_empty()).then(|| label.into()),
+        }
+    }
 }
 
 /// An application's session.
@@ -458,6 +478,22 @@ pub(crate) struct LinkState {
     pub(crate) moving: Option<PendingBind>,
 }
 
+impl LinkState {
+    /// The peer that this end dialled, and the tenant.
+    pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
+        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
+    }
+
+    pub(crate) fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
+        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
+    }
+
+    /// Whether a peer has opened it and has authenticated.
+    pub(crate) fn is_guests(&self) -> bool {
+        self.dialled.is_none() && self.proven
+    }
+}
+
 impl LinkPort {
     pub(crate) fn new(
         io: Carrier,
@@ -491,6 +527,44 @@ impl LinkPort {
             moving: None,
         };
         Self { io, state }
+    }
+}
+
+impl LinkPort {
+    /// Limits the peer's unanswered calls and bytes from now on.
+    pub(crate) fn set_window(&mut self, config: &LinkConfig) {
+        let set = self
+            .io
+            .link_mut()
+            .set_window(config.window_calls, config.window_bytes);
+        if let Err(error) = set {
+            tracing::error!("the window of a link is unchanged: {error}");
+        }
+    }
+
+    /// `service` returns the service of a binding that is accepted.
+    pub(crate) fn report<'b>(&self, service: impl Fn(u32) -> Option<&'b str>) -> LinkReport {
+        let link = self.io.link();
+        let credit = link.credit();
+        let bound = self.state.outbound.iter();
+        let bound = bound.filter(|bound| bound.unanswered == 0);
+        let bound = bound.filter_map(|bound| service(bound.binding));
+        LinkReport {
+            peer: link.peer_name().unwrap_or("unknown").to_owned(),
+            address: self.state.address.clone(),
+            tenant: self.state.tenant.as_deref().map(str::to_owned),
+            dialled: self.state.dialled.is_some(),
+            state: if link.is_ready() { "ready" } else { "opening" },
+            version: link.version(),
+            features: feature_names(link.features()).collect(),
+            bound: bound.map(str::to_owned).collect(),
+            unanswered: link.unanswered(),
+            credit_calls: credit.calls,
+            credit_bytes: credit.bytes,
+            window_calls: link.window().calls,
+            window_bytes: link.window().bytes,
+            carriage: self.io.report(self.state.not_rdma.as_deref()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use tollgate_transport::Moved;
 
-use crate::durations::Measured;
+use crate::observe::durations::Measured;
 use crate::tuning::{Scheduling, Waiting};
 use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
 

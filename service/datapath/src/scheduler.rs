@@ -33,6 +33,8 @@ pub(crate) struct Scheduler {
     /// When the last charged turn ended.
     lap_ns: u64,
     idle: u32,
+    /// Bytes of messages that the port has received in its current turn.
+    turn_bytes: usize,
     /// Until this time, turns of large calls are short if other tenants wait.
     pub(crate) shared_until_ns: u64,
 }
@@ -48,6 +50,7 @@ impl Scheduler {
             strangers,
             lap_ns: 0,
             idle: 0,
+            turn_bytes: 0,
             shared_until_ns: 0,
         }
     }
@@ -122,6 +125,24 @@ impl Scheduler {
     /// Whether two tenants had work in one round recently ([`SHARED_FOR`]).
     fn is_shared(&self) -> bool {
         self.scheduling == Scheduling::Fair && self.lap_ns < self.shared_until_ns
+    }
+
+    /// A port's turn begins: it has received no bytes yet.
+    #[inline]
+    pub(crate) fn reset_turn_bytes(&mut self) {
+        self.turn_bytes = 0;
+    }
+
+    /// The port that has its turn has received a message.
+    #[inline]
+    pub(crate) fn add_turn_bytes(&mut self, bytes: usize) {
+        self.turn_bytes += bytes;
+    }
+
+    /// The bytes of messages that the port has received in its turn.
+    #[inline]
+    pub(crate) fn turn_bytes(&self) -> usize {
+        self.turn_bytes
     }
 
     /// Whether another flow had work in this round: its outgoing data leaves when the round ends.

@@ -6,12 +6,13 @@
 //! process has another heap. A link that the next process can't continue ends with the old process:
 //! its calls end with UNAVAILABLE, and the daemon that dialled it dials again. That applies to
 //! links over RDMA: a queue pair can't change its process.
+//!
+//! [`FrozenLink`]: tollgate_transport::FrozenLink
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{Direction, Encoding, LinkId};
 use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::stream::Credit;
@@ -22,6 +23,7 @@ use crate::carrier::Carrier;
 use crate::handover::link_forms::{KeptForm, LargeForm, LinkForm, OutboundForm, WhatForm};
 use crate::handover::message_forms::Bytes;
 use crate::landing::{Landing, Place};
+use crate::links::table::Links;
 use crate::migration::NO_BINDING;
 use crate::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind, LinkPort, Outbound};
 use crate::runtime::Runtime;
@@ -47,17 +49,17 @@ impl Runtime {
             free: self.links.free().collect(),
             ..LinksLeft::default()
         };
-        for (key, port) in self.links.iter() {
+        for (id, port) in self.links.iter() {
             // A replaced link has no bindings to continue.
             let goes_on = !port.state.replaced;
             let frozen = goes_on.then(|| port.io.freeze(&mut bytes.0)).flatten();
             let Some((link, socket)) = frozen else {
-                left.free.insert(0, next_key(key));
+                left.free.insert(0, next_key(id.0));
                 continue;
             };
             let socket = socket.try_clone_to_owned();
             let socket = socket.map_err(|error| format!("no descriptors are left: {error}"))?;
-            left.sockets.push((LinkId(key), socket));
+            left.sockets.push((id, socket));
             let state = &port.state;
             let outbound = state.outbound.iter().map(|bound| OutboundForm {
                 binding: places.get(&bound.binding).copied(),
@@ -70,7 +72,7 @@ impl Runtime {
                 .map_or(0, |(_, filled)| filled);
             let large = state.large.as_ref();
             let form = LinkForm {
-                id: LinkId(key),
+                id,
                 link,
                 address: state.address.clone(),
                 dialled: state.dialled.as_ref().and(state.at),
@@ -116,14 +118,14 @@ impl Runtime {
             match self.resume_link(form, socket, bytes, bindings)? {
                 Some(port) => {
                     if form_dialled.is_none() && !port.state.proven {
-                        self.strangers.note(id, port.io.peer_address());
+                        self.guests.add_stranger(id, port.io.peer_address());
                     }
-                    ports.push((id.0, port));
+                    ports.push((id, port));
                 }
                 None => free.insert(0, next_key(id.0)),
             }
         }
-        let table = Slots::of(ports, &free);
+        let table = Links::resume(ports, &free);
         self.links = table.ok_or("the links don't have one key each")?;
         Ok(())
     }
@@ -145,7 +147,7 @@ impl Runtime {
             }
         };
         let mut io = Carrier::Tcp(tcp);
-        let watched = self.watch_link(id, &mut io);
+        let watched = self.wakes.watch_link(id, &mut io);
         watched.map_err(|error| failed(&error))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
@@ -160,7 +162,7 @@ impl Runtime {
         let again_ns = self.rdma_again_ns();
         let state = &mut port.state;
         for (bind, service) in form.inbound {
-            if self.services.len() <= service.0 as usize {
+            if self.services.get(service).is_none() {
                 return Err(failed(&format!("there is no service {}", service.0)));
             }
             state.inbound.insert(bind, service);
@@ -254,7 +256,7 @@ impl Runtime {
                 extents,
                 metadata,
             } => {
-                if self.sessions.get(session.0).is_none() {
+                if self.sessions.get(session).is_none() {
                     return Ok(None);
                 }
                 Kept::PutOff {

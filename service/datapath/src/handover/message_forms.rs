@@ -144,7 +144,7 @@ impl MessageForm {
             }
         };
         if !is_whole {
-            let text = format!("the message at {} isn't as long as it says", self.at);
+            let text = format!("the message at {} differs from its stated length", self.at);
             return Err(Unportable(text));
         }
         Ok(Message {

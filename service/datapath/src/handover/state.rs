@@ -14,8 +14,8 @@ use tollgate_shm_abi::session::{Standing, receive_heap_may_follow};
 use super::traced::TracedForm;
 use crate::handover::link_forms::LinkForm;
 use crate::handover::message_forms::{Bytes, MessageForm, StatusForm};
+use crate::links::target::Target;
 use crate::ports::{Delivery, Held, RemoteBinding, Service, SessionPort};
-use crate::target::Target;
 use tollgate_policy_chain::message::{Body, Message, Source};
 
 #[derive(Serialize, Deserialize)]

@@ -4,9 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tollgate_engine::slots::Slots;
 use tollgate_engine::{
-    CallKey, ChainId, Engine, LinkId, MethodChains, RouteTarget, SessionId, Status, Unportable,
+    CallKey, ChainId, Engine, MethodChains, RouteTarget, SessionId, Status, Unportable,
 };
 use tollgate_shm_abi::descriptor::Entry;
 use tollgate_shm_abi::session::{SessionShape, Standing, resume as resume_session};
@@ -16,12 +15,13 @@ use super::state::{BindingForm, HeldForm, ParkedForm, SessionForm, State, named}
 use super::traced::TracedForm;
 use super::{Beginning, BoundAgain};
 use crate::binds::ServiceSchema;
+use crate::calls::table::Sessions;
 use crate::handover::message_forms::MessageForm;
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
+use crate::links::target::Target;
 use crate::placement::note_engine_id;
 use crate::ports::{Held, RemoteBinding, Service, SessionPort, Who};
 use crate::runtime::Runtime;
-use crate::target::Target;
 use tollgate_policy_chain::evaluation::{Evaluation, Steered};
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::message::Source;
@@ -30,7 +30,7 @@ use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
 use tollgate_policy_chain::slot::SavedState;
 
 /// The status text for links that can't continue, and for their calls.
-const LINK_LOST: &str = "this daemon was upgraded, and the link is made anew";
+const LINK_LOST: &str = "this daemon was upgraded, and the link is being made again";
 
 /// Taking over.
 impl Runtime {
@@ -57,7 +57,7 @@ impl Runtime {
             schema.ok_or_else(|| format!("no schema was handed over with hash {:02x?}", &hash[..4]))
         };
         for service in &state.services {
-            self.services.push(Service {
+            self.services.resume(Service {
                 tenant: service.tenant.as_str().into(),
                 schema: of_hash(&service.schema)?,
             });
@@ -66,12 +66,12 @@ impl Runtime {
         let (mut ports, mut resumed) = (Vec::new(), Vec::new());
         for session in state.sessions {
             let fds = descriptors.remove(&session.id).unwrap_or_default();
-            let (port, heap) = self.resume(session, fds, (bytes, &of_hash))?;
-            ports.push((port.id.0, port));
+            let (port, heap) = self.resume(session, fds, bytes, &of_hash)?;
+            ports.push(port);
             resumed.push(heap);
         }
-        let there: HashSet<SessionId> = ports.iter().map(|(key, _)| SessionId(*key)).collect();
-        let table = Slots::of(ports, &state.free);
+        let there: HashSet<SessionId> = ports.iter().map(|port| port.id).collect();
+        let table = Sessions::resume(ports, &state.free);
         self.sessions = table.ok_or("the sessions don't have one key each")?;
         let before = state.engine.take_chains();
         let engine_id = state.engine.engine_id();
@@ -115,11 +115,11 @@ impl Runtime {
         }
         self.make_chains(chains)?;
         let traced = state.traced.into_iter();
-        self.traces
+        self.observer
             .absorb(traced.filter_map(TracedForm::into_traced));
         let renamed = renamed(&before, &self.engine.chains())?;
         self.park_again(state.parked, bytes, &renamed)?;
-        beginning.bindings = self.bind_again(state.bindings, &of_hash)?;
+        beginning.bindings = self.resume_bindings(state.bindings, &of_hash)?;
         let keys: Vec<u32> = beginning.bindings.iter().map(|bound| bound.key).collect();
         self.resume_links(
             state.links,
@@ -129,39 +129,23 @@ impl Runtime {
             &keys,
         )?;
         let links = &self.links;
-        beginning.links.retain(|link| links.get(link.0).is_none());
+        beginning.links.retain(|link| links.get(*link).is_none());
         Ok((resumed, beginning))
     }
 
     fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), String> {
-        let change = PolicyChange {
+        self.apply(PolicyChange {
             chains,
             ..PolicyChange::default()
-        };
-        let (sessions, services) = (&self.sessions, &self.services);
-        let tenant_of = |scope: &Scope| match *scope {
-            Scope::Client { session, .. } => {
-                let port = sessions.get(session.0);
-                port.map_or_else(|| "".into(), |port| Arc::clone(&port.who.tenant))
-            }
-            Scope::Server { service, .. } => {
-                let service = services.get(service.0 as usize);
-                service.map_or_else(|| "".into(), |service| Arc::clone(&service.tenant))
-            }
-        };
-        let applied = self.policies.apply(change, &mut self.engine, tenant_of);
-        self.pass_on_events();
-        applied
+        })
     }
 
     fn resume(
         &mut self,
         form: SessionForm,
         fds: Vec<OwnedFd>,
-        (bytes, of_hash): (
-            &[u8],
-            &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
-        ),
+        bytes: &[u8],
+        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
     ) -> Result<(Box<SessionPort>, Resumed), String> {
         let id = form.id;
         let failed = |error: &dyn std::fmt::Display| format!("session {}: {error}", id.0);
@@ -177,7 +161,7 @@ impl Runtime {
             heard: form.standing.heard,
         };
         let (mut end, heap) = resume_session(&standing, fds).map_err(|error| failed(&error))?;
-        let watched = end.doorbell.watch(&self.epoll, Self::session_token(id));
+        let watched = self.wakes.watch_session(id, &mut end.doorbell);
         watched.map_err(|error| failed(&error))?;
         let who = Who {
             tenant: form.tenant.as_str().into(),
@@ -228,7 +212,11 @@ impl Runtime {
                 what,
             } => {
                 let bound = port.handles.get(handle as usize);
-                let lost = || Unportable("what it is given is of no method of its".to_owned());
+                let lost = || {
+                    Unportable(
+                        "a waiting message belongs to no method that it has bound".to_owned(),
+                    )
+                };
                 Held::Message {
                     method: Arc::clone(&bound.ok_or_else(lost)?.method),
                     message: self.pool.boxed(message.message(bytes)?),
@@ -253,7 +241,7 @@ impl Runtime {
         for form in parked {
             if !with_chains.remove(&form.call) {
                 return Err(format!(
-                    "call {} waits in a chain, and the engine doesn't know of it",
+                    "call {} is parked in a chain, but the engine doesn't know it",
                     form.call.to_wire()
                 ));
             }
@@ -261,7 +249,7 @@ impl Runtime {
             let message = message.map_err(|error| error.to_string())?;
             let mut evaluation = Evaluation::new(form.call, self.pool.boxed(message));
             evaluation.waits_since_ns = form.waits_since_ns;
-            evaluation.notes = self.notes_of(form.call);
+            evaluation.notes = self.observer.notes_of(&self.engine, form.call);
             if form.priority.is_some() || form.route.is_some() {
                 evaluation.steered = Some(Box::new(Steered {
                     priority: form.priority,
@@ -283,14 +271,14 @@ impl Runtime {
         match with_chains.into_iter().next() {
             None => Ok(()),
             Some(call) => Err(format!(
-                "call {} is with a chain, and doesn't wait there",
+                "call {} is with a chain, but isn't parked there",
                 call.to_wire()
             )),
         }
     }
 
     /// Bindings to peers, in their order.
-    fn bind_again(
+    fn resume_bindings(
         &mut self,
         bindings: Vec<BindingForm>,
         of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
@@ -310,7 +298,7 @@ impl Runtime {
                 retry_pause: None,
             };
             let key = self.bindings.insert(binding);
-            let key = key.ok_or("there are more bindings than can be")?;
+            let key = key.ok_or("there are more bindings than a runtime can have")?;
             bound.push(BoundAgain { key, unsettled });
         }
         Ok(bound)
@@ -320,29 +308,27 @@ impl Runtime {
     pub(crate) fn begin(&mut self, beginning: Beginning) {
         self.now_ns = tollgate_shm_abi::wait::now_ns();
         for source in beginning.reclaims {
-            self.reclaim(source);
+            self.sessions.reclaim(source);
         }
         for session in beginning.gone {
             self.engine.session_closed(session);
-            self.drop_bindings_of(session);
+            self.bindings.drop_of(session);
         }
         for link in beginning.links {
             self.engine.link_closed(link, LINK_LOST);
         }
-        let links: Vec<LinkId> = self.links.iter().map(|(key, _)| LinkId(key)).collect();
-        for link in links {
-            if let Some(port) = self.links.get_mut(link.0) {
+        for link in self.links.ids() {
+            if let Some(port) = self.links.get_mut(link) {
                 port.set_window(&self.options.tuning.link);
             }
             // Data from shared memory has been copied, and counts as queued.
             self.note_behind(link);
         }
         for BoundAgain { key, unsettled } in beginning.bindings {
-            let Some(binding) = self.bindings.get_mut(key) else {
+            let Some((tenant, peer)) = self.bindings.target_of(key) else {
                 continue;
             };
-            let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-            match self.link_to(&tenant, &peer) {
+            match self.links.to(&tenant, &peer) {
                 None => self.bind_when_dialled(key, &tenant, &peer),
                 Some(link) if unsettled => self.send_bind(link, key),
                 Some(_) => {}
@@ -354,11 +340,10 @@ impl Runtime {
     /// This binding's link has ended with the old process. It is dialled at once.
     fn bind_when_dialled(&mut self, key: u32, tenant: &Arc<str>, peer: &Target) {
         let broken = Status::new(Code::UNAVAILABLE, LINK_LOST);
-        self.route_binding(key, |_| RouteTarget::Broken(broken.clone()));
-        if let Some(binding) = self.bindings.get_mut(key) {
-            binding.retry_at_ns = None;
-        }
-        self.dial_of(tenant, peer);
+        let broken = |_| RouteTarget::Broken(broken.clone());
+        self.bindings.route(key, &mut self.engine, broken);
+        self.bindings.stop_retry(key);
+        self.dials.of(tenant, peer, self.now_ns);
     }
 }
 

@@ -9,7 +9,8 @@ use tollgate_telemetry::limits::MAX_EVENTS;
 use tollgate_telemetry::record::{Attribute, Event, event_word};
 use tollgate_telemetry::w3c::{SpanId, TraceId};
 
-use crate::traces::{Traced, Traces};
+use crate::observe::Observer;
+use crate::observe::traces::Traced;
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct TracedForm {
@@ -47,8 +48,8 @@ enum AttributeForm {
 }
 
 /// All traced calls.
-pub(super) fn traced_forms(traces: &Traces) -> Vec<TracedForm> {
-    let forms = traces
+pub(super) fn traced_forms(observer: &Observer) -> Vec<TracedForm> {
+    let forms = observer
         .live()
         .map(|(origin, traced)| TracedForm::of(*origin, traced));
     forms.collect()

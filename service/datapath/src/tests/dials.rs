@@ -13,9 +13,9 @@ use super::links::trusting;
 use super::turns::open_with;
 use crate::binds::{Asker, BindOutcome, ServiceSchema};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
+use crate::links::target::{Found, Stage, Target};
 use crate::peer_room::PeerRoom;
 use crate::runtime::Runtime;
-use crate::target::{Found, Stage, Target};
 
 type Answer = mpsc::Receiver<Result<BindOutcome, tollgate_engine::Status>>;
 
@@ -27,7 +27,7 @@ fn with_sessions(tenants: &[&str]) -> (Runtime, Vec<SessionId>) {
         // The application's end isn't needed: no calls are made.
         let _ends = open_with(&mut runtime, &handle, tenant, 0);
     }
-    let sessions = runtime.sessions.iter().map(|(_, port)| port.id).collect();
+    let sessions = runtime.sessions.iter().map(|port| port.id).collect();
     (runtime, sessions)
 }
 
@@ -165,8 +165,7 @@ fn who_waits_is_told_why_each_address_failed() {
 
 /// Simulates a peer that accepted everything once.
 fn all_are_bound(runtime: &mut Runtime) {
-    let bindings = runtime.bindings.iter_mut();
-    bindings.for_each(|(_, binding)| binding.asked = None);
+    runtime.bindings.all_stand();
 }
 
 #[test]
@@ -182,24 +181,24 @@ fn a_name_is_looked_up_again_before_it_is_dialled_again() {
     all_are_bound(&mut runtime);
     until(&mut runtime, |runtime| runtime.links.is_empty());
     let due = |runtime: &mut Runtime| {
-        runtime.now_ns = runtime.dials[0].at_ns;
+        runtime.now_ns = runtime.dials.first().at_ns;
         runtime.turn();
     };
-    assert_eq!(runtime.dials[0].stage, Stage::Pausing);
+    assert_eq!(runtime.dials.first().stage, Stage::Pausing);
     due(&mut runtime);
-    assert_eq!(runtime.dials[0].stage, Stage::LookingUp);
+    assert_eq!(runtime.dials.first().stage, Stage::LookingUp);
     assert!(runtime.links.is_empty(), "nobody knows where it is now");
     runtime.found("t".into(), peer.clone(), Err("it is nowhere".to_owned()));
-    assert_eq!(runtime.dials[0].stage, Stage::Pausing);
+    assert_eq!(runtime.dials.first().stage, Stage::Pausing);
     due(&mut runtime);
     // A look-up without an answer is repeated.
     let asked_at_ns = runtime.now_ns;
     assert_eq!(
-        runtime.dials[0].at_ns,
+        runtime.dials.first().at_ns,
         asked_at_ns + LOOKUP_PATIENCE.as_nanos() as u64
     );
     due(&mut runtime);
-    assert_eq!(runtime.dials[0].stage, Stage::LookingUp);
+    assert_eq!(runtime.dials.first().stage, Stage::LookingUp);
     let (listener, after) = listener();
     runtime.found("t".into(), peer.clone(), Ok(vec![after]));
     let mut taken = None;
@@ -226,7 +225,7 @@ fn a_bind_that_a_peer_refuses_for_now_is_asked_for_again_after_pauses_that_doubl
     });
     // The BIND is repeated, as after a loss of the link.
     let key = runtime.bindings.iter().next().unwrap().0;
-    let link = runtime.link_to("t", &address.into()).unwrap();
+    let link = runtime.links.to("t", &address.into()).unwrap();
     peer.refuses = true;
     runtime.send_bind(link, key);
     let retry = |runtime: &Runtime| runtime.bindings.get(key).and_then(|b| b.retry_at_ns);
@@ -286,7 +285,7 @@ fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
     );
     answers.push(bind(&mut runtime, sessions[1], "acme", found(0)));
     assert_eq!(runtime.links.len(), most + 1);
-    runtime.drop_bindings_of(sessions[0]);
+    runtime.bindings.drop_of(sessions[0]);
     answers.push(bind(&mut runtime, sessions[0], "mallory", found(most)));
     assert_eq!(runtime.links.len(), 2, "the one, and acme's");
 }

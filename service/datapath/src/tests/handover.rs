@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use tollgate_engine::{MethodChains, Route, RouteTarget, SessionId, Status};
+use tollgate_engine::{MethodChains, Route, RouteTarget, Status};
 use tollgate_shm_abi::descriptor::{Alleged, BlockRef, Completion, Part, Submission};
 use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
 use tollgate_shm_abi::messages::FEATURE_HEAPS;
@@ -55,7 +55,7 @@ impl Old {
             target: RouteTarget::Broken(Status::new(Code::UNAVAILABLE, "nobody serves it")),
             chains: MethodChains::default(),
         };
-        let (_, port) = runtime.sessions.iter().next().unwrap();
+        let port = runtime.sessions.iter().next().unwrap();
         let session = port.id;
         let bound = runtime.add_handles(session, &schema, true, vec![nowhere]);
         assert_eq!(bound.unwrap(), 0);
@@ -133,7 +133,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
         call: 77,
         status: Status::new(Code::NOT_FOUND, "waits for room").with_retry_after_ms(5),
     };
-    let key = old.runtime.sessions.iter().next().unwrap().0;
+    let key = old.runtime.sessions.iter().next().unwrap().id;
     let port = old.runtime.sessions.get_mut(key).unwrap();
     port.held.push_back(waits);
     // One call is in the ring when the runtime stops, and one arrives while it stands still.
@@ -150,7 +150,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     old.runtime.leave();
     old.runtime.turn();
     let [resumed] = <[_; 1]>::try_from(resumed).unwrap_or_else(|_| panic!("one session"));
-    assert_eq!(resumed.session, SessionId(key));
+    assert_eq!(resumed.session, key);
     let heap = &mut old.app.receive_heap;
     heap.follow(resumed.heap, resumed.heap_bytes).unwrap();
     let port = new.sessions.get_mut(key).unwrap();
@@ -162,7 +162,7 @@ fn what_waits_in_the_ring_and_behind_it_is_answered_by_the_next_runtime() {
     let (calls, blocks) = heard(&mut old.app, 2 * MIN_HEAP_BYTES);
     assert_eq!((calls, blocks), (vec![2, 3], 2));
     // A new session gets another key.
-    assert_ne!(new.sessions.next_key(), Some(key));
+    assert_ne!(new.sessions.next_id(), Some(key));
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn a_runtime_that_is_not_told_to_begin_touches_nothing() {
 #[test]
 fn an_application_that_cannot_follow_to_another_heap_is_not_handed_over() {
     let mut old = Old::new(0);
-    let key = old.runtime.sessions.iter().next().unwrap().0;
+    let key = old.runtime.sessions.iter().next().unwrap().id;
     let handover_state = old.runtime.hand_over(true, in_time()).unwrap();
     assert!(handover_state.sessions.is_empty());
     let (mut new, _handle) = Runtime::idle();
@@ -199,10 +199,10 @@ fn an_application_that_cannot_follow_to_another_heap_is_not_handed_over() {
     assert!(resumed.is_empty());
     new.begin(beginning);
     assert_eq!(new.sessions.len(), 0);
-    let next = new.sessions.next_key().unwrap();
+    let next = new.sessions.next_id().unwrap();
     assert_eq!(
-        (next as u16, next >> 16),
-        (key as u16, (key >> 16) + 1),
+        (next.0 as u16, next.0 >> 16),
+        (key.0 as u16, (key.0 >> 16) + 1),
         "as if it had been closed"
     );
     old.call(5);
@@ -247,7 +247,7 @@ fn what_no_runtime_can_have_left_is_refused() {
             state["sessions"][0]["held"] = json!([{"message": {"handle": 5, "message": message, "what": {"reply": {"call": 1}}}}]);
         }),
         (
-            "call 5 waits in a chain, and the engine doesn't know of it",
+            "call 5 is parked in a chain, but the engine doesn't know it",
             |state| {
                 let message = json!({"at": 0, "image": 0, "metadata": 0, "inline_len": 0, "total_len": 0, "bare": false,
                 "body": {"private": {"accepted": true, "extents": []}}});

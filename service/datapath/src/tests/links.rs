@@ -33,7 +33,7 @@ impl Peer {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         stream.set_nonblocking(true).unwrap();
-        runtime.accept(listener.accept().unwrap().0);
+        runtime.accept(listener.accept().unwrap().0, Box::new(()));
         let setup = LinkSetup {
             role: Role::Initiator,
             loopback: true,
@@ -186,8 +186,8 @@ fn a_link_that_cannot_go_on_ends_alone() {
             kept.bind(2);
             kept.say(usize::MAX);
             assert_eq!(kept.hear(&mut new), NOBODY);
-            let next = new.links.next_key().unwrap();
-            assert_eq!(next, key + (1 << 16), "as if it had been closed");
+            let next = new.links.next_id().unwrap();
+            assert_eq!(next.0, key.0 + (1 << 16), "as if it had been closed");
         }
     }
 }

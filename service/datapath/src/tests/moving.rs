@@ -107,7 +107,7 @@ fn a_tenant_goes_to_and_fro_and_is_served_where_it_is() {
             0 => &two.old.runtime,
             _ => &two.new,
         };
-        assert_eq!(there.sessions.get(name.0).unwrap().id, name);
+        assert_eq!(there.sessions.get(name).unwrap().id, name);
     }
     let services = two.old.runtime.services.len() + two.new.services.len();
     assert_eq!(services, 0);
@@ -120,7 +120,7 @@ fn whoever_sleeps_is_woken_where_its_application_lives() {
     let _moved = two.go(1);
     two.turn();
     two.new.poll_wakes(Some(std::time::Duration::ZERO));
-    let port = two.new.sessions.iter_mut().next().unwrap().1;
+    let port = two.new.sessions.iter_mut().next().unwrap();
     assert!(port.end.submissions.announce_sleep());
     two.old.call(1);
     two.old.app.doorbell.ring();
@@ -149,7 +149,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
         ..
     } = &mut two.old.runtime;
     let own = policies.make_chains(&tenant, chains(1)).unwrap()[0].request;
-    let session = sessions.iter().next().unwrap().1.id;
+    let session = sessions.iter().next().unwrap().id;
     engine.route_mut(session, 0).unwrap().chains.reply = own;
     let moved = two.go(1);
     two.old.call(1);
@@ -195,7 +195,7 @@ fn a_runtime_that_has_ended_takes_nobody() {
         .runtime
         .sessions
         .iter()
-        .map(|(_, port)| port.id)
+        .map(|port| port.id)
         .collect();
     assert_eq!(ids, moved.sessions.into_values().collect::<Vec<_>>());
 }

@@ -155,8 +155,8 @@ fn an_application_that_sleeps_is_not_woken_for_its_blocks_alone() {
     };
     let woken = |app: &AppEnd| app.wake.wait(Some(Duration::ZERO)).unwrap();
     let give_back = |runtime: &mut Runtime, offset| {
-        let session = runtime.sessions.key_at(0).map(SessionId).unwrap();
-        runtime.reclaim(Source { session, offset });
+        let session = runtime.sessions.at(0).unwrap().id;
+        runtime.sessions.reclaim(Source { session, offset });
         runtime.turn();
     };
     give_back(&mut runtime, 8);
@@ -198,7 +198,7 @@ fn an_application_that_sleeps_is_woken_for_what_found_its_ring_full() {
     let (shape, fds) = open(&mut runtime, &handle, "t", true);
     let mut app = AppEnd::attach(&shape, fds).unwrap();
     let mut posted = 0;
-    while !runtime.sessions.iter().any(|(_, port)| port.has_backlog()) {
+    while !runtime.sessions.have_backlog() {
         call(&mut app, posted as u64);
         posted += 1;
         runtime.turn();
@@ -302,7 +302,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
         description: String::new(),
         methods: vec![method],
     });
-    let (_, port) = runtime.sessions.iter().next().unwrap();
+    let port = runtime.sessions.iter().next().unwrap();
     let bound = runtime.add_handles(port.id, &schema, true, vec![nowhere]);
     assert_eq!(bound.unwrap(), 0);
     // Calls are answered one after the other, so all may use the same block.
@@ -362,7 +362,7 @@ fn link(runtime: &mut Runtime) -> TcpLink {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let mut peer = TcpLink::connect(address, &trusting("peer"), now_ns()).unwrap();
-    runtime.accept(listener.accept().unwrap().0);
+    runtime.accept(listener.accept().unwrap().0, Box::new(()));
     until(|| {
         peer.flush().unwrap();
         runtime.poll_wakes(Some(Duration::ZERO));
@@ -388,7 +388,7 @@ fn a_tenants_calls_leave_room_for_others() {
     let (mut runtime, handle) = Runtime::idle();
     for k in 0..(MAX_CALLS_PER_TENANT / EACH) as u32 {
         let _ends = open(&mut runtime, &handle, "mallory", true);
-        let session = runtime.sessions.iter().last().unwrap().1.id;
+        let session = runtime.sessions.iter().last().unwrap().id;
         let link = LinkId(k);
         runtime.engine.link_opened(link, 0, 0);
         let target = RouteTarget::Link {
@@ -503,7 +503,7 @@ fn what_comes_together_with_the_end_does_not_hide_it() {
     let (mut runtime, _handle) = Runtime::idle();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    runtime.accept(listener.accept().unwrap().0);
+    runtime.accept(listener.accept().unwrap().0, Box::new(()));
     // The beginning of a handshake that never continues.
     peer.write_all(&[0]).unwrap();
     peer.shutdown(std::net::Shutdown::Write).unwrap();
@@ -524,7 +524,7 @@ fn what_comes_together_with_the_end_does_not_hide_it() {
 fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     let (mut runtime, handle) = Runtime::idle();
     open(&mut runtime, &handle, "t", true);
-    let session = runtime.sessions.iter().next().unwrap().1.id;
+    let session = runtime.sessions.iter().next().unwrap().id;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let peer: SocketAddr = listener.local_addr().unwrap();
     let schema = Arc::new(ServiceSchema {
@@ -535,9 +535,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
     });
     let (asked, _answer) = super::reply();
     runtime.bind_remote(session, "t".into(), schema, Vec::new(), peer.into(), asked);
-    let bindings = runtime.bindings.iter_mut();
-    // Simulates a peer that accepted the binding once.
-    bindings.for_each(|(_, binding)| binding.asked = None);
+    runtime.bindings.all_stand();
     let mut pauses = Vec::new();
     for _ in 0..9 {
         let (lost, _) = listener.accept().unwrap();
@@ -547,7 +545,7 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
             runtime.turn();
             runtime.links.is_empty()
         });
-        let at_ns = runtime.dials[0].at_ns;
+        let at_ns = runtime.dials.first().at_ns;
         pauses.push(Duration::from_nanos(at_ns - runtime.now_ns));
         runtime.now_ns = at_ns - 1;
         runtime.turn();

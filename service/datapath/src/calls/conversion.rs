@@ -32,33 +32,55 @@ use tollgate_telemetry::record::event;
 use tollgate_transport::{CallHead, metadata_room};
 
 use crate::binds::{Bound, ServiceSchema};
+use crate::calls::binding::{client_routes, lacks_method, schema_differs};
+use crate::calls::memory::discard;
+use crate::calls::table::Sessions;
 use crate::command::Event;
-use crate::links::{After, invalid};
-use crate::ports::{Answer, Comparing, LinkState};
+use crate::links::arrivals::invalid;
+use crate::links::events::After;
+use crate::links::remote::Compared;
+use crate::links::wire::credit_bytes;
+use crate::ports::{Answer, LinkState};
+use crate::report::ByteCounters;
 use crate::runtime::Runtime;
-use crate::sessions::{lacks_method, schema_differs};
-use crate::wire::credit_bytes;
 use tollgate_jit::on_demand::Method;
-use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::message::{Body, Message, Pool};
 use tollgate_policy_chain::plan::MethodSteps;
 
 /// Conversion of messages.
 impl Runtime {
     /// Carries out [`tollgate_engine::Output::Convert`].
-    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Message) {
+    pub(crate) fn convert(&mut self, call: CallKey, from: End, to: End, message: Box<Message>) {
+        let message = self.pool.unboxed(message);
         let (Some(source), target) = (self.method_of_end(from), self.method_of_end(to)) else {
             // The caller has gone, and the call with it.
-            return self.discard(message);
+            return discard(message, &mut self.pool, &mut self.sessions);
         };
         let is_request = matches!(from, End::Caller { .. });
-        self.traces.marshals_more();
-        match self.rewrite(&source, target.as_ref(), is_request, message) {
+        self.observer.marshals_more();
+        self.counters.converted += 1;
+        let rewritten = rewrite(
+            &source,
+            target.as_ref(),
+            is_request,
+            message,
+            &mut self.pool,
+            &mut self.sessions,
+            &mut self.bytes,
+        );
+        match rewritten {
             Ok(message) => {
                 let what = match is_request {
                     true => "request",
                     false => "reply",
                 };
-                self.trace_marshalled(call, event::CONVERTED, (what, message.message_len()));
+                self.observer.marshalled(
+                    &self.engine,
+                    call,
+                    event::CONVERTED,
+                    what,
+                    message.message_len(),
+                );
                 let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.converted(call, bytes, message);
@@ -69,120 +91,141 @@ impl Runtime {
 
     fn method_of_end(&self, end: End) -> Option<Arc<Method>> {
         match end {
-            End::Caller { session, handle } => self.method_of(session, handle),
+            End::Caller { session, handle } => self.sessions.method_of(session, handle),
             End::Server { service, method } => {
-                let methods = &self.services.get(service.0 as usize)?.schema.methods;
-                methods.get(usize::from(method)).map(Arc::clone)
+                self.services.method(service, method).map(Arc::clone)
             }
             End::Peer => None,
         }
     }
+}
 
-    /// A message in the target's layout; without a target, as protobuf.
-    fn rewrite(
-        &mut self,
-        source: &Arc<Method>,
-        target: Option<&Arc<Method>>,
-        is_request: bool,
-        mut message: Message,
-    ) -> Result<Message, Status> {
-        source.crosses();
-        // These are the same in every layout.
-        let metadata = std::mem::take(&mut message.metadata);
-        let bare = message.bare;
-        let codec = codec_of(source, is_request);
-        let (bytes, start) = self
-            .encode(codec, message)
-            .map_err(|fault| unfit(source, is_request, &fault))?;
-        let Some(target) = target else {
-            let total_len = (bytes.len() - start) as u32;
-            return Ok(Message {
-                body: Body::Encoded { bytes, start },
-                inline_len: 0,
-                total_len,
-                metadata,
-                bare,
-            });
-        };
-        target.called();
-        target.crosses();
-        let decoded = self.decode(codec_of(target, is_request), &bytes[start..]);
-        self.pool.give(bytes);
-        let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
-        Ok(Message {
+/// A message in the target's layout; without a target, as protobuf.
+fn rewrite(
+    source: &Arc<Method>,
+    target: Option<&Arc<Method>>,
+    is_request: bool,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Message, Status> {
+    source.crosses();
+    // These are the same in every layout.
+    let metadata = std::mem::take(&mut message.metadata);
+    let bare = message.bare;
+    let codec = codec_of(source, is_request);
+    let (bytes, start) = encode(codec, message, pool, sessions, counts)
+        .map_err(|fault| unfit(source, is_request, &fault))?;
+    let Some(target) = target else {
+        let total_len = (bytes.len() - start) as u32;
+        return Ok(Message {
+            body: Body::Encoded { bytes, start },
+            inline_len: 0,
+            total_len,
             metadata,
             bare,
-            ..decoded
-        })
-    }
+        });
+    };
+    target.called();
+    target.crosses();
+    let decoded = decode(codec_of(target, is_request), &bytes[start..], pool);
+    pool.give(bytes);
+    let decoded = decoded.map_err(|fault| unfit(target, is_request, &fault))?;
+    Ok(Message {
+        metadata,
+        bare,
+        ..decoded
+    })
+}
 
-    /// An empty message with the given metadata. Chains see it in place of an absent message.
-    pub(crate) fn bare(&mut self, codec: &Codec, metadata: Vec<u8>) -> Result<Message, Status> {
-        let nothing = self.decode(codec, &[]).map_err(|fault| {
-            let text = format!(
-                "a message without fields isn't valid: {}",
-                codec.explain(&fault)
-            );
-            Status::new(Code::INVALID_ARGUMENT, text)
-        })?;
-        Ok(Message {
-            metadata,
-            bare: true,
-            ..nothing
-        })
-    }
+/// An empty message with the given metadata. Chains see it in place of an absent message.
+pub(crate) fn bare(codec: &Codec, metadata: Vec<u8>, pool: &mut Pool) -> Result<Message, Status> {
+    let nothing = decode(codec, &[], pool).map_err(|fault| {
+        let text = format!(
+            "a message without fields isn't valid: {}",
+            codec.explain(&fault)
+        );
+        Status::new(Code::INVALID_ARGUMENT, text)
+    })?;
+    Ok(Message {
+        metadata,
+        bare: true,
+        ..nothing
+    })
+}
 
-    /// The protobuf encoding of a message, and where it begins in the buffer.
-    fn encode(&mut self, codec: &Codec, mut message: Message) -> Result<(Vec<u8>, usize), Fault> {
-        self.counters.converted += 1;
-        let mut out = self.pool.take(0);
-        let encoded = self
-            .accept_privately(codec, &mut message)
-            .and_then(|()| codec.encode(message.evaluated().0, &mut out));
-        self.discard(message);
-        match encoded {
-            Ok(start) => Ok((out, start)),
-            Err(fault) => {
-                self.pool.give(out);
-                Err(fault)
-            }
+/// The protobuf encoding of a message, and where it begins in the buffer.
+fn encode(
+    codec: &Codec,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<(Vec<u8>, usize), Fault> {
+    let mut out = pool.take(0);
+    let encoded = accept_privately(codec, &mut message, pool, sessions, counts)
+        .and_then(|()| codec.encode(message.evaluated().0, &mut out));
+    discard(message, pool, sessions);
+    match encoded {
+        Ok(start) => Ok((out, start)),
+        Err(fault) => {
+            pool.give(out);
+            Err(fault)
         }
     }
+}
 
-    /// Makes an image private and contiguous, with its extents in place.
-    fn accept_privately(&mut self, codec: &Codec, message: &mut Message) -> Result<(), Fault> {
-        if let Some(source) = message.make_private(&mut self.pool) {
-            self.bytes.send_heap_to_private += u64::from(message.total_len);
-            self.reclaim(source);
-        }
-        let Body::Private {
-            bytes,
-            accepted: accepted @ false,
-            extents,
-        } = &mut message.body
-        else {
-            return Ok(());
-        };
-        codec.accept(bytes, message.inline_len as usize)?;
-        *accepted = true;
-        extents.clear();
-        Ok(())
+/// Makes an image private and contiguous, with its extents in place.
+fn accept_privately(
+    codec: &Codec,
+    message: &mut Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<(), Fault> {
+    if let Some(source) = message.make_private(pool) {
+        counts.send_heap_to_private += u64::from(message.total_len);
+        sessions.reclaim(source);
     }
+    let Body::Private {
+        bytes,
+        accepted: accepted @ false,
+        extents,
+    } = &mut message.body
+    else {
+        return Ok(());
+    };
+    codec.accept(bytes, message.inline_len as usize)?;
+    *accepted = true;
+    extents.clear();
+    Ok(())
+}
 
-    /// Decodes protobuf that another party wrote.
-    fn decode(&mut self, codec: &Codec, protobuf: &[u8]) -> Result<Message, Fault> {
-        let mut block = self.pool.take(0);
-        match codec.decode(protobuf, &mut block) {
-            Ok(()) => {
-                let inline_len = block.len() as u32;
-                Ok(Message::accepted(block, inline_len))
-            }
-            Err(fault) => {
-                self.pool.give(block);
-                Err(fault)
-            }
+/// Decodes protobuf that another party wrote.
+fn decode(codec: &Codec, protobuf: &[u8], pool: &mut Pool) -> Result<Message, Fault> {
+    let mut block = pool.take(0);
+    match codec.decode(protobuf, &mut block) {
+        Ok(()) => {
+            let inline_len = block.len() as u32;
+            Ok(Message::accepted(block, inline_len))
+        }
+        Err(fault) => {
+            pool.give(block);
+            Err(fault)
         }
     }
+}
+
+pub(crate) fn decoded_request(
+    method: &Arc<Method>,
+    protobuf: &[u8],
+    pool: &mut Pool,
+) -> Result<Message, Status> {
+    method.called();
+    method.crosses();
+    let decoded = decode(&method.request, protobuf, pool);
+    decoded.map_err(|fault| unfit(method, true, &fault))
 }
 
 /// The status for a message that can't be converted.
@@ -215,11 +258,15 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = (protobuf.len() + metadata_room(metadata.len())) as u64;
-        self.trace_arriving(&metadata);
-        let decoded = self.with_served(service, head.method, |runtime, method| {
-            runtime.decoded_request(method, protobuf)
-        });
-        match decoded.flatten() {
+        self.observer
+            .arriving(&metadata, &self.options.tuning.telemetry);
+        self.counters.converted += 1;
+        let pool = &mut self.pool;
+        let decoded = self
+            .services
+            .served(service, head.method)
+            .and_then(|method| decoded_request(method, protobuf, pool));
+        match decoded {
             Ok(decoded) => {
                 let message = Message {
                     metadata,
@@ -249,8 +296,8 @@ impl Runtime {
         };
         method.crosses();
         self.counters.converted += 1;
-        self.traces.marshals_more();
-        match self.decode(&method.reply, protobuf) {
+        self.observer.marshals_more();
+        match decode(&method.reply, protobuf, &mut self.pool) {
             Ok(decoded) => {
                 let message = Message {
                     metadata,
@@ -268,19 +315,7 @@ impl Runtime {
     /// The method of the call that a peer answers; `None`: the call ended meanwhile.
     pub(crate) fn answering(&self, link: LinkId, answer: Answer) -> Option<Arc<Method>> {
         let expected = self.engine.expected_from_link(link, answer.key)?;
-        self.method_of(expected.session, expected.handle)
-    }
-
-    pub(crate) fn decoded_request(
-        &mut self,
-        method: &Arc<Method>,
-        protobuf: &[u8],
-    ) -> Result<Message, Status> {
-        method.called();
-        method.crosses();
-        self.counters.converted += 1;
-        let decoded = self.decode(&method.request, protobuf);
-        decoded.map_err(|fault| unfit(method, true, &fault))
+        self.sessions.method_of(expected.session, expected.handle)
     }
 }
 
@@ -289,18 +324,13 @@ impl Runtime {
     /// The peer serves the binding with this schema. The control plane compares it, off the
     /// datapath.
     pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
-        let Some(binding) = self.bindings.get_mut(key) else {
+        let begun = self.bindings.begin_comparison(key, link, bind);
+        let Some((ticket, binding)) = begun else {
             return;
         };
-        self.next_ticket += 1;
-        binding.comparing = Some(Comparing {
-            ticket: self.next_ticket,
-            link,
-            bind,
-        });
-        self.events.tell(Event::Compare {
+        self.control.tell(Event::Compare {
             runtime: self.options.index,
-            ticket: self.next_ticket,
+            ticket,
             binding: key,
             tenant: Arc::clone(&binding.tenant),
             ours: Arc::clone(&binding.schema),
@@ -311,16 +341,16 @@ impl Runtime {
     /// The result of [`Runtime::compare`]. It is outdated if the binding was lost, refused or
     /// answered again meanwhile.
     pub(crate) fn compared(&mut self, ticket: u64, key: u32, matches: Vec<MethodMatch>) {
-        let Some(binding) = self.bindings.get_mut(key) else {
+        let Some(compared) = self.bindings.end_comparison(key, ticket) else {
             return;
         };
-        let Some(Comparing { link, bind, .. }) =
-            binding.comparing.take_if(|wanted| wanted.ticket == ticket)
-        else {
-            return;
-        };
-        let who = format!("peer {}", binding.peer);
-        let schema = Arc::clone(&binding.schema);
+        let Compared {
+            link,
+            bind,
+            schema,
+            peer,
+        } = compared;
+        let who = format!("peer {peer}");
         match refused_methods(&schema, &matches, &who) {
             Ok(refused) => {
                 let target = |method, encoding| RouteTarget::Link {
@@ -340,14 +370,15 @@ impl Runtime {
     /// Binds a client to a service of this host that has another schema.
     pub(crate) fn bind_across(
         &mut self,
-        (session, tenant): (SessionId, &Arc<str>),
+        session: SessionId,
+        tenant: &Arc<str>,
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
         service: ServiceId,
         matches: &[MethodMatch],
     ) -> Result<Bound, Status> {
         const WHO: &str = "the serving application";
-        let served = self.services[service.0 as usize].schema.methods.len();
+        let served = self.services.schema(service).methods.len();
         let refused = refused_methods(&schema, matches, WHO)?;
         let target = |method: u16, encoding| {
             // The engine uses it as an offset into the server's handles; handles of other services
@@ -362,7 +393,7 @@ impl Runtime {
                 encoding,
             }
         };
-        let routes = self.client_routes(tenant, chains, |k| {
+        let routes = client_routes(&mut self.policies, tenant, chains, |k| {
             route_to(&schema, matches, k, WHO, target)
         })?;
         let first_handle = self.add_handles(session, &schema, true, routes)?;
@@ -381,7 +412,7 @@ impl Runtime {
         service: ServiceId,
     ) -> After {
         state.inbound.insert(bind, service);
-        let schema = Arc::clone(&self.services[service.0 as usize].schema);
+        let schema = Arc::clone(self.services.schema(service));
         After::BoundAcross { bind, schema }
     }
 }

@@ -8,14 +8,30 @@
 use tollgate_engine::{CallKey, ChainId, Stage, Verdict};
 use tollgate_shm_abi::wait::now_ns;
 
+use crate::calls::steering::steer;
+use crate::links::wire::credit_bytes;
 use crate::runtime::Runtime;
-use crate::wire::credit_bytes;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::limits::EVALUATING_SLICE;
+use tollgate_policy_chain::message::Message;
 use tollgate_policy_chain::parked::Position;
 
 impl Runtime {
+    /// A message that the engine hands over for evaluation.
+    #[inline]
+    pub(crate) fn evaluation(
+        &self,
+        call: CallKey,
+        evaluated_in: u32,
+        message: Box<Message>,
+    ) -> Evaluation {
+        let mut evaluation = Evaluation::new(call, message);
+        evaluation.evaluated_in = evaluated_in;
+        evaluation.notes = self.observer.notes_of(&self.engine, call);
+        evaluation
+    }
+
     /// Evaluates a call in a chain, together with the calls behind it that are for the same chain.
     pub(crate) fn evaluate(&mut self, evaluation: Evaluation, stage: Stage, chain: ChainId) {
         let position = Position {
@@ -33,9 +49,7 @@ impl Runtime {
             && let Some((call, evaluated_in, message)) =
                 self.engine.poll_same_evaluate(stage, chain)
         {
-            let mut evaluation = Evaluation::new(call, message);
-            evaluation.evaluated_in = evaluated_in;
-            evaluation.notes = self.notes_of(call);
+            let evaluation = self.evaluation(call, evaluated_in, message);
             evaluations.push(evaluation);
         }
         self.policies
@@ -109,7 +123,8 @@ impl Runtime {
         for evaluation in evaluations.iter_mut() {
             self.clear_up(evaluation);
             if let Some(notes) = &mut evaluation.notes {
-                self.trace_verdicts(evaluation.call, position.stage, notes);
+                self.observer
+                    .verdicts(&self.engine, evaluation.call, position.stage, notes);
             }
         }
         // Stopped calls are at the end. The first of them is put to the front of its queue last.
@@ -126,7 +141,7 @@ impl Runtime {
     #[inline]
     fn clear_up(&mut self, evaluation: &mut Evaluation) {
         if let Some(source) = evaluation.freed.take() {
-            self.reclaim(source);
+            self.sessions.reclaim(source);
         }
         if std::mem::take(&mut evaluation.changed) {
             let bytes = credit_bytes(&evaluation.message);
@@ -138,7 +153,8 @@ impl Runtime {
         let stop = evaluation.stop.take();
         if evaluation.notes.is_some() {
             let why = stop.map_or(Why::Turn, |stop| stop.why);
-            self.trace_queued(evaluation.call, why.name());
+            self.observer
+                .queued(&self.engine, evaluation.call, why.name());
         }
         let parked = self.policies.park(position, stop, evaluation, self.now_ns);
         if let Err((mut evaluation, full)) = parked {
@@ -159,10 +175,13 @@ impl Runtime {
         } = evaluation;
         let mut denied = denied.map(|status| *status);
         if let (Some(steered), None) = (steered, &denied) {
-            denied = self.steer(call, *steered, &mut message).err();
+            let (engine, pool) = (&mut self.engine, &mut self.pool);
+            let steered = steer(engine, &self.links, pool, call, *steered, &mut message);
+            denied = steered.err();
         }
         if let Some(by) = denied_by.filter(|_| denied.is_some()) {
-            self.trace_denied(call, *by);
+            let watch = &self.options.tuning.telemetry;
+            self.observer.denied(&self.engine, call, *by, watch);
         }
         let verdict = denied.map_or(Verdict::Allow, Verdict::Deny);
         self.engine.verdict(call, verdict, message);

@@ -187,7 +187,8 @@ impl Traces {
         &mut self,
         origin: Origin,
         name: &'static str,
-        (message, bytes): (&'static str, u32),
+        message: &'static str,
+        bytes: u32,
     ) {
         let since_ns = std::mem::take(&mut self.marshals_since_ns);
         if since_ns == 0 {

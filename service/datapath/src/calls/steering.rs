@@ -13,15 +13,15 @@
 
 use std::sync::Arc;
 
-use tollgate_engine::{CallKey, Status, Steering};
+use tollgate_engine::{CallKey, Engine, Status, Steering};
 use tollgate_shm_abi::limits::MAX_LABEL_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError, is_reserved};
 use tollgate_shm_abi::status::Code;
 
-use crate::runtime::Runtime;
-use crate::wire::credit_bytes;
+use crate::links::table::Links;
+use crate::links::wire::credit_bytes;
 use tollgate_policy_chain::evaluation::Steered;
-use tollgate_policy_chain::message::Message;
+use tollgate_policy_chain::message::{Message, Pool};
 
 /// The priority, one digit.
 const PRIORITY: &str = "tollgate-priority";
@@ -72,33 +72,32 @@ fn told(metadata: &[u8], steering: &Steering) -> Result<Vec<u8>, MetadataError> 
     Ok(told.into_bytes())
 }
 
-impl Runtime {
-    /// Carries out a chain's decision about a request's way. An error is a status for the caller:
-    /// its metadata leaves no room for the keys.
-    pub(crate) fn steer(
-        &mut self,
-        call: CallKey,
-        Steered { priority, route }: Steered,
-        message: &mut Message,
-    ) -> Result<(), Status> {
-        self.engine.steer(call, priority, route);
-        let Some((link, steering)) = self.engine.steering_to_peer(call) else {
-            return Ok(());
-        };
-        if !self.carries_metadata(link) {
-            return Ok(());
-        }
-        let metadata = told(&message.metadata, steering).map_err(|error| {
-            let text = format!(
-                "a policy chose the call's priority or route, and its metadata leaves no room for that: {error}"
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })?;
-        self.pool
-            .give(std::mem::replace(&mut message.metadata, metadata));
-        self.engine.resized(call, credit_bytes(message));
-        Ok(())
+/// Carries out a chain's decision about a request's way. An error is a status for the caller:
+/// its metadata leaves no room for the keys.
+pub(crate) fn steer(
+    engine: &mut Engine<Box<Message>>,
+    links: &Links,
+    pool: &mut Pool,
+    call: CallKey,
+    Steered { priority, route }: Steered,
+    message: &mut Message,
+) -> Result<(), Status> {
+    engine.steer(call, priority, route);
+    let Some((link, steering)) = engine.steering_to_peer(call) else {
+        return Ok(());
+    };
+    if !links.carries_metadata(link) {
+        return Ok(());
     }
+    let metadata = told(&message.metadata, steering).map_err(|error| {
+        let text = format!(
+            "a policy chose the call's priority or route, and its metadata leaves no room for that: {error}"
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })?;
+    pool.give(std::mem::replace(&mut message.metadata, metadata));
+    engine.resized(call, credit_bytes(message));
+    Ok(())
 }
 
 #[cfg(test)]

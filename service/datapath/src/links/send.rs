@@ -15,19 +15,22 @@
 //! entry per call that the peer has unanswered, so its window bounds them. A peer that reads
 //! nothing for [`TAKES_NOTHING_FOR`] loses its link.
 
-use tollgate_engine::{CallKey, Encoding, LinkId, Status};
+use tollgate_engine::{CallKey, Encoding, Engine, LinkId, Status};
 use tollgate_shm_abi::metadata::Metadata;
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::{CallHead, Image, Link, Queued, SendError, Token};
 
+use crate::calls::memory::{discard, discard_boxed};
+use crate::calls::table::Sessions;
 use crate::limits::{
     BYTES_PER_SHARED_TURN, KEPT_BEFORE_SWEEP, RDMA_PATIENCE, SUBMISSIONS_PER_TURN,
     TAKES_NOTHING_FOR,
 };
+use crate::links::outgoing::OutgoingBlocks;
+use crate::links::wire::on_wire;
 use crate::ports::{Kept, LinkPort};
 use crate::runtime::Runtime;
-use crate::wire::on_wire;
-use tollgate_policy_chain::message::{Body, Message};
+use tollgate_policy_chain::message::{Body, Message, Pool};
 
 /// The result of a flush of a link.
 pub(crate) struct Flushed {
@@ -37,29 +40,53 @@ pub(crate) struct Flushed {
     pub(crate) more: bool,
 }
 
+/// A call on its way to a peer.
+#[derive(Clone, Copy)]
+pub(crate) struct OutgoingCall {
+    /// The peer's id of the binding.
+    pub(crate) bind: u32,
+    pub(crate) method: u16,
+    pub(crate) deadline_ns: u64,
+    pub(crate) encoding: Encoding,
+    /// Further requests follow.
+    pub(crate) more: bool,
+}
+
 impl Runtime {
     pub(crate) fn send_call(
         &mut self,
         link: LinkId,
         call: CallKey,
-        head: &CallHead,
-        message: Message,
+        outgoing: OutgoingCall,
+        message: Box<Message>,
     ) {
-        if (head.more || head.bare) && !self.carries_streams(link) {
-            self.discard(message);
+        let head = CallHead {
+            call: call.to_wire(),
+            bind: outgoing.bind,
+            method: outgoing.method,
+            deadline_us: remaining_us(outgoing.deadline_ns, self.now_ns),
+            protobuf: outgoing.encoding == Encoding::Protobuf,
+            more: outgoing.more,
+            bare: message.bare,
+        };
+        self.observer
+            .sent(&self.engine, call, message.message_len());
+        let message = self.pool.unboxed(message);
+        if (head.more || head.bare) && !self.links.carries_streams(link) {
+            discard(message, &mut self.pool, &mut self.sessions);
             let text =
-                "the peer's daemon is of a version whose calls have one request and one reply";
+                "the peer's daemon predates streams: its calls have one request and one reply";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
-            self.discard(message);
-            let text = "the peer's daemon is of a version whose calls carry no metadata";
+        if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
+            discard(message, &mut self.pool, &mut self.sessions);
+            let text = "the peer's daemon predates metadata";
             let status = Status::new(Code::FAILED_PRECONDITION, text);
             return self.engine.undeliverable(call, status);
         }
         let sent = self.send_image(link, message, |link, image, token| {
-            link.send_call(head, image, token)
+            link.send_call(&head, image, token)
         });
         if let Err(error) = sent {
             let text = format!("the call can't be sent: {error}");
@@ -68,40 +95,15 @@ impl Runtime {
         }
     }
 
-    /// Whether a link's peer takes metadata. A missing link counts as one that does; sending on it
-    /// fails anyway.
-    pub(crate) fn carries_metadata(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_none_or(|port| port.io.link().carries_metadata())
-    }
-
-    /// As [`carries_metadata`](Self::carries_metadata), for further requests and responses.
-    pub(crate) fn carries_streams(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_none_or(|port| port.io.link().carries_streams())
-    }
-
-    /// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
-    pub(crate) fn remaining_us(&self, deadline_ns: u64) -> u64 {
-        if deadline_ns == 0 {
-            return 0;
-        }
-        deadline_ns
-            .saturating_sub(self.now_ns)
-            .div_ceil(1_000)
-            .max(1)
-    }
-
     pub(crate) fn send_reply(
         &mut self,
         link: LinkId,
         call: u64,
         encoding: Encoding,
         request_bytes: u64,
-        mut message: Message,
+        message: Box<Message>,
     ) {
-        if self.is_full(link) {
-            let message = self.pool.boxed(message);
+        if self.links.is_full(link) {
             let reply = Kept::Reply {
                 call,
                 encoding,
@@ -110,7 +112,8 @@ impl Runtime {
             };
             return self.keep(link, reply);
         }
-        if !message.metadata.is_empty() && !self.carries_metadata(link) {
+        let mut message = self.pool.unboxed(message);
+        if !message.metadata.is_empty() && !self.links.carries_metadata(link) {
             // The handler has run. Its caller couldn't read the metadata, and an error would hide
             // the handler's work.
             self.pool.give(std::mem::take(&mut message.metadata));
@@ -118,7 +121,7 @@ impl Runtime {
         match self.send_image(link, message, |link, image, token| {
             link.send_reply(call, encoding == Encoding::Protobuf, image, token)
         }) {
-            Ok(()) => self.return_credit(link, request_bytes),
+            Ok(()) => self.links.return_credit(link, request_bytes),
             Err(error) => {
                 let text = format!("the reply can't be sent: {error}");
                 let status = Status::new(send_code(&error), text);
@@ -134,7 +137,7 @@ impl Runtime {
         request_bytes: u64,
         status: Status,
     ) {
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         let trailers = Metadata::of_checked(&status.trailers);
@@ -153,7 +156,7 @@ impl Runtime {
         match queued {
             Ok(()) => {
                 self.note_behind(link);
-                self.return_credit(link, request_bytes);
+                self.links.return_credit(link, request_bytes);
             }
             Err(SendError::Full { .. }) => {
                 let status = Kept::Status {
@@ -169,15 +172,9 @@ impl Runtime {
     }
 
     pub(crate) fn send_cancel(&mut self, link: LinkId, call: CallKey) {
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             // The answer to the call is ignored anyway; cancelling only saves the peer some work.
             let _full = port.io.link_mut().send_cancel(call.to_wire());
-        }
-    }
-
-    fn return_credit(&mut self, link: LinkId, bytes: u64) {
-        if let Some(port) = self.links.get_mut(link.0) {
-            port.io.link_mut().return_credit(1, bytes);
         }
     }
 
@@ -188,34 +185,22 @@ impl Runtime {
         message: Message,
         send: impl FnOnce(&mut Link, &Image<'_>, Token) -> Result<Queued, SendError>,
     ) -> Result<(), SendError> {
-        let token = self.next_token;
-        let port = self.links.get_mut(link.0);
-        let queued = port.and_then(|port| {
-            on_wire(&message, |image| {
-                send(port.io.link_mut(), image, Token(token))
-            })
-        });
+        let token = self.outgoing.next_token();
+        let port = self.links.get_mut(link);
+        let queued =
+            port.and_then(|port| on_wire(&message, |image| send(port.io.link_mut(), image, token)));
         let queued = queued.unwrap_or(Err(SendError::Ended));
         if let (Ok(Queued::Held), Body::Gathered { source, .. }) = (&queued, &message.body) {
-            self.next_token += 1;
-            self.sending.insert(token, *source);
+            self.outgoing.add(*source);
             self.pool.give(message.metadata);
             if let Body::Gathered { inline, .. } = message.body {
                 self.pool.give(inline);
             }
         } else {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
         }
         self.note_behind(link);
         queued.map(|_| ())
-    }
-
-    pub(crate) fn reclaim_sent(&mut self, port: &mut LinkPort) {
-        while let Some(Token(token)) = port.io.poll_sent() {
-            if let Some(source) = self.sending.remove(&token) {
-                self.reclaim(source);
-            }
-        }
     }
 
     /// Sends the data queued on a link.
@@ -224,7 +209,7 @@ impl Runtime {
             sent: false,
             more: false,
         };
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             return flushed;
         };
         let mut outcome = Ok(());
@@ -233,14 +218,14 @@ impl Runtime {
             flushed.sent = true;
             outcome = port.io.flush().map(|_| ());
         }
-        self.reclaim_sent(&mut port);
+        reclaim_sent(&mut port, &mut self.outgoing, &mut self.sessions);
         if port.state.behind_since_ns.is_some() {
             flushed.more = !port.io.link().is_behind();
             if port.io.link().taken() > taken {
                 port.state.behind_since_ns = Some(self.now_ns);
             }
         }
-        self.links.put_back(link.0, port);
+        self.links.put_back(link, port);
         if let Err(error) = outcome {
             self.lose_link(link, &error.to_string());
         } else if flushed.more {
@@ -252,14 +237,9 @@ impl Runtime {
 
 /// Links with more data than their peers take.
 impl Runtime {
-    fn is_full(&self, link: LinkId) -> bool {
-        let port = self.links.get(link.0);
-        port.is_some_and(|port| port.io.link().is_full())
-    }
-
     /// Called after data was queued: notes if everything that can wait has to wait from now on.
     pub(crate) fn note_behind(&mut self, link: LinkId) {
-        if let Some(port) = self.links.get_mut(link.0)
+        if let Some(port) = self.links.get_mut(link)
             && port.state.behind_since_ns.is_none()
             && port.io.link().is_behind()
         {
@@ -270,54 +250,27 @@ impl Runtime {
 
     /// Keeps an answer until its link has room.
     pub(crate) fn keep(&mut self, link: LinkId, answer: Kept) {
-        let Some(mut port) = self.links.take(link.0) else {
+        let Some(mut port) = self.links.take(link) else {
             // The call has ended with its link.
-            return self.drop_answer(answer);
+            return drop_answer(answer, &mut self.pool, &mut self.sessions);
         };
         let state = &mut port.state;
         if state.kept.len() >= state.sweep_at {
             for kept in std::mem::take(&mut state.kept) {
-                match self.is_wanted(&kept) {
+                match is_wanted(&kept, &self.engine) {
                     true => state.kept.push_back(kept),
-                    false => self.drop_answer(kept),
+                    false => drop_answer(kept, &mut self.pool, &mut self.sessions),
                 }
             }
             state.sweep_at = KEPT_BEFORE_SWEEP.max(2 * state.kept.len());
         }
         state.kept.push_back(answer);
-        self.links.put_back(link.0, port);
-    }
-
-    /// Whether a kept answer is still needed: a call may end while its server has the answer.
-    fn is_wanted(&self, kept: &Kept) -> bool {
-        match *kept {
-            Kept::PutOff { session, call, .. } => {
-                self.engine.expected_after_wait(session, call).is_some()
-            }
-            Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
-        }
-    }
-
-    fn drop_answer(&mut self, answer: Kept) {
-        match answer {
-            Kept::PutOff { session, block, .. } => self.reclaim_block(session, block),
-            Kept::Reply { message, .. } => {
-                let message = self.pool.unboxed(message);
-                self.discard(message);
-            }
-            Kept::Status { .. } | Kept::Credit { .. } => {}
-        }
-    }
-
-    pub(crate) fn drop_kept(&mut self, port: &mut LinkPort) {
-        std::mem::take(&mut port.state.kept)
-            .into_iter()
-            .for_each(|kept| self.drop_answer(kept));
+        self.links.put_back(link, port);
     }
 
     /// A link that was behind has room: sends what was kept back for it, until it is behind again.
     fn catch_up(&mut self, link: LinkId) {
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             port.state.behind_since_ns = None;
         }
         self.engine.set_behind(link, false);
@@ -342,13 +295,13 @@ impl Runtime {
 
     /// Sends one turn's worth of kept answers, unless the link is behind. Whether there were any.
     fn take_up(&mut self, link: LinkId) -> bool {
-        self.turn_bytes = 0;
+        self.shares.reset_turn_bytes();
         for taken in 0..SUBMISSIONS_PER_TURN {
-            let Some(port) = self.links.get_mut(link.0) else {
+            let Some(port) = self.links.get_mut(link) else {
                 return false;
             };
-            let enough =
-                port.state.behind_since_ns.is_some() || self.turn_bytes >= BYTES_PER_SHARED_TURN;
+            let enough = port.state.behind_since_ns.is_some()
+                || self.shares.turn_bytes() >= BYTES_PER_SHARED_TURN;
             let Some(kept) = (!enough).then(|| port.state.kept.pop_front()).flatten() else {
                 return taken > 0;
             };
@@ -363,10 +316,7 @@ impl Runtime {
                     encoding,
                     request_bytes,
                     message,
-                } => {
-                    let message = self.pool.unboxed(message);
-                    self.send_reply(link, call, encoding, request_bytes, message);
-                }
+                } => self.send_reply(link, call, encoding, request_bytes, message),
                 Kept::Status {
                     call,
                     request_bytes,
@@ -377,6 +327,50 @@ impl Runtime {
         }
         true
     }
+}
+
+/// The time until a deadline, in us, for a peer with another clock; 0 if there is no deadline.
+fn remaining_us(deadline_ns: u64, now_ns: u64) -> u64 {
+    if deadline_ns == 0 {
+        return 0;
+    }
+    deadline_ns.saturating_sub(now_ns).div_ceil(1_000).max(1)
+}
+
+/// Gives the blocks back that a link has sent.
+pub(crate) fn reclaim_sent(
+    port: &mut LinkPort,
+    outgoing: &mut OutgoingBlocks,
+    sessions: &mut Sessions,
+) {
+    while let Some(token) = port.io.poll_sent() {
+        if let Some(source) = outgoing.sent(token) {
+            sessions.reclaim(source);
+        }
+    }
+}
+
+/// Whether a kept answer is still needed: a call may end while its server has the answer.
+fn is_wanted(kept: &Kept, engine: &Engine<Box<Message>>) -> bool {
+    match *kept {
+        Kept::PutOff { session, call, .. } => engine.expected_after_wait(session, call).is_some(),
+        Kept::Reply { .. } | Kept::Status { .. } | Kept::Credit { .. } => true,
+    }
+}
+
+fn drop_answer(answer: Kept, pool: &mut Pool, sessions: &mut Sessions) {
+    match answer {
+        Kept::PutOff { session, block, .. } => sessions.reclaim_block(session, block),
+        Kept::Reply { message, .. } => discard_boxed(message, pool, sessions),
+        Kept::Status { .. } | Kept::Credit { .. } => {}
+    }
+}
+
+/// Drops the answers that wait for a link.
+pub(crate) fn drop_kept(port: &mut LinkPort, pool: &mut Pool, sessions: &mut Sessions) {
+    std::mem::take(&mut port.state.kept)
+        .into_iter()
+        .for_each(|kept| drop_answer(kept, pool, sessions));
 }
 
 /// The caller's status code if its message can't be queued on a link.
@@ -405,7 +399,7 @@ impl LinkPort {
             }
             None => {
                 let seconds = TAKES_NOTHING_FOR.as_secs();
-                format!("the peer has taken nothing of what waits for it for {seconds} s")
+                format!("data waits for the peer, and it has read nothing for {seconds} s")
             }
         })
     }

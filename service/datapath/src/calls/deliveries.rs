@@ -22,13 +22,17 @@ use tollgate_jit::Codec;
 use tollgate_shm_abi::descriptor::{Completion, Image, Part};
 use tollgate_shm_abi::heap::Block;
 use tollgate_shm_abi::status::Code;
+use tollgate_telemetry::record::event;
 
+use crate::calls::memory::discard;
+use crate::calls::streams::without_responses;
+use crate::calls::table::Sessions;
 use crate::limits::HELD_BYTES;
 use crate::ports::{Delivery, Held, Placed, SessionPort};
+use crate::report::ByteCounters;
 use crate::runtime::Runtime;
-use crate::streams::without_responses;
 use tollgate_jit::on_demand::Method;
-use tollgate_policy_chain::message::{Body, Message, copy_image};
+use tollgate_policy_chain::message::{Body, Message, Pool, copy_image};
 
 /// Why a message isn't placed.
 enum Unplaced {
@@ -45,12 +49,17 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: CallKey,
-        (more, deadline_ns): (bool, u64),
-        message: Message,
+        more: bool,
+        deadline_ns: u64,
+        message: Box<Message>,
     ) {
-        if (more || message.bare) && !self.knows_streams(session) {
-            self.discard(message);
-            let text = "the serving application's library is of a version without streams";
+        self.engine.delivered(self.now_ns, call);
+        self.observer
+            .event(&self.engine, call, event::DELIVERED, Vec::new);
+        let message = self.pool.unboxed(message);
+        if (more || message.bare) && !self.sessions.knows_streams(session) {
+            discard(message, &mut self.pool, &mut self.sessions);
+            let text = "the serving application's library predates streams";
             let status = Status::new(Code::UNIMPLEMENTED, text);
             return self.engine.undeliverable(call, status);
         }
@@ -66,9 +75,11 @@ impl Runtime {
 
     pub(crate) fn deliver_request(
         &mut self,
-        (session, handle): (SessionId, u32),
+        session: SessionId,
+        handle: u32,
         call: CallKey,
-        (more, charge): (bool, u32),
+        more: bool,
+        charge: u32,
         message: Option<Box<Message>>,
     ) {
         let what = Delivery::Request { call, more, charge };
@@ -78,7 +89,7 @@ impl Runtime {
                 self.hand(session, handle, message, what);
             }
             None => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
+                if let Some(port) = self.sessions.get_mut(session) {
                     port.say(Held::End { call });
                 }
             }
@@ -87,14 +98,15 @@ impl Runtime {
 
     pub(crate) fn respond(
         &mut self,
-        (session, handle): (SessionId, u32),
+        session: SessionId,
+        handle: u32,
         call: u64,
         charge: u32,
         message: Box<Message>,
     ) {
         let message = self.pool.unboxed(message);
-        if !self.knows_streams(session) {
-            self.discard(message);
+        if !self.sessions.knows_streams(session) {
+            discard(message, &mut self.pool, &mut self.sessions);
             let status = without_responses("application's library");
             return self
                 .engine
@@ -113,21 +125,22 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: u64,
-        message: Message,
+        message: Box<Message>,
     ) {
+        let message = self.pool.unboxed(message);
         self.hand(session, handle, message, Delivery::Reply { call });
     }
 
     pub(crate) fn fail(&mut self, session: SessionId, call: u64, status: Status) {
         self.counters.failed += u64::from(status.code != Code::OK);
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.say(Held::Status { call, status });
         }
     }
 
     /// The answer to this call is no longer needed.
     pub(crate) fn cancel_delivered(&mut self, session: SessionId, call: CallKey) {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return;
         };
         let held = port.held.len();
@@ -152,7 +165,7 @@ impl Runtime {
                 return;
             }
         }
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.push(&Completion::Cancel {
                 call: call.to_wire(),
             });
@@ -164,17 +177,24 @@ impl Runtime {
 impl Runtime {
     /// Delivers a message, behind all waiting items.
     fn hand(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
-        let must_wait = match self.sessions.get(session.0) {
+        let must_wait = match self.sessions.get(session) {
             Some(port) => !port.held.is_empty(),
-            None => return self.discard(message),
+            None => return discard(message, &mut self.pool, &mut self.sessions),
         };
         if must_wait {
             return self.hold(session, handle, message, what);
         }
         let placed = self.with_handle(session, handle, |runtime, bound| match bound {
-            Some(bound) => Some(runtime.place(session, what.codec(&bound.method), message)),
+            Some(bound) => Some(place(
+                session,
+                what.codec(&bound.method),
+                message,
+                &mut runtime.pool,
+                &mut runtime.sessions,
+                &mut runtime.bytes,
+            )),
             None => {
-                runtime.discard(message);
+                discard(message, &mut runtime.pool, &mut runtime.sessions);
                 None
             }
         });
@@ -189,7 +209,7 @@ impl Runtime {
     fn push_placed(&mut self, session: SessionId, placed: Placed, what: &Delivery) {
         let asks_wait = self.options.tuning.wait_target.is_some();
         let now_ns = self.now_ns;
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return;
         };
         let delivered_ns = match what {
@@ -202,9 +222,9 @@ impl Runtime {
 
     #[cold]
     fn hold(&mut self, session: SessionId, handle: u32, message: Message, what: Delivery) {
-        let method = self.method_of(session, handle);
-        let (Some(method), Some(port)) = (method, self.sessions.get_mut(session.0)) else {
-            return self.discard(message);
+        let method = self.sessions.method_of(session, handle);
+        let (Some(method), Some(port)) = (method, self.sessions.get_mut(session)) else {
+            return discard(message, &mut self.pool, &mut self.sessions);
         };
         let bytes = u64::from(message.total_len);
         let heap = port.end.receive_heap.len_bytes();
@@ -220,16 +240,16 @@ impl Runtime {
             None
         };
         if let Some(text) = too_much {
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
             let status = Status::new(Code::RESOURCE_EXHAUSTED, text);
             return self.not_handed(session, &what, status);
         }
         port.held_bytes += bytes;
         let message = self.pool.boxed(message);
         if let Delivery::Call { call, .. } = what {
-            self.trace_queued(call, "receive heap");
+            self.observer.queued(&self.engine, call, "receive heap");
         }
-        if let Some(port) = self.sessions.get_mut(session.0) {
+        if let Some(port) = self.sessions.get_mut(session) {
             port.held.push_back(Held::Message {
                 method,
                 message,
@@ -256,7 +276,7 @@ impl Runtime {
     /// room.
     pub(crate) fn hand_held(&mut self, session: SessionId) {
         loop {
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let Some(port) = self.sessions.get_mut(session) else {
                 return;
             };
             let Some(next) = port.held.pop_front() else {
@@ -275,8 +295,15 @@ impl Runtime {
             };
             let message = self.pool.unboxed(message);
             let bytes = u64::from(message.total_len);
-            let placed = self.place(session, what.codec(&method), message);
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let placed = place(
+                session,
+                what.codec(&method),
+                message,
+                &mut self.pool,
+                &mut self.sessions,
+                &mut self.bytes,
+            );
+            let Some(port) = self.sessions.get_mut(session) else {
                 return;
             };
             match placed {
@@ -305,151 +332,170 @@ impl Runtime {
     pub(crate) fn drop_held(&mut self, session: SessionId, held: Held) {
         if let Held::Message { message, .. } = held {
             let message = self.pool.unboxed(message);
-            if let Some(port) = self.sessions.get_mut(session.0) {
+            if let Some(port) = self.sessions.get_mut(session) {
                 port.held_bytes -= u64::from(message.total_len);
             }
-            self.discard(message);
+            discard(message, &mut self.pool, &mut self.sessions);
         }
     }
+}
 
-    /// Puts a message and its metadata into a session's receive heap and validates all of it. The
-    /// message's own memory is freed.
-    fn place(
-        &mut self,
-        session: SessionId,
-        codec: &Codec,
-        mut message: Message,
-    ) -> Result<Placed, Unplaced> {
-        let metadata = std::mem::take(&mut message.metadata);
-        let port = self.sessions.get(session.0);
-        let shown = match port.is_some_and(|port| port.who.takes_metadata) {
-            true => &metadata[..],
-            false => &[],
-        };
-        let bare = message.bare;
-        let total = message.message_len() as usize;
-        let image = Image {
-            offset: 0,
-            inline_len: if bare { 0 } else { message.inline_len },
-            total_len: message.message_len(),
-            metadata: shown.len() as u32,
-        };
-        if !image.exists(bare) {
-            self.discard(message);
-            self.pool.give(metadata);
-            return Ok(Placed {
-                bare,
-                ..Placed::default()
-            });
-        }
-        let placed = match self.place_image(session, codec, message, image.held_bytes()) {
-            Err(Unplaced::NoRoom(message)) => {
-                let message = Message {
-                    metadata,
-                    ..message
-                };
-                return Err(Unplaced::NoRoom(message));
-            }
-            placed => placed,
-        };
-        let placed = placed.map(|mut block| {
-            if let Some(behind) = block.get_mut(total..image.held_bytes()) {
-                let at = behind.len() - shown.len();
-                behind[..at].fill(0);
-                behind[at..].copy_from_slice(shown);
-            }
-            Placed {
-                block: Some(block),
-                image,
-                bare,
-            }
+/// Moves an image out of the heap in which it landed.
+fn unland(
+    from: SessionId,
+    block: Block,
+    len: usize,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Body {
+    let mut bytes = pool.take(len);
+    bytes.copy_from_slice(&block[..len]);
+    counts.private_to_receive_heap += len as u64;
+    sessions.discard_block(from, block);
+    Body::Private {
+        bytes,
+        accepted: true,
+        extents: Vec::new(),
+    }
+}
+
+/// Puts a message and its metadata into a session's receive heap and validates all of it. The
+/// message's own memory is freed.
+fn place(
+    session: SessionId,
+    codec: &Codec,
+    mut message: Message,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Placed, Unplaced> {
+    let metadata = std::mem::take(&mut message.metadata);
+    let port = sessions.get(session);
+    let shown = match port.is_some_and(|port| port.who.takes_metadata) {
+        true => &metadata[..],
+        false => &[],
+    };
+    let bare = message.bare;
+    let total = message.message_len() as usize;
+    let image = Image {
+        offset: 0,
+        inline_len: if bare { 0 } else { message.inline_len },
+        total_len: message.message_len(),
+        metadata: shown.len() as u32,
+    };
+    if !image.exists(bare) {
+        discard(message, pool, sessions);
+        pool.give(metadata);
+        return Ok(Placed {
+            bare,
+            ..Placed::default()
         });
-        self.pool.give(metadata);
-        placed
     }
-
-    /// Puts an image into a block of `held` bytes of a session's receive heap and validates all of
-    /// it.
-    fn place_image(
-        &mut self,
-        session: SessionId,
-        codec: &Codec,
-        mut message: Message,
-        held: usize,
-    ) -> Result<Block, Unplaced> {
-        if let Body::Landed {
-            session: landed,
-            block,
-        } = message.body
-        {
-            if landed == session && block.len() >= held {
-                return Ok(block);
-            }
-            // The message landed for another server than the one that gets it, or its metadata has
-            // grown.
-            message.body = self.unland(landed, block, message.total_len as usize);
-        }
-        let room = self
-            .sessions
-            .get_mut(session.0)
-            .and_then(|p| p.end.receive_heap.alloc(held));
-        let Some(mut block) = room else {
+    let placed = match place_image(
+        session,
+        codec,
+        message,
+        image.held_bytes(),
+        pool,
+        sessions,
+        counts,
+    ) {
+        Err(Unplaced::NoRoom(message)) => {
+            let message = Message {
+                metadata,
+                ..message
+            };
             return Err(Unplaced::NoRoom(message));
-        };
-        let image = &mut block[..message.message_len() as usize];
-        let accepted = match &message.body {
-            _ if message.bare => true,
-            Body::Private {
-                bytes, accepted, ..
-            } => {
-                image.copy_from_slice(bytes);
-                self.bytes.private_to_receive_heap += bytes.len() as u64;
-                *accepted
-            }
-            Body::Gathered { inline, spans, .. } => {
-                copy_image(inline, spans, image);
-                self.bytes.private_to_receive_heap += inline.len() as u64;
-                let extents = spans.iter().map(|span| span.len() as u64);
-                self.bytes.send_heap_to_receive_heap += extents.sum::<u64>();
-                false
-            }
-            Body::Encoded { bytes, start } => {
-                debug_assert!(false, "protobuf goes to a link");
-                image.copy_from_slice(&bytes[*start..]);
-                false
-            }
-            Body::Landed { .. } => true,
-        };
-        let checked = if accepted {
-            Ok(())
-        } else {
-            codec.accept(image, message.inline_len as usize)
-        };
-        self.discard(message);
-        match checked {
-            Ok(()) => Ok(block),
-            Err(fault) => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
-                    port.end.receive_heap.discard(block);
-                }
-                let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
-                Err(Unplaced::Invalid(status))
-            }
         }
-    }
+        placed => placed,
+    };
+    let placed = placed.map(|mut block| {
+        if let Some(behind) = block.get_mut(total..image.held_bytes()) {
+            let at = behind.len() - shown.len();
+            behind[..at].fill(0);
+            behind[at..].copy_from_slice(shown);
+        }
+        Placed {
+            block: Some(block),
+            image,
+            bare,
+        }
+    });
+    pool.give(metadata);
+    placed
+}
 
-    /// Moves an image out of the heap in which it landed.
-    fn unland(&mut self, from: SessionId, block: Block, len: usize) -> Body {
-        let mut bytes = self.pool.take(len);
-        bytes.copy_from_slice(&block[..len]);
-        self.bytes.private_to_receive_heap += len as u64;
-        if let Some(port) = self.sessions.get_mut(from.0) {
-            port.end.receive_heap.discard(block);
+/// Puts an image into a block of `held` bytes of a session's receive heap and validates all of
+/// it.
+fn place_image(
+    session: SessionId,
+    codec: &Codec,
+    mut message: Message,
+    held: usize,
+    pool: &mut Pool,
+    sessions: &mut Sessions,
+    counts: &mut ByteCounters,
+) -> Result<Block, Unplaced> {
+    if let Body::Landed {
+        session: landed,
+        block,
+    } = message.body
+    {
+        if landed == session && block.len() >= held {
+            return Ok(block);
         }
+        // The message landed for another server than the one that gets it, or its metadata has
+        // grown.
+        message.body = unland(
+            landed,
+            block,
+            message.total_len as usize,
+            pool,
+            sessions,
+            counts,
+        );
+    }
+    let room = sessions.alloc(session, held);
+    let Some(mut block) = room else {
+        return Err(Unplaced::NoRoom(message));
+    };
+    let image = &mut block[..message.message_len() as usize];
+    let accepted = match &message.body {
+        _ if message.bare => true,
         Body::Private {
-            bytes,
-            accepted: true,
-            extents: Vec::new(),
+            bytes, accepted, ..
+        } => {
+            image.copy_from_slice(bytes);
+            counts.private_to_receive_heap += bytes.len() as u64;
+            *accepted
+        }
+        Body::Gathered { inline, spans, .. } => {
+            copy_image(inline, spans, image);
+            counts.private_to_receive_heap += inline.len() as u64;
+            let extents = spans.iter().map(|span| span.len() as u64);
+            counts.send_heap_to_receive_heap += extents.sum::<u64>();
+            false
+        }
+        Body::Encoded { bytes, start } => {
+            debug_assert!(false, "protobuf goes to a link");
+            image.copy_from_slice(&bytes[*start..]);
+            false
+        }
+        Body::Landed { .. } => true,
+    };
+    let checked = if accepted {
+        Ok(())
+    } else {
+        codec.accept(image, message.inline_len as usize)
+    };
+    discard(message, pool, sessions);
+    match checked {
+        Ok(()) => Ok(block),
+        Err(fault) => {
+            sessions.discard_block(session, block);
+            let status = Status::new(Code::INVALID_ARGUMENT, codec.explain(&fault));
+            Err(Unplaced::Invalid(status))
         }
     }
 }

@@ -7,6 +7,8 @@
 //! silent stranger is dropped first. If the process may have few descriptors, there is room for
 //! fewer strangers ([`PeerRoom`]). That room is reserved: strangers take no descriptor of
 //! applications or of the operator.
+//!
+//! [`MAX_STRANGERS`]: crate::limits::MAX_STRANGERS
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -20,13 +22,18 @@ use crate::peer_room::PeerRoom;
 #[derive(Default)]
 pub(crate) struct Strangers {
     /// Oldest first. Some may have authenticated, or have gone.
-    pub(crate) waiting: VecDeque<(LinkId, IpAddr)>,
+    waiting: VecDeque<(LinkId, IpAddr)>,
 }
 
 impl Strangers {
     /// Adds a connection that was accepted just now.
     pub(crate) fn note(&mut self, link: LinkId, address: SocketAddr) {
         self.waiting.push_back((link, address.ip().to_canonical()));
+    }
+
+    /// Forgets the strangers that are none any more.
+    pub(crate) fn retain(&mut self, is_stranger: impl Fn(LinkId) -> bool) {
+        self.waiting.retain(|(link, _)| is_stranger(*link));
     }
 
     /// The stranger that must go before one from this address may come.

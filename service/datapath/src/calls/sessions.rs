@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use tollgate_engine::fair::FlowId;
 use tollgate_engine::{
-    CallKey, Encoding, Engine, LinkId, MethodChains, Origin, Route, RouteTarget, Served, ServiceId,
-    SessionId, Status, Steering, Submission as Posted,
+    CallKey, Engine, LinkId, Origin, Served, ServiceId, SessionId, Status, Steering,
+    Submission as Posted,
 };
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, EXTENT_ENTRY_BYTES, Epilogue, Extent, Part, Submission,
@@ -18,23 +18,21 @@ use tollgate_shm_abi::descriptor::{
 use tollgate_shm_abi::heap::Span;
 use tollgate_shm_abi::limits::MAX_MESSAGE_BYTES;
 use tollgate_shm_abi::metadata::{Metadata, MetadataError};
-use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::event;
 
-use crate::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
-use crate::command::Event;
-use crate::limits::{
-    BYTES_PER_TURN, MAX_CALLS_PER_TENANT, MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT,
-    MAX_SERVICES_PER_TENANT, SUBMISSIONS_PER_TURN,
-};
-use crate::ports::{Handle, Kept, Service, SessionPort, Who};
-use crate::report::{ServiceReport, SessionReport};
-use crate::runtime::{Refusal, Runtime};
-use crate::wire::credit_bytes;
+use crate::binds::ServiceSchema;
+use crate::calls::table::Sessions;
+use crate::limits::{BYTES_PER_TURN, MAX_CALLS_PER_TENANT, SUBMISSIONS_PER_TURN};
+use crate::links::table::Links;
+use crate::links::wire::credit_bytes;
+use crate::observe::Seen;
+use crate::ports::{Handle, Kept, SessionPort};
+use crate::report::SessionReport;
+use crate::runtime::Runtime;
+use crate::scheduler::Scheduler;
 use tollgate_jit::on_demand::{Method, Streams};
 use tollgate_policy_chain::message::{Body, Message, Source, image_layout};
-use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// An action that is impossible for a correct client library: the reason why the session ends.
 pub(crate) struct Broken(pub(crate) String);
@@ -45,288 +43,22 @@ impl<E: std::fmt::Display> From<E> for Broken {
     }
 }
 
-/// Opens, binds and ends sessions.
-impl Runtime {
-    pub(crate) fn open_session(
-        &mut self,
-        mut end: DaemonEnd,
-        who: Who,
-    ) -> Result<SessionId, Status> {
-        let full = || {
-            Status::new(
-                Code::RESOURCE_EXHAUSTED,
-                "the daemon's table of sessions is full",
-            )
-        };
-        let key = self.sessions.next_key().ok_or_else(full)?;
-        let session = SessionId(key);
-        if let Err(error) = end
-            .doorbell
-            .watch(&self.epoll, Self::session_token(session))
-        {
-            let text = format!("the daemon can't watch another doorbell: {error}");
-            return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-        }
-        let flow = self.shares.of(&who.tenant);
-        self.sessions
-            .insert(Box::new(SessionPort::new(session, who, flow, end)));
-        self.engine.session_opened(session);
-        Ok(session)
-    }
-
-    /// Frees everything that a session held. Its calls end; calls that it served end with
-    /// UNAVAILABLE.
-    pub(crate) fn close_session(&mut self, session: SessionId) {
-        let Some(mut port) = self.sessions.remove(session.0) else {
-            return;
-        };
-        for held in std::mem::take(&mut port.held) {
-            self.drop_held(session, held);
-        }
-        for handle in 0..port.handles.len() as u32 {
-            if let Some(route) = self.engine.route_mut(session, handle) {
-                let chains = std::mem::take(&mut route.chains);
-                self.policies.drop_chains(chains);
-            }
-        }
-        self.engine.session_closed(session);
-        self.drop_bindings_of(session);
-        drop(port);
-        self.act();
-    }
-
-    /// Ends a session that broke the rules.
-    pub(crate) fn expel(&mut self, session: SessionId, reason: &str) {
-        self.close_session(session);
-        let runtime = self.options.index;
-        self.events.tell(Event::SessionEnded {
-            runtime,
-            session,
-            reason: reason.to_owned(),
-        });
-    }
-
-    /// The number of methods that the sessions of a tenant have bound or serve.
-    fn methods_of(&self, tenant: &str) -> usize {
-        let sessions = self.sessions.iter();
-        let its = sessions.filter(|(_, port)| *port.who.tenant == *tenant);
-        its.map(|(_, port)| port.handles.len()).sum()
-    }
-
-    pub(crate) fn bind(
-        &mut self,
-        session: SessionId,
-        schema: Arc<ServiceSchema>,
-        bind: BindAs,
-        chains: Vec<MethodSteps>,
-        reply: Asker,
-    ) {
-        let Some(port) = self.sessions.get(session.0) else {
-            let _ = reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));
-            return;
-        };
-        if port.handles.len() + schema.methods.len() > MAX_METHODS_PER_SESSION {
-            let text = format!(
-                "the application has bound {} methods and wants {} more, the limit is {MAX_METHODS_PER_SESSION}",
-                port.handles.len(),
-                schema.methods.len()
-            );
-            let _ = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
-            return;
-        }
-        let tenant = Arc::clone(&port.who.tenant);
-        let of_tenant = self.methods_of(&tenant);
-        if of_tenant + schema.methods.len() > MAX_METHODS_PER_TENANT {
-            let text = format!(
-                "the applications of tenant {tenant} have bound {of_tenant} methods and want {} more, the limit of one tenant is \
-                 {MAX_METHODS_PER_TENANT}: sessions that end make room",
-                schema.methods.len()
-            );
-            let _ = reply.send(Err(Status::new(Code::RESOURCE_EXHAUSTED, text)));
-            return;
-        }
-        if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
-            let _ = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
-            return;
-        }
-        match bind {
-            BindAs::Server => {
-                let bound = self.bind_server(session, &tenant, schema, chains);
-                let _ = reply.send(bound.map(BindOutcome::Bound));
-            }
-            BindAs::Across { service, matches } => {
-                let bound = self.bind_across((session, &tenant), schema, chains, service, &matches);
-                let _ = reply.send(bound.map(BindOutcome::Bound));
-            }
-            BindAs::Client { peer: None } => {
-                let bound = self.bind_local(session, &tenant, schema, chains);
-                let _ = reply.send(bound);
-            }
-            BindAs::Client { peer: Some(peer) } => {
-                self.bind_remote(session, tenant, schema, chains, peer, reply)
-            }
-        }
-    }
-
-    /// Adds method handles to a session: the engine's routes and the port's programs stay parallel.
-    pub(crate) fn add_handles(
-        &mut self,
-        session: SessionId,
-        schema: &Arc<ServiceSchema>,
-        calls: bool,
-        routes: Vec<Route>,
-    ) -> Result<u32, Status> {
-        let gone = || Status::new(Code::UNAVAILABLE, "the session has ended");
-        let port = self.sessions.get_mut(session.0).ok_or_else(gone)?;
-        let first = self.engine.add_routes(session, routes).ok_or_else(gone)?;
-        port.add_handles(schema, calls);
-        Ok(first)
-    }
-
-    /// The routes of a client's methods, made by `target`.
-    ///
-    /// # Errors
-    /// There is no room for their chains.
-    pub(crate) fn client_routes(
-        &mut self,
-        tenant: &Arc<str>,
-        chains: Vec<MethodSteps>,
-        target: impl Fn(u16) -> RouteTarget,
-    ) -> Result<Vec<Route>, Status> {
-        let chains = self.policies.make_chains(tenant, chains)?;
-        let with_index = chains.into_iter().zip(0u16..);
-        let route = |(chains, k)| Route {
-            target: target(k),
-            chains,
-        };
-        Ok(with_index.map(route).collect())
-    }
-
-    fn bind_local(
-        &mut self,
-        session: SessionId,
-        tenant: &Arc<str>,
-        schema: Arc<ServiceSchema>,
-        chains: Vec<MethodSteps>,
-    ) -> Result<BindOutcome, Status> {
-        let service = match self.find_service(tenant, &schema.name, &schema.hash) {
-            Ok(service) => service,
-            Err(Refusal::Absent(status)) => return Err(status),
-            Err(Refusal::Differs(service)) => {
-                let served = Arc::clone(&self.services[service.0 as usize].schema);
-                return Ok(BindOutcome::Differs { service, served });
-            }
-        };
-        let routes = self.client_routes(tenant, chains, |method| RouteTarget::Local {
-            service,
-            method,
-            encoding: Encoding::Native,
-        })?;
-        let first_handle = self.add_handles(session, &schema, true, routes)?;
-        Ok(BindOutcome::Bound(Bound {
-            first_handle,
-            service: None,
-            refused: Vec::new(),
-        }))
-    }
-
-    fn bind_server(
-        &mut self,
-        session: SessionId,
-        tenant: &Arc<str>,
-        schema: Arc<ServiceSchema>,
-        chains: Vec<MethodSteps>,
-    ) -> Result<Bound, Status> {
-        let served = |service: &Service| {
-            service.tenant == *tenant
-                && service.schema.name == schema.name
-                && service.schema.hash == schema.hash
-        };
-        let service = match self.services.iter().position(served) {
-            Some(at) => ServiceId(at as u32),
-            None => {
-                if self
-                    .services
-                    .iter()
-                    .filter(|service| service.tenant == *tenant)
-                    .count()
-                    >= MAX_SERVICES_PER_TENANT
-                {
-                    let text = format!(
-                        "tenant {tenant} has served {MAX_SERVICES_PER_TENANT} services and schemas, which is the limit"
-                    );
-                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-                }
-                let id = self.engine.add_service(&schema.name, schema.methods.len());
-                self.services.push(Service {
-                    tenant: Arc::clone(tenant),
-                    schema: Arc::clone(&schema),
-                });
-                id
-            }
-        };
-        let change = chains
-            .into_iter()
-            .zip(0u16..)
-            .map(|(steps, method)| (Scope::Server { service, method }, steps));
-        let change = tollgate_policy_chain::plan::PolicyChange {
-            chains: change.collect(),
-            ..Default::default()
-        };
-        let applied = self
-            .policies
-            .apply(change, &mut self.engine, |_| Arc::clone(tenant));
-        self.pass_on_events();
-        applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
-        let not_callable = Status::new(
-            Code::UNIMPLEMENTED,
-            "the application serves this method, it hasn't bound it to call it",
-        );
-        let route = || Route {
-            target: RouteTarget::Broken(not_callable.clone()),
-            chains: MethodChains::default(),
-        };
-        let routes = schema.methods.iter().map(|_| route()).collect();
-        let first_handle = self.add_handles(session, &schema, false, routes)?;
-        Ok(Bound {
-            first_handle,
-            service: Some(service),
-            refused: Vec::new(),
-        })
-    }
-}
-
-/// The status for calls that are impossible because two schemas differ.
-pub(crate) fn schema_differs(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
-    let text = format!(
-        "the schema of {} differs between the calling application and {who}: {reason}",
-        ours.name
-    );
-    Status::new(Code::FAILED_PRECONDITION, text)
-}
-
-/// The status for a method that the server's schema lacks: gRPC's status for an unknown method.
-pub(crate) fn lacks_method(ours: &ServiceSchema, who: &str, reason: &str) -> Status {
-    let text = format!("{who} serves another version of {}: {reason}", ours.name);
-    Status::new(Code::UNIMPLEMENTED, text)
-}
-
 /// From the application.
 impl Runtime {
     /// Takes a bounded number of submissions; fewer if they are large and other tenants wait.
     /// Whether there were any.
     pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
         let mut taken = 0;
-        self.turn_bytes = 0;
+        self.shares.reset_turn_bytes();
         let mut look_at = self.shares.bytes_per_look();
-        while taken < SUBMISSIONS_PER_TURN && self.turn_bytes < BYTES_PER_TURN {
-            if self.turn_bytes >= look_at {
+        while taken < SUBMISSIONS_PER_TURN && self.shares.turn_bytes() < BYTES_PER_TURN {
+            if self.shares.turn_bytes() >= look_at {
                 if self.others_wait(flow) {
                     break;
                 }
-                look_at = self.turn_bytes + self.shares.bytes_per_look();
+                look_at = self.shares.turn_bytes() + self.shares.bytes_per_look();
             }
-            let Some(port) = self.sessions.get_mut(session.0) else {
+            let Some(port) = self.sessions.get_mut(session) else {
                 break;
             };
             if port.is_choked() {
@@ -352,7 +84,7 @@ impl Runtime {
     }
 
     fn submission(&mut self, session: SessionId, alleged: Alleged) -> Result<(), Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Ok(());
         };
         match alleged.submission(&port.heaps)? {
@@ -362,7 +94,7 @@ impl Runtime {
                 part,
                 block,
                 deadline_ns,
-            } => self.posted_call(session, method, call, (part, block), deadline_ns),
+            } => self.posted_call(session, method, call, part, block, deadline_ns),
             Submission::Request { call, part, block } => {
                 self.posted_request(session, call, part, block)
             }
@@ -422,40 +154,6 @@ impl Runtime {
         }
     }
 
-    fn tenant_of(&self, session: SessionId) -> Option<&str> {
-        let port = self.sessions.get(session.0)?;
-        Some(&port.who.tenant)
-    }
-
-    /// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
-    /// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
-    /// costs nothing.
-    pub(crate) fn beyond_its_share(
-        &self,
-        tenant: Option<&str>,
-        from: Option<LinkId>,
-    ) -> Option<Status> {
-        if self.engine.live_calls() < MAX_CALLS_PER_TENANT {
-            return None;
-        }
-        let tenant = tenant?;
-        let flow = self.shares.known(tenant)?;
-        let sessions = self.sessions.iter();
-        let sessions = sessions.filter(|(_, port)| port.flow == flow);
-        let sessions = sessions.map(|(key, _)| self.engine.outstanding(SessionId(key)) as usize);
-        let links = self.links.iter();
-        let links = links.filter(|(_, port)| port.state.flow == flow);
-        let links = links.map(|(key, _)| LinkId(key)).chain(from);
-        let links = links.map(|link| self.engine.called_by(link));
-        let count: usize = sessions.chain(links).sum();
-        (count >= MAX_CALLS_PER_TENANT).then(|| {
-            let text = format!(
-                "tenant {tenant} has {count} calls under way on this runtime, which is the limit of one tenant"
-            );
-            Status::new(Code::RESOURCE_EXHAUSTED, text)
-        })
-    }
-
     /// An application answers a call that waited this long until its handler began; 0: unknown. The
     /// value affects only calls to the application itself.
     fn began(&mut self, session: SessionId, waited_ns: u64) {
@@ -469,17 +167,32 @@ impl Runtime {
         session: SessionId,
         handle: u32,
         call: u64,
-        (part, block): (Part, BlockRef),
+        part: Part,
+        block: BlockRef,
         deadline_ns: u64,
     ) -> Result<(), Broken> {
         self.counters.posted += 1;
         let origin = Origin::Session { session, call };
-        if let Some(status) = self.beyond_its_share(self.tenant_of(session), None) {
-            self.reclaim_part(session, part.bare, block);
+        if let Some(status) = beyond_its_share(
+            &self.engine,
+            &self.shares,
+            &self.sessions,
+            &self.links,
+            self.sessions.tenant_of(session).map(|tenant| &**tenant),
+            None,
+        ) {
+            self.sessions.reclaim_part(session, part.bare, block);
             self.engine.reject(origin, 0, status);
             return Ok(());
         }
-        let toss = self.trace_posting(session, block.metadata > 0);
+        let seen = Seen::by(
+            &self.options.tuning.telemetry,
+            &self.sessions,
+            &self.links,
+            &self.services,
+            self.now_ns,
+        );
+        let decision = self.observer.posting(session, block.metadata > 0, seen);
         let mut streams = Streams::default();
         let gathered = self.with_handle(session, handle, |runtime, bound| {
             let Some(bound) = bound.filter(|bound| bound.calls) else {
@@ -494,17 +207,27 @@ impl Runtime {
                 return runtime.gather(session, codec, block, Code::INVALID_ARGUMENT);
             }
             if !streams.requests {
-                let text = format!(
-                    "{} takes one request, no more and no less",
-                    bound.method.name
-                );
+                let text = format!("{} takes exactly one request", bound.method.name);
                 return Ok(Err(Status::new(Code::INVALID_ARGUMENT, text)));
             }
             runtime.gather_part(session, codec, part.bare, block, Code::INVALID_ARGUMENT)
         });
         match gathered? {
             Ok(mut message) => {
-                self.trace_posted((session, handle), origin, toss, &mut message);
+                if let Some(decision) = decision {
+                    let route = self.engine.route_mut(session, handle);
+                    let target = route.map(|route| &route.target);
+                    let seen = Seen::by(
+                        &self.options.tuning.telemetry,
+                        &self.sessions,
+                        &self.links,
+                        &self.services,
+                        self.now_ns,
+                    );
+                    let pool = &mut self.pool;
+                    self.observer
+                        .posted(origin, target, decision, &mut message, pool, seen);
+                }
                 let bytes = credit_bytes(&message);
                 let message = self.pool.boxed(message);
                 self.engine.submit(
@@ -523,7 +246,7 @@ impl Runtime {
                 );
             }
             Err(status) => {
-                self.reclaim_part(session, part.bare, block);
+                self.sessions.reclaim_part(session, part.bare, block);
                 self.engine.reject(origin, 0, status);
             }
         }
@@ -538,7 +261,7 @@ impl Runtime {
     ) -> Result<(), Broken> {
         let Some(served) = self.engine.expected_from_session(session, call) else {
             // The call ended meanwhile; the application couldn't know.
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
             return Ok(());
         };
         if let Some(link) = served.behind {
@@ -565,7 +288,7 @@ impl Runtime {
     /// The link of a deferred answer has room now.
     pub(crate) fn answer_after_wait(&mut self, session: SessionId, call: CallKey, block: BlockRef) {
         let Some(served) = self.engine.expected_after_wait(session, call) else {
-            return self.reclaim_block(session, block);
+            return self.sessions.reclaim_block(session, block);
         };
         match self.gather_reply(session, call, &served, block) {
             Ok(Ok(message)) => self.engine.reply_after_wait(session, call, message),
@@ -583,7 +306,7 @@ impl Runtime {
         served: &Served,
         block: BlockRef,
     ) -> Result<Result<Box<Message>, Status>, Broken> {
-        self.traces.marshals_more();
+        self.observer.marshals_more();
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
             // If the schemas differ only elsewhere, this isn't the caller's `Method`.
             method.called();
@@ -591,18 +314,14 @@ impl Runtime {
         });
         let gathered = gathered.unwrap_or_else(|lost| Ok(Err(lost)))?;
         if gathered.is_err() {
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
         }
         Ok(gathered.map(|message| {
-            let what = ("reply", message.message_len());
-            self.trace_marshalled(call, event::MARSHALLED, what);
+            let bytes = message.message_len();
+            self.observer
+                .marshalled(&self.engine, call, event::MARSHALLED, "reply", bytes);
             self.pool.boxed(message)
         }))
-    }
-
-    pub(crate) fn reclaim_block(&mut self, session: SessionId, block: BlockRef) {
-        let offset = block.offset;
-        self.reclaim(Source { session, offset });
     }
 
     fn posted_status(
@@ -612,7 +331,7 @@ impl Runtime {
         epilogue: Option<Epilogue>,
         mut status: Status,
     ) -> Result<(), Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Ok(());
         };
         if let Some(epilogue) = epilogue {
@@ -645,7 +364,7 @@ impl Runtime {
         block: BlockRef,
         misuse: Code,
     ) -> Result<Result<Message, Status>, Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let mut inline = self.pool.take(block.len as usize);
@@ -672,7 +391,7 @@ impl Runtime {
                 }
             };
         }
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let source = Source {
@@ -681,7 +400,7 @@ impl Runtime {
         };
         if found == 0 {
             port.reclaim(block.offset);
-            self.turn_bytes += block.len as usize;
+            self.shares.add_turn_bytes(block.len as usize);
             let message = Message::accepted(inline, block.len);
             return Ok(Ok(Message {
                 metadata,
@@ -694,7 +413,7 @@ impl Runtime {
             self.pool.give(inline);
             return Ok(Err(too_large(total_len)));
         }
-        self.turn_bytes += total_len as usize;
+        self.shares.add_turn_bytes(total_len as usize);
         let body = Body::Gathered {
             inline,
             spans,
@@ -717,7 +436,7 @@ impl Runtime {
         block: BlockRef,
         misuse: Code,
     ) -> Result<Result<Vec<u8>, Status>, Broken> {
-        let Some(port) = self.sessions.get_mut(session.0) else {
+        let Some(port) = self.sessions.get_mut(session) else {
             return Err(Broken("the session has ended".to_owned()));
         };
         let mut metadata = self.pool.take(block.metadata as usize);
@@ -764,6 +483,38 @@ fn too_large(bytes: u64) -> Status {
     Status::new(Code::RESOURCE_EXHAUSTED, text)
 }
 
+/// Why no further call of a tenant is tracked, if none is. `from` is the link that has its
+/// turn; it isn't in its place. Until the engine has as many calls as one tenant may have, this
+/// costs nothing.
+pub(crate) fn beyond_its_share(
+    engine: &Engine<Box<Message>>,
+    shares: &Scheduler,
+    sessions: &Sessions,
+    links: &Links,
+    tenant: Option<&str>,
+    from: Option<LinkId>,
+) -> Option<Status> {
+    if engine.live_calls() < MAX_CALLS_PER_TENANT {
+        return None;
+    }
+    let tenant = tenant?;
+    let flow = shares.known(tenant)?;
+    let sessions = sessions.iter();
+    let sessions = sessions.filter(|port| port.flow == flow);
+    let sessions = sessions.map(|port| engine.outstanding(port.id) as usize);
+    let links = links.iter();
+    let links = links.filter(|(_, port)| port.state.flow == flow);
+    let links = links.map(|(link, _)| link).chain(from);
+    let links = links.map(|link| engine.called_by(link));
+    let count: usize = sessions.chain(links).sum();
+    (count >= MAX_CALLS_PER_TENANT).then(|| {
+        let text = format!(
+            "tenant {tenant} has {count} calls in flight on this runtime, which is the limit of one tenant"
+        );
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })
+}
+
 /// Finds methods by their handles.
 impl Runtime {
     /// Calls `work` with a method handle, if it exists. Meanwhile the session has no handles:
@@ -774,13 +525,9 @@ impl Runtime {
         handle: u32,
         work: impl FnOnce(&mut Self, Option<&Handle>) -> R,
     ) -> R {
-        let port = self.sessions.get_mut(session.0);
-        let handles = port.map(|port| std::mem::take(&mut port.handles));
-        let handles = handles.unwrap_or_default();
+        let handles = self.sessions.lend_handles(session);
         let done = work(self, handles.get(handle as usize));
-        if let Some(port) = self.sessions.get_mut(session.0) {
-            port.handles = handles;
-        }
+        self.sessions.return_handles(session, handles);
         done
     }
 
@@ -793,20 +540,11 @@ impl Runtime {
         work: impl FnOnce(&mut Self, &Arc<Method>) -> R,
     ) -> Result<R, Status> {
         let services = std::mem::take(&mut self.services);
-        let its = services.get(service.0 as usize).map(|s| &s.schema.methods);
-        let its = its.and_then(|its| its.get(usize::from(method)));
+        let its = services.method(service, method);
         let done = its.map(|method| work(self, method));
         self.services = services;
         let text = "the daemon lost a method that it serves";
         done.ok_or_else(|| Status::new(Code::INTERNAL, text))
-    }
-
-    /// The method behind a handle; `None` once the session has ended.
-    pub(crate) fn method_of(&self, session: SessionId, handle: u32) -> Option<Arc<Method>> {
-        let port = self.sessions.get(session.0)?;
-        port.handles
-            .get(handle as usize)
-            .map(|handle| Arc::clone(&handle.method))
     }
 }
 
@@ -834,28 +572,6 @@ impl SessionPort {
             receive_heap_bytes: self.end.receive_heap.len_bytes(),
             receive_heap_used: self.end.receive_heap.in_use(),
             methods: self.handles.len(),
-        }
-    }
-}
-
-impl Service {
-    pub(crate) fn report(&self, servers: usize) -> ServiceReport {
-        let methods = &self.schema.methods;
-        let count = |is: fn(&Method) -> bool| methods.iter().filter(|method| is(method)).count();
-        ServiceReport {
-            tenant: self.tenant.to_string(),
-            service: self.schema.name.clone(),
-            servers,
-            schema: self
-                .schema
-                .hash
-                .iter()
-                .take(8)
-                .map(|byte| format!("{byte:02x}"))
-                .collect(),
-            methods: methods.len(),
-            compiled: count(Method::is_compiled),
-            compiled_wire: count(Method::is_wire_compiled),
         }
     }
 }

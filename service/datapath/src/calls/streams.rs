@@ -20,22 +20,20 @@ use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::{CallHead, Came, SendError, StreamCredit, StreamHead, metadata_room};
 
+use crate::calls::conversion::{bare as bare_message, decoded_request};
+use crate::calls::memory::{discard, discard_landing, landing};
+use crate::calls::sessions::Broken;
 use crate::landing::Landing;
-use crate::links::{After, invalid, parts_of};
+use crate::links::arrivals::{invalid, parts_of};
+use crate::links::events::After;
+use crate::links::send::send_code;
 use crate::ports::{Answer, FurtherRequest, Kept, LargeBody, LargeKind};
 use crate::runtime::Runtime;
-use crate::sending::send_code;
-use crate::sessions::Broken;
 use tollgate_jit::on_demand::Method;
 use tollgate_policy_chain::message::Message;
 
 /// From an application.
 impl Runtime {
-    pub(crate) fn knows_streams(&self, session: SessionId) -> bool {
-        let port = self.sessions.get(session.0);
-        port.is_some_and(|port| port.who.knows_streams)
-    }
-
     /// As [`gather`](Self::gather), for a part of a stream that may have no message.
     pub(crate) fn gather_part(
         &mut self,
@@ -54,15 +52,9 @@ impl Runtime {
                 Ok(metadata) => metadata,
                 Err(status) => return Ok(Err(status)),
             };
-            self.reclaim_block(session, block);
+            self.sessions.reclaim_block(session, block);
         }
-        Ok(self.bare(codec, metadata))
-    }
-
-    pub(crate) fn reclaim_part(&mut self, session: SessionId, bare: bool, block: BlockRef) {
-        if block.exists(bare) {
-            self.reclaim_block(session, block);
-        }
+        Ok(bare_message(codec, metadata, &mut self.pool))
     }
 
     pub(crate) fn posted_request(
@@ -75,7 +67,7 @@ impl Runtime {
         let origin = Origin::Session { session, call };
         let Some(expected) = self.engine.expected_request(origin) else {
             // The call ended meanwhile; the application couldn't know.
-            self.reclaim_part(session, part.bare, block);
+            self.sessions.reclaim_part(session, part.bare, block);
             return Ok(());
         };
         let mut charge = 0;
@@ -94,7 +86,7 @@ impl Runtime {
                     message = Some(self.pool.boxed(gathered));
                 }
                 Err(status) => {
-                    self.reclaim_block(session, block);
+                    self.sessions.reclaim_block(session, block);
                     self.engine.refuse(origin, status);
                     return Ok(());
                 }
@@ -111,7 +103,7 @@ impl Runtime {
         block: BlockRef,
     ) -> Result<(), Broken> {
         let Some(served) = self.engine.expected_from_session(session, call) else {
-            self.reclaim_part(session, bare, block);
+            self.sessions.reclaim_part(session, bare, block);
             return Ok(());
         };
         let gathered = self.with_served(served.service, served.method, |runtime, method| {
@@ -128,7 +120,7 @@ impl Runtime {
                 Ok(responded?)
             }
             Err(status) => {
-                self.reclaim_part(session, bare, block);
+                self.sessions.reclaim_part(session, bare, block);
                 self.engine.fail_from_session(session, call, status);
                 Ok(())
             }
@@ -143,7 +135,7 @@ impl Runtime {
         match to {
             Origin::Link { link, call } => self.send_credit(link, call, of, credit),
             Origin::Session { session, call } => {
-                if let Some(port) = self.sessions.get_mut(session.0) {
+                if let Some(port) = self.sessions.get_mut(session) {
                     port.push(&match of {
                         Direction::Requests => Completion::RequestCredit { call, credit },
                         Direction::Responses => Completion::ResponseCredit { call, credit },
@@ -158,7 +150,7 @@ impl Runtime {
 /// run.
 pub(crate) fn without_responses(whose: &str) -> Status {
     let text = format!(
-        "the call was answered with responses or trailers, and the calling {whose} is of a version without them"
+        "the call was answered with responses or trailers, and the calling {whose} predates them"
     );
     Status::new(Code::INTERNAL, text)
 }
@@ -174,11 +166,11 @@ impl Runtime {
         metadata: Vec<u8>,
     ) {
         let bytes = metadata_room(metadata.len()) as u64;
-        self.trace_arriving(&metadata);
-        let bare = self.with_served(service, head.method, |runtime, method| {
-            runtime.bare(&method.request, metadata)
-        });
-        match bare.flatten() {
+        self.observer
+            .arriving(&metadata, &self.options.tuning.telemetry);
+        let pool = &mut self.pool;
+        let served = self.services.served(service, head.method);
+        match served.and_then(|method| bare_message(&method.request, metadata, pool)) {
             Ok(message) => {
                 let encoding = match head.protobuf {
                     true => Encoding::Protobuf,
@@ -200,8 +192,8 @@ impl Runtime {
         let Some(method) = self.answering(link, answer) else {
             return;
         };
-        self.traces.marshals_more();
-        match self.bare(&method.reply, metadata) {
+        self.observer.marshals_more();
+        match bare_message(&method.reply, metadata, &mut self.pool) {
             Ok(message) => self.answered(link, answer, message),
             Err(status) => self.engine.fail_from_link(link, answer.key, status),
         }
@@ -245,7 +237,14 @@ impl Runtime {
             return After::Nothing;
         }
         let lands = expected.lands.filter(|_| !request.protobuf);
-        let mut landing = self.landing(lands, inline_len, len, Vec::new());
+        let mut landing = landing(
+            lands,
+            inline_len,
+            len,
+            Vec::new(),
+            &mut self.pool,
+            &mut self.sessions,
+        );
         match whole {
             None => After::Large(LargeBody {
                 what: LargeKind::Request(request),
@@ -269,7 +268,8 @@ impl Runtime {
         let Some(method) = self.requested(link, request) else {
             return;
         };
-        let decoded = self.decoded_request(&method, protobuf);
+        self.counters.converted += 1;
+        let decoded = decoded_request(&method, protobuf, &mut self.pool);
         self.take_request(link, request, Some(decoded));
     }
 
@@ -280,13 +280,13 @@ impl Runtime {
         mut landing: Landing,
     ) {
         let Some(method) = self.requested(link, request) else {
-            return self.discard_landing(landing);
+            return discard_landing(landing, &mut self.pool, &mut self.sessions);
         };
         let inline_len = landing.inline_len as usize;
         let accepted = match method.request.accept(landing.bytes_mut(), inline_len) {
             Ok(()) => Ok(landing.into_message()),
             Err(fault) => {
-                self.discard_landing(landing);
+                discard_landing(landing, &mut self.pool, &mut self.sessions);
                 Err(invalid(&method, &method.request.explain(&fault), true))
             }
         };
@@ -298,8 +298,7 @@ impl Runtime {
         let call = request.call;
         let expected = self.engine.expected_request(Origin::Link { link, call })?;
         let (service, method) = expected.served?;
-        let methods = &self.services.get(service.0 as usize)?.schema.methods;
-        methods.get(usize::from(method)).map(Arc::clone)
+        self.services.method(service, method).map(Arc::clone)
     }
 
     /// A further request in the service's layout, or the reason why it can't have it; `None`: the
@@ -332,7 +331,9 @@ impl Runtime {
         &mut self,
         link: LinkId,
         call: CallKey,
-        (more, charge, encoding): (bool, u32, Encoding),
+        more: bool,
+        charge: u32,
+        encoding: Encoding,
         message: Option<Box<Message>>,
     ) {
         let head = StreamHead {
@@ -361,13 +362,14 @@ impl Runtime {
         &mut self,
         link: LinkId,
         call: u64,
-        (charge, encoding): (u32, Encoding),
+        charge: u32,
+        encoding: Encoding,
         message: Box<Message>,
     ) {
         let message = self.pool.unboxed(message);
         let origin = Origin::Link { link, call };
-        if !self.carries_streams(link) {
-            self.discard(message);
+        if !self.links.carries_streams(link) {
+            discard(message, &mut self.pool, &mut self.sessions);
             return self.engine.refuse(origin, without_responses("daemon"));
         }
         let head = StreamHead {
@@ -386,7 +388,7 @@ impl Runtime {
     }
 
     pub(crate) fn send_credit(&mut self, link: LinkId, call: u64, of: Direction, credit: Credit) {
-        let Some(port) = self.links.get_mut(link.0) else {
+        let Some(port) = self.links.get_mut(link) else {
             return;
         };
         let consumed = StreamCredit {

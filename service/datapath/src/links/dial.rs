@@ -20,56 +20,49 @@ use tollgate_engine::{LinkId, RouteTarget, Status};
 use tollgate_shm_abi::status::Code;
 use tollgate_transport::TcpLink;
 
+use crate::calls::memory::discard_landing;
 use crate::carrier::Carrier;
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::limits::{ATTEMPT_DELAY, RDMA_PATIENCE, RDMA_PAUSE};
+use crate::links::dials::Dials;
+use crate::links::remote::RemoteBindings;
+use crate::links::send::{drop_kept, reclaim_sent};
+use crate::links::table::Links;
+use crate::links::target::{Stage, Target};
 use crate::log_limited;
 use crate::ports::{LinkPort, LinkState};
 use crate::report::PeerReport;
 use crate::runtime::Runtime;
-use crate::target::{Dial, Stage, Target};
 use crate::{Command, Event};
 
 impl Runtime {
     /// Begins a round of dialling a peer at these addresses, unless a round is under way.
     pub(crate) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
-        let dial = self.dial_of(tenant, peer);
+        let dial = self.dials.of(tenant, peer, self.now_ns);
         if dial.stage != Stage::Trying {
             dial.begin(addresses);
             self.try_next(tenant, peer);
         }
     }
 
-    /// The dialling state of a peer; created if there is none.
-    pub(crate) fn dial_of(&mut self, tenant: &Arc<str>, peer: &Target) -> &mut Dial {
-        let mut dials = self.dials.iter();
-        let at = dials.position(|dial| dial.leads_to(tenant, peer));
-        let at = at.unwrap_or_else(|| {
-            self.dials.push(Dial::new(tenant, peer, self.now_ns));
-            self.dials.len() - 1
-        });
-        &mut self.dials[at]
-    }
-
     /// Dials the next address of a round. If no address is left and none is being dialled, the
     /// round has failed.
     fn try_next(&mut self, tenant: &Arc<str>, peer: &Target) {
         let after_ns = self.now_ns + ATTEMPT_DELAY.as_nanos() as u64;
-        while let Some(address) = self.dial_of(tenant, peer).next(after_ns) {
+        while let Some(address) = self.dials.of(tenant, peer, self.now_ns).next(after_ns) {
             match self.dial_address(tenant, peer, address) {
                 Ok(()) => return,
-                Err(why) => self.dial_of(tenant, peer).failed(&why),
+                Err(why) => self.dials.of(tenant, peer, self.now_ns).failed(&why),
             }
         }
-        if self.link_to(tenant, peer).is_none() {
-            let reasons = self.dial_of(tenant, peer).reasons();
+        if self.links.to(tenant, peer).is_none() {
+            let reasons = self.dials.of(tenant, peer, self.now_ns).reasons();
             self.bindings_lost(tenant, peer, &reasons);
         }
     }
 
     /// A link to a peer is lost, or dialling has failed.
     fn link_lost(&mut self, tenant: &Arc<str>, peer: &Target, why: &str) {
-        let mut dials = self.dials.iter_mut();
-        match dials.find(|dial| dial.leads_to(tenant, peer) && dial.stage == Stage::Trying) {
+        match self.dials.trying(tenant, peer) {
             Some(dial) => {
                 dial.failed(why);
                 self.try_next(tenant, peer);
@@ -85,7 +78,7 @@ impl Runtime {
         peer: Target,
         found: Result<Vec<SocketAddr>, String>,
     ) {
-        if let Some(home) = self.elsewhere(&tenant) {
+        if let Some(home) = self.siblings.home_of(&tenant) {
             home.send(Command::Found {
                 tenant,
                 peer,
@@ -93,9 +86,7 @@ impl Runtime {
             });
             return;
         }
-        let mut dials = self.dials.iter();
-        let waits = |dial: &Dial| dial.leads_to(&tenant, &peer) && dial.stage == Stage::LookingUp;
-        if !dials.any(waits) {
+        if !self.dials.looks_up(&tenant, &peer) {
             return;
         }
         match found {
@@ -111,7 +102,7 @@ impl Runtime {
         peer: &Target,
         at: SocketAddr,
     ) -> Result<(), String> {
-        let by_rdma = match self.without_rdma.why(at, self.now_ns) {
+        let by_rdma = match self.dials.why_not_rdma(at, self.now_ns) {
             Some(why) => Err(why),
             None => self.dial_by_rdma(tenant, peer, at),
         };
@@ -126,11 +117,12 @@ impl Runtime {
         at: SocketAddr,
     ) -> Result<(), Arc<str>> {
         let config = &self.options.tuning.link;
-        let (rdma, polled) = (&self.options.rdma, &self.polled);
-        let to = (at, peer.name());
-        let io = Carrier::dial_by_rdma(rdma, polled, to, config, self.now_ns)?;
+        let rdma = &self.options.rdma;
+        let io = self
+            .wakes
+            .dial_by_rdma(rdma, at, peer.name(), config, self.now_ns)?;
         let until_ns = self.now_ns + RDMA_PATIENCE.as_nanos() as u64;
-        let dialled = self.dialled(tenant, (peer, at), io, |state| {
+        let dialled = self.dialled(tenant, peer, at, io, |state| {
             state.rdma_until_ns = Some(until_ns);
         });
         dialled.map_err(Into::into)
@@ -147,7 +139,7 @@ impl Runtime {
         let tcp = TcpLink::dial(at, peer.name(), &self.options.tuning.link, self.now_ns)
             .map_err(|error| error.to_string())?;
         let again_ns = self.rdma_again_ns();
-        self.dialled(tenant, (peer, at), Carrier::Tcp(tcp), |state| {
+        self.dialled(tenant, peer, at, Carrier::Tcp(tcp), |state| {
             (state.not_rdma, state.rdma_again_ns) = (Some(why), again_ns);
         })
     }
@@ -156,7 +148,8 @@ impl Runtime {
     fn dialled(
         &mut self,
         tenant: &Arc<str>,
-        (peer, at): (&Target, SocketAddr),
+        peer: &Target,
+        at: SocketAddr,
         io: Carrier,
         note: impl FnOnce(&mut LinkState),
     ) -> Result<(), String> {
@@ -167,7 +160,7 @@ impl Runtime {
         port.state.at = Some(at);
         note(&mut port.state);
         let added = self.add_link(port);
-        added.ok_or("this daemon has as many links as it may")?;
+        added.ok_or("this daemon has no room for another link")?;
         Ok(())
     }
 
@@ -179,7 +172,7 @@ impl Runtime {
             let its = links.filter(|(_, port)| {
                 port.state.dialled.is_some() && port.state.tenant.as_deref() == Some(tenant)
             });
-            let its: Vec<_> = its.map(|(key, _)| LinkId(key)).collect();
+            let its: Vec<_> = its.map(|(link, _)| link).collect();
             if its.len() < self.options.tuning.room.dialled_per_tenant() {
                 return Ok(());
             }
@@ -191,7 +184,7 @@ impl Runtime {
             }
             for link in its {
                 if self.is_unused(link, tenant) {
-                    self.lose_link(link, "nobody is bound through it any more");
+                    self.lose_link(link, "no application is bound through it any more");
                 }
             }
         }
@@ -199,11 +192,11 @@ impl Runtime {
     }
 
     fn is_unused(&self, link: LinkId, tenant: &str) -> bool {
-        let Some(port) = self.links.get(link.0) else {
+        let Some(port) = self.links.get(link) else {
             return false;
         };
         let peer = port.state.dialled.as_ref();
-        peer.is_some_and(|peer| self.bindings_to(tenant, peer).is_empty())
+        peer.is_some_and(|peer| self.bindings.to(tenant, peer).is_empty())
             && port.io.link().unanswered() == 0
             && !self.engine.goes_by(link)
     }
@@ -220,23 +213,23 @@ impl Runtime {
             return false;
         }
         let mut tried = false;
-        for slot in 0..self.links.slots() {
+        for place in 0..self.links.places() {
             let now_ns = self.now_ns;
-            let due = self.links.at_mut(slot).and_then(|(key, port)| {
+            let due = self.links.at(place).and_then(|(link, port)| {
                 let state = &mut port.state;
                 state.rdma_again_ns.take_if(|at_ns| *at_ns <= now_ns)?;
                 Some((
-                    key,
+                    link,
                     (state.dialled.clone()?, state.at?),
                     state.tenant.clone()?,
                 ))
             });
-            let Some((key, (peer, at), tenant)) = due else {
+            let Some((link, (peer, at), tenant)) = due else {
                 continue;
             };
             tried = true;
             if let Err(why) = self.dial_by_rdma(&tenant, &peer, at) {
-                self.stays_with_tcp(LinkId(key), why);
+                self.stays_with_tcp(link, why);
             }
         }
         tried
@@ -244,60 +237,37 @@ impl Runtime {
 
     fn stays_with_tcp(&mut self, link: LinkId, why: Arc<str>) {
         let again_ns = self.rdma_again_ns();
-        if let Some(port) = self.links.get_mut(link.0) {
+        if let Some(port) = self.links.get_mut(link) {
             (port.state.not_rdma, port.state.rdma_again_ns) = (Some(why), again_ns);
-        }
-    }
-
-    /// A dialled link is ready and has the bindings of other links to the same peer: those end
-    /// after their last calls.
-    pub(crate) fn replaces_others(&mut self, link: LinkId, tenant: &str, peer: &Target) {
-        for (key, port) in self.links.iter_mut() {
-            if LinkId(key) != link && port.state.leads_to(tenant, peer) {
-                (port.state.replaced, port.state.rdma_again_ns) = (true, None);
-            }
         }
     }
 
     /// Ends a replaced link once it has no calls and will get none. Whether it has ended.
     pub(crate) fn end_replaced(&mut self, link: LinkId) -> bool {
-        let Some(port) = self.links.get(link.0).filter(|port| port.state.replaced) else {
+        let Some(port) = self.links.get(link).filter(|port| port.state.replaced) else {
             return false;
         };
         let (Some(peer), Some(tenant)) = (&port.state.dialled, &port.state.tenant) else {
             return false;
         };
-        let successor = self.link_to(tenant, peer);
-        let successor = successor.and_then(|successor| self.links.get(successor.0));
+        let successor = self.links.to(tenant, peer);
+        let successor = successor.and_then(|successor| self.links.get(successor));
         let has_all = successor.is_none_or(|successor| {
             let mut bound = successor.state.outbound.iter();
             successor.io.link().is_ready() && bound.all(|bound| bound.unanswered == 0)
         });
-        let compares = || {
-            let mut bindings = self.bindings.iter();
-            bindings.any(|(_, binding)| binding.peer == *peer && binding.comparing.is_some())
-        };
+        let compares = || self.bindings.are_compared(peer);
         if !has_all || port.io.link().unanswered() > 0 || compares() || self.engine.goes_by(link) {
             return false;
         }
-        self.lose_link(link, "its calls go by another one now");
+        self.lose_link(link, "another link has replaced it");
         true
-    }
-
-    /// The link that carries calls to a peer, or will once it is ready.
-    pub(crate) fn link_to(&self, tenant: &str, peer: &Target) -> Option<LinkId> {
-        let links = self.links.iter();
-        let leading =
-            links.filter(|(_, port)| port.state.leads_to(tenant, peer) && !port.state.replaced);
-        // Of two links, the other one is a trial of RDMA.
-        let best = leading.min_by_key(|(_, port)| port.state.rdma_until_ns);
-        best.map(|(key, _)| LinkId(key))
     }
 
     /// A link has ended: its calls end with UNAVAILABLE, and it is dialled again if it has
     /// bindings.
     pub(crate) fn lose_link(&mut self, link: LinkId, reason: &str) {
-        let Some(mut port) = self.links.remove(link.0) else {
+        let Some(mut port) = self.links.remove(link) else {
             return;
         };
         let culprit = port.state.tenant.as_deref().unwrap_or_default();
@@ -309,16 +279,16 @@ impl Runtime {
             port.state.address
         );
         if let Some((tenant, peer)) = port.state.dialled_for() {
-            self.peers.ended(tenant, peer, reason, self.now_ns);
+            self.dials.link_has_ended(tenant, peer, reason, self.now_ns);
         }
         port.io.end();
         self.bytes.add_link(&port.io.link().moved());
-        self.reclaim_sent(&mut port);
+        reclaim_sent(&mut port, &mut self.outgoing, &mut self.sessions);
         if let Some(mut large) = port.state.large.take() {
             port.io.take_back(&mut large.landing);
-            self.discard_landing(large.landing);
+            discard_landing(large.landing, &mut self.pool, &mut self.sessions);
         }
-        self.drop_kept(&mut port);
+        drop_kept(&mut port, &mut self.pool, &mut self.sessions);
         let text = format!(
             "the link with peer {} was lost: {reason}",
             port.state.address
@@ -339,14 +309,15 @@ impl Runtime {
         };
         // The link never was ready: waiting applications needn't be told.
         let why: Arc<str> = reason.into();
-        self.without_rdma.note(at, Arc::clone(&why), self.now_ns);
+        self.dials
+            .rdma_has_failed(at, Arc::clone(&why), self.now_ns);
         let beside = {
             let mut links = self.links.iter();
             let there = links.find(|(_, port)| {
                 let state = &port.state;
                 state.at == Some(at) && state.leads_to(tenant, peer) && !state.replaced
             });
-            there.map(|(key, _)| LinkId(key))
+            there.map(|(link, _)| link)
         };
         if let Some(link) = beside {
             self.stays_with_tcp(link, why);
@@ -359,64 +330,39 @@ impl Runtime {
     /// it.
     fn bindings_lost(&mut self, tenant: &Arc<str>, peer: &Target, reason: &str) {
         let mut wanted = false;
-        for key in self.bindings_to(tenant, peer) {
-            let Some(binding) = self.bindings.get_mut(key) else {
-                continue;
-            };
-            (binding.comparing, binding.retry_pause) = (None, None);
+        for key in self.bindings.to(tenant, peer) {
             let status = Status::new(
                 Code::UNAVAILABLE,
                 format!("peer {peer} can't be reached: {reason}"),
             );
-            if let Some(asked) = binding.asked.take() {
-                self.bindings.remove(key);
-                let _ = asked.send(Err(status));
-            } else {
+            if self.bindings.lose(key, &status) {
                 wanted = true;
-                self.route_binding(key, |_| RouteTarget::Broken(status.clone()));
+                let broken = |_| RouteTarget::Broken(status.clone());
+                self.bindings.route(key, &mut self.engine, broken);
             }
         }
-        let now_ns = self.now_ns;
         match wanted {
-            true => self.dial_of(tenant, peer).pause(now_ns),
-            false => self.dials.retain(|dial| !dial.leads_to(tenant, peer)),
+            true => self.dials.of(tenant, peer, self.now_ns).pause(self.now_ns),
+            false => self.dials.forget(tenant, peer),
         }
     }
 
     /// Continues dialling, and repeats refused BINDs, where it is time for that. Whether any was
     /// due.
     pub(crate) fn retry_due(&mut self) -> bool {
-        let mut due = Vec::new();
-        for dial in &mut self.dials {
-            if dial.at_ns <= self.now_ns {
-                dial.at_ns = u64::MAX;
-                due.push((Arc::clone(&dial.tenant), dial.peer.clone(), dial.stage));
-            }
-        }
+        let due = self.dials.due(self.now_ns);
         for (tenant, peer, stage) in &due {
-            if self.bindings_to(tenant, peer).is_empty() {
-                self.dials.retain(|dial| !dial.leads_to(tenant, peer));
+            if self.bindings.to(tenant, peer).is_empty() {
+                self.dials.forget(tenant, peer);
             } else if *stage == Stage::Trying {
                 self.try_next(tenant, peer);
-            } else if self.link_to(tenant, peer).is_none() {
+            } else if self.links.to(tenant, peer).is_none() {
                 self.look_up(tenant, peer);
             }
         }
-        let now_ns = self.now_ns;
-        let rebind: Vec<u32> = self
-            .bindings
-            .iter()
-            .filter(|(_, b)| b.retry_at_ns.is_some_and(|at| at <= now_ns))
-            .map(|(key, _)| key)
-            .collect();
+        let rebind = self.bindings.due(self.now_ns);
         for &key in &rebind {
-            if let Some(binding) = self.bindings.get_mut(key) {
-                binding.retry_at_ns = None;
-                let (tenant, peer) = (Arc::clone(&binding.tenant), binding.peer.clone());
-                if let Some(link) = self.link_to(&tenant, &peer) {
-                    self.send_bind(link, key);
-                }
-            }
+            self.bind_again(key);
         }
         let tried = self.try_rdma_again();
         tried || !due.is_empty() || !rebind.is_empty()
@@ -427,63 +373,52 @@ impl Runtime {
         if let Some(address) = peer.address() {
             return self.dial(tenant, peer, vec![address]);
         }
-        let until_ns = self.now_ns + LOOKUP_PATIENCE.as_nanos() as u64;
-        let dial = self.dial_of(tenant, peer);
-        (dial.stage, dial.at_ns) = (Stage::LookingUp, until_ns);
-        self.events.tell(Event::LookUp {
+        self.dials.look_up(tenant, peer, self.now_ns);
+        self.control.tell(Event::LookUp {
             tenant: Arc::clone(tenant),
             peer: peer.clone(),
         });
     }
 }
 
-/// Reports on peers.
-impl Runtime {
-    pub(crate) fn peer_reports(&self) -> Vec<PeerReport> {
-        let of_links = self.links.iter().map(|(_, port)| {
-            let (state, link) = (&port.state, port.io.link());
-            let last = state.dialled_for();
-            let last = last.and_then(|(tenant, peer)| self.peers.last_error(tenant, peer));
-            PeerReport {
-                name: link.peer_name().map(str::to_owned),
-                address: state.address.clone(),
-                dialled: state.dialled.is_some(),
-                tenant: state.tenant.as_deref().map(str::to_owned),
-                state: if link.is_ready() { "ready" } else { "opening" },
-                since_ns: match link.is_ready() {
-                    true => state.ready_since_ns,
-                    false => last.and_then(|last| last.since_ns),
-                },
-                last_error: last.map(|last| last.why.clone()),
-            }
-        });
-        let lost = self.dials.iter().filter(|dial| {
-            let is_there = self.link_to(&dial.tenant, &dial.peer).is_some();
-            !is_there && !self.bindings_to(&dial.tenant, &dial.peer).is_empty()
-        });
-        let lost = lost.map(|dial| {
-            let last = self.peers.last_error(&dial.tenant, &dial.peer);
-            PeerReport {
-                name: None,
-                address: dial.peer.to_string(),
-                dialled: true,
-                tenant: Some(dial.tenant.to_string()),
-                state: "lost",
-                since_ns: last.and_then(|last| last.since_ns),
-                last_error: last.map(|last| last.why.clone()),
-            }
-        });
-        of_links.chain(lost).collect()
-    }
-}
-
-impl LinkState {
-    /// The peer that this end dialled, and the tenant.
-    pub(crate) fn dialled_for(&self) -> Option<(&Arc<str>, &Target)> {
-        Some((self.tenant.as_ref()?, self.dialled.as_ref()?))
-    }
-
-    fn leads_to(&self, tenant: &str, peer: &Target) -> bool {
-        self.dialled.as_ref() == Some(peer) && self.tenant.as_deref() == Some(tenant)
-    }
+/// Reports on peers: those with links, and those that applications are bound to in vain.
+pub(crate) fn peer_reports(
+    links: &Links,
+    dials: &Dials,
+    bindings: &RemoteBindings,
+) -> Vec<PeerReport> {
+    let of_links = links.iter().map(|(_, port)| {
+        let (state, link) = (&port.state, port.io.link());
+        let last = state.dialled_for();
+        let last = last.and_then(|(tenant, peer)| dials.last_error(tenant, peer));
+        PeerReport {
+            name: link.peer_name().map(str::to_owned),
+            address: state.address.clone(),
+            dialled: state.dialled.is_some(),
+            tenant: state.tenant.as_deref().map(str::to_owned),
+            state: if link.is_ready() { "ready" } else { "opening" },
+            since_ns: match link.is_ready() {
+                true => state.ready_since_ns,
+                false => last.and_then(|last| last.since_ns),
+            },
+            last_error: last.map(|last| last.why.clone()),
+        }
+    });
+    let lost = dials.iter().filter(|dial| {
+        let is_there = links.to(&dial.tenant, &dial.peer).is_some();
+        !is_there && !bindings.to(&dial.tenant, &dial.peer).is_empty()
+    });
+    let lost = lost.map(|dial| {
+        let last = dials.last_error(&dial.tenant, &dial.peer);
+        PeerReport {
+            name: None,
+            address: dial.peer.to_string(),
+            dialled: true,
+            tenant: Some(dial.tenant.to_string()),
+            state: "lost",
+            since_ns: last.and_then(|last| last.since_ns),
+            last_error: last.map(|last| last.why.clone()),
+        }
+    });
+    of_links.chain(lost).collect()
 }

@@ -34,6 +34,17 @@ pub enum Kind {
 
 const KINDS: usize = 3;
 
+/// A call that has ended, as durations know it.
+#[derive(Clone, Copy)]
+pub(crate) struct EndedCall<'r> {
+    pub(crate) flow: FlowId,
+    pub(crate) tenant: &'r Arc<str>,
+    /// `None`: unknown.
+    pub(crate) method: Option<&'r Arc<Method>>,
+    pub(crate) kind: Kind,
+    pub(crate) code: Code,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Key {
     flow: FlowId,
@@ -45,13 +56,13 @@ struct Key {
 
 impl Key {
     #[inline]
-    fn of(flow: FlowId, method: Option<&Arc<Method>>, (kind, code): (Kind, Code)) -> Key {
+    fn of(call: &EndedCall<'_>) -> Key {
         Key {
-            flow,
-            method: method.map_or(0, |method| Arc::as_ptr(method).addr()),
-            kind,
+            flow: call.flow,
+            method: call.method.map_or(0, |method| Arc::as_ptr(method).addr()),
+            kind: call.kind,
             // Peers may send unknown codes.
-            code: code.name().map_or(Code::UNKNOWN, |_| code),
+            code: call.code.name().map_or(Code::UNKNOWN, |_| call.code),
         }
     }
 
@@ -127,31 +138,19 @@ pub struct MeasuredOf {
 impl Durations {
     /// Records the duration of one call, and its span if it has one.
     #[inline]
-    pub(crate) fn note(
-        &mut self,
-        whose: (FlowId, &Arc<str>),
-        method: Option<&Arc<Method>>,
-        what: (Kind, Code),
-        (took_ns, exemplar): (u64, Option<Exemplar>),
-    ) {
-        self.record(whose, method, what, took_ns);
+    pub(crate) fn note(&mut self, call: &EndedCall<'_>, took_ns: u64, exemplar: Option<Exemplar>) {
+        self.record(call, took_ns);
         if let Some(exemplar) = exemplar {
-            self.exemplify(whose.0, method, what, exemplar);
+            self.exemplify(call, exemplar);
         }
     }
 
     #[inline]
-    pub(crate) fn record(
-        &mut self,
-        (flow, tenant): (FlowId, &Arc<str>),
-        method: Option<&Arc<Method>>,
-        (kind, code): (Kind, Code),
-        took_ns: u64,
-    ) {
-        let key = Key::of(flow, method, (kind, code));
+    pub(crate) fn record(&mut self, call: &EndedCall<'_>, took_ns: u64) {
+        let key = Key::of(call);
         match self.of(&key) {
             Some(series) => series.durations.record(took_ns),
-            None => self.record_first(key, tenant, method, took_ns),
+            None => self.record_first(key, call.tenant, call.method, took_ns),
         }
     }
 
@@ -171,14 +170,8 @@ impl Durations {
     }
 
     /// Adds a span to a recorded call's series; the overflow series have none.
-    fn exemplify(
-        &mut self,
-        flow: FlowId,
-        method: Option<&Arc<Method>>,
-        (kind, code): (Kind, Code),
-        exemplar: Exemplar,
-    ) {
-        let key = Key::of(flow, method, (kind, code));
+    fn exemplify(&mut self, call: &EndedCall<'_>, exemplar: Exemplar) {
+        let key = Key::of(call);
         if let Some(series) = self.of(&key) {
             series.durations.exemplify(exemplar);
         }
@@ -236,6 +229,16 @@ mod tests {
     use super::*;
     use tollgate_engine::fair::Schedule;
 
+    fn call(flow: FlowId, tenant: &Arc<str>, kind: Kind, code: Code) -> EndedCall<'_> {
+        EndedCall {
+            flow,
+            tenant,
+            method: None,
+            kind,
+            code,
+        }
+    }
+
     #[test]
     fn series_are_limited_per_tenant_and_in_all_and_the_rest_is_counted() {
         let mut schedule = Schedule::default();
@@ -245,8 +248,7 @@ mod tests {
         for tenant in 0..tenants {
             let (flow, name): (_, Arc<str>) = (schedule.add(), format!("t{tenant}").into());
             for code in Code::ALL {
-                let what = (Kind::Client, *code);
-                durations.record((flow, &name), None, what, 5);
+                durations.record(&call(flow, &name, Kind::Client, *code), 5);
             }
         }
         let measured = durations.measured();
@@ -262,10 +264,10 @@ mod tests {
             .iter()
             .flat_map(|k| Code::ALL.iter().map(|c| (*k, *c)));
         let before = known.clone().count();
-        known.for_each(|what| durations.record((flow, &name), None, what, 5));
+        known.for_each(|(kind, code)| durations.record(&call(flow, &name, kind, code), 5));
         // An unknown status counts as UNKNOWN.
         let strange = Code(u32::MAX);
-        durations.record((flow, &name), None, (Kind::Client, strange), 5);
+        durations.record(&call(flow, &name, Kind::Client, strange), 5);
         assert_eq!(durations.measured().len(), before);
         assert!(before < MAX_SERIES_PER_TENANT);
         for method in 1..=MAX_SERIES_PER_TENANT {
@@ -280,8 +282,8 @@ mod tests {
         let measured = durations.measured();
         assert_eq!(measured.len(), MAX_SERIES_PER_TENANT + 1);
         // Another tenant has room.
-        let other = (schedule.add(), &"other".into());
-        durations.record(other, None, (Kind::Client, Code::OK), 5);
+        let (other, name) = (schedule.add(), "other".into());
+        durations.record(&call(other, &name, Kind::Client, Code::OK), 5);
         assert_eq!(durations.measured().len(), MAX_SERIES_PER_TENANT + 2);
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::limits::MAX_PEER_ERRORS;
-use crate::target::Target;
+use crate::links::target::Target;
 
 /// The last error of a dialled peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
