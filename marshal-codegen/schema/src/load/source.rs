@@ -83,9 +83,39 @@ const FEATURE_FILES: [&str; 3] = [
 /// The extensions that these files declare in the package `pb`.
 const LANGUAGES: [&str; 3] = ["cpp", "go", "java"];
 
-/// Returns the rewritten source; `None` if it can stay as it is. The error begins with line and
-/// column.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
+/// A mistake in a source and its place, which count from 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {mistake}")]
+pub(super) struct SourceError {
+    line: usize,
+    column: usize,
+    mistake: Mistake,
+}
+
+/// What the author of a source has to change.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Mistake {
+    #[error("edition {name:?} isn't known; 2023 and 2024 are")]
+    Edition { name: String },
+    #[error("an edition has no labels `optional` and `required`; it has features.field_presence")]
+    Label,
+    #[error(
+        "import {file:?} is no path from an include: `.`, `..`, empty parts and backslashes are not in one"
+    )]
+    Import { file: String },
+    /// `meant` is the most similar name, as part of the sentence.
+    #[error("there is no feature {name:?}{meant}")]
+    Feature { name: String, meant: String },
+    #[error("feature {name:?} has no value {value:?}{meant}")]
+    FeatureValue {
+        name: String,
+        value: String,
+        meant: String,
+    },
+}
+
+/// Returns the rewritten source; `None` if it can stay as it is.
+pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, SourceError> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let body = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut reader = Reader {
@@ -243,7 +273,7 @@ impl Reader<'_> {
         self.edits.push((at, text));
     }
 
-    fn error(&self, token: usize, what: &str) -> String {
+    fn error(&self, token: usize, mistake: Mistake) -> SourceError {
         let at = self
             .tokens
             .get(token)
@@ -251,11 +281,15 @@ impl Reader<'_> {
         let before = &self.bytes[..at];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
         let column = before.iter().rev().take_while(|b| **b != b'\n').count();
-        format!("{line}:{}: {what}", column + 1)
+        SourceError {
+            line,
+            column: column + 1,
+            mistake,
+        }
     }
 
     /// Walks over all statements at any depth.
-    fn statements(&mut self) -> Result<(), String> {
+    fn statements(&mut self) -> Result<(), SourceError> {
         let mut blocks = vec![Block::File];
         let mut at = 0;
         while at < self.tokens.len() {
@@ -273,7 +307,11 @@ impl Reader<'_> {
     }
 
     /// Reads one statement; returns the place after it, and the kind of the block that it opens.
-    fn statement(&mut self, at: usize, block: Block) -> Result<(usize, Option<Block>), String> {
+    fn statement(
+        &mut self,
+        at: usize,
+        block: Block,
+    ) -> Result<(usize, Option<Block>), SourceError> {
         let end = self.end(at);
         let opens = self.is(end - 1, b'{');
         let in_edition = self.edition.is_some();
@@ -292,8 +330,7 @@ impl Reader<'_> {
             "reserved" if in_edition => self.reserved(at, end),
             "option" if in_edition => self.option(at, end)?,
             "optional" | "required" if in_edition && is_message => {
-                let what = "an edition has no labels `optional` and `required`; it has features.field_presence";
-                return Err(self.error(at, what));
+                return Err(self.error(at, Mistake::Label));
             }
             "repeated" | ";" => {}
             "map" if self.is(at + 1, b'<') => {}
@@ -335,7 +372,7 @@ impl Reader<'_> {
         self.tokens.len()
     }
 
-    fn edition(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn edition(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         const EDITIONS: [(&str, i32); 2] = [("2023", 1000), ("2024", 1001)];
         let name: String = (at + 2..end)
             .filter(|i| self.kind(*i) == Some(Kind::Text))
@@ -343,15 +380,14 @@ impl Reader<'_> {
             .collect();
         let known = EDITIONS.into_iter().find(|(known, _)| *known == name);
         let Some((_, number)) = known else {
-            let what = format!("edition {name:?} isn't known; 2023 and 2024 are");
-            return Err(self.error(at, &what));
+            return Err(self.error(at, Mistake::Edition { name }));
         };
         self.edition = Some(number);
         self.replace(at..end, "syntax = \"proto2\";");
         Ok(())
     }
 
-    fn import(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn import(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if self.text(at + 1) == "option" {
             self.replace(at + 1..at + 2, "");
         }
@@ -360,10 +396,8 @@ impl Reader<'_> {
         let is_wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\\');
         let is_escaped = file.contains('\\') && !file.contains("\\\\");
         if is_text && !is_escaped && file.split('/').any(is_wrong) {
-            let what = format!(
-                "import {file:?} is no path from an include: `.`, `..`, empty parts and backslashes are not in one"
-            );
-            return Err(self.error(end.saturating_sub(2), &what));
+            let file = file.to_owned();
+            return Err(self.error(end.saturating_sub(2), Mistake::Import { file }));
         }
         if FEATURE_FILES.contains(&file) {
             self.replace(at..end, "");
@@ -445,7 +479,7 @@ impl Reader<'_> {
         is_feature && self.language(at + 2, [b'(', b')']).is_some()
     }
 
-    fn option(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn option(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if !self.is_left_out(at + 1) {
             return self.aggregate(at + 1, end);
         }
@@ -455,7 +489,7 @@ impl Reader<'_> {
 
     /// Removes language features from `features = { [pb.cpp] { ... } }`, and checks the others: the
     /// parser doesn't report errors inside such braces.
-    fn aggregate(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn aggregate(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if self.text(at) != "features" || !self.is(at + 1, b'=') || !self.is(at + 2, b'{') {
             return Ok(());
         }
@@ -480,14 +514,15 @@ impl Reader<'_> {
                 let (name, value) = (self.text(next), self.text(next + 2));
                 let names = known.iter().map(|(known, _)| &**known);
                 let Some((_, values)) = known.iter().find(|(known, _)| known == name) else {
-                    let what = format!("there is no feature {name:?}{}", did_you_mean(name, names));
-                    return Err(self.error(next, &what));
+                    let (name, meant) = (name.to_owned(), did_you_mean(name, names));
+                    return Err(self.error(next, Mistake::Feature { name, meant }));
                 };
                 let is_number = value.starts_with(|c: char| c.is_ascii_digit());
                 if !is_number && !values.iter().any(|known| known == value) {
                     let meant = did_you_mean(value, values.iter().map(String::as_str));
-                    let what = format!("feature {name:?} has no value {value:?}{meant}");
-                    return Err(self.error(next + 2, &what));
+                    let (name, value) = (name.to_owned(), value.to_owned());
+                    let mistake = Mistake::FeatureValue { name, value, meant };
+                    return Err(self.error(next + 2, mistake));
                 }
                 next += 3;
             } else {
@@ -514,7 +549,7 @@ impl Reader<'_> {
     }
 
     /// Removes language features from lists in brackets, each with one adjacent comma.
-    fn option_lists(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn option_lists(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
             return Ok(());
         };

@@ -107,7 +107,7 @@ fn what_is_refused_is_named_by_its_place() {
             "3:2: an edition has no labels `optional` and `required`; it has features.field_presence",
         ),
     ] {
-        assert_eq!(read(source.as_bytes()).unwrap_err(), expected);
+        assert_eq!(read(source.as_bytes()).unwrap_err().to_string(), expected);
     }
 }
 
