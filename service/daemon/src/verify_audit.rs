@@ -42,7 +42,7 @@ pub fn verify(
             };
             std::fs::metadata(file).map_err(missing)?;
             let kept = head.map(str::parse::<Head>).transpose();
-            let kept = kept.map_err(|sentence| (exit(Code::INVALID_ARGUMENT), sentence))?;
+            let kept = kept.map_err(|error| (exit(Code::INVALID_ARGUMENT), error.to_string()))?;
             (file.to_owned(), kept.map_or(Anchor::None, Anchor::Kept))
         }
         (None, None) => {

@@ -25,6 +25,17 @@ use super::refused::{Refused, because, retry_after};
 use crate::limits::{CONNECT_TIMEOUT, MAX_ANSWER_BYTES};
 use crate::otlp::TracesRequest;
 
+/// The reason why a client can't be created.
+#[derive(Debug, thiserror::Error)]
+enum ClientError {
+    #[error(transparent)]
+    Url(tonic::codegen::http::uri::InvalidUri),
+    #[error(transparent)]
+    Tls(tonic::transport::Error),
+    #[error(transparent)]
+    Http(reqwest::Error),
+}
+
 pub(super) enum Client {
     Grpc(Grpc),
     Http(Http),
@@ -37,9 +48,9 @@ impl Client {
             Protocol::Grpc => Grpc::new(endpoint).map(Client::Grpc),
             Protocol::Http => Http::new(endpoint).map(Client::Http),
         };
-        made.map_err(|why| EndpointError::Unusable {
+        made.map_err(|error| EndpointError::Unusable {
             url: endpoint.url.clone(),
-            why,
+            why: because(&error),
         })
     }
 
@@ -73,16 +84,16 @@ macro_rules! client {
 }
 
 impl Grpc {
-    fn new(endpoint: &Endpoint) -> Result<Grpc, String> {
+    fn new(endpoint: &Endpoint) -> Result<Grpc, ClientError> {
         let channel = Channel::from_shared(endpoint.url.clone());
-        let mut channel = channel.map_err(|error| error.to_string())?;
+        let mut channel = channel.map_err(ClientError::Url)?;
         if endpoint.has_tls() {
             let tls = match endpoint.authorities.is_empty() {
                 true => ClientTlsConfig::new().with_native_roots(),
                 false => ClientTlsConfig::new().trust_anchors(anchors(&endpoint.authorities)),
             };
             let secured = channel.tls_config(tls);
-            channel = secured.map_err(|error| because(&error))?;
+            channel = secured.map_err(ClientError::Tls)?;
         }
         Ok(Grpc {
             channel: channel.connect_timeout(CONNECT_TIMEOUT).connect_lazy(),
@@ -140,7 +151,7 @@ pub(super) struct Http {
 }
 
 impl Http {
-    fn new(endpoint: &Endpoint) -> Result<Http, String> {
+    fn new(endpoint: &Endpoint) -> Result<Http, ClientError> {
         // Requests only go to the operator's address.
         let mut client = reqwest::Client::builder()
             .no_proxy()
@@ -152,11 +163,11 @@ impl Http {
             let authorities: Result<Vec<_>, _> = authorities
                 .map(|it| reqwest::Certificate::from_der(it))
                 .collect();
-            let authorities = authorities.map_err(|error| because(&error))?;
+            let authorities = authorities.map_err(ClientError::Http)?;
             client = client.tls_certs_only(authorities);
         }
         Ok(Http {
-            client: client.build().map_err(|error| because(&error))?,
+            client: client.build().map_err(ClientError::Http)?,
             url: endpoint.url.clone(),
             is_compressed: endpoint.is_compressed,
         })

@@ -124,10 +124,7 @@ impl Endpoint {
             let scheme = parsed.scheme().to_owned();
             return Err(EndpointError::Scheme { url, scheme });
         }
-        check_place(&url).map_err(|why| EndpointError::Unusable {
-            url: url.clone(),
-            why,
-        })?;
+        check_place(&url)?;
         Ok(Endpoint {
             url,
             protocol,
@@ -209,8 +206,13 @@ impl Endpoint {
 
 /// Checks that connections can be made there: the gRPC library parses URLs differently from the
 /// library that has parsed this one.
-fn check_place(url: &str) -> Result<(), String> {
-    let uri = url.parse::<Uri>().map_err(|error| error.to_string())?;
+fn check_place(url: &str) -> Result<(), EndpointError> {
+    let unusable = |why| EndpointError::Unusable {
+        url: url.to_owned(),
+        why,
+    };
+    let parsed = url.parse::<Uri>();
+    let uri = parsed.map_err(|error| unusable(error.to_string()))?;
     let port = uri.authority().and_then(|authority| {
         let (_, port) = authority.as_str().rsplit_once(':')?;
         // The bracket at the end of an address is no port.
@@ -218,9 +220,9 @@ fn check_place(url: &str) -> Result<(), String> {
     });
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(()),
-        Some(_) => Err(format!(
+        Some(_) => Err(unusable(format!(
             "its port is {:?}, 1 to 65535 are ports",
             port.unwrap_or_default()
-        )),
+        ))),
     }
 }
