@@ -100,7 +100,7 @@ enum Mistake {
     #[error("an edition has no labels `optional` and `required`; it has features.field_presence")]
     Label,
     #[error(
-        "import {file:?} is no path from an include: `.`, `..`, empty parts and backslashes are not in one"
+        "import {file:?} isn't a path from an include directory: it can't have `.`, `..`, empty parts or backslashes"
     )]
     Import { file: String },
     /// `meant` is the most similar name, as part of the sentence.

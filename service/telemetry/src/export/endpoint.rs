@@ -34,13 +34,13 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// It isn't a URL with a host.
-    #[error("{url:?} is no endpoint: http://HOST:PORT is one")]
+    #[error("{url:?} is no endpoint: use http://HOST:PORT")]
     NoUrl {
         /// The operator's text.
         url: String,
     },
     /// The URL has an invalid character. Some URL parsers skip such characters, and some don't.
-    #[error("{url:?} has {character:?} in it, which no URL has: http://HOST:PORT is an endpoint")]
+    #[error("{url:?} has {character:?} in it, which a URL can't have: use http://HOST:PORT")]
     Character {
         /// The operator's text.
         url: String,
@@ -48,7 +48,7 @@ pub enum EndpointError {
         character: char,
     },
     /// The scheme isn't supported.
-    #[error("{url:?}: {scheme} isn't spoken, http and https are")]
+    #[error("{url:?}: scheme {scheme} isn't supported; use http or https")]
     Scheme {
         /// The operator's text.
         url: String,
@@ -56,7 +56,7 @@ pub enum EndpointError {
         scheme: String,
     },
     /// The URL has a part that may be a secret and would be shown with the URL.
-    #[error("{url:?} has {part} that isn't shown here: what is secret belongs into headers")]
+    #[error("{url:?} has {part} that isn't shown here: put secrets into headers")]
     Secret {
         /// The operator's text without that part.
         url: String,
@@ -64,13 +64,13 @@ pub enum EndpointError {
         part: &'static str,
     },
     /// The endpoint doesn't use TLS, so authorities are useless.
-    #[error("{url:?} has no certificate that authorities could have signed: https has one")]
+    #[error("{url:?} has no certificate that authorities could sign: use https")]
     NoTls {
         /// The operator's text.
         url: String,
     },
     /// The authorities are invalid.
-    #[error("{why}: certificates are wanted, in PEM")]
+    #[error("{why}: authorities are certificates in PEM")]
     NoAuthorities {
         /// The problem.
         why: String,
@@ -221,7 +221,7 @@ fn check_place(url: &str) -> Result<(), EndpointError> {
     match port.map(str::parse::<u16>) {
         None | Some(Ok(1..)) => Ok(()),
         Some(_) => Err(unusable(format!(
-            "its port is {:?}, 1 to 65535 are ports",
+            "its port is {:?}; use 1 to 65535",
             port.unwrap_or_default()
         ))),
     }

@@ -92,7 +92,7 @@ fn what_is_refused_is_named_by_its_place() {
         ),
         (
             "import 'a.proto'; import \"./b.proto\";",
-            "1:26: import \"./b.proto\" is no path from an include: `.`, `..`, empty parts and backslashes are not in one",
+            "1:26: import \"./b.proto\" isn't a path from an include directory: it can't have `.`, `..`, empty parts or backslashes",
         ),
         (
             "edition = \"2023\";\noption features = { [pb.cpp] { x: Y } enum_typ: OPEN };",
