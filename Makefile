@@ -26,7 +26,7 @@ test: ## everything that CI runs: format, lints, model checks, Miri, tests, benc
 conformance: ## run protobuf's own conformance suite against the marshalling
 	@.ci/conformance
 
-fuzz: ## fuzz the marshalling and engines' states for 20 s per target; .ci/fuzz SECONDS for longer
+fuzz: ## fuzz what strangers send and daemons hand over for 20 s per target; .ci/fuzz SECONDS for longer
 	@.ci/fuzz
 
 bench: ## measure Tollgate against raw TCP, gRPC and Envoy, and through upgrades and crashes; release build, above half an hour

@@ -65,7 +65,10 @@ const IMPORTS: &[(&str, &[&str], &[&str])] = &[
             "tollgate-engine",
             "tollgate-jit",
             "tollgate-marshal",
+            "tollgate-policy-host",
             "tollgate-schema",
+            "tollgate-shm-abi",
+            "tollgate-transport",
         ],
         &[],
     ),
@@ -387,8 +390,12 @@ const UNSAFE_FILES: &[&str] = &[
     "service/transport-rdma/src/verbs/memory.rs",
     "service/transport-rdma/src/verbs/pool.rs",
     "service/transport-rdma/src/verbs/queues.rs",
+    "service/transport-rdma/src/verbs/queues/attack.rs",
+    "service/transport-rdma/src/verbs/queues/sending.rs",
     "service/transport-rdma/src/verbs/seat.rs",
+    "service/transport-rdma/src/verbs/side.rs",
     "service/transport-rdma/src/verbs/window.rs",
+    "service/transport-rdma/src/verbs/work.rs",
 ];
 
 /// The crates that fence `unsafe`; every other crate root says `#![forbid(unsafe_code)]`.

@@ -4,6 +4,8 @@
 //! Every packet from an app or operator is a [`Request`], every answer a [`Response`] with its id.
 //! Session requests (open, bind) are authorised by a tenant's token; the others by the peer's user
 //! id. A message's comment lists its descriptors, in order.
+//!
+//! All messages stand in one file, because each number is chosen with a look at the others.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -11,6 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use tollgate_fuzz::zoo::{Subject, schemas, zoo};
+use tollgate_fuzz::{descriptors, frames, links, manifest, metadata};
 use tollgate_schema::dynamic::write_parts;
 use tollgate_schema::prost_reflect::prost::Message;
 use tollgate_schema::prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, Value};
@@ -22,6 +23,18 @@ fn write_seeds() -> io::Result<()> {
     let corpus = PathBuf::from(std::env::var_os("SEEDS").ok_or_else(usage)?);
     for target in ["blocks", "wire", "descriptor_set", "frozen"] {
         fs::create_dir_all(corpus.join(target))?;
+    }
+    for (target, seeds) in [
+        ("descriptors", descriptors::seeds()),
+        ("frames", frames::seeds()),
+        ("links", links::seeds()),
+        ("manifest", manifest::seeds()),
+        ("metadata", metadata::seeds()),
+    ] {
+        fs::create_dir_all(corpus.join(target))?;
+        for (name, input) in seeds {
+            fs::write(corpus.join(target).join(name), input)?;
+        }
     }
     for (number, subject) in (0..).zip(zoo()) {
         subject_seeds(&corpus, number, subject)?;

@@ -9,6 +9,8 @@ use tollgate_schema::prost_reflect::prost::Message;
 use tollgate_schema::prost_reflect::prost_types::FileDescriptorSet;
 use tollgate_schema::{MessageLayout, Schema};
 
+use crate::errors::one_sentence;
+
 /// More services than this only cost time.
 const SERVICES: usize = 4;
 
@@ -16,7 +18,7 @@ const SERVICES: usize = 4;
 pub fn check(input: &[u8]) {
     let schema = match Schema::from_descriptor_set(input) {
         Ok(schema) => schema,
-        Err(e) => return one_sentence(&e.to_string()),
+        Err(e) => return one_sentence(&e),
     };
     let set = FileDescriptorSet::decode(input).unwrap_or_default();
     let names = set.file.iter().flat_map(|file| {
@@ -36,13 +38,9 @@ pub fn check(input: &[u8]) {
                     Program::new(&service.layouts, method.output);
                 }
             }
-            Err(e) => one_sentence(&e.to_string()),
+            Err(e) => one_sentence(&e),
         }
     }
-}
-
-fn one_sentence(text: &str) {
-    assert!(!text.contains('\n'), "{text}");
 }
 
 fn sound(layout: &MessageLayout) {

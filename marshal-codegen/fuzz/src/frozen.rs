@@ -1,14 +1,15 @@
-//! Arbitrary changes of the state of an engine that one daemon hands to the next:
-//! `[place u16][other u16][how][number]`, any number of times. Arbitrary bytes would say more about
-//! JSON than about us.
+//! Arbitrary changes (`changes.rs`) of the state of an engine that one daemon hands to the next, any
+//! number of them.
 //!
 //! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains
 //! and conversions have answered and everybody has gone, each of its messages has come out, and no
 //! call and no deadline is left.
 
 use serde::Deserialize;
-use serde_json::{Number, Value};
+use serde_json::Value;
 use tollgate_engine::{CallKey, Engine, Frozen, LinkId, Output, SessionId, Unportable, Verdict};
+
+use crate::changes::change;
 
 /// One that has all there can be.
 const STATE: &str = include_str!("../../../service/engine/vectors/frozen-3.json");
@@ -29,54 +30,6 @@ pub fn check(input: &[u8]) {
     assert_eq!(freeze(&again.expect("it was an engine")), frozen);
     let names = serde_json::from_str(&frozen).expect("it is JSON");
     wind_up(engine, &names);
-}
-
-fn change(state: &mut Value, [place, above, other, above_other, how, number]: [u8; 6]) {
-    let places = count(state);
-    let place = usize::from(u16::from_le_bytes([place, above]));
-    let other = usize::from(u16::from_le_bytes([other, above_other]));
-    let copied = nth(state, &mut (other % places)).cloned();
-    let Some(changed) = nth(state, &mut (place % places)) else {
-        return;
-    };
-    match (how % 5, &mut *changed) {
-        (0, _) => *changed = copied.unwrap_or_default(),
-        (1, _) => *changed = number.into(),
-        (2, Value::Array(items)) if !items.is_empty() => drop(items.remove(other % items.len())),
-        (3, Value::Array(items)) => items.extend(copied),
-        (4, Value::Bool(flag)) => *flag = !*flag,
-        (2, Value::Number(old)) => *changed = add(old, i64::from(number) - 128),
-        (3, Value::Number(old)) => *changed = add(old, 1 << (number % 63)),
-        (4, Value::Number(old)) => *changed = add(old, -(1 << (number % 63))),
-        _ => *changed = Value::Null,
-    }
-}
-
-fn add(number: &Number, more: i64) -> Value {
-    let number = number.as_u64().unwrap_or_default();
-    number.wrapping_add_signed(more).into()
-}
-
-/// How many values there are in one, itself included.
-fn count(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(items) => items.iter().map(count).sum(),
-        Value::Object(fields) => fields.values().map(count).sum(),
-        _ => 0,
-    }
-}
-
-/// One of them. `left` is how many come before it.
-fn nth<'v>(value: &'v mut Value, left: &mut usize) -> Option<&'v mut Value> {
-    if *left == 0 {
-        return Some(value);
-    }
-    *left -= 1;
-    match value {
-        Value::Array(items) => items.iter_mut().find_map(|item| nth(item, left)),
-        Value::Object(fields) => fields.values_mut().find_map(|field| nth(field, left)),
-        _ => None,
-    }
 }
 
 fn thaw(state: Frozen<u32>) -> Result<Engine<u32>, Unportable> {

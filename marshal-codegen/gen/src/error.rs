@@ -29,14 +29,14 @@ pub enum GenError {
     },
     /// A path for `bytes` fields matches none.
     #[error(
-        "no `bytes` field is below {path:?}; it is `.` for all of them, or `.package.Message.field`, or a beginning of that"
+        "no `bytes` field is below {path:?}; use `.` for all fields, `.package.Message.field`, or its beginning"
     )]
     NoBytes {
         /// The path.
         path: String,
     },
     /// There is no stub generator for this language.
-    #[error("there are no stubs in {name:?}; the languages are rust, c and python")]
+    #[error("{name:?} isn't a language of stubs; use rust, c or python")]
     UnknownLanguage {
         /// The requested name.
         name: String,

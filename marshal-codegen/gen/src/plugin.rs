@@ -71,7 +71,7 @@ struct DescriptorSet {
 
 /// The reason why there is no response.
 #[derive(Debug, thiserror::Error)]
-#[error("protoc sent what is no CodeGeneratorRequest: {0}")]
+#[error("protoc's input isn't a CodeGeneratorRequest: {0}")]
 pub struct BadRequest(#[from] prost::DecodeError);
 
 /// An error in the schema or the parameters; protoc shows it to the user.
@@ -81,13 +81,13 @@ enum PluginError {
     Gen(#[from] GenError),
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    #[error("say which language: lang=rust, lang=c or lang=python")]
+    #[error("no language is given: use lang=rust, lang=c or lang=python")]
     NoLanguage,
     #[error("there is no parameter {0:?}; there are lang=rust|c|python and imports=true|false")]
     UnknownParameter(String),
     #[error("the request's file {0} is cut off")]
     CutOff(usize),
-    #[error("{0} is to be generated, and isn't in the request")]
+    #[error("the request names {0}, but doesn't contain it")]
     Missing(String),
 }
 

@@ -11,6 +11,9 @@
 //! other message, and for any error, it **bails**: the interpreter then decodes the message from
 //! its beginning, and alone decides about faults. So this code decides nothing; it is a fast path
 //! that must produce exactly the interpreter's bytes.
+//!
+//! It is one file because its functions call each other in a circle: messages have fields, which are
+//! messages.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, Value, types};
@@ -98,6 +101,14 @@ struct Here {
     part: Value,
     /// The end of its records.
     end: Value,
+}
+
+/// An array's elements: their number, and the size and alignment of each in bytes.
+#[derive(Clone, Copy)]
+struct Elements {
+    count: Value,
+    size: i64,
+    align: i64,
 }
 
 impl Decoder<'_, '_, '_> {
@@ -593,19 +604,27 @@ impl Decoder<'_, '_, '_> {
         &mut self,
         here: &Here,
         field: &WireField,
-        count: Value,
-        (size, align): (i64, i64),
+        of: Elements,
         cursor: Value,
     ) -> (Value, Value) {
-        let len = self.emit.builder.ins().imul_imm_u(count, size);
-        let (part, end) = self.part(cursor, len, align);
-        self.store_slot(here.part, field.offset, part, count);
+        let len = self.emit.builder.ins().imul_imm_u(of.count, of.size);
+        let (part, end) = self.part(cursor, len, of.align);
+        self.store_slot(here.part, field.offset, part, of.count);
         (part, end)
     }
 
     fn texts(&mut self, here: &Here, field: &WireField, utf8: bool, from: Reading) -> Reading {
         let count = self.count(here, field, from.at);
-        let (part, end) = self.array(here, field, count, (8, 4), from.cursor);
+        let (part, end) = self.array(
+            here,
+            field,
+            Elements {
+                count,
+                size: 8,
+                align: 4,
+            },
+            from.cursor,
+        );
         let slot = self.emit.add(self.out, part);
         let carried = [end, slot];
         let (at, carried) = self.each(here, field, from.at, &carried, |decoder, at, carried| {
@@ -629,7 +648,16 @@ impl Decoder<'_, '_, '_> {
         self.require_depth();
         let count = self.count(here, field, from.at);
         let size = i64::from(self.program.structs()[callee].size);
-        let (part, end) = self.array(here, field, count, (size, 8), from.cursor);
+        let (part, end) = self.array(
+            here,
+            field,
+            Elements {
+                count,
+                size,
+                align: 8,
+            },
+            from.cursor,
+        );
         let to = self.emit.add(self.out, part);
         let len = self.emit.builder.ins().isub(end, part);
         self.emit.help(Helper::Zero, &[to, len]);
@@ -674,7 +702,16 @@ impl Decoder<'_, '_, '_> {
                 .ins()
                 .icmp_imm_s(IntCC::SignedLessThan, count, 0);
             self.bail_if(bad);
-            let (part, end) = self.array(here, field, count, (size, size), cursor);
+            let (part, end) = self.array(
+                here,
+                field,
+                Elements {
+                    count,
+                    size,
+                    align: size,
+                },
+                cursor,
+            );
             let to = self.emit.add(self.out, part);
             let kind = self.emit.constant(*varint as i64);
             self.emit.help(Helper::Unpack, &[start, after, to, kind]);
@@ -687,7 +724,16 @@ impl Decoder<'_, '_, '_> {
                 .builder
                 .ins()
                 .ushr_imm_u(len, i64::from(size.trailing_zeros()));
-            let (part, end) = self.array(here, field, count, (size, size), cursor);
+            let (part, end) = self.array(
+                here,
+                field,
+                Elements {
+                    count,
+                    size,
+                    align: size,
+                },
+                cursor,
+            );
             let to = self.emit.add(self.out, part);
             self.emit.help(Helper::Copy, &[to, start, len]);
             end
@@ -707,7 +753,16 @@ impl Decoder<'_, '_, '_> {
     ) -> Reading {
         let count = self.count(here, field, from.at);
         let size = value.scalar_size() as i64;
-        let (part, end) = self.array(here, field, count, (size, size), from.cursor);
+        let (part, end) = self.array(
+            here,
+            field,
+            Elements {
+                count,
+                size,
+                align: size,
+            },
+            from.cursor,
+        );
         let element = self.emit.add(self.out, part);
         let (at, _) = self.each(here, field, from.at, &[element], |decoder, at, carried| {
             let (raw, after) = decoder.scalar(here, value, at);

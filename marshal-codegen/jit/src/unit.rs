@@ -8,6 +8,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{ArenaMemoryProvider, JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, ModuleError, default_libcall_names};
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::OnceLock;
 use tollgate_marshal::program::Program;
 
@@ -206,33 +207,52 @@ fn compiler(error: ModuleError) -> CompileError {
     }
 }
 
+/// The reason why there is no compiler for this host.
+#[derive(Clone, Debug, thiserror::Error)]
+enum HostError {
+    #[error("it isn't a little-endian 64-bit host")]
+    NotLittleEndian64,
+    #[error("{sentence}")]
+    Compiler { sentence: String },
+}
+
+impl HostError {
+    fn compiler(error: impl fmt::Display) -> HostError {
+        HostError::Compiler {
+            sentence: error.to_string(),
+        }
+    }
+}
+
 /// The host's instruction set, detected once.
 fn isa() -> Result<OwnedTargetIsa, CompileError> {
-    static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
+    static ISA: OnceLock<Result<OwnedTargetIsa, HostError>> = OnceLock::new();
     let found = ISA.get_or_init(|| {
         if cfg!(not(all(
             target_endian = "little",
             target_pointer_width = "64"
         ))) {
-            return Err("it isn't a little-endian 64-bit host".to_owned());
+            return Err(HostError::NotLittleEndian64);
         }
-        let builder = cranelift_native::builder().map_err(str::to_owned)?;
-        builder.finish(flags()?).map_err(|e| e.to_string())
+        let builder = cranelift_native::builder().map_err(HostError::compiler)?;
+        builder.finish(flags()?).map_err(HostError::compiler)
     });
     found.clone().map_err(unsupported)
 }
 
 /// A host with only the base features of x86-64.
-fn plain_isa() -> Result<OwnedTargetIsa, String> {
-    let builder = cranelift_codegen::isa::lookup_by_name("x86_64").map_err(|e| e.to_string())?;
-    builder.finish(flags()?).map_err(|e| e.to_string())
+fn plain_isa() -> Result<OwnedTargetIsa, HostError> {
+    let builder = cranelift_codegen::isa::lookup_by_name("x86_64").map_err(HostError::compiler)?;
+    builder.finish(flags()?).map_err(HostError::compiler)
 }
 
-fn unsupported(reason: String) -> CompileError {
-    CompileError::UnsupportedHost { reason }
+fn unsupported(error: HostError) -> CompileError {
+    CompileError::UnsupportedHost {
+        reason: error.to_string(),
+    }
 }
 
-fn flags() -> Result<settings::Flags, String> {
+fn flags() -> Result<settings::Flags, HostError> {
     let mut flags = settings::builder();
     let chosen = [
         // "speed" takes a quarter longer to compile, and its code isn't faster.
@@ -250,7 +270,7 @@ fn flags() -> Result<settings::Flags, String> {
         ),
     ];
     for (name, value) in chosen {
-        flags.set(name, value).map_err(|e| e.to_string())?;
+        flags.set(name, value).map_err(HostError::compiler)?;
     }
     Ok(settings::Flags::new(flags))
 }

@@ -81,6 +81,13 @@ struct Array {
     cursor: Value,
 }
 
+/// The size and alignment of an array's elements in bytes.
+#[derive(Clone, Copy)]
+struct Element {
+    size: u32,
+    align: u32,
+}
+
 impl Walk<'_, '_, '_> {
     fn structure(
         &mut self,
@@ -131,7 +138,8 @@ impl Walk<'_, '_, '_> {
                 self.guarded_bytes(at, slot, utf8, guard, cursor, place)
             }
             Op::Scalars { slot, size, bools } => {
-                self.array(at, slot, (size, size), cursor, place, |walk, array| {
+                let element = Element { size, align: size };
+                self.array(at, slot, element, cursor, place, |walk, array| {
                     if bools {
                         walk.bools(&array, place);
                     }
@@ -139,7 +147,8 @@ impl Walk<'_, '_, '_> {
                 })
             }
             Op::BytesArray { slot, utf8 } => {
-                self.array(at, slot, (8, 4), cursor, place, |walk, array| {
+                let element = Element { size: 8, align: 4 };
+                self.array(at, slot, element, cursor, place, |walk, array| {
                     walk.each(array, 8, |walk, element, cursor| {
                         walk.bytes(element, 0, utf8, cursor, place)
                     })
@@ -153,22 +162,19 @@ impl Walk<'_, '_, '_> {
             Op::Structs { slot, callee } => {
                 let program = self.program;
                 let elements = &program.structs()[callee];
-                self.array(
-                    at,
-                    slot,
-                    (elements.size, 8),
-                    cursor,
-                    place,
-                    |walk, array| {
-                        walk.descend(depth, place);
-                        if elements.steps.is_empty() {
-                            return array.cursor;
-                        }
-                        walk.each(array, elements.size, |walk, element, cursor| {
-                            walk.callee(callee, element, cursor, depth)
-                        })
-                    },
-                )
+                let element = Element {
+                    size: elements.size,
+                    align: 8,
+                };
+                self.array(at, slot, element, cursor, place, |walk, array| {
+                    walk.descend(depth, place);
+                    if elements.steps.is_empty() {
+                        return array.cursor;
+                    }
+                    walk.each(array, elements.size, |walk, element, cursor| {
+                        walk.callee(callee, element, cursor, depth)
+                    })
+                })
             }
         }
     }
@@ -328,13 +334,13 @@ impl Walk<'_, '_, '_> {
         start
     }
 
-    /// The array whose slot is at `at + slot`, with elements of `(size, align)`: `body` returns the
-    /// cursor after it and after its elements' parts. An empty array has no body.
+    /// The array whose slot is at `at + slot`: `body` returns the cursor after it and after its
+    /// elements' parts. An empty array has no body.
     fn array(
         &mut self,
         at: Value,
         slot: u32,
-        (size, align): (u32, u32),
+        of: Element,
         cursor: Value,
         place: Place,
         body: impl FnOnce(&mut Self, Array) -> Value,
@@ -344,8 +350,12 @@ impl Walk<'_, '_, '_> {
         self.emit.branch(value, (some, &[]), (done, &[cursor]));
         self.emit.enter(some);
         let (off, count) = self.emit.halves(value);
-        let start = self.start_of_part(off, cursor, align, place);
-        let bytes = self.emit.builder.ins().imul_imm_u(count, i64::from(size));
+        let start = self.start_of_part(off, cursor, of.align, place);
+        let bytes = self
+            .emit
+            .builder
+            .ins()
+            .imul_imm_u(count, i64::from(of.size));
         let cursor = self.end_of_part(start, count, bytes, place);
         let first = self.emit.add(self.base, start);
         let end = self.emit.add(self.base, cursor);

@@ -45,7 +45,7 @@ mod compare;
 mod parse;
 
 use compare::{Direction, compare};
-use parse::{Description, Method};
+use parse::{Description, DescriptionError, Method};
 
 /// How the server can be called with one of the caller's methods.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,16 +78,16 @@ pub enum MethodMatch {
 /// Either may be a peer's, so it may be anything: if the caller's text can't be read, there are as
 /// many refusals as it seems to have methods.
 pub fn match_methods(caller: &str, server: &str) -> Vec<MethodMatch> {
-    let unreadable = |whose: &str, reason: String| MethodMatch::Refused {
-        reason: format!("the {whose}'s schema can't be read: {reason}"),
+    let unreadable = |whose: &str, error: DescriptionError| MethodMatch::Refused {
+        reason: format!("the {whose}'s schema can't be read: {error}"),
     };
     let ours = match Description::parse(caller) {
         Ok(description) => description,
-        Err(reason) => return vec![unreadable("caller", reason); count_methods(caller)],
+        Err(error) => return vec![unreadable("caller", error); count_methods(caller)],
     };
     match Description::parse(server) {
         Ok(theirs) => Matcher::new(&ours, &theirs).all(),
-        Err(reason) => vec![unreadable("server", reason); ours.methods.len()],
+        Err(error) => vec![unreadable("server", error); ours.methods.len()],
     }
 }
 
@@ -231,7 +231,7 @@ impl<'d, 'a> Matcher<'d, 'a> {
             };
             self.left = left;
             match compare(ours, theirs, pair.direction) {
-                Err(reason) => self.refusals[next] = Some(reason),
+                Err(mismatch) => self.refusals[next] = Some(mismatch.to_string()),
                 Ok(inside) => {
                     for (caller, server) in inside {
                         let inside = self.pair(caller, server, pair.direction);

@@ -24,7 +24,7 @@ use built_in::{BuiltIn, DESCRIPTOR};
 use protox::file::{
     ChainFileResolver, DescriptorSetFileResolver, File, FileResolver, IncludeFileResolver,
 };
-use source::Places;
+use source::{Places, SourceError};
 
 use prost_reflect::prost::Message as _;
 use prost_reflect::prost_types::FileDescriptorProto;
@@ -342,7 +342,7 @@ fn open(
     let Ok(bytes) = fs::read(path) else {
         return File::open(name, path).map(|file| (file, None));
     };
-    let invalid = |reason: String| protox::Error::new(Refusal(format!("{name}:{reason}")));
+    let invalid = |error: SourceError| protox::Error::new(Refusal(format!("{name}:{error}")));
     match source::read(&bytes).map_err(invalid)? {
         None => File::open(name, path).map(|file| (file, None)),
         Some(source) => {

@@ -1,6 +1,9 @@
-//! Lets tests fill the disk: every write asks here first. Outside of tests there is always room.
+//! What the files here ask of the disk. Lets tests fill it: every write asks here first. Outside of
+//! tests there is always room.
 
+use std::fs::File;
 use std::io::Result;
+use std::path::Path;
 
 #[cfg(test)]
 thread_local! {
@@ -18,6 +21,11 @@ pub(crate) fn has_room() -> Result<()> {
         left => ROOM.set(left - 1),
     }
     Ok(())
+}
+
+/// Makes the names in a directory survive a power cut.
+pub(crate) fn sync_directory(path: &Path) -> std::io::Result<()> {
+    File::open(path)?.sync_all()
 }
 
 #[cfg(test)]

@@ -425,6 +425,15 @@ pub(crate) fn check_name(what: &'static str, value: &str) -> Result<(), StoreErr
     })
 }
 
+/// Checks a length in bytes.
+pub(crate) fn check_size(what: &'static str, bytes: usize, limit: usize) -> Result<(), StoreError> {
+    if bytes <= limit {
+        Ok(())
+    } else {
+        Err(StoreError::TooLarge { what, bytes, limit })
+    }
+}
+
 /// Checks a target's names.
 pub(crate) fn check_target(target: &Target) -> Result<(), StoreError> {
     let provider = target.party != Party::Tenant;

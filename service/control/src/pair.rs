@@ -29,6 +29,7 @@
 //! that decay while the daemon runs: the next start finds these.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::{File, TryLockError};
 use std::io::{Error as IoError, ErrorKind, Result as IoResult};
 use std::ops::Bound;
@@ -42,7 +43,7 @@ use redb::backends::FileBackend;
 use redb::{BackendError, Builder, StorageBackend};
 use serde_json::{Value, json};
 
-use crate::audit::{self, Head};
+use crate::audit::{self, Head, RecordError};
 use crate::error::StoreError;
 use crate::{check, disk, limits, tables};
 
@@ -185,9 +186,37 @@ impl std::fmt::Display for Restored {
 #[derive(Debug)]
 enum Look {
     Missing,
-    Damaged(String),
+    Damaged(Damage),
     /// It ends with this record.
     Whole(Head),
+}
+
+/// What is wrong with a file.
+#[derive(Debug, thiserror::Error)]
+enum Damage {
+    #[error("it can't be read: {0}")]
+    Unreadable(IoError),
+    #[error("it is empty")]
+    Empty,
+    #[error("its pages don't match their checksums")]
+    Checksums,
+    #[error("it is inconsistent")]
+    Inconsistent,
+    /// The database can't be opened, or its check failed.
+    #[error("{sentence}")]
+    Database { sentence: String },
+    #[error(transparent)]
+    Tables(StoreError),
+    #[error(transparent)]
+    Record(RecordError),
+}
+
+impl Damage {
+    fn of_database(error: impl fmt::Display) -> Damage {
+        Damage::Database {
+            sentence: error.to_string(),
+        }
+    }
 }
 
 /// The states of both files of a directory.
@@ -236,7 +265,7 @@ impl std::fmt::Display for Look {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Look::Missing => f.write_str("missing"),
-            Look::Damaged(why) => f.write_str(why),
+            Look::Damaged(why) => why.fmt(f),
             Look::Whole(head) => write!(f, "it ends with record {}", head.seq),
         }
     }
@@ -350,7 +379,7 @@ fn make_copy(state: &Path, copy: &Look) -> IoResult<Option<Restored>> {
     };
     Ok(Some(Restored {
         file: COPY,
-        why: why.clone(),
+        why: why.to_string(),
         kept: None,
     }))
 }
@@ -431,7 +460,7 @@ fn complete(state: &Path, name: &str) -> IoResult<()> {
     let new = state.join(format!("{name}{NEW}"));
     File::open(&new)?.sync_all()?;
     std::fs::rename(new, state.join(name))?;
-    audit::sync_directory(state)
+    disk::sync_directory(state)
 }
 
 // ---- reading without changes ----
@@ -440,35 +469,35 @@ fn look(path: &Path) -> Look {
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return Look::Missing,
-        Err(error) => return Look::Damaged(format!("it can't be read: {error}")),
+        Err(error) => return Look::Damaged(Damage::Unreadable(error)),
     };
     // The library has checks that panic, and a damaged file may trigger them.
     let looked = std::panic::catch_unwind(AssertUnwindSafe(|| look_into(file)));
     match looked {
         Ok(Ok(head)) => Look::Whole(head),
         Ok(Err(why)) => Look::Damaged(why),
-        Err(_panic) => Look::Damaged("it is inconsistent".to_owned()),
+        Err(_panic) => Look::Damaged(Damage::Inconsistent),
     }
 }
 
 /// Checks every page against its checksum, every module against its digest, and the tables against
 /// each other.
-fn look_into(file: File) -> Result<Head, String> {
-    let overlay = Overlay::new(file).map_err(|error| error.to_string())?;
+fn look_into(file: File) -> Result<Head, Damage> {
+    let overlay = Overlay::new(file).map_err(Damage::of_database)?;
     if overlay.changes().len == 0 {
-        return Err("it is empty".to_owned());
+        return Err(Damage::Empty);
     }
     let mut database = tables::builder()
         .create_with_backend(overlay)
-        .map_err(|error| error.to_string())?;
+        .map_err(Damage::of_database)?;
     match database.check_integrity() {
         Ok(true) => {}
-        Ok(false) => return Err("its pages don't match their checksums".to_owned()),
-        Err(error) => return Err(error.to_string()),
+        Ok(false) => return Err(Damage::Checksums),
+        Err(error) => return Err(Damage::of_database(error)),
     }
-    check::check(&database).map_err(|error| error.to_string())?;
-    let line = tables::last_record(&database).map_err(|error| error.to_string())?;
-    audit::head_of(line.as_deref())
+    check::check(&database).map_err(Damage::Tables)?;
+    let line = tables::last_record(&database).map_err(Damage::Tables)?;
+    audit::head_of(line.as_deref()).map_err(Damage::Record)
 }
 
 /// A file, with changes that are only kept in memory.

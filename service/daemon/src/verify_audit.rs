@@ -38,7 +38,7 @@ pub fn verify(
         (None, Some(file)) => {
             readable(file)?;
             let kept = head.map(str::parse::<Head>).transpose();
-            let kept = kept.map_err(|sentence| (Code::INVALID_ARGUMENT, sentence))?;
+            let kept = kept.map_err(|error| (Code::INVALID_ARGUMENT, error.to_string()))?;
             (file.to_owned(), kept.map_or(Anchor::None, Anchor::Kept))
         }
         (None, None) => {

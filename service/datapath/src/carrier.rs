@@ -62,7 +62,7 @@ impl Carrier {
             Rdma::Ready { options, .. } => {
                 let door = polled.door().ok_or("this runtime has no poller")?;
                 let config = &rdma.link_config(config);
-                let link = RdmaLink::dial_at(door, (peer, name), options, config, now_ns);
+                let link = RdmaLink::dial_at(door, peer, name, options, config, now_ns);
                 let link = link.map_err(|error| error.to_string())?;
                 Ok(Carrier::Rdma(Box::new(link)))
             }

@@ -13,7 +13,7 @@ use crate::compat::Abi;
 use crate::imports;
 use crate::policy::{Code, Linkers, Loaded, check_memory, refused};
 use crate::scan::{self, FEATURES};
-use crate::text::cut;
+use crate::text::{cut, text};
 use crate::{Hook, HostConfig, LoadError, Manifest, Policy, cost, limits};
 
 /// The engine: compiles policies and holds the pool of their instances.
@@ -82,8 +82,13 @@ impl Host {
     }
 
     /// Scans a module without compiling it.
-    pub(crate) fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
-        Manifest::parse(scan::scan(wasm)?).map_err(LoadError::Manifest)
+    ///
+    /// # Errors
+    /// Says what is wrong with the module or its manifest.
+    pub fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
+        let manifest = Manifest::parse(scan::scan(wasm)?);
+        // It quotes the manifest, and the compiler remembers it.
+        manifest.map_err(|why| LoadError::Manifest(text(why.as_bytes(), limits::REASON_BYTES)))
     }
 
     /// Checks a compiled module against its manifest and the ABI.

@@ -8,8 +8,8 @@
 //! state. Per loaded policy: its machine code, about ten times [`MODULE_BYTES`] in the worst case.
 //!
 //! The daemon's memory for compiling, over all tenants. Per worker: a module and its code
-//! ([`MODULE_BYTES`], and twice [`ARTIFACT_BYTES`] while it is loaded). In total: [`REFUSALS`] x 1
-//! KiB; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
+//! ([`MODULE_BYTES`], and twice [`ARTIFACT_BYTES`] while it is loaded). In total: [`REFUSALS`] x
+//! [`REASON_BYTES`]; and [`ARTIFACTS_IN_MEMORY_BYTES`] without a directory.
 
 use std::time::Duration;
 
@@ -98,8 +98,10 @@ pub const ARTIFACTS: usize = 1024;
 pub const ARTIFACTS_BYTES: u64 = 256 << 20;
 /// Bytes of compiled modules that are kept in memory, if there is no directory.
 pub const ARTIFACTS_IN_MEMORY_BYTES: u64 = 16 << 20;
-/// Refused modules that are remembered, with up to 1 KiB of reason each.
+/// Refused modules that are remembered, with up to [`REASON_BYTES`] of reason each.
 pub const REFUSALS: usize = 4096;
+/// Bytes of the reason why a manifest is refused. The rest is cut.
+pub const REASON_BYTES: usize = 1024;
 /// How long a module that killed the compiler isn't tried again: the machine may have caused it.
 pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 

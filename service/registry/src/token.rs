@@ -14,7 +14,7 @@ use docker_credential::DockerCredential;
 use oci_client::Reference;
 use oci_client::secrets::RegistryAuth;
 use reqwest::header::{CONTENT_TYPE, WWW_AUTHENTICATE};
-use reqwest::{Client, Url};
+use reqwest::{Client, StatusCode, Url};
 use serde::Deserialize;
 
 use crate::error::{FetchError, with_sources};
@@ -26,6 +26,27 @@ pub const ANSWER_BYTES: usize = 64 << 10;
 #[derive(Deserialize)]
 struct Answer {
     access_token: String,
+}
+
+/// The reason why an identity token wasn't exchanged. No sentence has the token in it.
+#[derive(Debug, thiserror::Error)]
+enum TokenError {
+    #[error("{}", with_sources(.0))]
+    Request(reqwest::Error),
+    #[error(
+        "`docker login` stored an identity token, but the registry needs a name and a password"
+    )]
+    NoRealm,
+    #[error("its realm {realm:?} isn't a URL: {error}")]
+    NoUrl { realm: String, error: String },
+    #[error("the identity token would be sent to {realm:?} in clear text")]
+    ClearText { realm: String },
+    #[error("{realm:?} answers {status} to the identity token; run `docker login` again")]
+    Refused { realm: String, status: StatusCode },
+    #[error("{realm:?} answers more than {ANSWER_BYTES} bytes")]
+    TooLong { realm: String },
+    #[error("{realm:?} answers no access token")]
+    NoToken { realm: String },
 }
 
 /// The credentials of requests.
@@ -41,17 +62,20 @@ pub(crate) async fn auth(
         }
         Some(DockerCredential::IdentityToken(token)) => {
             let exchanged = exchange(image, scheme, &token).await;
-            exchanged.map_err(|reason| FetchError::Credentials {
+            exchanged.map_err(|error| FetchError::Credentials {
                 registry: image.resolve_registry().to_owned(),
-                reason,
+                reason: error.to_string(),
             })
         }
     }
 }
 
-/// The error is a sentence without the token.
-async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<RegistryAuth, String> {
-    let failed = |error: reqwest::Error| with_sources(&error);
+async fn exchange(
+    image: &Reference,
+    scheme: &str,
+    token: &str,
+) -> Result<RegistryAuth, TokenError> {
+    let failed = TokenError::Request;
     // A redirect must not receive the token.
     let client = Client::builder()
         .user_agent(USER_AGENT)
@@ -67,18 +91,15 @@ async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<Regist
     };
     let challenge = challenge.to_str().unwrap_or_default();
     let Some((realm, service)) = realm(challenge) else {
-        return Err(
-            "`docker login` stored an identity token, but the registry needs a name and a password"
-                .to_owned(),
-        );
+        return Err(TokenError::NoRealm);
     };
-    let url =
-        Url::parse(&realm).map_err(|error| format!("its realm {realm:?} isn't a URL: {error}"))?;
+    let url = Url::parse(&realm).map_err(|error| TokenError::NoUrl {
+        realm: realm.clone(),
+        error: error.to_string(),
+    })?;
     let host = url.host_str().unwrap_or_default();
     if url.scheme() != "https" && !is_this_host(host) {
-        return Err(format!(
-            "the identity token would be sent to {realm:?} in clear text"
-        ));
+        return Err(TokenError::ClearText { realm });
     }
     let scope = format!("repository:{}:pull", image.repository());
     let form = [
@@ -88,7 +109,10 @@ async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<Regist
         ("client_id", "tollgate"),
         ("refresh_token", token),
     ];
-    let form = Url::parse_with_params("form:", form).map_err(|error| error.to_string())?;
+    let form = Url::parse_with_params("form:", form).map_err(|error| TokenError::NoUrl {
+        realm: realm.clone(),
+        error: error.to_string(),
+    })?;
     let post = client
         .post(url)
         .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -96,21 +120,19 @@ async fn exchange(image: &Reference, scheme: &str, token: &str) -> Result<Regist
     let mut answer = post.send().await.map_err(failed)?;
     let status = answer.status();
     if !status.is_success() {
-        return Err(format!(
-            "{realm:?} answers {status} to the identity token; run `docker login` again"
-        ));
+        return Err(TokenError::Refused { realm, status });
     }
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(failed)? {
         body.extend_from_slice(&chunk);
         if body.len() > ANSWER_BYTES {
-            return Err(format!("{realm:?} answers more than {ANSWER_BYTES} bytes"));
+            return Err(TokenError::TooLong { realm });
         }
     }
     match serde_json::from_slice::<Answer>(&body) {
         Ok(answer) => Ok(RegistryAuth::Bearer(answer.access_token)),
         // The unreadable answer isn't shown: it may contain a secret.
-        Err(_) => Err(format!("{realm:?} answers no access token")),
+        Err(_) => Err(TokenError::NoToken { realm }),
     }
 }
 

@@ -24,7 +24,7 @@ pub struct Headers(HeaderMap);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeadersError {
     /// The file is longer than the limit.
-    #[error("{bytes} bytes of headers, of {MAX_HEADERS_BYTES} at most")]
+    #[error("the headers have {bytes} bytes; the limit is {MAX_HEADERS_BYTES}")]
     TooLong {
         /// Its length.
         bytes: usize,
@@ -50,7 +50,9 @@ pub enum HeadersError {
         name: HeaderName,
     },
     /// gRPC encodes such headers as bytes.
-    #[error("line {line}: {name} would be a binary header in gRPC, which this isn't")]
+    #[error(
+        "line {line}: {name} would be a binary header in gRPC: use a name that doesn't end in -bin"
+    )]
     Binary {
         /// The line.
         line: usize,
@@ -58,7 +60,7 @@ pub enum HeadersError {
         name: HeaderName,
     },
     /// The header occurs twice.
-    #[error("line {line}: {name} is there twice")]
+    #[error("line {line}: {name} appears twice")]
     Twice {
         /// The line.
         line: usize,
@@ -207,9 +209,9 @@ mod tests {
         );
         check(
             b"key-bin: s3cret",
-            "line 1: key-bin would be a binary header in gRPC, which this isn't",
+            "line 1: key-bin would be a binary header in gRPC: use a name that doesn't end in -bin",
         );
-        check(b"key: s3cret\nKEY: s3cret", "line 2: key is there twice");
+        check(b"key: s3cret\nKEY: s3cret", "line 2: key appears twice");
         check(b"key:  ", "line 1: key has no value");
         let unprintable = "line 1: the value of key has characters that aren't printable ASCII";
         for value in [

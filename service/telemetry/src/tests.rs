@@ -632,7 +632,7 @@ fn an_endpoint_that_is_none_is_refused() {
         for (url, expected) in [
             (
                 "http://collector:4317 ",
-                "\"http://collector:4317 \" has ' ' in it, which no URL has",
+                "\"http://collector:4317 \" has ' ' in it, which a URL can't have",
             ),
             (
                 " http://collector:4317",
@@ -688,7 +688,7 @@ fn an_endpoint_that_is_none_is_refused() {
     let refused = wrong("ftp://collector", Protocol::Http);
     assert_eq!(
         refused.to_string(),
-        "\"ftp://collector\": ftp isn't spoken, http and https are"
+        "\"ftp://collector\": scheme ftp isn't supported; use http or https"
     );
     for (url, expected) in [
         ("https://me:s3cret@a:4317", "\"https://a:4317/\" has a user"),

@@ -29,7 +29,9 @@ mod pool;
 mod pools;
 mod queues;
 mod seat;
+mod side;
 mod window;
+mod work;
 mod work_ids;
 
 pub(crate) use connection::{
@@ -41,4 +43,5 @@ pub(crate) use pool::Pool;
 pub(crate) use pools::Pools;
 #[cfg(test)]
 pub(crate) use queues::Attack;
-pub(crate) use queues::{Completion, Gather, Queue, Queues, To};
+pub(crate) use queues::Queues;
+pub(crate) use work::{Completion, Gather, Queue, To};

@@ -205,7 +205,7 @@ impl Reason {
 pub enum SendError {
     /// Overload: too many bytes are queued. Try again after a flush has made progress.
     #[error(
-        "the link has {queued} bytes waiting to leave; the limit is {}",
+        "the link has {queued} bytes in its queue; the limit is {}",
         limits::TX_SOFT_LIMIT
     )]
     Full {

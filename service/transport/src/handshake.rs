@@ -181,6 +181,21 @@ pub(crate) struct Frozen {
     pub(crate) address: SocketAddr,
 }
 
+/// The mistake in the state of a handshake that another process has handed over.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ThawError {
+    #[error(transparent)]
+    Hello(LinkError),
+    #[error("the peer's HELLO doesn't match the state, {state}")]
+    State { state: &'static str },
+    #[error("the HELLO and the configuration disagree about a key")]
+    Key,
+    #[error("it waits for a proof of a key, but has none")]
+    Keyless,
+    #[error("it uses the feature bits {unknown:#x}, which this daemon doesn't know")]
+    Features { unknown: u32 },
+}
+
 /// The handshake of one link.
 #[derive(Debug)]
 pub(crate) struct Handshake {
@@ -255,12 +270,12 @@ impl Handshake {
 
     /// Restores a handshake that was [frozen](Self::freeze), with the key of `config`; or returns
     /// the mistake.
-    pub(crate) fn thaw(frozen: Frozen, config: &LinkConfig) -> Result<Handshake, String> {
+    pub(crate) fn thaw(frozen: Frozen, config: &LinkConfig) -> Result<Handshake, ThawError> {
         let peer = match &frozen.peer_hello[..] {
             [] => None,
-            hello => Some(decode_hello(hello).map_err(|error| error.to_string())?),
+            hello => Some(decode_hello(hello).map_err(ThawError::Hello)?),
         };
-        let own = decode_hello(&frozen.own_hello).map_err(|error| error.to_string())?;
+        let own = decode_hello(&frozen.own_hello).map_err(ThawError::Hello)?;
         let mut handshake = Handshake {
             role: frozen.role,
             state: frozen.state,
@@ -275,15 +290,15 @@ impl Handshake {
         let waits_for_hello = handshake.state == State::AwaitHello;
         if waits_for_hello != handshake.peer.is_none() {
             let state = handshake.state.describe();
-            return Err(format!("the peer's HELLO doesn't match the state, {state}"));
+            return Err(ThawError::State { state });
         }
         let peer_keyed = handshake.peer.as_ref().map(|peer| peer.keyed.is_some());
         let is_keyed = handshake.own.is_some();
         if is_keyed != handshake.key.is_some() || peer_keyed.is_some_and(|its| its != is_keyed) {
-            return Err("the HELLO and the configuration disagree about a key".to_owned());
+            return Err(ThawError::Key);
         }
         if handshake.state == State::AwaitAuth && !is_keyed {
-            return Err("it waits for a proof of a key, but has none".to_owned());
+            return Err(ThawError::Keyless);
         }
         if let Some(peer) = &mut handshake.peer {
             peer.offers = frozen.peer_offers;
@@ -296,9 +311,7 @@ impl Handshake {
         };
         match agreed & !frame::FEATURES {
             0 => Ok(handshake),
-            unknown => Err(format!(
-                "it uses the feature bits {unknown:#x}, which this daemon doesn't know"
-            )),
+            unknown => Err(ThawError::Features { unknown }),
         }
     }
 

@@ -110,6 +110,15 @@ pub trait LinkIo: AsFd {
     fn prepare_to_wait(&mut self) -> Result<bool, LinkError>;
 }
 
+/// How a connection was made.
+struct Way {
+    role: Role,
+    /// The address that the initiator dialled.
+    dialled: SocketAddr,
+    /// The peer's name from an operator or an application; empty for the responder.
+    target: String,
+}
+
 /// A [`Link`] over TCP.
 pub struct TcpLink {
     /// The protocol: events, frames, time.
@@ -198,8 +207,12 @@ impl TcpLink {
         }
         let stream =
             start_connecting(&address).map_err(|errno| OpenError::Connecting { address, errno })?;
-        let way = (address, target.to_owned());
-        TcpLink::open(stream, address, (Role::Initiator, way), config, now_ns)
+        let way = Way {
+            role: Role::Initiator,
+            dialled: address,
+            target: target.to_owned(),
+        };
+        TcpLink::open(stream, address, way, config, now_ns)
     }
 
     /// Takes a connection that a listener accepted.
@@ -219,14 +232,18 @@ impl TcpLink {
         let arrived = stream
             .local_addr()
             .map_err(|error| OpenError::Socket { address, error })?;
-        let way = (arrived, String::new());
-        TcpLink::open(stream, address, (Role::Responder, way), config, now_ns)
+        let way = Way {
+            role: Role::Responder,
+            dialled: arrived,
+            target: String::new(),
+        };
+        TcpLink::open(stream, address, way, config, now_ns)
     }
 
     fn open(
         stream: TcpStream,
         address: SocketAddr,
-        (role, (at, target)): (Role, (SocketAddr, String)),
+        way: Way,
         config: &LinkConfig,
         now_ns: u64,
     ) -> Result<TcpLink, OpenError> {
@@ -236,10 +253,10 @@ impl TcpLink {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(|error| socket(std::io::Error::other(error)))?;
         let setup = LinkSetup {
-            role,
+            role: way.role,
             loopback: is_loopback(&address),
-            target,
-            address: at,
+            target: way.target,
+            address: way.dialled,
             nonce,
             now_ns,
         };
@@ -247,7 +264,7 @@ impl TcpLink {
             link: Link::new(config, &setup)?,
             stream,
             address,
-            connecting: role == Role::Initiator,
+            connecting: way.role == Role::Initiator,
         })
     }
 

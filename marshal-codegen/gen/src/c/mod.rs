@@ -14,10 +14,12 @@
 //! Types come before the inclusion of other packages, because packages may use each other in a
 //! circle: types only need the names of foreign types, functions need their definitions.
 
+mod enums;
 mod message;
 mod names;
 mod rpc;
 mod service;
+mod slot;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,7 +72,7 @@ fn give_names(model: &Model) -> Names {
         let nowhere = &mut Text::default();
         let mut items: Vec<(&TypeName, Vec<String>)> = Vec::new();
         for declared in enums(package) {
-            let defined = message::emit_enum(declared, &alone, nowhere);
+            let defined = enums::emit_enum(declared, &alone, nowhere);
             items.push((&declared.name, defined));
         }
         for message in package.all_messages() {
@@ -141,7 +143,7 @@ impl Header<'_> {
 
     fn types(&mut self, structs: &[Struct<'_>]) {
         for declared in enums(self.package) {
-            message::emit_enum(declared, self.names, &mut self.text);
+            enums::emit_enum(declared, self.names, &mut self.text);
         }
         self.text.line("");
         for line in message::forward(structs) {

@@ -114,11 +114,11 @@ fn what_is_wrong_is_told_in_the_response() {
     };
     check(
         &|r| r.parameter = None,
-        "say which language: lang=rust, lang=c or lang=python",
+        "no language is given: use lang=rust, lang=c or lang=python",
     );
     check(
         &|r| r.parameter = Some("lang=go".to_owned()),
-        "there are no stubs in \"go\"; the languages are rust, c and python",
+        "\"go\" isn't a language of stubs; use rust, c or python",
     );
     check(
         &|r| r.parameter = Some("lang=c,speed=high".to_owned()),
@@ -126,7 +126,7 @@ fn what_is_wrong_is_told_in_the_response() {
     );
     check(
         &|r| r.file_to_generate.push("other.proto".to_owned()),
-        "other.proto is to be generated, and isn't in the request",
+        "the request names other.proto, but doesn't contain it",
     );
     let twice = |r: &mut CodeGeneratorRequest| {
         let again = r.proto_file[0].message_type[0].clone();
@@ -154,7 +154,7 @@ fn what_is_no_request_is_refused() {
     let (success, out, error) = ask(b"\xff\xff");
     assert!(!success && out.is_empty());
     assert!(
-        error.starts_with("protoc-gen-tollgate: protoc sent what is no CodeGeneratorRequest"),
+        error.starts_with("protoc-gen-tollgate: protoc's input isn't a CodeGeneratorRequest"),
         "{error}"
     );
     // A file that ends in the middle of a field: protoc never sends one.

@@ -15,13 +15,47 @@ pub(super) enum Direction {
     Reply,
 }
 
-/// Returns the inner messages to compare next (the caller's, the server's), or the sentence that
-/// refuses.
+/// The reason why a message can't be carried. Names are [shown].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Mismatch {
+    #[error("field {field} has the number {caller} at the caller and {server} at the server")]
+    Renumbered {
+        field: String,
+        caller: u32,
+        server: u32,
+    },
+    #[error("field {field} is `{caller}` at the caller and `{server}` at the server, {reason}")]
+    Types {
+        field: String,
+        caller: String,
+        server: String,
+        reason: &'static str,
+    },
+    #[error("field {field} is required at the {reader} and {how} the {writer}, which writes it")]
+    Required {
+        field: String,
+        reader: &'static str,
+        how: &'static str,
+        writer: &'static str,
+    },
+    #[error(
+        "fields {field} and {other} are in one oneof at the {reader}, but the {writer}, which writes them, may set both"
+    )]
+    Oneof {
+        field: String,
+        other: String,
+        reader: &'static str,
+        writer: &'static str,
+    },
+}
+
+/// Returns the inner messages to compare next (the caller's, the server's), or the reason why they
+/// can't be carried.
 pub(super) fn compare(
     caller: &Message<'_>,
     server: &Message<'_>,
     direction: Direction,
-) -> Result<Vec<(u32, u32)>, String> {
+) -> Result<Vec<(u32, u32)>, Mismatch> {
     let name = shown(&caller.name);
     check_names(&name, caller, server)?;
     let mut inside = Vec::new();
@@ -46,16 +80,17 @@ pub(super) fn compare(
 }
 
 /// Refuses a name that has another number on the other side: such a field was renumbered.
-fn check_names(name: &str, caller: &Message<'_>, server: &Message<'_>) -> Result<(), String> {
+fn check_names(name: &str, caller: &Message<'_>, server: &Message<'_>) -> Result<(), Mismatch> {
     let mut theirs = server.names.iter().peekable();
     for (field, number) in &caller.names {
         while theirs.next_if(|(their, _)| their < field).is_some() {}
         if let Some((_, other)) = theirs.next_if(|(their, other)| their == field && other != number)
         {
-            return Err(format!(
-                "field {name}.{} has the number {number} at the caller and {other} at the server",
-                shown(field)
-            ));
+            return Err(Mismatch::Renumbered {
+                field: format!("{name}.{}", shown(field)),
+                caller: *number,
+                server: *other,
+            });
         }
     }
     Ok(())
@@ -77,14 +112,14 @@ fn compare_field(
     message: &str,
     ours: &Field<'_>,
     theirs: &Field<'_>,
-) -> Result<Option<(u32, u32)>, String> {
-    let refused = |reason: &str| {
-        Err(format!(
-            "field {message}.{} is `{}` at the caller and `{}` at the server, {reason}",
-            shown(ours.name),
-            shown(ours.what),
-            shown(theirs.what)
-        ))
+) -> Result<Option<(u32, u32)>, Mismatch> {
+    let refused = |reason| {
+        Err(Mismatch::Types {
+            field: format!("{message}.{}", shown(ours.name)),
+            caller: shown(ours.what),
+            server: shown(theirs.what),
+            reason,
+        })
     };
     let (class, other) = (Class::of(ours.value), Class::of(theirs.value));
     if !class.is_compatible(other) {
@@ -190,7 +225,7 @@ impl Roles<'_, '_> {
     }
 
     /// Checks that all fields that the reader requires are always present.
-    fn check_required(&self) -> Result<(), String> {
+    fn check_required(&self) -> Result<(), Mismatch> {
         for field in &self.reader.fields {
             if field.label != Label::Required {
                 continue;
@@ -200,19 +235,18 @@ impl Roles<'_, '_> {
                 Some(_) => "may be left out by",
                 None => "is missing at",
             };
-            return Err(format!(
-                "field {}.{} is required at the {} and {how} the {}, which writes it",
-                self.message,
-                shown(field.name),
-                self.reader_name(),
-                self.writer_name()
-            ));
+            return Err(Mismatch::Required {
+                field: format!("{}.{}", self.message, shown(field.name)),
+                reader: self.reader_name(),
+                how,
+                writer: self.writer_name(),
+            });
         }
         Ok(())
     }
 
     /// Checks that members of the reader's oneofs also exclude each other at the writer.
-    fn check_oneofs(&self) -> Result<(), String> {
+    fn check_oneofs(&self) -> Result<(), Mismatch> {
         // For each of the reader's oneofs: the first member that the writer has, too.
         let mut firsts: HashMap<u32, (&Field<'_>, Label)> = HashMap::new();
         for field in &self.reader.fields {
@@ -226,14 +260,12 @@ impl Roles<'_, '_> {
             let is_alone = first.number == field.number;
             let is_shared = matches!(label, Label::Oneof(_)) && label == written.label;
             if !is_alone && !is_shared {
-                return Err(format!(
-                    "fields {}.{} and {} are in one oneof at the {}, but the {}, which writes them, may set both",
-                    self.message,
-                    shown(first.name),
-                    shown(field.name),
-                    self.reader_name(),
-                    self.writer_name()
-                ));
+                return Err(Mismatch::Oneof {
+                    field: format!("{}.{}", self.message, shown(first.name)),
+                    other: shown(field.name),
+                    reader: self.reader_name(),
+                    writer: self.writer_name(),
+                });
             }
         }
         Ok(())

@@ -7,6 +7,30 @@ use std::collections::hash_map::Entry;
 use super::{MAX_DESCRIPTION, MAX_METHODS, MAX_TYPES, SEPARATOR, shown};
 use crate::proto_type::ProtoType;
 
+/// The reason why a text isn't a description, as the rest of a sentence. Names and lines are
+/// [shown].
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DescriptionError {
+    #[error("it has {bytes} bytes, the limit is {MAX_DESCRIPTION}")]
+    TooLong { bytes: usize },
+    #[error("it has more than {MAX_TYPES} messages and enums")]
+    TooManyTypes,
+    #[error("it has {count} methods, the limit is {MAX_METHODS}")]
+    TooManyMethods { count: usize },
+    #[error("the line `{line}` is no part of a description")]
+    Line { line: String },
+    #[error("{name} is in it twice")]
+    Twice { name: String },
+    #[error("method {method} has the index {index} where {expected} is expected")]
+    Index {
+        method: String,
+        index: u16,
+        expected: u16,
+    },
+    #[error("message {message} has two fields with number {number}")]
+    SameNumber { message: String, number: u32 },
+}
+
 /// One side's description, parsed.
 pub(super) struct Description<'a> {
     /// By index.
@@ -82,13 +106,11 @@ impl Method<'_> {
 }
 
 impl<'a> Description<'a> {
-    /// Reads a text; the error is the rest of a sentence.
-    pub(super) fn parse(text: &'a str) -> Result<Description<'a>, String> {
+    /// Reads a text.
+    pub(super) fn parse(text: &'a str) -> Result<Description<'a>, DescriptionError> {
         if text.len() > MAX_DESCRIPTION {
             let bytes = text.len();
-            return Err(format!(
-                "it has {bytes} bytes, the limit is {MAX_DESCRIPTION}"
-            ));
+            return Err(DescriptionError::TooLong { bytes });
         }
         let mut parser = Parser::default();
         let mut methods = HashMap::new();
@@ -104,7 +126,7 @@ impl<'a> Description<'a> {
                 let members = parser.owners.entry(owner).or_default();
                 members.push(Member { name, what });
                 if parser.owners.len() > MAX_TYPES {
-                    return Err(format!("it has more than {MAX_TYPES} messages and enums"));
+                    return Err(DescriptionError::TooManyTypes);
                 }
             }
         }
@@ -171,12 +193,13 @@ struct Parser<'a> {
 
 impl<'a> Parser<'a> {
     /// Returns the methods by index; the indices must be 0, 1, 2 ...
-    fn methods(&mut self, lines: HashMap<&'a str, &'a str>) -> Result<Vec<Method<'a>>, String> {
+    fn methods(
+        &mut self,
+        lines: HashMap<&'a str, &'a str>,
+    ) -> Result<Vec<Method<'a>>, DescriptionError> {
         let count = lines.len();
         if count > MAX_METHODS {
-            return Err(format!(
-                "it has {count} methods, the limit is {MAX_METHODS}"
-            ));
+            return Err(DescriptionError::TooManyMethods { count });
         }
         let mut methods = Vec::with_capacity(count);
         for (name, what) in lines {
@@ -186,11 +209,11 @@ impl<'a> Parser<'a> {
         methods.sort_unstable_by_key(|m| m.index);
         match methods.iter().zip(0..).find(|(m, at)| m.index != *at) {
             None => Ok(methods),
-            Some((method, at)) => Err(format!(
-                "method {} has the index {} where {at} is expected",
-                shown(method.name),
-                method.index
-            )),
+            Some((method, expected)) => Err(DescriptionError::Index {
+                method: shown(method.name),
+                index: method.index,
+                expected,
+            }),
         }
     }
 
@@ -243,7 +266,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Reads the fields of every referenced message until there are no new ones.
-    fn messages(&mut self) -> Result<(), String> {
+    fn messages(&mut self) -> Result<(), DescriptionError> {
         let mut next = 0;
         while let Some(message) = self.messages.get(next) {
             if !message.is_map_entry {
@@ -337,14 +360,13 @@ impl<'a> Parser<'a> {
 }
 
 impl<'a> Message<'a> {
-    fn fill(&mut self, mut fields: Vec<Field<'a>>) -> Result<(), String> {
+    fn fill(&mut self, mut fields: Vec<Field<'a>>) -> Result<(), DescriptionError> {
         fields.sort_unstable_by_key(|f| f.number);
         if let Some(same) = fields.windows(2).find(|f| f[0].number == f[1].number) {
-            let number = same[0].number;
-            let name = shown(&self.name);
-            return Err(format!(
-                "message {name} has two fields with number {number}"
-            ));
+            return Err(DescriptionError::SameNumber {
+                message: shown(&self.name),
+                number: same[0].number,
+            });
         }
         self.names = fields.iter().map(|f| (f.name, f.number)).collect();
         self.names.sort_unstable();
@@ -364,10 +386,10 @@ fn checked(name: &str) -> Option<&str> {
     (!name.is_empty() && name.bytes().all(is_part)).then_some(name)
 }
 
-fn unreadable(line: &str) -> String {
-    format!("the line `{}` is no part of a description", shown(line))
+fn unreadable(line: &str) -> DescriptionError {
+    DescriptionError::Line { line: shown(line) }
 }
 
-fn twice(name: &str) -> String {
-    format!("{} is in it twice", shown(name))
+fn twice(name: &str) -> DescriptionError {
+    DescriptionError::Twice { name: shown(name) }
 }

@@ -83,9 +83,39 @@ const FEATURE_FILES: [&str; 3] = [
 /// The extensions that these files declare in the package `pb`.
 const LANGUAGES: [&str; 3] = ["cpp", "go", "java"];
 
-/// Returns the rewritten source; `None` if it can stay as it is. The error begins with line and
-/// column.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, String> {
+/// A mistake in a source and its place, which count from 1.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{line}:{column}: {mistake}")]
+pub(super) struct SourceError {
+    line: usize,
+    column: usize,
+    mistake: Mistake,
+}
+
+/// What the author of a source has to change.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Mistake {
+    #[error("edition {name:?} isn't known; 2023 and 2024 are")]
+    Edition { name: String },
+    #[error("an edition has no labels `optional` and `required`; it has features.field_presence")]
+    Label,
+    #[error(
+        "import {file:?} isn't a path from an include directory: it can't have `.`, `..`, empty parts or backslashes"
+    )]
+    Import { file: String },
+    /// `meant` is the most similar name, as part of the sentence.
+    #[error("there is no feature {name:?}{meant}")]
+    Feature { name: String, meant: String },
+    #[error("feature {name:?} has no value {value:?}{meant}")]
+    FeatureValue {
+        name: String,
+        value: String,
+        meant: String,
+    },
+}
+
+/// Returns the rewritten source; `None` if it can stay as it is.
+pub(super) fn read(bytes: &[u8]) -> Result<Option<Source>, SourceError> {
     const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
     let body = bytes.strip_prefix(BYTE_ORDER_MARK).unwrap_or(bytes);
     let mut reader = Reader {
@@ -243,7 +273,7 @@ impl Reader<'_> {
         self.edits.push((at, text));
     }
 
-    fn error(&self, token: usize, what: &str) -> String {
+    fn error(&self, token: usize, mistake: Mistake) -> SourceError {
         let at = self
             .tokens
             .get(token)
@@ -251,11 +281,15 @@ impl Reader<'_> {
         let before = &self.bytes[..at];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
         let column = before.iter().rev().take_while(|b| **b != b'\n').count();
-        format!("{line}:{}: {what}", column + 1)
+        SourceError {
+            line,
+            column: column + 1,
+            mistake,
+        }
     }
 
     /// Walks over all statements at any depth.
-    fn statements(&mut self) -> Result<(), String> {
+    fn statements(&mut self) -> Result<(), SourceError> {
         let mut blocks = vec![Block::File];
         let mut at = 0;
         while at < self.tokens.len() {
@@ -273,7 +307,11 @@ impl Reader<'_> {
     }
 
     /// Reads one statement; returns the place after it, and the kind of the block that it opens.
-    fn statement(&mut self, at: usize, block: Block) -> Result<(usize, Option<Block>), String> {
+    fn statement(
+        &mut self,
+        at: usize,
+        block: Block,
+    ) -> Result<(usize, Option<Block>), SourceError> {
         let end = self.end(at);
         let opens = self.is(end - 1, b'{');
         let in_edition = self.edition.is_some();
@@ -292,8 +330,7 @@ impl Reader<'_> {
             "reserved" if in_edition => self.reserved(at, end),
             "option" if in_edition => self.option(at, end)?,
             "optional" | "required" if in_edition && is_message => {
-                let what = "an edition has no labels `optional` and `required`; it has features.field_presence";
-                return Err(self.error(at, what));
+                return Err(self.error(at, Mistake::Label));
             }
             "repeated" | ";" => {}
             "map" if self.is(at + 1, b'<') => {}
@@ -335,7 +372,7 @@ impl Reader<'_> {
         self.tokens.len()
     }
 
-    fn edition(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn edition(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         const EDITIONS: [(&str, i32); 2] = [("2023", 1000), ("2024", 1001)];
         let name: String = (at + 2..end)
             .filter(|i| self.kind(*i) == Some(Kind::Text))
@@ -343,15 +380,14 @@ impl Reader<'_> {
             .collect();
         let known = EDITIONS.into_iter().find(|(known, _)| *known == name);
         let Some((_, number)) = known else {
-            let what = format!("edition {name:?} isn't known; 2023 and 2024 are");
-            return Err(self.error(at, &what));
+            return Err(self.error(at, Mistake::Edition { name }));
         };
         self.edition = Some(number);
         self.replace(at..end, "syntax = \"proto2\";");
         Ok(())
     }
 
-    fn import(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn import(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if self.text(at + 1) == "option" {
             self.replace(at + 1..at + 2, "");
         }
@@ -360,10 +396,8 @@ impl Reader<'_> {
         let is_wrong = |part: &str| matches!(part, "" | "." | "..") || part.contains('\\');
         let is_escaped = file.contains('\\') && !file.contains("\\\\");
         if is_text && !is_escaped && file.split('/').any(is_wrong) {
-            let what = format!(
-                "import {file:?} is no path from an include: `.`, `..`, empty parts and backslashes are not in one"
-            );
-            return Err(self.error(end.saturating_sub(2), &what));
+            let file = file.to_owned();
+            return Err(self.error(end.saturating_sub(2), Mistake::Import { file }));
         }
         if FEATURE_FILES.contains(&file) {
             self.replace(at..end, "");
@@ -445,7 +479,7 @@ impl Reader<'_> {
         is_feature && self.language(at + 2, [b'(', b')']).is_some()
     }
 
-    fn option(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn option(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if !self.is_left_out(at + 1) {
             return self.aggregate(at + 1, end);
         }
@@ -455,7 +489,7 @@ impl Reader<'_> {
 
     /// Removes language features from `features = { [pb.cpp] { ... } }`, and checks the others: the
     /// parser doesn't report errors inside such braces.
-    fn aggregate(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn aggregate(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         if self.text(at) != "features" || !self.is(at + 1, b'=') || !self.is(at + 2, b'{') {
             return Ok(());
         }
@@ -480,14 +514,15 @@ impl Reader<'_> {
                 let (name, value) = (self.text(next), self.text(next + 2));
                 let names = known.iter().map(|(known, _)| &**known);
                 let Some((_, values)) = known.iter().find(|(known, _)| known == name) else {
-                    let what = format!("there is no feature {name:?}{}", did_you_mean(name, names));
-                    return Err(self.error(next, &what));
+                    let (name, meant) = (name.to_owned(), did_you_mean(name, names));
+                    return Err(self.error(next, Mistake::Feature { name, meant }));
                 };
                 let is_number = value.starts_with(|c: char| c.is_ascii_digit());
                 if !is_number && !values.iter().any(|known| known == value) {
                     let meant = did_you_mean(value, values.iter().map(String::as_str));
-                    let what = format!("feature {name:?} has no value {value:?}{meant}");
-                    return Err(self.error(next + 2, &what));
+                    let (name, value) = (name.to_owned(), value.to_owned());
+                    let mistake = Mistake::FeatureValue { name, value, meant };
+                    return Err(self.error(next + 2, mistake));
                 }
                 next += 3;
             } else {
@@ -514,7 +549,7 @@ impl Reader<'_> {
     }
 
     /// Removes language features from lists in brackets, each with one adjacent comma.
-    fn option_lists(&mut self, at: usize, end: usize) -> Result<(), String> {
+    fn option_lists(&mut self, at: usize, end: usize) -> Result<(), SourceError> {
         let Some(open) = (at..end).find(|&i| self.is(i, b'[')) else {
             return Ok(());
         };
@@ -602,190 +637,4 @@ fn string_len(bytes: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-
-    use super::*;
-
-    #[test]
-    fn sources_become_what_the_parser_takes() {
-        let check = |source: &[u8], expected: Option<&str>| {
-            let rewritten = read(source).unwrap().map(|source| source.text);
-            let shown = String::from_utf8_lossy(source);
-            assert_eq!(rewritten.as_deref(), expected, "{shown}");
-        };
-        check(
-            b"syntax = \"proto3\"; message M { string message = 1; }",
-            None,
-        );
-        check(b"\xef\xbb\xbfpackage p;", Some("package p;"));
-        check(
-            b"// Stra\xdfe\n/* \xe9 */ option x = '\xe9\\'\xff'; // \xc3\xa9\n",
-            Some("// Stra?e\n/* ? */ option x = '\\351\\'\\377'; // \u{e9}\n"),
-        );
-        check(
-            b"message M { extensions 100, 5 to 6, 7 [(o) = \"x\"]; extensions 8; reserved 9; }",
-            Some(
-                "message M { extensions 100 to 100, 5 to 6, 7 to 7 [(o) = \"x\"]; extensions 8; reserved 9; }",
-            ),
-        );
-        check(
-            b"edition\n= '2023';import \"google/protobuf/cpp_features.proto\"; option features.(pb.cpp).x = Y;\n\
-              message M { a.B c = 1 [deprecated = true, features.(pb.cpp).y = Z]; repeated .B d = 2; map<int32, B> e = 3;\n\
-              oneof o { B f = 4; } reserved g, to; reserved 5 to max; extend X { B h = 9; } message message {} }",
-            Some(
-                "syntax = \"proto2\";\n \n\
-                 message M { optional a.B c = 1 [deprecated = true]; repeated .B d = 2; map<int32, B> e = 3;\n\
-                 oneof o { B f = 4; } reserved \"g\", to; reserved 5 to max; extend X { optional B h = 9; } message message {} }",
-            ),
-        );
-        check(
-            b"edition = \"2024\"; import option \"o.proto\"; export message M { local enum E { A = 0; }\n\
-              M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; M n = 2 [features.(.pb.java).x = Y]; }\n\
-              service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
-            Some(
-                "syntax = \"proto2\"; import  \"o.proto\";  message M {  enum E { A = 0; }\n\
-                 optional M m = 1 [(o) = { a: [1, 2], b { c: 1 } }]; option (o) = { message { x: 1 } }; optional M n = 2 ; }\n\
-                 service S { rpc Get(M) returns (M) { option (o) = { a: 1 }; } rpc Do(M) returns (M); }",
-            ),
-        );
-    }
-
-    #[test]
-    fn features_of_languages_leave_the_rest_as_it_is() {
-        let head = "edition = \"2023\"; ";
-        for (source, expected) in [
-            (
-                "double d = 1 [features.(pb.cpp).x = Y, default = 0.5];",
-                "double d = 1 [ default = 0.5];",
-            ),
-            (
-                "a.B d = 1 [(o) = 1.5e3, features.(pb.cpp).x = Y, features.(pb.go).x = Y, (p) = -.5];",
-                "a.B d = 1 [(o) = 1.5e3, (p) = -.5];",
-            ),
-            (
-                "B d = 1 [features = { [pb.cpp] { x: Y }, field_presence: EXPLICIT [pb.go]: < x: Y >; }];",
-                "B d = 1 [features = {  field_presence: EXPLICIT  }];",
-            ),
-            (
-                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
-                "B d = 1 [features.(my.own).x = 1, features.unknown = Y];",
-            ),
-            (
-                "B d = 1 [features = { [my.own] { x: 1 } enum_type: OPEN, json_format: 1 }];",
-                "B d = 1 [features = { [my.own] { x: 1 } enum_type: OPEN, json_format: 1 }];",
-            ),
-        ] {
-            let source = format!("{head}message M {{ {source} }}");
-            let expected = format!("syntax = \"proto2\"; message M {{ optional {expected} }}");
-            let rewritten = read(source.as_bytes()).unwrap().unwrap();
-            assert_eq!(rewritten.text, expected);
-        }
-        let source = format!("{head}option features={{[pb.cpp]{{string_type: VIEW}}}};");
-        let rewritten = read(source.as_bytes()).unwrap().unwrap();
-        assert_eq!(rewritten.text, "syntax = \"proto2\"; option features={};");
-    }
-
-    #[test]
-    fn what_is_refused_is_named_by_its_place() {
-        for (source, expected) in [
-            (
-                "\nedition = \"2031\";",
-                "2:1: edition \"2031\" isn't known; 2023 and 2024 are",
-            ),
-            (
-                "import 'a.proto'; import \"./b.proto\";",
-                "1:26: import \"./b.proto\" is no path from an include: `.`, `..`, empty parts and backslashes are not in one",
-            ),
-            (
-                "edition = \"2023\";\noption features = { [pb.cpp] { x: Y } enum_typ: OPEN };",
-                "2:39: there is no feature \"enum_typ\"; did you mean \"enum_type\"?",
-            ),
-            (
-                "edition = \"2023\"; message M { B b = 1 [features = { enum_type: SHUT }]; }",
-                "1:64: feature \"enum_type\" has no value \"SHUT\"",
-            ),
-            (
-                "edition = \"2023\"; message M {\n\n optional int32 x = 1; }",
-                "3:2: an edition has no labels `optional` and `required`; it has features.field_presence",
-            ),
-        ] {
-            assert_eq!(read(source.as_bytes()).unwrap_err(), expected);
-        }
-    }
-
-    #[test]
-    fn places_are_those_of_the_source() {
-        let source = "edition = \"2023\"; message M { A a = 1 [features.(pb.cpp).x = Y, default = 0.5];\n\
-                      B b = 2; reserved c; C c = 3; }";
-        let rewritten = read(source.as_bytes()).unwrap().unwrap();
-        let place = |text: &str, word: &str| {
-            let at = text.find(word).unwrap();
-            let line = text[..at].matches('\n').count();
-            let begin = text[..at].rfind('\n').map_or(0, |feed| feed + 1);
-            (line + 1, at - begin + 1)
-        };
-        for word in [
-            "message", "M {", "A a", "default", "0.5", "B b", "reserved", "C c", "}",
-        ] {
-            let (line, column) = place(&rewritten.text, word);
-            let found = rewritten.places.in_source(line, column);
-            assert_eq!(found, place(source, word), "{word}");
-        }
-        // Inserted text has the place where it is inserted.
-        let (line, column) = place(&rewritten.text, "optional A");
-        assert_eq!(
-            rewritten.places.in_source(line, column),
-            place(source, "A a")
-        );
-        assert_eq!(rewritten.places.in_source(9, 9).0, 2);
-    }
-
-    #[test]
-    fn anything_is_walked_to_its_end() {
-        let words = [
-            "edition = \"2023\";",
-            "message",
-            "M",
-            "{",
-            "}",
-            "[",
-            "]",
-            "option",
-            "extensions",
-            "1",
-            ",",
-            ";",
-            "\"",
-            "'",
-            "/*",
-            "//",
-            "\n",
-            "reserved",
-            "features.",
-            "import",
-            "export",
-            "<",
-            "=",
-            "\\",
-            ".",
-        ];
-        let mut state = 7_u64;
-        for _ in 0..20_000 {
-            let mut source = String::new();
-            for _ in 0..12 {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                source += words[(state >> 33) as usize % words.len()];
-                source.push(' ');
-            }
-            let lines = |text: &str| text.matches('\n').count();
-            if let Ok(Some(rewritten)) = read(source.as_bytes()) {
-                assert_eq!(lines(&rewritten.text), lines(&source), "{source:?}");
-            }
-        }
-        // At any depth.
-        read("message M {".repeat(100_000).as_bytes()).unwrap();
-    }
-}
+mod tests;

@@ -443,7 +443,7 @@ fn what_is_wrong_in_an_edition_has_its_place_in_the_source() {
         ),
         (
             "edition = \"2023\"; import \"../b.proto\";",
-            "a.proto:1:26: import \"../b.proto\" is no path from an include",
+            "a.proto:1:26: import \"../b.proto\" isn't a path from an include directory",
         ),
     ] {
         let refused = compile_all(&[("a.proto", source.as_bytes())]).unwrap_err();

@@ -2,13 +2,17 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
+use super::record::SEAL;
 use super::*;
 use crate::Store;
+use crate::limits::{MAX_DETAILS_BYTES, MAX_LINE_BYTES};
+use crate::model::hex;
 
 fn note(event: Event, details: Value) -> Note {
     let actor = Actor::Admin { uid: 0, pid: 4711 };
@@ -202,7 +206,9 @@ fn heads_that_are_none() {
     ] {
         let error = wrong.parse::<Head>().unwrap_err();
         assert!(
-            error.starts_with(&format!("{wrong:?} isn't the head")),
+            error
+                .to_string()
+                .starts_with(&format!("{wrong:?} isn't the head")),
             "{error}"
         );
     }

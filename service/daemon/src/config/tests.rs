@@ -127,7 +127,7 @@ fn files_of_an_endpoint_are_small_and_what_is_wrong_with_one_is_said_without_its
     let refused = endpoints("ca", "most", Some(&most)).unwrap_err();
     assert_eq!(
         refused,
-        "most: there is no certificate: certificates are wanted, in PEM"
+        "most: there is no certificate: authorities are certificates in PEM"
     );
 }
 
@@ -227,7 +227,7 @@ fn refusals_name_the_setting_and_the_value() {
     );
     check(
         "[telemetry]\nendpoint = 'ftp://a:4317'",
-        "\"ftp://a:4317\": ftp isn't spoken",
+        "\"ftp://a:4317\": scheme ftp isn't supported",
     );
     check(
         "[telemetry]\nendpoint = 'http://a:4317'\nca = 'ca.pem'",

@@ -427,6 +427,15 @@ fn garbled_manifests_are_explained() {
 }
 
 #[test]
+fn a_long_reason_is_cut() {
+    let field = "f".repeat(10_000);
+    let manifest = MANIFEST.replace("\"abi\"", &format!("\"{field}\":1,\"abi\""));
+    let reason = manifest_refusal(&manifest);
+    assert!(reason.starts_with("the manifest doesn't parse: unknown field `fff"));
+    assert_eq!(reason.len(), "the manifest ".len() + limits::REASON_BYTES);
+}
+
+#[test]
 fn manifest_limits_hold_at_their_edges() {
     let list =
         |n: usize, item: &dyn Fn(usize) -> String| (0..n).map(item).collect::<Vec<_>>().join(",");

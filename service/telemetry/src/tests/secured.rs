@@ -256,17 +256,17 @@ fn authorities_that_are_none_are_refused() {
     };
     assert_eq!(
         wrong(&signed.key),
-        "there is no certificate: certificates are wanted, in PEM"
+        "there is no certificate: authorities are certificates in PEM"
     );
     let garbage = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let refused = wrong(&format!("{}{garbage}", signed.ca));
     assert!(refused.starts_with("certificate 2: "), "{refused}");
     let cut = &signed.ca[..signed.ca.len() / 2];
-    assert!(wrong(cut).ends_with(": certificates are wanted, in PEM"));
+    assert!(wrong(cut).ends_with(": authorities are certificates in PEM"));
     let refused = endpoint("http").with_authorities(signed.ca.as_bytes());
     assert_eq!(
         refused.unwrap_err().to_string(),
-        "\"http://a:4317\" has no certificate that authorities could have signed: https has one"
+        "\"http://a:4317\" has no certificate that authorities could sign: use https"
     );
     // Several certificates work as well as one.
     let both = format!("{}{}", signed.ca, self::signed().ca);

@@ -148,7 +148,7 @@ impl RdmaLink {
         now_ns: u64,
     ) -> Result<RdmaLink, RdmaError> {
         let target = address.to_string();
-        RdmaLink::dial_at(poller, (address, &target), options, config, now_ns)
+        RdmaLink::dial_at(poller, address, &target, options, config, now_ns)
     }
 
     /// The same, at one of a target's addresses: `host:port` is the peer's name from an operator or
@@ -158,7 +158,8 @@ impl RdmaLink {
     /// Like [`RdmaLink::connect_at`].
     pub fn dial_at(
         poller: &Door,
-        (address, target): (SocketAddr, &str),
+        address: SocketAddr,
+        target: &str,
         options: &RdmaOptions,
         config: &LinkConfig,
         now_ns: u64,

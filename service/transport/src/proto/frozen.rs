@@ -233,7 +233,7 @@ impl Link {
             },
             config,
         )
-        .map_err(Unportable)?;
+        .map_err(|error| Unportable(error.to_string()))?;
         let (seal, opener) = seals_again(&handshake, &frozen)?;
         let received = frozen.received.of(bytes)?;
         let description = frozen.description.map(|its| {
