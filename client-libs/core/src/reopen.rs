@@ -29,6 +29,7 @@ use tollgate_shm_abi::Code;
 use crate::Status;
 use crate::connection::Inner;
 use crate::drive::{Driven, drive_alone};
+use crate::drivers::Event;
 use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 use crate::nudge::Nudge;
 use crate::open::{self, SessionOptions};
@@ -116,7 +117,9 @@ impl Handle {
 
     /// Whether the connection with this number is the current one.
     pub(crate) fn is_current(&self, id: u64) -> bool {
-        self.current.load(Ordering::Relaxed) == id
+        // In one order with the nudge that follows a change, so that a thread that goes to sleep
+        // sees either.
+        self.current.load(Ordering::SeqCst) == id
     }
 
     pub(crate) fn reopens(&self) -> bool {
@@ -139,7 +142,8 @@ impl Handle {
     /// From now on no thread is started to drive the session.
     pub(crate) fn drive_by_hand(&self) {
         self.by_hand.store(true, Ordering::SeqCst);
-        self.inner().background.store(true, Ordering::SeqCst);
+        // It is never refused.
+        let _by_hand = self.inner().drivers.apply(Event::DriveByHand);
     }
 
     /// Notifies this one, too, when there is a new connection.
@@ -320,7 +324,7 @@ impl Handle {
         self.mind(inner);
         // This thread drives the connection until it becomes the current one. Then the program
         // drives it.
-        inner.background.store(true, Ordering::SeqCst);
+        let _reopening = inner.drivers.apply(Event::Reopen);
         let (clients, services) = {
             let line = self.line();
             (line.clients.clone(), line.services.clone())
@@ -355,11 +359,14 @@ impl Handle {
         let old = std::mem::replace(&mut line.inner, Arc::clone(inner));
         let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(&driven));
         drop(line);
-        self.current.store(inner.id, Ordering::Release);
-        inner
-            .background
-            .store(self.by_hand.load(Ordering::SeqCst), Ordering::SeqCst);
-        old.summon_drivers();
+        self.current.store(inner.id, Ordering::SeqCst);
+        let event = match self.by_hand.load(Ordering::SeqCst) {
+            true => Event::DriveByHand,
+            false => Event::Install,
+        };
+        // It is never refused.
+        let _installed = inner.drivers.apply(event);
+        old.drivers.summon();
         self.wake_watchers();
         inner.ensure_driven();
         if inner.is_over() {

@@ -110,7 +110,7 @@ impl Driver {
     /// Does all work that is ready. Returns whether anything came.
     pub(crate) fn work(&mut self, inner: &Arc<Inner>) -> bool {
         if inner.is_over() {
-            self.tasks.clear();
+            self.clear(inner);
             return false;
         }
         let worked = self.drain(inner);
@@ -351,9 +351,25 @@ impl Driver {
         self.tasks.is_serving()
     }
 
-    /// Drops handlers and services: the session is over.
-    pub(crate) fn clear(&mut self) {
+    /// Drops handlers, services and calls without a handler: the session is over.
+    pub(crate) fn clear(&mut self, inner: &Inner) {
         self.tasks.clear();
+        self.forget_events(inner);
+    }
+
+    /// Drops events that no handler gets any more. The blocks of calls don't count as held then.
+    fn forget_events(&mut self, inner: &Inner) {
+        if self.events.is_empty() && self.early.is_empty() {
+            return;
+        }
+        let mut shared = inner.lock();
+        for event in self.events.drain(..).chain(self.early.drain(..)) {
+            if let Event::Call { part, image, .. } = event
+                && image.exists(part.bare)
+            {
+                shared.release_image(&image);
+            }
+        }
     }
 
     /// Ends a turn that `waited` or not. At intervals it ends overdue calls, and every `check_ns`
@@ -507,8 +523,7 @@ impl Driver {
         while matches!(self.drain_locked(inner), Ok(true)) {}
         self.unshared.clear();
         self.wakers.drain(..).for_each(panics::wake);
-        self.events.clear();
-        self.early.clear();
+        self.forget_events(inner);
         inner.end(status);
     }
 }
