@@ -180,9 +180,7 @@ impl Handle {
     ) -> Result<Binding, Status> {
         let mut line = self.line();
         if line.inner.id != inner.id {
-            return Err(Status::unavailable(
-                "the daemon went away while the service was being bound",
-            ));
+            return Err(went_away());
         }
         let idempotent = idempotent_methods(descriptor_set, service);
         let mut shared = inner.lock();
@@ -214,16 +212,24 @@ impl Handle {
         Ok(binding)
     }
 
-    /// Records that a service is served.
-    pub(crate) fn serves(&self, service: Arc<dyn Service>) {
-        if self.reopens() {
-            self.line().services.push(service);
+    /// Records that a service was bound for serving on a connection.
+    pub(crate) fn serves(&self, inner: &Inner, service: Arc<dyn Service>) -> Result<(), Status> {
+        if !self.reopens() {
+            return Ok(());
         }
+        let mut line = self.line();
+        if line.inner.id != inner.id {
+            return Err(went_away());
+        }
+        line.services.push(service);
+        Ok(())
     }
 
     /// Forgets all served services, so that none is served after a reconnect.
     pub(crate) fn serve_no_more(&self) {
-        self.line().services.clear();
+        let services = std::mem::take(&mut self.line().services);
+        // A service may hold the session.
+        panics::contain(|| drop(services));
     }
 
     /// Waits for the end of a connection that no other thread waits for yet.
@@ -244,8 +250,10 @@ impl Handle {
         }
         let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
-        // Without a thread the session stays ended, like a session that doesn't reconnect.
-        let _no_thread = reopening.spawn(move || reopen(&handle, &closed));
+        if reopening.spawn(move || reopen(&handle, &closed)).is_err() {
+            // The session stays ended, like a session that doesn't reconnect.
+            self.close();
+        }
     }
 }
 
@@ -318,24 +326,33 @@ impl Handle {
     /// Opens another connection, and replaces the one that has ended. Returns the bindings that
     /// failed.
     fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
-        let gone = || Status::unavailable("the session doesn't open itself anew");
-        let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
+        let driven = open::connect(self.options.as_ref().ok_or_else(stays_ended)?)?;
+        // Handlers of calls that have come already may keep the connection.
+        let replaced = self.replace_by(&driven);
+        let missing = replaced.inspect_err(|status| driven.end(status.clone()))?;
+        Ok((driven, missing))
+    }
+
+    /// Binds and serves all services on another connection, and makes it the current one. Returns
+    /// the bindings that failed. No lock is held when it fails: ending the connection runs
+    /// destructors of handlers.
+    fn replace_by(self: &Arc<Self>, driven: &Arc<Driven>) -> Result<Vec<ClientBinding>, Status> {
         let inner = &driven.inner;
         self.mind(inner);
         // This thread drives the connection until it becomes the current one. Then the program
-        // drives it.
+        // drives it. A new connection doesn't refuse it.
         let _reopening = inner.drivers.apply(Event::Reopen);
         let (clients, services) = {
             let line = self.line();
             (line.clients.clone(), line.services.clone())
         };
         for service in &services {
-            drive_alone(&driven, driven.bind_server(Arc::clone(service)))?;
+            drive_alone(driven, driven.bind_server(Arc::clone(service)))?;
         }
         let mut methods = HashMap::new();
         let mut missing = Vec::new();
         for binding in &clients {
-            let bound = drive_alone(&driven, binding.bind(&driven));
+            let bound = drive_alone(driven, binding.bind(driven));
             if bound.values().all(Result::is_err) {
                 missing.push(binding.clone());
             }
@@ -347,17 +364,19 @@ impl Handle {
             known: Some(methods),
             idempotent,
         };
-        // Services that were bound on the old connection meanwhile are bound here with the next
-        // attempt.
+        // Services that were bound for calling on the old connection meanwhile are bound here with
+        // the next attempt.
         missing.extend(line.clients[clients.len()..].iter().cloned());
-        if !self.reopens() {
-            driven.end(gone());
+        if !self.reopens() || inner.is_over() {
+            return Err(stays_ended());
         }
-        if inner.is_over() {
-            return Err(gone());
+        if !is_same(&line.services, &services) {
+            return Err(Status::unavailable(
+                "the session's services changed during the reconnect",
+            ));
         }
         let old = std::mem::replace(&mut line.inner, Arc::clone(inner));
-        let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(&driven));
+        let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(driven));
         drop(line);
         self.current.store(inner.id, Ordering::SeqCst);
         let event = match self.by_hand.load(Ordering::SeqCst) {
@@ -373,7 +392,7 @@ impl Handle {
             // It ended before it was the current one, so its end wasn't reported.
             self.lost(inner.id);
         }
-        Ok((driven, missing))
+        Ok(missing)
     }
 
     /// Handles a daemon's refusal to open the session. From now on calls fail with the refusal
@@ -411,6 +430,22 @@ impl Handle {
             watcher.wake();
         }
     }
+}
+
+/// Whether both lists have the same services. A service that was bound or drained meanwhile makes
+/// them differ.
+fn is_same(one: &[Arc<dyn Service>], other: &[Arc<dyn Service>]) -> bool {
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len() && pairs.all(|(one, other)| Arc::ptr_eq(one, other))
+}
+
+/// The end of a connection that doesn't become the current one.
+fn stays_ended() -> Status {
+    Status::unavailable("the session doesn't reconnect")
+}
+
+fn went_away() -> Status {
+    Status::unavailable("the daemon went away while the service was being bound")
 }
 
 impl ClientBinding {

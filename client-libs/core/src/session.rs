@@ -178,8 +178,9 @@ impl Session {
     /// The same as [`Session::bind_client`].
     pub async fn bind_server(&self, service: impl Service) -> Result<Binding, Status> {
         let service: Arc<dyn Service> = Arc::new(service);
-        let binding = self.driven().bind_server(Arc::clone(&service)).await?;
-        self.handle.serves(service);
+        let driven = self.driven();
+        let binding = driven.bind_server(Arc::clone(&service)).await?;
+        self.handle.serves(&driven.inner, service)?;
         Ok(binding)
     }
 
