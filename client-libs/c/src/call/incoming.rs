@@ -14,7 +14,7 @@ use super::halves::{Receiving, Sending, Slot, Then};
 use super::state::{Call, Origin};
 use crate::callbacks::Handler;
 use crate::outgoing::{Outgoing, OutgoingMessage};
-use crate::session::{State, lock};
+use crate::session::{Callee, State, lock};
 use crate::status::precondition;
 
 impl Call {
@@ -42,35 +42,6 @@ impl Call {
         );
         let _first = call.metadata.set(metadata);
         (Arc::clone(&call), Handling(call))
-    }
-
-    /// Runs the handler of an incoming call, and gives the call back unless the handler keeps it.
-    pub(crate) fn handle(call: &Arc<Call>) {
-        let Origin::Incoming {
-            handler, deadline, ..
-        } = &call.origin
-        else {
-            return;
-        };
-        if call.is_over.load(Ordering::SeqCst) {
-            return call.give_up();
-        }
-        match handler {
-            Some(handler) => {
-                if let Err(thrown) = deadline.within(|| handler.run(call)) {
-                    let text = format!("the handler threw an exception: {thrown}");
-                    // The handler may have answered before.
-                    let _answered = call.finish(Status::new(Code::UNKNOWN, text));
-                }
-            }
-            None => {
-                let text = "this server has no handler for the method";
-                let _answered = call.finish(Status::new(Code::UNIMPLEMENTED, text));
-            }
-        }
-        if !call.is_kept.load(Ordering::SeqCst) {
-            call.give_up();
-        }
     }
 
     /// Lets the call outlive its handler, as a handle that the program frees. From now on the
@@ -162,6 +133,41 @@ impl Call {
             self.session.poll_once();
         }
         known()
+    }
+}
+
+impl Callee for Call {
+    /// The call is given back afterwards, unless the handler keeps it.
+    fn handle(self: Arc<Self>) {
+        let Origin::Incoming {
+            handler, deadline, ..
+        } = &self.origin
+        else {
+            return;
+        };
+        if self.is_over.load(Ordering::SeqCst) {
+            return self.give_up();
+        }
+        match handler {
+            Some(handler) => {
+                if let Err(thrown) = deadline.within(|| handler.run(&self)) {
+                    let text = format!("the handler threw an exception: {thrown}");
+                    // The handler may have answered before.
+                    let _answered = self.finish(Status::new(Code::UNKNOWN, text));
+                }
+            }
+            None => {
+                let text = "this server has no handler for the method";
+                let _answered = self.finish(Status::new(Code::UNIMPLEMENTED, text));
+            }
+        }
+        if !self.is_kept.load(Ordering::SeqCst) {
+            self.give_up();
+        }
+    }
+
+    fn run_ready(self: Arc<Self>) {
+        self.note_ready();
     }
 }
 

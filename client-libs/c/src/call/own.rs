@@ -8,7 +8,7 @@ use super::halves::{Receiving, Sending, Slot, Then};
 use super::state::{Call, Origin};
 use crate::callbacks::Completion;
 use crate::outgoing::{Outgoing, OutgoingMessage};
-use crate::session::{Event, State, lock};
+use crate::session::{Event, Message, State, lock};
 use crate::status::precondition;
 
 impl Call {
@@ -19,7 +19,7 @@ impl Call {
         handle: u32,
         outgoing: Outgoing,
         opening: Opening,
-        completion: Completion,
+        completion: Completion<Message>,
     ) -> Arc<Call> {
         let call = Call::new(session, Origin::Own, Slot::Gone, Slot::Gone);
         let outgoing = Arc::new(outgoing);
@@ -120,15 +120,14 @@ impl Call {
 /// Reports a call's end exactly once, also if its task is dropped.
 struct Told {
     session: Arc<State>,
-    completion: Option<Completion>,
+    completion: Option<Completion<Message>>,
 }
 
 impl Told {
     fn ended(&mut self, outcome: Result<ReceivedBlock, Status>) {
         if let Some(mut completion) = self.completion.take() {
-            completion.ended(outcome, &self.session);
-            let complete = move || completion.run();
-            self.session.push(Event::Done(Box::new(complete)));
+            completion.ended(outcome.map(|block| Message::new(block, &self.session)));
+            self.session.push(Event::Done(completion));
         }
     }
 }

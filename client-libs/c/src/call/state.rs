@@ -163,7 +163,8 @@ impl Call {
         self.announce();
     }
 
-    pub(super) fn run_ready(self: &Arc<Self>) {
+    /// Runs the readiness function, if there is one.
+    pub(super) fn note_ready(self: &Arc<Self>) {
         self.is_announced.store(false, Ordering::SeqCst);
         let readiness = *lock(&self.readiness);
         if let Some(readiness) = readiness {
@@ -325,8 +326,7 @@ impl Call {
     pub(super) fn announce(self: &Arc<Self>) {
         if lock(&self.readiness).is_some() && !self.is_announced.swap(true, Ordering::SeqCst) {
             let call = Arc::clone(self);
-            let run = move || call.run_ready();
-            self.session.push(Event::Ready(Box::new(run)));
+            self.session.push(Event::Ready(call));
         }
     }
 

@@ -41,7 +41,7 @@ pub type tollgate_metadata = tollgate_core::metadata::MetadataBuf;
 type HandlerFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
 type ReadyFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
 
-pub type tollgate_done_fn = Option<crate::callbacks::DoneFn>;
+pub type tollgate_done_fn = Option<crate::callbacks::DoneFn<tollgate_message>>;
 pub type tollgate_handler_fn = Option<HandlerFn>;
 pub type tollgate_guard_fn = Option<crate::callbacks::GuardFn>;
 pub type tollgate_ready_fn = Option<ReadyFn>;
