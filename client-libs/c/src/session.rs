@@ -278,7 +278,7 @@ impl State {
     pub(crate) fn serve(&self) -> Result<(), Status> {
         if !self.serves.load(Ordering::SeqCst) {
             return Err(precondition(
-                "there is nothing to serve: no service was added to the session",
+                "the session has no service to serve: add one first",
             ));
         }
         let stops = self.stops.load(Ordering::SeqCst);

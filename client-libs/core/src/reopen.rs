@@ -407,7 +407,7 @@ impl Handle {
             Code::UNAUTHENTICATED => Code::UNAUTHENTICATED,
             _ => Code::UNAVAILABLE,
         };
-        let text = format!("the session can't be opened anew: {}", refusal.message);
+        let text = format!("can't reconnect the session: {}", refusal.message);
         let inner = self.inner();
         if inner.lock().ended_because(Status::new(code, text.clone())) {
             eprintln!("tollgate: tenant {}: {text}; trying again", self.tenant);
@@ -464,7 +464,10 @@ impl ClientBinding {
             }),
             // No application serves it yet, but it was there before.
             Err(status) if status.code == Code::UNIMPLEMENTED => {
-                let text = format!("{} isn't back yet: {}", self.service, status.message);
+                let text = format!(
+                    "{} isn't available again yet: {}",
+                    self.service, status.message
+                );
                 Err(Status::unavailable(text))
             }
             Err(status) => Err(status.clone()),

@@ -49,7 +49,7 @@ impl Call {
     pub(crate) fn keep(self: &Arc<Self>) -> Result<(), Status> {
         if matches!(self.origin, Origin::Own) {
             return Err(precondition(
-                "a call of one's own is kept until it is freed",
+                "only incoming calls can be kept: the program's own calls live until they are freed",
             ));
         }
         if self.is_kept.swap(true, Ordering::SeqCst) {
@@ -78,7 +78,7 @@ impl Call {
     pub(crate) fn finish(&self, status: Status) -> Result<(), Status> {
         if self.method().is_none() {
             return Err(precondition(
-                "only a call that came in can be finished: half-close or cancel one of your own",
+                "only incoming calls can be finished: half-close or cancel the program's own calls",
             ));
         }
         self.then(Then::Finish(status))
@@ -98,7 +98,7 @@ impl Call {
             Slot::Gone => return Err(self.ended_sending()),
             other => {
                 let text = match other {
-                    Slot::Idle(_) => "only a call that came in can be answered",
+                    Slot::Idle(_) => "only incoming calls can be answered",
                     _ => "responses are being sent: end them with tollgate_call_finish",
                 };
                 *sending = other;

@@ -98,7 +98,7 @@ impl Call {
     pub(crate) fn half_close(&self) -> Result<(), Status> {
         if self.method().is_some() {
             return Err(precondition(
-                "a call that came in is ended by its status, with tollgate_call_finish",
+                "an incoming call ends with its status: use tollgate_call_finish",
             ));
         }
         self.check()?;
@@ -109,7 +109,7 @@ impl Call {
     pub(crate) fn cancel(&self) -> Result<(), Status> {
         if self.method().is_some() {
             return Err(precondition(
-                "a call that came in is ended by its status, with tollgate_call_finish",
+                "an incoming call ends with its status: use tollgate_call_finish",
             ));
         }
         self.give_up();

@@ -58,7 +58,7 @@ impl Call {
             match half.half.as_mut() {
                 Some(Sending::Responses(responder)) => responder.send_metadata(&metadata).await,
                 _ => Err(precondition(
-                    "metadata of a call of one's own goes with its opening",
+                    "the metadata of the program's own call must be passed to tollgate_call_open",
                 )),
             }
         };
@@ -127,7 +127,7 @@ impl HeldSending {
         let letter = OutgoingMessage(outgoing);
         match self.half.as_mut() {
             Some(Sending::Requests(_)) if !metadata.is_empty() => Err(precondition(
-                "metadata of a call of one's own goes with its opening",
+                "the metadata of the program's own call must be passed to tollgate_call_open",
             )),
             Some(Sending::Requests(sender)) => sender.send(&letter).await,
             Some(Sending::Responses(responder)) => responder.respond_with(&letter, metadata).await,

@@ -106,7 +106,7 @@ unsafe fn answer(
         Ok(Err(ended)) => ended,
         Err(_panic) => Ended::With(Status::new(
             Code::INTERNAL,
-            "the library has a bug: it panicked, and has said on standard error where",
+            "the library panicked, which is a bug: standard error has the details",
         )),
     };
     // SAFETY: the caller's.

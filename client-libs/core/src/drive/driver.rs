@@ -475,7 +475,7 @@ impl Driver {
                 Err(Status::new(Code(failure.code), failure.message))
             }
             _ => Err(Status::unavailable(
-                "the daemon answered something else than a bind",
+                "the daemon answered a bind with another message",
             )),
         };
         if response.id == 0 {
@@ -533,7 +533,7 @@ fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
     match inner.control.recv() {
         Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
             Ok(response) => Ok(Some((response, packet.fds))),
-            Err(error) => Err(format!("the daemon's message makes no sense: {error}")),
+            Err(error) => Err(format!("the daemon sent an invalid message: {error}")),
         },
         Ok(None) => Err("the daemon closed the session".to_owned()),
         Err(error) if error.is_would_block() => Ok(None),

@@ -181,7 +181,7 @@ fn forged_completions_never_panic() {
     });
     nonsense(
         "garbage on the control socket",
-        Some("makes no sense"),
+        Some("sent an invalid message"),
         |fake| {
             fake.control
                 .as_ref()
