@@ -41,6 +41,12 @@ impl Nudge {
     }
 
     /// Announces that the driver is awake, and forgets nudges.
+    /// Forgets the nudge that ended a sleep in `poll`. The nudge of an earlier sleep may arrive
+    /// late. Without this it would end each further sleep at once, until the next nudge.
+    pub(crate) fn forget(&self) {
+        self.fd.reset();
+    }
+
     /// Announces that the driver is awake, and forgets nudges.
     pub(crate) fn end_sleep(&self) {
         if !self.sleeping.swap(false, Ordering::SeqCst) {
@@ -52,9 +58,10 @@ impl Nudge {
 
 #[cfg(all(test, loom))]
 impl Nudge {
-    /// Sleeps until it is woken.
+    /// Sleeps until it is woken, as [`crate::drive`] does with `poll`.
     pub(crate) fn wait(&self) {
         self.fd.wait();
+        self.forget();
     }
 }
 

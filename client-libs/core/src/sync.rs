@@ -68,11 +68,66 @@ mod imp {
     use super::{Cell, Here};
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
-    pub(crate) use loom::thread::{Thread, current, park};
     use rustix::fd::{AsFd, BorrowedFd};
     use rustix::io::Errno;
+    use std::sync::Arc;
 
-    loom::thread_local!(static HERE: Here = Here(Cell::new(0)));
+    loom::thread_local! {
+        static HERE: Here = Here(Cell::new(0));
+        static THREAD: Thread = Thread(Arc::new(Signal::new()));
+    }
+
+    /// A thread that parks. Loom's own `unpark` also wakes a thread that waits for a lock.
+    #[derive(Clone, Debug)]
+    pub(crate) struct Thread(Arc<Signal>);
+
+    impl Thread {
+        pub(crate) fn unpark(&self) {
+            self.0.set();
+        }
+    }
+
+    pub(crate) fn current() -> Thread {
+        THREAD.with(Thread::clone)
+    }
+
+    pub(crate) fn park() {
+        let signal = current().0;
+        signal.wait();
+        signal.reset();
+    }
+
+    /// A flag that threads wait for.
+    #[derive(Debug)]
+    struct Signal {
+        is_set: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Signal {
+        fn new() -> Signal {
+            Signal {
+                is_set: Mutex::new(false),
+                changed: Condvar::new(),
+            }
+        }
+
+        fn set(&self) {
+            *self.is_set.lock().expect("no model panics") = true;
+            self.changed.notify_all();
+        }
+
+        fn reset(&self) {
+            *self.is_set.lock().expect("no model panics") = false;
+        }
+
+        fn wait(&self) {
+            let mut is_set = self.is_set.lock().expect("no model panics");
+            while !*is_set {
+                is_set = self.changed.wait(is_set).expect("no model panics");
+            }
+        }
+    }
 
     /// The address of this thread's variable, unique among the living threads.
     pub(crate) fn here() -> usize {
@@ -81,35 +136,25 @@ mod imp {
 
     /// An eventfd's counter, without a descriptor.
     #[derive(Debug)]
-    pub(crate) struct Eventfd {
-        is_signalled: Mutex<bool>,
-        signalled: Condvar,
-    }
+    pub(crate) struct Eventfd(Signal);
 
     impl Eventfd {
         pub(crate) fn new() -> Result<Eventfd, Errno> {
-            Ok(Eventfd {
-                is_signalled: Mutex::new(false),
-                signalled: Condvar::new(),
-            })
+            Ok(Eventfd(Signal::new()))
         }
 
         pub(crate) fn signal(&self) {
-            *self.is_signalled.lock().expect("no model panics") = true;
-            self.signalled.notify_all();
+            self.0.set();
         }
 
         pub(crate) fn reset(&self) {
-            *self.is_signalled.lock().expect("no model panics") = false;
+            self.0.reset();
         }
 
         /// Waits until it is readable, like `poll`.
         #[cfg(test)]
         pub(crate) fn wait(&self) {
-            let mut is_signalled = self.is_signalled.lock().expect("no model panics");
-            while !*is_signalled {
-                is_signalled = self.signalled.wait(is_signalled).expect("no model panics");
-            }
+            self.0.wait();
         }
     }
 

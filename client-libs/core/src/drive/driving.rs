@@ -186,11 +186,14 @@ impl Driving<'_> {
             PollFd::new(&*inner.nudge, PollFlags::IN),
         ];
         let polled = poll(&mut fds, timeout.as_ref());
-        let [woken, control, _] = fds.map(|fd| polled.is_ok() && !fd.revents().is_empty());
+        let [woken, control, nudged] = fds.map(|fd| polled.is_ok() && !fd.revents().is_empty());
         if woken {
             // Forgets the wake. An intact descriptor gives no error. A broken one means that the
             // daemon is gone, which other code detects.
             let _came = inner.wake.wait(Some(Duration::ZERO));
+        }
+        if nudged {
+            inner.nudge.forget();
         }
         if control {
             driver.read_control(inner);

@@ -1,9 +1,8 @@
 //! All interleavings of the threads that drive one connection: exactly one drives, no wake-up is
 //! lost, and the end reaches every thread. Loom reports a deadlock for a thread that waits for ever.
 //!
-//! The loops are those of [`crate::drive`], without the spinning, for one connection. Its work is a
-//! counter of the answers that have come: the driving thread takes them, and wakes the thread that
-//! waits for them.
+//! The loops are those of [`crate::drive`], without the spinning, for one connection. Its work are
+//! answers that have come: the driving thread takes them, and wakes the threads that wait for them.
 
 use super::{Background, Drivers, Event, ThreadWaker};
 use crate::nudge::Nudge;
@@ -12,8 +11,9 @@ use loom::thread;
 use std::sync::Arc;
 use std::task::Wake;
 
-/// Two preemptions keep a model with three threads below 20 s. With two threads, three are
-/// affordable. A wake-up that is lost needs one preemption between a look and the wait after it.
+/// A wake-up is lost if a thread is preempted between its last look and its wait, and the thread
+/// that should wake it between its change and its look: two preemptions. Two threads get one more;
+/// three threads get one, to stay below 20 s.
 fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -26,13 +26,13 @@ struct Connection {
     nudge: Arc<Nudge>,
     /// Only the driving thread locks it.
     driver: Mutex<Driver>,
-    /// Something for the driving thread to do.
-    work: AtomicUsize,
+    /// The answers that have come: the threads that wait for them.
+    answers: Mutex<Vec<Arc<ThreadWaker>>>,
 }
 
 #[derive(Default)]
 struct Driver {
-    done: usize,
+    handled: usize,
     is_cleared: bool,
 }
 
@@ -48,7 +48,7 @@ impl Connection {
             drivers: Drivers::new(),
             nudge: Nudge::new().expect("a model needs no descriptors"),
             driver: Mutex::new(Driver::default()),
-            work: AtomicUsize::new(0),
+            answers: Mutex::new(Vec::new()),
         })
     }
 
@@ -88,13 +88,36 @@ impl Connection {
         while self.drivers.take_in_background() {
             let mut driving = self.driving();
             while !interrupted() {
-                driving.turn(interrupted);
+                driving.turn(&interrupted);
             }
         }
     }
 
-    /// What [`crate::drive`] does in `block_on`, until the waker was woken.
-    fn block_on(&self, begin: impl FnOnce(&Arc<ThreadWaker>)) {
+    fn answers(&self) -> MutexGuard<'_, Vec<Arc<ThreadWaker>>> {
+        self.answers.lock().expect("no model panics")
+    }
+
+    /// The daemon's answer for a thread comes.
+    fn answer(&self, woken: &Arc<ThreadWaker>) {
+        self.answers().push(Arc::clone(woken));
+        self.nudge.wake();
+    }
+
+    /// Waits for an answer outside of `block_on`.
+    fn wait(&self) {
+        let woken = Arc::new(ThreadWaker {
+            woken: AtomicBool::new(false),
+            thread: current(),
+            nudge: None,
+        });
+        self.answer(&woken);
+        while !woken.woken.load(Ordering::SeqCst) {
+            park();
+        }
+    }
+
+    /// What [`crate::drive`] does in `block_on`, until the answer has come.
+    fn block_on(&self) {
         let woken = Arc::new(ThreadWaker {
             woken: AtomicBool::new(false),
             thread: current(),
@@ -102,14 +125,14 @@ impl Connection {
         });
         self.drivers.enter(&woken);
         self.nudge.wake();
-        begin(&woken);
+        self.answer(&woken);
         let mut driving = None;
         while !woken.woken.load(Ordering::SeqCst) {
             if driving.is_none() {
                 driving = self.try_begin();
             }
             match &mut driving {
-                Some(driving) => driving.turn(|| woken.woken.load(Ordering::SeqCst)),
+                Some(driving) => driving.turn(&|| woken.woken.load(Ordering::SeqCst)),
                 None if self.drivers.state().driver.is_none() => {}
                 None => park(),
             }
@@ -120,20 +143,24 @@ impl Connection {
 }
 
 impl Driving<'_> {
-    /// Takes the work, or sleeps until there is some.
-    fn turn(&mut self, interrupted: impl Fn() -> bool) {
-        let Connection { nudge, work, .. } = self.connection;
+    /// Handles the answers, or sleeps until there are some.
+    fn turn(&mut self, interrupted: &impl Fn() -> bool) {
+        let connection = self.connection;
         let driver = self.driver.as_mut().expect("it is taken in drop only");
-        let came = work.swap(0, Ordering::SeqCst);
-        driver.done += came;
-        if came > 0 || interrupted() {
+        let came = std::mem::take(&mut *connection.answers());
+        driver.handled += came.len();
+        if !came.is_empty() {
+            return came.iter().for_each(Wake::wake_by_ref);
+        }
+        let has_work = || !connection.answers().is_empty() || interrupted();
+        if has_work() {
             return;
         }
-        nudge.begin_sleep();
-        if work.load(Ordering::SeqCst) == 0 && !interrupted() && !self.connection.is_over() {
-            nudge.wait();
+        connection.nudge.begin_sleep();
+        if !has_work() && !connection.is_over() {
+            connection.nudge.wait();
         }
-        nudge.end_sleep();
+        connection.nudge.end_sleep();
     }
 }
 
@@ -153,28 +180,19 @@ fn spawn(
     thread::spawn(move || run(&connection))
 }
 
-/// Two threads are in `block_on`, and each is woken by the other one at the end of its own stay. So
-/// the thread that doesn't drive takes over from the thread that does.
+/// Two threads are in `block_on`. Either drives for both; if it leaves first, the other one takes
+/// over.
 #[test]
 fn loom_a_thread_takes_over_when_another_leaves() {
-    check(2, || {
+    check(3, || {
         let connection = Connection::new();
-        let first = spawn(&connection, |connection| {
-            connection.block_on(|woken| woken.wake_by_ref());
-        });
-        let turns = Arc::clone(&connection);
-        let waker = spawn(&connection, move |_| {
-            turns.work.fetch_add(1, Ordering::SeqCst);
-            turns.nudge.wake();
-        });
-        // Ready once it drove the work, which the other thread may have taken.
-        connection.block_on(|woken| {
-            woken.wake_by_ref();
-        });
-        first.join().expect("the thread ends");
-        waker.join().expect("the thread ends");
-        assert_eq!(connection.drivers.state().driver, None);
-        assert!(!connection.drivers.state().is_wanted);
+        let other = spawn(&connection, Connection::block_on);
+        connection.block_on();
+        other.join().expect("the thread ends");
+        let state = connection.drivers.state();
+        assert!(state.driver.is_none() && !state.is_wanted);
+        let driver = connection.driver.try_lock();
+        assert_eq!(driver.expect("no thread drives any more").handled, 2);
     });
 }
 
@@ -182,26 +200,73 @@ fn loom_a_thread_takes_over_when_another_leaves() {
 /// the connection.
 #[test]
 fn loom_the_background_thread_leaves_and_comes_back() {
-    check(2, || {
+    check(3, || {
         let connection = Connection::new();
         assert!(connection.drivers.must_start_background());
         assert!(!connection.drivers.must_start_background());
         let background = spawn(&connection, Connection::drive_in_background);
-        connection.block_on(|woken| {
-            let driving = Arc::clone(woken);
-            driving.wake_by_ref();
-        });
-        // Somebody drives this, or takes it before the end.
-        connection.work.fetch_add(1, Ordering::SeqCst);
-        connection.nudge.wake();
-        while connection.work.load(Ordering::SeqCst) > 0 {
-            thread::yield_now();
-        }
+        connection.block_on();
+        connection.wait();
         connection.end();
         background.join().expect("the thread ends");
         let driver = connection.driver.try_lock();
         let driver = driver.expect("no thread drives any more");
-        assert!(driver.is_cleared && driver.done == 1);
+        assert!(driver.is_cleared && driver.handled == 2);
+    });
+}
+
+/// The background thread and two threads in `block_on`.
+#[test]
+fn loom_three_threads_hand_over() {
+    check(1, || {
+        let connection = Connection::new();
+        assert!(connection.drivers.must_start_background());
+        let background = spawn(&connection, Connection::drive_in_background);
+        let other = spawn(&connection, Connection::block_on);
+        connection.block_on();
+        connection.wait();
+        other.join().expect("the thread ends");
+        connection.end();
+        background.join().expect("the thread ends");
+    });
+}
+
+/// The background thread waits for a thread that drives without precedence, such as an event loop,
+/// and drives after it.
+#[test]
+fn loom_the_background_thread_drives_after_an_event_loop() {
+    check(3, || {
+        let connection = Connection::new();
+        let driving = connection.try_begin();
+        // The thread that drives needs no other.
+        assert!(driving.is_some() && !connection.drivers.must_start_background());
+        let background = spawn(&connection, |connection| {
+            assert!(connection.drivers.must_start_background());
+            connection.drive_in_background();
+        });
+        drop(driving);
+        connection.wait();
+        connection.end();
+        background.join().expect("the thread ends");
+    });
+}
+
+/// The end reaches the background thread although another one stays in `block_on`.
+#[test]
+fn loom_the_end_reaches_a_background_thread_that_waits() {
+    check(3, || {
+        let connection = Connection::new();
+        assert!(connection.drivers.must_start_background());
+        let background = spawn(&connection, Connection::drive_in_background);
+        let stays = Arc::new(ThreadWaker {
+            woken: AtomicBool::new(false),
+            thread: current(),
+            nudge: Some(Arc::clone(&connection.nudge)),
+        });
+        connection.drivers.enter(&stays);
+        connection.nudge.wake();
+        connection.end();
+        background.join().expect("the thread ends");
     });
 }
 
@@ -242,7 +307,7 @@ fn loom_the_end_clears_the_driver_once_nobody_drives() {
         let connection = Connection::new();
         let driving = spawn(&connection, |connection| {
             if let Some(mut driving) = connection.try_begin() {
-                driving.turn(|| connection.is_over());
+                driving.turn(&|| connection.is_over());
             }
         });
         connection.end();
