@@ -19,9 +19,8 @@ unsafe impl Sync for User {}
 
 // Unwinding through these functions is defined, but only a guard stops it. Without a guard, a C++
 // exception ends the process with a message.
-/// `tollgate_done_fn`.
-pub(crate) type DoneFn<M> =
-    unsafe extern "C-unwind" fn(*mut c_void, i32, *mut M, *const StatusObject);
+/// `tollgate_done_fn`, which takes a message.
+type CompletionFn<M> = unsafe extern "C-unwind" fn(*mut c_void, i32, *mut M, *const StatusObject);
 /// `tollgate_handler_fn` and `tollgate_ready_fn`, which take a call.
 type CallFn<C> = unsafe extern "C-unwind" fn(*mut C, *mut c_void);
 /// `tollgate_run_fn`.
@@ -77,13 +76,13 @@ fn complain(what: &str, thrown: &str) {
 
 /// The completion function of a call that the program started.
 pub(crate) struct Completion<M> {
-    done: DoneFn<M>,
+    done: CompletionFn<M>,
     user: User,
     outcome: Option<Result<M, Status>>,
 }
 
 impl<M> Completion<M> {
-    pub(crate) fn new(done: DoneFn<M>, user: *mut c_void) -> Completion<M> {
+    pub(crate) fn new(done: CompletionFn<M>, user: *mut c_void) -> Completion<M> {
         Completion {
             done,
             user: User(user),
