@@ -306,10 +306,19 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             return;
         }
         missing.retain(|binding| {
-            let Some(session) = handle.upgrade() else {
+            let Some(by_hand) = handle.upgrade().map(|session| session.is_by_hand()) else {
                 return false;
             };
-            let methods = session.wait_for(&driven, binding.bind(&driven));
+            // The session isn't held meanwhile: dropping its last clone ends the connection.
+            let methods = match by_hand {
+                false => wait(binding.bind(&driven)),
+                // The program may only call methods that aren't bound, and such calls drive
+                // nothing.
+                true => drive_alone(&driven, binding.bind(&driven)),
+            };
+            if by_hand && let Some(session) = handle.upgrade() {
+                session.wake_watchers();
+            }
             let is_missing = methods.values().all(Result::is_err);
             inner
                 .lock()
@@ -379,7 +388,7 @@ impl Handle {
         let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(driven));
         drop(line);
         self.current.store(inner.id, Ordering::SeqCst);
-        let event = match self.by_hand.load(Ordering::SeqCst) {
+        let event = match self.is_by_hand() {
             true => Event::DriveByHand,
             false => Event::Install,
         };
@@ -414,15 +423,8 @@ impl Handle {
         }
     }
 
-    /// Waits for a future of the current connection.
-    fn wait_for<F: Future>(&self, driven: &Arc<Driven>, future: F) -> F::Output {
-        if !self.by_hand.load(Ordering::SeqCst) {
-            return wait(future);
-        }
-        // The program may only call methods that aren't bound, and such calls drive nothing.
-        let output = drive_alone(driven, future);
-        self.wake_watchers();
-        output
+    fn is_by_hand(&self) -> bool {
+        self.by_hand.load(Ordering::SeqCst)
     }
 
     fn wake_watchers(&self) {
