@@ -142,7 +142,7 @@ def test_metadata_goes_both_ways(serve: Serve, channel: tollgate.Channel) -> Non
         ((("User", "x"),), "User"),
         ((("user", 1),), "must be text or bytes"),
         ((("user", "é"),), "user"),
-        (("user",), "pairs"),
+        (("user",), "must be a pair"),
         (((1, "x"),), "key"),
         ((("a", "x" * 9000),), "8192"),
         ((("grpc-timeout", "1"),), "grpc-timeout"),
