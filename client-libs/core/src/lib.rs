@@ -17,7 +17,7 @@
 //!   ready, connection                state that futures, handlers and the driver share
 //!   received, outgoing, serve        blocks and handlers
 //!   tasks, drive                     the thread that drives: its turns, handlers and waits
-//!   open, bind, reopen               the first connection, and those after a daemon went away
+//!   open, bind, reconnect            the first connection, and those after a daemon went away
 //!   session                          the handle of users
 //!   call, stream, raw, workers,
 //!   sessions, pump                   the operations of users
@@ -49,7 +49,7 @@ mod pump;
 mod raw;
 mod ready;
 mod received;
-mod reopen;
+mod reconnect;
 mod serve;
 mod session;
 mod sessions;

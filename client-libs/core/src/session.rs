@@ -10,7 +10,7 @@ use crate::buffer::SendBuffer;
 use crate::connection::Inner;
 use crate::drive::Driven;
 use crate::open::{self, SessionOptions, no_token};
-use crate::reopen::Handle;
+use crate::reconnect::Handle;
 use crate::serve::Service;
 use crate::submit::Held;
 use crate::tables::binds::Binding;
@@ -126,10 +126,10 @@ impl Session {
         std::future::poll_fn(|cx| {
             // Before the look at whether it is closed. The closing thread does these in the
             // opposite order.
-            self.handle.mourn(cx.waker());
+            self.handle.wait_for_close(cx.waker());
             let inner = self.inner();
             let mut shared = inner.lock();
-            if self.handle.reopens() {
+            if self.handle.reconnects() {
                 return Poll::Pending;
             }
             if let Some(status) = shared.ended() {

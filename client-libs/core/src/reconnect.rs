@@ -2,10 +2,10 @@
 //! are bound and served again.
 //!
 //! ```text
-//!   Session ─▶ Handle ─▶ Inner, the connection that there is now
+//!   Session ─▶ Handle ─▶ Inner, the current connection
 //!                ▲          │ ends: its daemon is gone, or ended it
 //!                │          ▼
-//!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
+//!                └── a thread: pause, connect, bind and serve all services, replace the connection
 //! ```
 //!
 //! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are
@@ -122,7 +122,7 @@ impl Handle {
         self.current.load(Ordering::SeqCst) == id
     }
 
-    pub(crate) fn reopens(&self) -> bool {
+    pub(crate) fn reconnects(&self) -> bool {
         self.options.is_some() && !self.closed.is_set()
     }
 
@@ -154,7 +154,7 @@ impl Handle {
     }
 
     /// Keeps the waker until the session is closed.
-    pub(crate) fn mourn(&self, waker: &Waker) {
+    pub(crate) fn wait_for_close(&self, waker: &Waker) {
         let mut close_waiters = self.close_waiters();
         if !close_waiters.iter().any(|known| known.will_wake(waker)) {
             close_waiters.push(waker.clone());
@@ -197,7 +197,7 @@ impl Handle {
         });
         let binding = Binding::new(named.collect());
         drop(shared);
-        if self.reopens() {
+        if self.reconnects() {
             let known = line.clients.iter().map(|known| &known.descriptor_set);
             let known = known.into_iter().find(|known| ***known == *descriptor_set);
             let descriptor_set = known.map_or_else(|| descriptor_set.into(), Arc::clone);
@@ -214,7 +214,7 @@ impl Handle {
 
     /// Records that a service was bound for serving on a connection.
     pub(crate) fn serves(&self, inner: &Inner, service: Arc<dyn Service>) -> Result<(), Status> {
-        if !self.reopens() {
+        if !self.reconnects() {
             return Ok(());
         }
         let mut line = self.line();
@@ -245,12 +245,16 @@ impl Handle {
     fn lost(self: &Arc<Self>, id: u64) {
         // The connection may end while it is about to become the current one. Then this function is
         // called again.
-        if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
+        if !self.reconnects() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id
+        {
             return;
         }
         let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
-        if reopening.spawn(move || reopen(&handle, &closed)).is_err() {
+        if reopening
+            .spawn(move || reconnect(&handle, &closed))
+            .is_err()
+        {
             // The session stays ended, like a session that doesn't reconnect.
             self.close();
         }
@@ -287,14 +291,14 @@ impl std::fmt::Debug for Handle {
 
 /// Reconnects a session, unless it is dropped meanwhile. Then makes sure that all services are
 /// bound.
-fn reopen(handle: &Weak<Handle>, closed: &Closed) {
+fn reconnect(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     let (driven, mut missing) = loop {
         closed.wait(pauses.next());
-        let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
+        let Some(session) = handle.upgrade().filter(|session| session.reconnects()) else {
             return;
         };
-        match session.open_anew() {
+        match session.connect_again() {
             Ok(opened) => break opened,
             Err(refusal) => session.refused(&refusal),
         }
@@ -334,7 +338,7 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
 impl Handle {
     /// Opens another connection, and replaces the one that has ended. Returns the bindings that
     /// failed.
-    fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
+    fn connect_again(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
         let driven = open::connect(self.options.as_ref().ok_or_else(stays_ended)?)?;
         // Handlers of calls that have come already may keep the connection.
         let replaced = self.replace_by(&driven);
@@ -376,7 +380,7 @@ impl Handle {
         // Services that were bound for calling on the old connection meanwhile are bound here with
         // the next attempt.
         missing.extend(line.clients[clients.len()..].iter().cloned());
-        if !self.reopens() || inner.is_over() {
+        if !self.reconnects() || inner.is_over() {
             return Err(stays_ended());
         }
         if !is_same(&line.services, &services) {
