@@ -154,6 +154,7 @@ mod imp {
         }
 
         /// Both sides of a ring whose indices begin at `first`.
+        #[cfg(test)]
         pub(crate) fn pair(capacity: u32, first: u32) -> (RingMemory, RingMemory) {
             let shared = Arc::new(Shared {
                 producer: AtomicU32::new(first),
