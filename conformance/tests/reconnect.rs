@@ -172,7 +172,7 @@ fn who_does_nothing_but_call_finds_what_comes_back_later() {
     daemon = bed.daemon_with("a", &durable());
     let is_open_again = || {
         let status = block_on(&session, book(&client, 1)).unwrap_err();
-        status.message.contains("isn't back yet")
+        status.message.contains("isn't available again yet")
     };
     eventually(SOON, is_open_again).expect("the session opens itself anew");
     let began = Instant::now();

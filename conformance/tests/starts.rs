@@ -269,7 +269,10 @@ fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so()
         assert!(began.elapsed() < SOON, "{status}");
         std::thread::sleep(Duration::from_millis(10));
     };
-    assert!(status.message.contains("can't be opened anew"), "{status}");
+    assert!(
+        status.message.contains("can't reconnect the session"),
+        "{status}"
+    );
     assert!(status.message.contains(forgotten), "{status}");
     let line = daemon.process().line(SOON, |line| line.contains(forgotten));
     let line = line.unwrap();

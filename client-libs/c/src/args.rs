@@ -71,9 +71,7 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Result<&'a 
     // The error has the position, not the text, which may be a secret.
     text.to_str().map_err(|error| {
         let at = error.valid_up_to();
-        invalid(format!(
-            "`{name}` isn't UTF-8: see its byte {at}, counted from 0"
-        ))
+        invalid(format!("`{name}` isn't UTF-8 at byte {at}, counted from 0"))
     })
 }
 
@@ -131,7 +129,7 @@ pub(crate) unsafe fn sized<T>(
     let known = size_of::<T>();
     if size < least || size > MAX_STRUCT_BYTES {
         return Err(invalid(format!(
-            "`{name}.struct_size` is {size}, which is no size of that struct: set it to its sizeof"
+            "`{name}.struct_size` is {size} bytes, which isn't a size of that struct: set it to its sizeof"
         )));
     }
     // SAFETY: zero is a value of `T`, by the contract above.
@@ -146,7 +144,7 @@ pub(crate) unsafe fn sized<T>(
         // SAFETY: within the program's struct.
         if unsafe { pointer.cast::<u8>().add(at).read() } != 0 {
             return Err(invalid(format!(
-                "`{name}` sets something that this version of the library doesn't know: byte {at}, and it knows {known}"
+                "`{name}` sets byte {at}, but this version of the library knows only the first {known} bytes"
             )));
         }
     }
@@ -169,7 +167,7 @@ pub(crate) unsafe fn put_sized<T>(
     let known = size_of::<T>();
     if size < least || size > MAX_STRUCT_BYTES {
         return Err(invalid(format!(
-            "`{name}.struct_size` is {size}, which is no size of that struct: set it to its sizeof"
+            "`{name}.struct_size` is {size} bytes, which isn't a size of that struct: set it to its sizeof"
         )));
     }
     // SAFETY: the program's struct has `size` bytes, ours `known`; its size stays what it says.

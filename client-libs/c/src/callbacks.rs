@@ -3,9 +3,8 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, OnceLock};
 
-use tollgate_core::{ReceivedBlock, Status};
+use tollgate_core::Status;
 
-use crate::session::{Message, State};
 use crate::status::{Ended, StatusObject};
 
 /// A pointer that the library only hands back to the program.
@@ -20,9 +19,8 @@ unsafe impl Sync for User {}
 
 // Unwinding through these functions is defined, but only a guard stops it. Without a guard, a C++
 // exception ends the process with a message.
-/// `tollgate_done_fn`.
-pub(crate) type DoneFn =
-    unsafe extern "C-unwind" fn(*mut c_void, i32, *mut Message, *const StatusObject);
+/// `tollgate_done_fn`, which takes a message.
+type CompletionFn<M> = unsafe extern "C-unwind" fn(*mut c_void, i32, *mut M, *const StatusObject);
 /// `tollgate_handler_fn` and `tollgate_ready_fn`, which take a call.
 type CallFn<C> = unsafe extern "C-unwind" fn(*mut C, *mut c_void);
 /// `tollgate_run_fn`.
@@ -77,14 +75,14 @@ fn complain(what: &str, thrown: &str) {
 }
 
 /// The completion function of a call that the program started.
-pub(crate) struct Completion {
-    done: DoneFn,
+pub(crate) struct Completion<M> {
+    done: CompletionFn<M>,
     user: User,
-    outcome: Option<Result<Message, Status>>,
+    outcome: Option<Result<M, Status>>,
 }
 
-impl Completion {
-    pub(crate) fn new(done: DoneFn, user: *mut c_void) -> Completion {
+impl<M> Completion<M> {
+    pub(crate) fn new(done: CompletionFn<M>, user: *mut c_void) -> Completion<M> {
         Completion {
             done,
             user: User(user),
@@ -93,8 +91,8 @@ impl Completion {
     }
 
     /// Sets the outcome of the call.
-    pub(crate) fn ended(&mut self, outcome: Result<ReceivedBlock, Status>, session: &Arc<State>) {
-        self.outcome = Some(outcome.map(|block| Message::new(block, session)));
+    pub(crate) fn ended(&mut self, outcome: Result<M, Status>) {
+        self.outcome = Some(outcome);
     }
 
     /// Runs the function.

@@ -143,7 +143,7 @@ impl Outgoing {
             TOO_LARGE => outgoing.too_large = true,
             error => {
                 return Err(invalid(format!(
-                    "the message's writer answered {error}, which is no tollgate_error"
+                    "the message's writer returned {error}, which isn't a tollgate_error"
                 )));
             }
         }

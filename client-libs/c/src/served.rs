@@ -47,8 +47,7 @@ impl Service for Bound {
     fn call(&self, method: usize, call: Incoming) -> HandlerFuture {
         let handler = self.0.handlers.get(method).copied().flatten();
         let (call, handling) = Call::incoming(&self.0.session, handler, method, call);
-        let handle = move || Call::handle(&call);
-        self.0.session.push_incoming(Box::new(handle));
+        self.0.session.push_incoming(call);
         Box::pin(handling)
     }
 }

@@ -5,6 +5,7 @@
 //!   core's handlers            ──▶ incoming ──▶ drive, or serve: waits for them in block_on
 //! ```
 //!
+//! An event is a completion with its outcome, or a call, so queueing one allocates no closure.
 //! Events run with no lock held, so their functions may call anything. While a descriptor exists,
 //! an event rings it. If another thread is ringing or turning it already, this thread leaves it to
 //! that one, which looks at the events afterwards.
@@ -22,6 +23,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use tollgate_core::{Code, Pump, ReceivedBlock, Session, SharedBytes, Status, block_on};
 use tollgate_health::Reporter;
 
+use crate::callbacks::Completion;
 use crate::status::precondition;
 
 /// How often one call of drive handles the events that its own events caused, before the event loop
@@ -42,15 +44,21 @@ struct EventLoop {
     descriptor: OwnedFd,
 }
 
-/// Runs on a thread of the program: a completion, a readiness function or a handler.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+/// A call, as the session's events know it. Its functions run on a thread of the program.
+pub(crate) trait Callee: Send + Sync {
+    /// Runs the handler of an incoming call.
+    fn handle(self: Arc<Self>);
 
-/// Work that runs when the session is driven.
+    /// Runs the readiness function.
+    fn run_ready(self: Arc<Self>);
+}
+
+/// Work that runs when the session is driven. Queueing it allocates nothing but the queue.
 pub(crate) enum Event {
     /// A call that was started has ended. It runs even if the session is closed.
-    Done(Job),
+    Done(Completion<Message>),
     /// A call that would have blocked may go on. It doesn't run once the session is closed.
-    Ready(Job),
+    Ready(Arc<dyn Callee>),
 }
 
 /// Objects that the program hasn't given back.
@@ -90,7 +98,7 @@ pub(crate) struct State {
     event_loop: OnceLock<EventLoop>,
     events: Mutex<VecDeque<Event>>,
     /// Handlers of incoming calls.
-    incoming: Mutex<VecDeque<Job>>,
+    incoming: Mutex<VecDeque<Arc<dyn Callee>>>,
     /// Threads in serve.
     servers: Mutex<Vec<Waker>>,
     serves: AtomicBool,
@@ -178,8 +186,8 @@ impl State {
     }
 
     /// Queues a call for its handler.
-    pub(crate) fn push_incoming(&self, handle: Job) {
-        lock(&self.incoming).push_back(handle);
+    pub(crate) fn push_incoming(&self, call: Arc<dyn Callee>) {
+        lock(&self.incoming).push_back(call);
         let waker = lock(&self.servers).pop();
         if let Some(waker) = waker {
             waker.wake();
@@ -255,11 +263,12 @@ impl State {
         let any = !events.is_empty() || !incoming.is_empty();
         for event in events {
             match event {
-                Event::Done(run) | Event::Ready(run) => run(),
+                Event::Done(completion) => completion.run(),
+                Event::Ready(call) => call.run_ready(),
             }
         }
-        for handle in incoming {
-            handle();
+        for call in incoming {
+            call.handle();
         }
         any
     }
@@ -269,18 +278,18 @@ impl State {
     pub(crate) fn serve(&self) -> Result<(), Status> {
         if !self.serves.load(Ordering::SeqCst) {
             return Err(precondition(
-                "there is nothing to serve: no service was added to the session",
+                "the session has no service to serve: add one first",
             ));
         }
         let stops = self.stops.load(Ordering::SeqCst);
-        while let Some(handle) = self.next_incoming(stops)? {
-            handle();
+        while let Some(call) = self.next_incoming(stops)? {
+            call.handle();
         }
         Ok(())
     }
 
     /// Waits for the next call; `None` once serve was stopped more often than `stops`.
-    fn next_incoming(&self, stops: u64) -> Result<Option<Job>, Status> {
+    fn next_incoming(&self, stops: u64) -> Result<Option<Arc<dyn Callee>>, Status> {
         let mut waiting: Option<Waker> = None;
         let next = self.block(poll_fn(|cx| {
             if waiting.is_none() {
@@ -345,7 +354,9 @@ impl State {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // Waiting needs a descriptor.
         self.event_loop()?;
-        for reporter in &*lock(&self.health) {
+        // Their watchers are woken with no lock held.
+        let reporters = lock(&self.health).clone();
+        for reporter in reporters {
             reporter.shut_down();
         }
         loop {
@@ -384,7 +395,8 @@ impl State {
 
     /// Wakes the threads in serve, so that they check their state.
     pub(crate) fn wake_servers(&self) {
-        for waker in lock(&self.servers).drain(..) {
+        let servers = std::mem::take(&mut *lock(&self.servers));
+        for waker in servers {
             waker.wake();
         }
     }
@@ -397,13 +409,14 @@ impl State {
         }
         // The objects that the program holds are counted here, in the terms of the C interface.
         let _cores = self.core.close();
-        lock(&self.incoming).clear();
+        let incoming = std::mem::take(&mut *lock(&self.incoming));
+        drop(incoming);
         let given_up = lock(&self.draining).take();
         drop(given_up);
         let events = std::mem::take(&mut *lock(&self.events));
         for event in events {
-            if let Event::Done(complete) = event {
-                complete();
+            if let Event::Done(completion) = event {
+                completion.run();
             }
         }
         let read = |tally: &Tally| {

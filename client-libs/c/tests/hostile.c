@@ -490,7 +490,7 @@ static void leaks_are_told(tollgate_session *session, tollgate_client *client, t
     CHECK(leaks.messages == 1 && leaks.message_bytes > 0 && leaks.buffers == 1 && leaks.buffer_bytes == 5000 && leaks.calls == 0);
     CHECK(strstr(tollgate_status_message(status).data, "1 messages of") != NULL);
     CHECK(tollgate_session_close(session, &leaks, status) == TOLLGATE_FAILED_PRECONDITION);
-    CHECK(tollgate_is(tollgate_status_message(status), "the session was closed before"));
+    CHECK(tollgate_is(tollgate_status_message(status), "the session is closed already"));
     CHECK(tollgate_session_drive(session, 0, status) == TOLLGATE_CANCELLED);
     bytes = hotel_EchoMessage_get_payload(hotel_EchoMessage_of(message));
     CHECK(bytes.len == 4 && memcmp(bytes.data, "held", 4) == 0);

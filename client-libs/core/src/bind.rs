@@ -120,7 +120,9 @@ impl WaitingBind<'_> {
         inner
             .control
             .send(&request.encode_to_vec(), &fds)
-            .map_err(|error| Status::unavailable(format!("can't ask the daemon: {error}")))
+            .map_err(|error| {
+                Status::unavailable(format!("can't send the request to the daemon: {error}"))
+            })
     }
 
     fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<Binding, Status>> {

@@ -261,7 +261,7 @@ fn insert(shared: &mut Locked<'_>, deadline_ns: u64, cx: &Context<'_>) -> Result
     let due_before = shared.calls.next_deadline_ns();
     let Some(id) = shared.calls.insert(deadline_ns, cx.waker()) else {
         let max = shared.calls.max();
-        let text = format!("{max} calls of this session are outstanding already");
+        let text = format!("the session has {max} calls in flight, the most that it may have");
         return Err(Status::resource_exhausted(text));
     };
     shared.nudge |= shared.calls.next_deadline_ns() < due_before;

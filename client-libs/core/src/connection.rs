@@ -5,8 +5,8 @@
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use std::task::{Context, Poll, Waker};
 
 use rustix::fd::OwnedFd;
@@ -22,11 +22,11 @@ use tollgate_shm_abi::wake::{DoorbellRinger, WakeListener};
 use crate::Status;
 use crate::buffer::Owner;
 use crate::codec::{Encode, HeapSink};
+use crate::drivers::{Drivers, Event, Phase};
 use crate::limits::{MAX_OUTSTANDING, WRITE_LOCKED};
 use crate::nudge::Nudge;
 use crate::panics;
 use crate::ready::Ready;
-use crate::seat::{Seat, this_thread};
 use crate::submit::{NextLook, OutgoingMessage, PendingDescriptor, Shared};
 
 pub(crate) struct Inner {
@@ -35,8 +35,8 @@ pub(crate) struct Inner {
     pub(crate) opened: SessionOpened,
     pub(crate) retries: u32,
     pub(crate) shared: Mutex<Shared>,
-    pub(crate) seat: Mutex<Seat>,
-    pub(crate) seat_changed: Condvar,
+    /// Which thread drives, and whether the connection goes on.
+    pub(crate) drivers: Drivers,
     pub(crate) control: ControlSocket,
     pub(crate) doorbell: DoorbellRinger,
     pub(crate) wake: WakeListener,
@@ -45,23 +45,14 @@ pub(crate) struct Inner {
     pub(crate) nudge: Arc<Nudge>,
     /// Tasks for the driving thread.
     pub(crate) ready: Arc<Ready>,
-    /// The thread that drives, by the driver's number of a thread; 0 for none.
-    pub(crate) driven_by: AtomicUsize,
-    /// Number of threads in `block_on`.
-    pub(crate) wished: AtomicUsize,
-    /// The background thread was started.
-    pub(crate) background: AtomicBool,
     /// Starts the background thread.
     starter: Waker,
-    /// Set once, when the session has ended.
-    over: AtomicBool,
     /// Number of incoming calls that aren't answered yet.
     pub(crate) serving: AtomicUsize,
     /// How often the driving thread has found the ring empty.
     pub(crate) emptied: AtomicUsize,
-    /// A task waits until `serving` is 0.
-    draining: AtomicBool,
-    idle: Mutex<Option<Waker>>,
+    /// Tasks that wait until `serving` is 0.
+    idle: Mutex<Vec<Waker>>,
 }
 
 impl Inner {
@@ -82,22 +73,16 @@ impl Inner {
             opened,
             retries,
             shared: Mutex::new(Shared::new(end.submissions, end.send_heap, max_outstanding)),
-            seat: Mutex::default(),
-            seat_changed: Condvar::new(),
+            drivers: Drivers::new(),
             control,
             doorbell: end.doorbell,
             wake: end.wake,
             receive_heap: RwLock::new(end.receive_heap),
             ready: Ready::new(Arc::clone(&nudge)),
             nudge,
-            driven_by: AtomicUsize::new(0),
-            wished: AtomicUsize::new(0),
-            background: AtomicBool::new(false),
             starter,
-            over: AtomicBool::new(false),
             serving: AtomicUsize::new(0),
             emptied: AtomicUsize::new(0),
-            draining: AtomicBool::new(false),
             idle: Mutex::default(),
         };
         (inner, end.completions)
@@ -147,63 +132,42 @@ impl Inner {
     /// driving thread drops the handlers.
     pub(crate) fn end(&self, status: Status) {
         let (wakers, _dropped_unlocked) = self.lock().end(status);
-        self.over.store(true, Ordering::SeqCst);
+        self.drivers.end();
         wakers.into_iter().for_each(panics::wake);
         self.nudge.wake();
         // The daemon needn't wait for the last block to be dropped. It fails only if the daemon is
         // gone already.
         let _gone = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
-        if let Some(waker) = self.idle_waker().take() {
-            panics::wake(waker);
-        }
-        // Taking the lock orders this store after a background thread's look at `over`.
-        drop(self.seat());
-        self.seat_changed.notify_all();
+        self.wake_idle_waiters();
     }
 
+    #[inline]
     pub(crate) fn is_over(&self) -> bool {
-        self.over.load(Ordering::SeqCst)
+        self.drivers.state().is_over()
     }
 }
 
 impl Inner {
-    pub(crate) fn seat(&self) -> MutexGuard<'_, Seat> {
-        self.seat.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Wakes the threads that drive, or want to, so that they check their state.
-    pub(crate) fn summon_drivers(&self) {
-        for thread in &self.seat().wishes {
-            thread.summon();
-        }
-    }
-
-    /// Whether a thread drives.
-    pub(crate) fn is_driven(&self) -> bool {
-        self.driven_by.load(Ordering::SeqCst) != 0
-    }
-
     /// Whether this thread drives. Then its submissions are announced at the end of its turn.
+    #[inline]
     pub(crate) fn is_driven_here(&self) -> bool {
-        // This thread sees its own store, and no other thread writes its name.
-        self.driven_by.load(Ordering::Relaxed) == this_thread()
+        self.drivers.is_driven_here()
     }
 
     /// Makes sure that a thread drives, because something waits for the daemon: this thread, or
     /// else the background thread, which is started if necessary.
     pub(crate) fn ensure_driven(&self) {
-        let driven = self.is_driven_here() || self.background.load(Ordering::Relaxed);
-        if driven || self.background.swap(true, Ordering::SeqCst) {
-            return;
+        if self.drivers.must_start_background() {
+            self.starter.wake_by_ref();
         }
-        self.starter.wake_by_ref();
     }
 }
 
 impl Inner {
     /// Records that a task waits until no call is being served.
     pub(crate) fn begin_to_drain(&self) {
-        self.draining.store(true, Ordering::SeqCst);
+        // It is never refused.
+        let _draining = self.drivers.apply(Event::Drain);
     }
 
     /// Waits until all current entries have been taken out of the ring. The control socket and the
@@ -225,7 +189,12 @@ impl Inner {
 
     /// Whether all incoming calls have been answered. Otherwise keeps the waker until they are.
     pub(crate) fn poll_idle(&self, cx: &Context<'_>) -> Poll<()> {
-        *self.idle_waker() = Some(cx.waker().clone());
+        let waker = cx.waker();
+        let mut waiters = self.idle_waiters();
+        if !waiters.iter().any(|known| known.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+        drop(waiters);
         match self.serving.load(Ordering::SeqCst) == 0 || self.is_over() {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -235,15 +204,17 @@ impl Inner {
     /// Records that an incoming call was answered.
     pub(crate) fn answered(&self) {
         let was_last = self.serving.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last
-            && self.draining.load(Ordering::SeqCst)
-            && let Some(waker) = self.idle_waker().take()
-        {
-            panics::wake(waker);
+        if was_last && self.drivers.state().phase == Phase::Draining {
+            self.wake_idle_waiters();
         }
     }
 
-    fn idle_waker(&self) -> MutexGuard<'_, Option<Waker>> {
+    fn wake_idle_waiters(&self) {
+        let waiters = std::mem::take(&mut *self.idle_waiters());
+        waiters.into_iter().for_each(panics::wake);
+    }
+
+    fn idle_waiters(&self) -> MutexGuard<'_, Vec<Waker>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

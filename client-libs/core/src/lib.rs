@@ -10,16 +10,17 @@
 //! them: a thread in [`block_on`], or a background thread. The parts, bottom up:
 //!
 //! ```text
-//!   buffer, codec                    values and messages
+//!   codec, buffer                    values and messages
 //!   tables                           calls, streams, binds and the like, pure
-//!   submit                           what any thread does under one short lock
-//!   connection                       what futures, handlers and the driver share
+//!   submit                           operations of any thread under one short lock
+//!   sync, nudge, drivers             the right to drive, sleep and wake-ups; modelled
+//!   ready, connection                state that futures, handlers and the driver share
 //!   received, outgoing, serve        blocks and handlers
-//!   tasks, drive                     what the one thread does that drives
-//!   open, bind, reopen               connections: the first, and those after a daemon went away
-//!   session                          what users hold
+//!   tasks, drive                     the thread that drives: its turns, handlers and waits
+//!   open, bind, reconnect            the first connection, and those after a daemon went away
+//!   session                          the handle of users
 //!   call, stream, raw, workers,
-//!   sessions, pump                   what users do with it
+//!   sessions, pump                   the operations of users
 //! ```
 //!
 //! Invariants: a call ends exactly once for its caller (P7), with UNAVAILABLE when the daemon is
@@ -37,6 +38,7 @@ pub mod codec;
 mod connection;
 mod deadline;
 mod drive;
+mod drivers;
 pub mod limits;
 mod nudge;
 mod open;
@@ -47,14 +49,14 @@ mod pump;
 mod raw;
 mod ready;
 mod received;
-mod reopen;
-mod seat;
+mod reconnect;
 mod serve;
 mod session;
 mod sessions;
 mod status;
 mod stream;
 mod submit;
+mod sync;
 mod tables;
 mod tasks;
 pub mod token;

@@ -1,27 +1,29 @@
 //! Wakes the driving thread while it sleeps in the kernel.
 //!
 //! The sleeper first announces that it sleeps, then looks once more for work. A thread that creates
-//! work does so first, then looks whether the sleeper has announced sleep. One of the two sees the
-//! other (all SeqCst).
+//! work does so first, then looks whether the sleeper has announced sleep. Both swap the same word,
+//! so the later one sees all that the earlier one did before. `model.rs` checks this.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+
+use crate::sync::{AtomicBool, Eventfd, Ordering};
+
+#[cfg(all(test, loom))]
+mod model;
 
 #[derive(Debug)]
 pub(crate) struct Nudge {
-    fd: OwnedFd,
+    fd: Eventfd,
     sleeping: AtomicBool,
 }
 
 impl Nudge {
     pub(crate) fn new() -> Result<Arc<Nudge>, Errno> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Nudge {
-            fd,
+            fd: Eventfd::new()?,
             sleeping: AtomicBool::new(false),
         }))
     }
@@ -29,24 +31,37 @@ impl Nudge {
     /// Ends the driver's sleep, if it sleeps. Cheap if it doesn't.
     pub(crate) fn wake(&self) {
         if self.sleeping.swap(false, Ordering::SeqCst) {
-            // Fails only if the counter is full, and then the sleeper is awake.
-            let _full = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            self.fd.signal();
         }
     }
 
     /// Announces that the driver sleeps. Afterwards it must look for work once more.
     pub(crate) fn begin_sleep(&self) {
-        self.sleeping.store(true, Ordering::SeqCst);
+        self.sleeping.swap(true, Ordering::SeqCst);
+    }
+
+    /// Announces that the driver is awake, and forgets nudges.
+    /// Forgets the nudge that ended a sleep in `poll`. The nudge of an earlier sleep may arrive
+    /// late. Without this it would end each further sleep at once, until the next nudge.
+    pub(crate) fn forget(&self) {
+        self.fd.reset();
     }
 
     /// Announces that the driver is awake, and forgets nudges.
     pub(crate) fn end_sleep(&self) {
         if !self.sleeping.swap(false, Ordering::SeqCst) {
-            let mut count = [0; 8];
-            // There is nothing to read if the nudge hasn't arrived yet. Then it ends the next sleep
-            // early.
-            let _empty = rustix::io::read(&self.fd, &mut count);
+            // A nudge that hasn't arrived yet ends the next sleep early.
+            self.fd.reset();
         }
+    }
+}
+
+#[cfg(all(test, loom))]
+impl Nudge {
+    /// Sleeps until it is woken, as [`crate::drive`] does with `poll`.
+    pub(crate) fn wait(&self) {
+        self.fd.wait();
+        self.forget();
     }
 }
 

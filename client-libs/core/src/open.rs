@@ -200,9 +200,8 @@ fn handshake(
         id: 1,
         body: Some(RequestBody::OpenSession(open)),
     };
-    let broken = |error: ControlError| {
-        Status::unavailable(format!("the daemon can't be talked to: {error}"))
-    };
+    let broken =
+        |error: ControlError| Status::unavailable(format!("can't talk to the daemon: {error}"));
     control
         .send(&request.encode_to_vec(), &[])
         .map_err(broken)?;
@@ -212,7 +211,7 @@ fn handshake(
         Status::unavailable("the daemon closed the connection instead of opening a session")
     })?;
     let response = Response::decode(&packet.bytes[..]).map_err(|error| {
-        Status::unavailable(format!("the daemon's answer makes no sense: {error}"))
+        Status::unavailable(format!("the daemon sent an invalid answer: {error}"))
     })?;
     match response.body {
         Some(ResponseBody::SessionOpened(opened)) => Ok((opened, packet.fds)),
@@ -220,7 +219,7 @@ fn handshake(
             Err(Status::new(Code(failure.code), failure.message))
         }
         _ => Err(Status::unavailable(
-            "the daemon answered something else than the opening of a session",
+            "the daemon answered the request to open a session with another message",
         )),
     }
 }

@@ -198,7 +198,10 @@ impl Requests {
             }
             Next::Over => Err(match shared.ended() {
                 Some(status) => status.clone(),
-                None => Status::new(Code::CANCELLED, "nobody waits for the call's answer"),
+                None => Status::new(
+                    Code::CANCELLED,
+                    "the caller doesn't wait for an answer any more",
+                ),
             }),
         })
     }

@@ -10,7 +10,7 @@ use crate::buffer::SendBuffer;
 use crate::connection::Inner;
 use crate::drive::Driven;
 use crate::open::{self, SessionOptions, no_token};
-use crate::reopen::Handle;
+use crate::reconnect::Handle;
 use crate::serve::Service;
 use crate::submit::Held;
 use crate::tables::binds::Binding;
@@ -126,10 +126,10 @@ impl Session {
         std::future::poll_fn(|cx| {
             // Before the look at whether it is closed. The closing thread does these in the
             // opposite order.
-            self.handle.mourn(cx.waker());
+            self.handle.wait_for_close(cx.waker());
             let inner = self.inner();
             let mut shared = inner.lock();
-            if self.handle.reopens() {
+            if self.handle.reconnects() {
                 return Poll::Pending;
             }
             if let Some(status) = shared.ended() {
@@ -178,8 +178,9 @@ impl Session {
     /// The same as [`Session::bind_client`].
     pub async fn bind_server(&self, service: impl Service) -> Result<Binding, Status> {
         let service: Arc<dyn Service> = Arc::new(service);
-        let binding = self.driven().bind_server(Arc::clone(&service)).await?;
-        self.handle.serves(service);
+        let driven = self.driven();
+        let binding = driven.bind_server(Arc::clone(&service)).await?;
+        self.handle.serves(&driven.inner, service)?;
         Ok(binding)
     }
 

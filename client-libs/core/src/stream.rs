@@ -126,7 +126,7 @@ fn enter(inner: &Inner, handle: u32, deadline_ns: u64) -> Result<(u64, u32), Sta
     let due_before = shared.calls.next_deadline_ns();
     let Some(id) = shared.calls.insert(deadline_ns, std::task::Waker::noop()) else {
         let max = shared.calls.max();
-        let text = format!("{max} calls of this session are outstanding already");
+        let text = format!("the session has {max} calls in flight, the most that it may have");
         return Err(Status::resource_exhausted(text));
     };
     shared.nudge |= shared.calls.next_deadline_ns() < due_before;

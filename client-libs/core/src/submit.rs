@@ -294,7 +294,7 @@ impl Shared {
                 let (heap, buffers) = (self.heap.len_bytes(), self.buffer_bytes);
                 let beside = match buffers {
                     0 => String::new(),
-                    _ => format!(" beside buffers of {buffers}"),
+                    _ => format!(" in which buffers take {buffers}"),
                 };
                 let text = format!(
                     "a message that takes {len} bytes doesn't fit into the send heap of {heap} bytes{beside}"

@@ -119,10 +119,12 @@ fn unreadable(what: &str, error: &std::io::Error) -> Status {
 fn of_text(text: &str, what: &str) -> Result<String, Status> {
     let token = text.trim();
     if token.is_empty() {
-        return Err(invalid(format!("{what} has no token: it is empty")));
+        return Err(invalid(format!(
+            "{what} is empty: it must contain the token"
+        )));
     }
     if text.len() > MAX_TOKEN_BYTES || token.contains(char::is_whitespace) {
-        return Err(invalid(format!("{what} has more than a token")));
+        return Err(invalid(format!("{what} contains more than one token")));
     }
     Ok(token.to_owned())
 }
@@ -159,10 +161,10 @@ mod tests {
         assert!(warning.contains("(mode 0644): chmod 600 "), "{warning}");
         let long = "x".repeat(MAX_TOKEN_BYTES + 1);
         for (text, why) in [
-            ("", "has no token: it is empty"),
-            (" \n", "has no token: it is empty"),
-            ("tg_secret and", "has more than a token"),
-            (long.as_str(), "has more than a token"),
+            ("", "is empty: it must contain the token"),
+            (" \n", "is empty: it must contain the token"),
+            ("tg_secret and", "contains more than one token"),
+            (long.as_str(), "contains more than one token"),
         ] {
             let refused = read(text, 0o600).unwrap_err();
             assert_eq!(refused.code, Code::INVALID_ARGUMENT);

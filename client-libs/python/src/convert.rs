@@ -53,7 +53,7 @@ pub(crate) fn utf8(text: &Bound<'_, PyString>, what: &str) -> PyResult<String> {
     match text.to_cow() {
         Ok(text) => Ok(text.into_owned()),
         Err(_) => Err(PyValueError::new_err(format!(
-            "{what} has characters that UTF-8 lacks (lone surrogates: bytes that were no UTF-8)"
+            "{what} contains lone surrogates, which UTF-8 can't encode"
         ))),
     }
 }
@@ -104,13 +104,13 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
         let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair.extract().map_err(|_| {
             let kind = kind_of(&pair);
             PyValueError::new_err(format!(
-                "metadata consists of pairs, and an object of type {kind} isn't one"
+                "each item of metadata must be a pair, not an object of type {kind}"
             ))
         })?;
         let key = key.cast::<PyString>().map_err(|_| {
             let kind = kind_of(&key);
             PyValueError::new_err(format!(
-                "a key of metadata is text, and an object of type {kind} isn't"
+                "a metadata key must be text, not an object of type {kind}"
             ))
         })?;
         let key = utf8(key, "a key of metadata")?;
@@ -124,7 +124,7 @@ pub(crate) fn metadata(pairs: Option<&Bound<'_, PyAny>>) -> PyResult<MetadataBuf
                 Err(_) => {
                     let kind = kind_of(&value);
                     let text = format!(
-                        "metadata {key:?}: an object of type {kind} is neither text nor bytes"
+                        "the value of metadata {key:?} must be text or bytes, not an object of type {kind}"
                     );
                     return Err(PyValueError::new_err(text));
                 }

@@ -105,7 +105,7 @@ fn block_with(
     let py = message.py();
     if !message.is_instance(layout.owned.bind(py))? {
         return Err(PyTypeError::new_err(format!(
-            "a message of type {} is wanted, and this is a {}",
+            "the message must be of type {}, not {}",
             layout.name,
             message.get_type().name()?
         )));

@@ -47,7 +47,7 @@ impl Kind {
             "a message" => Kind::Message,
             _ => {
                 return Err(PyImportError::new_err(format!(
-                    "these stubs were written for another version of tollgate: it doesn't know {name}"
+                    "the stubs were generated for another version of tollgate, because this one doesn't know {name}"
                 )));
             }
         })

@@ -142,7 +142,7 @@ async def test_metadata_and_status(stub: SemanticsAsyncStub, servicer: Servicer)
     assert await call.trailing_metadata() == metadata
     assert await call.code() is StatusCode.OK and await call.details() == "" and call.done() and not call.cancel()
     del call
-    with pytest.raises(ValueError, match="neither text nor bytes"):
+    with pytest.raises(ValueError, match="must be text or bytes"):
         await stub.Unary(Ask(), metadata=(("user", 1),))  # type: ignore[arg-type]
 
 

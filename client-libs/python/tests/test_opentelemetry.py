@@ -309,7 +309,7 @@ def test_what_is_passed_on_and_what_is_not(hosts: Any, serve: Any, channel: toll
         taken = tuple((f"key-{n}", "x") for n in range(64))
         assert heard(*taken) == (dict(taken), None, None)
         assert heard(*taken[1:]) == ({**dict(taken[1:]), "traceparent": own}, own, None)
-        with pytest.raises(ValueError, match="metadata consists of pairs, and an object of type int isn't one"):
+        with pytest.raises(ValueError, match="each item of metadata must be a pair, not an object of type int"):
             stub.Unary(Ask(), metadata=(7,))  # type: ignore[arg-type]
     with Attached(baggage.set_baggage("guest", "Ada", guest(0))):
         assert heard() == ({"traceparent": own, "baggage": "guest=Ada"}, own, "Ada")

@@ -68,25 +68,15 @@ mod sync;
 pub mod text;
 pub mod w3c;
 
-#[cfg(not(loom))]
 pub mod blob;
-#[cfg(not(loom))]
 mod buddy;
-#[cfg(not(loom))]
 pub mod control;
-#[cfg(not(loom))]
 pub mod heap;
-#[cfg(not(loom))]
 pub mod io;
-#[cfg(not(loom))]
 pub mod messages;
-#[cfg(not(loom))]
 pub mod segment;
-#[cfg(not(loom))]
 pub mod session;
-#[cfg(not(loom))]
 pub mod wait;
-#[cfg(not(loom))]
 pub mod wake;
 
 pub use misbehaved::Misbehaved;

@@ -40,7 +40,6 @@ pub const fn ring_bytes(capacity: u32) -> usize {
 
 /// Both ends of a ring in ordinary memory of this process: for tests and for engines driven without
 /// an application. `capacity` is rounded up to a power of two of at least 2.
-#[cfg(not(loom))]
 pub fn private_pair(capacity: u32) -> (Producer, Consumer) {
     let capacity = capacity
         .clamp(2, crate::limits::MAX_RING_CAPACITY)

@@ -19,7 +19,7 @@ fn may_block(flags: u32) -> Result<bool, Status> {
         0 => Ok(true),
         NONBLOCK => Ok(false),
         _ => Err(invalid(format!(
-            "`flags` is {flags:#x}, of which only TOLLGATE_NONBLOCK has a meaning"
+            "`flags` is {flags:#x}, but only TOLLGATE_NONBLOCK is allowed"
         ))),
     }
 }

@@ -109,7 +109,7 @@ impl tollgate_client {
         let Some(method) = self.methods.get(index as usize) else {
             let (service, count) = (&self.service, self.methods.len());
             return Err(invalid(format!(
-                "{service} has no method {index}: it has {count}"
+                "{service} has no method {index}: it has {count} methods"
             )));
         };
         match method.handle {
@@ -129,7 +129,7 @@ impl tollgate_client {
         match method.streams {
             false => Ok(handle),
             true => Err(invalid(format!(
-                "{}/{} is a method of streams: open a call of it with tollgate_call_open",
+                "{}/{} is a streaming method: call it with tollgate_call_open",
                 self.service, method.name
             ))),
         }
@@ -202,7 +202,7 @@ unsafe fn read_options(
     if options.flags & !allowed != 0 || options.reserved != 0 {
         let flags = options.flags;
         return Err(invalid(format!(
-            "`options.flags` is {flags:#x}, of which {allowed:#x} has a meaning here, or `options.reserved` isn't 0"
+            "`options.flags` is {flags:#x}, but only {allowed:#x} is allowed here, or `options.reserved` isn't 0"
         )));
     }
     // SAFETY: the caller's.

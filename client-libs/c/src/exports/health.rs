@@ -61,7 +61,7 @@ fn said(reporter: &Reporter, service: &str, serving: i32) -> Result<(), Status> 
             reporter.set(service, ServingStatus(serving));
         }
         other => {
-            let text = format!("`serving` is {other}: it is one of TOLLGATE_HEALTH_*, 0 to 3");
+            let text = format!("`serving` is {other}: it must be one of TOLLGATE_HEALTH_*, 0 to 3");
             return Err(invalid(text));
         }
     }

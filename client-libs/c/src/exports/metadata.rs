@@ -74,7 +74,9 @@ pub unsafe extern "C" fn tollgate_metadata_get(
         let view = unsafe { given(metadata, "metadata") }?.view();
         let pair = view.iter().nth(index).ok_or_else(|| {
             let count = view.len();
-            invalid(format!("there is no pair {index}: there are {count}"))
+            invalid(format!(
+                "pair {index} doesn't exist: the metadata has {count} pairs"
+            ))
         })?;
         // SAFETY: NULL or room for a value.
         unsafe {

@@ -30,18 +30,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tollgate_core::{Code, Status};
 
 use crate::call::Call;
+use crate::session::Message;
 use crate::status::{Ended, StatusObject};
 
 pub type tollgate_code = i32;
 pub type tollgate_session = crate::session::State;
 pub type tollgate_call = Call;
-pub type tollgate_message = crate::session::Message;
+pub type tollgate_message = Message;
 pub type tollgate_status = StatusObject;
 pub type tollgate_metadata = tollgate_core::metadata::MetadataBuf;
+type DoneFn = unsafe extern "C-unwind" fn(*mut c_void, i32, *mut Message, *const StatusObject);
 type HandlerFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
 type ReadyFn = unsafe extern "C-unwind" fn(*mut Call, *mut c_void);
 
-pub type tollgate_done_fn = Option<crate::callbacks::DoneFn>;
+pub type tollgate_done_fn = Option<DoneFn>;
 pub type tollgate_handler_fn = Option<HandlerFn>;
 pub type tollgate_guard_fn = Option<crate::callbacks::GuardFn>;
 pub type tollgate_ready_fn = Option<ReadyFn>;
@@ -106,7 +108,7 @@ unsafe fn answer(
         Ok(Err(ended)) => ended,
         Err(_panic) => Ended::With(Status::new(
             Code::INTERNAL,
-            "the library has a bug: it panicked, and has said on standard error where",
+            "the library panicked, which is a bug: standard error has the details",
         )),
     };
     // SAFETY: the caller's.

@@ -101,7 +101,7 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
         us => {
             let us = u64::try_from(us).map_err(|_| {
                 invalid(format!(
-                    "`options.spin_us` is {us}: it is a time, or 0 for the default, or -1 for none"
+                    "`options.spin_us` is {us}: it must be a time in us, 0 for the default, or -1 for no spinning"
                 ))
             })?;
             opening.spin = Duration::from_micros(us);
@@ -112,7 +112,7 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
         -1 => false,
         other => {
             let text = format!(
-                "`options.reconnect` is {other}: it is 0 if the session may be opened anew, -1 if not"
+                "`options.reconnect` is {other}: it must be 0 if the session may reconnect, -1 if not"
             );
             return Err(invalid(text));
         }
@@ -122,7 +122,7 @@ unsafe fn opening(options: &tollgate_session_options) -> Result<SessionOptions, 
         -1 => 0,
         times => u32::try_from(times).map_err(|_| {
             invalid(format!(
-                "`options.retries` is {times}: it is a number of times, or 0 for the default, or -1 for never"
+                "`options.retries` is {times}: it must be a number of retries, 0 for the default, or -1 for none"
             ))
         })?,
     };
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn tollgate_session_close(
         let session = unsafe { shared(session, "session") }?;
         let held = session
             .close()
-            .ok_or_else(|| precondition("the session was closed before"))?;
+            .ok_or_else(|| precondition("the session is closed already"))?;
         if !leaks.is_null() {
             let found = tollgate_leaks {
                 struct_size: 0,
@@ -172,7 +172,7 @@ fn leaked(held: &Held) -> String {
         buffer_bytes,
     } = held;
     format!(
-        "the session is closed, but not all of it was given back: {messages} messages of {message_bytes} bytes, {calls} calls, \
+        "the session is closed, but the program still holds {messages} messages of {message_bytes} bytes, {calls} calls, \
          {buffers} buffers of {buffer_bytes} bytes"
     )
 }
@@ -256,7 +256,9 @@ fn patience(timeout_ms: i64) -> Result<Option<Duration>, Status> {
         (-1, _) => Ok(None),
         (_, Ok(ms)) => Ok(Some(Duration::from_millis(ms))),
         (_, Err(_)) => {
-            let text = format!("`timeout_ms` is {timeout_ms}: it is a time, or -1 for ever");
+            let text = format!(
+                "`timeout_ms` is {timeout_ms}: it must be a time in ms, or -1 for no limit"
+            );
             Err(invalid(text))
         }
     }

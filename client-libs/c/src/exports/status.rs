@@ -129,9 +129,7 @@ pub unsafe extern "C" fn tollgate_status_set(
 ) -> tollgate_code {
     let work = || {
         if code < 0 {
-            return Err(
-                invalid(format!("{code} is no code of a status: they are 0 or more")).into(),
-            );
+            return Err(invalid(format!("{code} isn't a status code: codes are 0 or more")).into());
         }
         // SAFETY: NULL or zero-terminated.
         let text = unsafe { optional_text(message, "message") }?.unwrap_or_default();

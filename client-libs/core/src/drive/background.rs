@@ -1,7 +1,6 @@
 //! The background thread, which drives while no thread is in [`block_on`](crate::block_on).
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Wake, Waker};
 use std::thread;
 
@@ -40,20 +39,10 @@ impl Wake for Starter {
 
 /// Drives while no thread is in [`block_on`](crate::block_on), until the session ends.
 fn drive_in_background(driven: &Driven) {
-    let inner = &driven.inner;
-    while !inner.is_over() {
-        let mut seat = inner.seat();
-        while !seat.wishes.is_empty() && !inner.is_over() {
-            seat = inner
-                .seat_changed
-                .wait(seat)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(seat);
-        let wished = || inner.wished.load(Ordering::SeqCst) > 0 || inner.is_over();
-        let mut driving = Driving::begin(driven);
-        while !wished() {
-            turn(std::slice::from_mut(&mut driving), None, wished);
+    let interrupted = || driven.inner.drivers.state().interrupts_background();
+    while let Some(mut driving) = Driving::begin_in_background(driven) {
+        while !interrupted() {
+            turn(std::slice::from_mut(&mut driving), None, interrupted);
         }
     }
 }

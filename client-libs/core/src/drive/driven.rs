@@ -1,6 +1,6 @@
 //! A connection together with its driver.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::Driver;
 use super::pending::PendingServices;
@@ -10,7 +10,10 @@ use crate::connection::Inner;
 /// A connection, and the state that only its driving thread touches.
 pub(crate) struct Driven {
     pub(crate) inner: Arc<Inner>,
-    /// Held by the driving thread.
+    /// Locked by the thread that drives. No thread ever waits for the lock: [`Drivers`] gives the
+    /// right to drive to one thread.
+    ///
+    /// [`Drivers`]: crate::drivers::Drivers
     driver: Mutex<Driver>,
     /// Shared with the driver.
     pub(crate) pending: Arc<PendingServices>,
@@ -25,16 +28,8 @@ impl Driven {
         }
     }
 
-    /// The driver, if no other thread has it.
-    pub(super) fn try_driver(&self) -> Option<MutexGuard<'_, Driver>> {
-        match self.driver.try_lock() {
-            Ok(driver) => Some(driver),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    /// The driver, once no other thread has it.
+    /// The driver, for the thread that has taken the right to drive. A panic of the program's
+    /// future in [`block_on`](crate::block_on) poisons the lock; the driver is consistent then.
     pub(super) fn driver(&self) -> MutexGuard<'_, Driver> {
         self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,10 +44,9 @@ impl Driven {
     /// Drops handlers and services once the session has ended. If a thread drives, that thread
     /// drops them.
     pub(crate) fn clear_if_over(&self) {
-        if self.inner.is_over()
-            && let Ok(mut driver) = self.driver.try_lock()
-        {
-            driver.clear();
+        if self.inner.is_over() && self.inner.drivers.try_take() {
+            self.driver().clear(&self.inner);
+            self.inner.drivers.leave();
         }
     }
 }

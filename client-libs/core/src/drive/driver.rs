@@ -110,7 +110,7 @@ impl Driver {
     /// Does all work that is ready. Returns whether anything came.
     pub(crate) fn work(&mut self, inner: &Arc<Inner>) -> bool {
         if inner.is_over() {
-            self.tasks.clear();
+            self.clear(inner);
             return false;
         }
         let worked = self.drain(inner);
@@ -351,9 +351,25 @@ impl Driver {
         self.tasks.is_serving()
     }
 
-    /// Drops handlers and services: the session is over.
-    pub(crate) fn clear(&mut self) {
+    /// Drops handlers, services and calls without a handler: the session is over.
+    pub(crate) fn clear(&mut self, inner: &Inner) {
         self.tasks.clear();
+        self.forget_events(inner);
+    }
+
+    /// Drops events that no handler gets any more. The blocks of calls don't count as held then.
+    fn forget_events(&mut self, inner: &Inner) {
+        if self.events.is_empty() && self.early.is_empty() {
+            return;
+        }
+        let mut shared = inner.lock();
+        for event in self.events.drain(..).chain(self.early.drain(..)) {
+            if let Event::Call { part, image, .. } = event
+                && image.exists(part.bare)
+            {
+                shared.release_image(&image);
+            }
+        }
     }
 
     /// Ends a turn that `waited` or not. At intervals it ends overdue calls, and every `check_ns`
@@ -459,7 +475,7 @@ impl Driver {
                 Err(Status::new(Code(failure.code), failure.message))
             }
             _ => Err(Status::unavailable(
-                "the daemon answered something else than a bind",
+                "the daemon answered a bind with another message",
             )),
         };
         if response.id == 0 {
@@ -507,8 +523,7 @@ impl Driver {
         while matches!(self.drain_locked(inner), Ok(true)) {}
         self.unshared.clear();
         self.wakers.drain(..).for_each(panics::wake);
-        self.events.clear();
-        self.early.clear();
+        self.forget_events(inner);
         inner.end(status);
     }
 }
@@ -518,7 +533,7 @@ fn receive(inner: &Inner) -> Result<Option<(Response, Vec<OwnedFd>)>, String> {
     match inner.control.recv() {
         Ok(Some(packet)) => match Response::decode(&packet.bytes[..]) {
             Ok(response) => Ok(Some((response, packet.fds))),
-            Err(error) => Err(format!("the daemon's message makes no sense: {error}")),
+            Err(error) => Err(format!("the daemon sent an invalid message: {error}")),
         },
         Ok(None) => Err("the daemon closed the session".to_owned()),
         Err(error) if error.is_would_block() => Ok(None),

@@ -1,9 +1,7 @@
 //! The right to drive, and turns: work, then a wait for more.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -14,7 +12,7 @@ use super::driven::Driven;
 use super::driver::Driver;
 use crate::connection::Inner;
 use crate::limits::{CONTROL_CHECK, ROOM_CHECK};
-use crate::seat::this_thread;
+use crate::sync::park;
 
 /// The right to drive, while it lasts.
 pub(crate) struct Driving<'i> {
@@ -25,22 +23,20 @@ pub(crate) struct Driving<'i> {
 
 impl<'i> Driving<'i> {
     pub(crate) fn try_begin(driven: &'i Driven) -> Option<Driving<'i>> {
-        let driver = driven.try_driver()?;
-        Some(Driving::with(driven, driver))
+        let taken = driven.inner.drivers.try_take();
+        taken.then(|| Driving::with(driven))
     }
 
-    pub(super) fn begin(driven: &'i Driven) -> Driving<'i> {
-        Driving::with(driven, driven.driver())
+    /// Waits until this thread, the background thread, may drive. `None`: the connection has ended.
+    pub(super) fn begin_in_background(driven: &'i Driven) -> Option<Driving<'i>> {
+        let taken = driven.inner.drivers.take_in_background();
+        taken.then(|| Driving::with(driven))
     }
 
-    fn with(driven: &'i Driven, driver: MutexGuard<'i, Driver>) -> Driving<'i> {
-        driven
-            .inner
-            .driven_by
-            .store(this_thread(), Ordering::SeqCst);
+    fn with(driven: &'i Driven) -> Driving<'i> {
         Driving {
             driven,
-            driver: Some(driver),
+            driver: Some(driven.driver()),
         }
     }
 
@@ -61,12 +57,10 @@ impl Drop for Driving<'_> {
     fn drop(&mut self) {
         let inner = self.inner();
         let look = inner.lock().end_turn();
-        // Before the lock is free: the next driver stores its own number.
-        inner.driven_by.store(0, Ordering::SeqCst);
         let serving = self.driver.take().is_some_and(|driver| driver.is_serving());
-        // The session may have ended while this thread still held the driver.
+        inner.drivers.leave();
+        // The session may have ended while this thread had the right to drive.
         self.driven.clear_if_over();
-        inner.summon_drivers();
         if (serving || look.somebody_waits) && !inner.is_over() {
             inner.ensure_driven();
         }
@@ -118,7 +112,7 @@ fn wait(
     let Some(until_ns) = until_ns else {
         // Nothing can come any more. The future's waker wakes this thread, or a thread that stops
         // driving does.
-        return thread::park();
+        return park();
     };
     while !any_work(driven, interrupted) && now_ns() < until_ns {
         if driven[0].parts().1.patience.step(what) == Step::Sleep {
@@ -192,11 +186,14 @@ impl Driving<'_> {
             PollFd::new(&*inner.nudge, PollFlags::IN),
         ];
         let polled = poll(&mut fds, timeout.as_ref());
-        let [woken, control, _] = fds.map(|fd| polled.is_ok() && !fd.revents().is_empty());
+        let [woken, control, nudged] = fds.map(|fd| polled.is_ok() && !fd.revents().is_empty());
         if woken {
             // Forgets the wake. An intact descriptor gives no error. A broken one means that the
             // daemon is gone, which other code detects.
             let _came = inner.wake.wait(Some(Duration::ZERO));
+        }
+        if nudged {
+            inner.nudge.forget();
         }
         if control {
             driver.read_control(inner);

@@ -3,15 +3,14 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 
 use super::bell::Bell;
 use super::driven::Driven;
 use super::driving::{Driving, turn};
 use crate::connection::Inner;
-use crate::seat::ThreadWaker;
+use crate::drivers::ThreadWaker;
+use crate::sync::{AtomicBool, Ordering, current};
 
 /// Drives a connection that no other thread knows of.
 pub(crate) fn drive_alone<F: Future>(driven: &Arc<Driven>, future: F) -> F::Output {
@@ -38,13 +37,13 @@ pub(crate) fn drive_these<F: Future>(
     let nudge = nudge.or(these.first().map(|one| &one.inner.nudge));
     let woken = Arc::new(ThreadWaker {
         woken: AtomicBool::new(true),
-        thread: thread::current(),
+        thread: current(),
         nudge: nudge.map(Arc::clone),
     });
     let waker = Waker::from(Arc::clone(&woken));
     let mut cx = Context::from_waker(&waker);
-    let wishes = these.iter().map(|one| Wish::to_drive(&one.inner, &woken));
-    let _wishes: Vec<_> = wishes.collect();
+    let stays = these.iter().map(|one| Stay::new(&one.inner, &woken));
+    let _stays: Vec<_> = stays.collect();
     let mut missing: Vec<_> = these.iter().collect();
     let mut driven = Vec::with_capacity(these.len());
     loop {
@@ -70,38 +69,32 @@ pub(crate) fn drive_these<F: Future>(
         turn(&mut driven, bell, || {
             woken.woken.load(Ordering::SeqCst)
                 || is_reopened()
-                || missing.iter().any(|one| !one.inner.is_driven())
+                || missing
+                    .iter()
+                    .any(|one| one.inner.drivers.state().driver.is_none())
         });
     }
 }
 
 /// A thread's stay in [`block_on`](crate::block_on).
-struct Wish<'i> {
+struct Stay<'i> {
     inner: &'i Inner,
     thread: Arc<ThreadWaker>,
 }
 
-impl<'i> Wish<'i> {
-    fn to_drive(inner: &'i Inner, thread: &Arc<ThreadWaker>) -> Wish<'i> {
-        inner.seat().wishes.push(Arc::clone(thread));
-        inner.wished.fetch_add(1, Ordering::SeqCst);
+impl<'i> Stay<'i> {
+    fn new(inner: &'i Inner, thread: &Arc<ThreadWaker>) -> Stay<'i> {
+        inner.drivers.enter(thread);
         inner.nudge.wake();
-        Wish {
+        Stay {
             inner,
             thread: Arc::clone(thread),
         }
     }
 }
 
-impl Drop for Wish<'_> {
+impl Drop for Stay<'_> {
     fn drop(&mut self) {
-        let mut seat = self.inner.seat();
-        let mut wishes = seat.wishes.iter();
-        if let Some(at) = wishes.position(|thread| Arc::ptr_eq(thread, &self.thread)) {
-            seat.wishes.swap_remove(at);
-        }
-        self.inner.wished.fetch_sub(1, Ordering::SeqCst);
-        drop(seat);
-        self.inner.seat_changed.notify_all();
+        self.inner.drivers.exit(&self.thread);
     }
 }

@@ -9,11 +9,11 @@
 //!            └── sleep on: wakes, control sockets, nudges, next deadline
 //! ```
 //!
-//! The thread that holds a session's driver drives the session. [`block_on`](crate::block_on) asks
-//! the background thread to leave and takes over. If several threads are in `block_on`, one drives
-//! and the others wait for their futures' wake-ups. The background thread is started when a future
-//! has to wait and no thread drives, unless the session is [driven by
-//! hand](crate::Session::drive_by_hand). A thread may drive several sessions
+//! One thread at a time has the right to drive ([`crate::drivers`]).
+//! [`block_on`](crate::block_on) asks the background thread to leave and takes over. If several
+//! threads are in `block_on`, one drives and the others wait for their futures' wake-ups. The
+//! background thread is started when a future has to wait and no thread drives, unless the session
+//! is [driven by hand](crate::Session::drive_by_hand). A thread may drive several sessions
 //! ([`Sessions`](crate::Sessions)), or one session from an event loop of its own
 //! ([`Pump`](crate::Pump)).
 //!

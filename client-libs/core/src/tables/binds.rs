@@ -7,7 +7,7 @@ use std::task::Waker;
 use tollgate_shm_abi::Code;
 
 use crate::Status;
-use crate::limits::MAX_BINDS;
+use crate::limits::{BIND_TIMEOUT, MAX_BINDS};
 
 #[derive(Default)]
 pub(crate) struct Binds {
@@ -33,7 +33,7 @@ impl Binds {
     ) -> Result<u64, Status> {
         if self.waiting.len() == MAX_BINDS {
             return Err(Status::resource_exhausted(format!(
-                "{MAX_BINDS} binds are under way already"
+                "the session has {MAX_BINDS} binds in flight, the most that it may have"
             )));
         }
         self.last_id = self.last_id.max(1) + 1;
@@ -93,10 +93,11 @@ impl Binds {
 
     /// Fails the binds that the daemon didn't answer in time; returns the wakers to wake.
     pub(crate) fn expire(&mut self, now_ns: u64) -> Vec<Waker> {
-        let status = Status::new(
-            Code::DEADLINE_EXCEEDED,
-            "the daemon didn't answer the bind in time",
+        let text = format!(
+            "the daemon didn't answer within {} s",
+            BIND_TIMEOUT.as_secs()
         );
+        let status = Status::new(Code::DEADLINE_EXCEEDED, text);
         self.fail(&status, |waiting| waiting.deadline_ns <= now_ns)
     }
 

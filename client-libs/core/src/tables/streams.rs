@@ -67,6 +67,8 @@ pub(crate) struct Overrun;
 #[derive(Debug, Default)]
 pub(crate) struct StreamTable {
     streams: HashMap<StreamKey, Stream>,
+    /// The session has ended, and so has each stream that is opened from now on.
+    all_over: bool,
 }
 
 impl StreamTable {
@@ -77,7 +79,12 @@ impl StreamTable {
 
     /// Opens a stream, unless it is open.
     pub(crate) fn open(&mut self, key: StreamKey) {
-        self.streams.entry(key).or_default();
+        let over = self.all_over;
+        let stream = self.streams.entry(key);
+        stream.or_insert_with(|| Stream {
+            over,
+            ..Stream::default()
+        });
     }
 
     /// Whether nothing more can be sent.
@@ -123,7 +130,9 @@ impl StreamTable {
         }
     }
 
+    /// Ends all calls, also those whose streams are opened later.
     pub(crate) fn end_all(&mut self, wakers: &mut Vec<Waker>) {
+        self.all_over = true;
         let keys: Vec<_> = self.streams.keys().copied().collect();
         for key in keys {
             self.end(key, wakers);
@@ -273,6 +282,11 @@ mod tests {
         streams.end_all(&mut wakers);
         assert_eq!((wakers.len(), send(&mut streams)), (1, Poll::Ready(false)));
         assert!(streams.poll_over(KEY, Waker::noop()).is_ready());
+        // A handler on a thread of its own learns of the session's end, too.
+        let late = (Side::Incoming, 8);
+        streams.open(late);
+        assert!(streams.poll_over(late, Waker::noop()).is_ready());
+        assert!(matches!(streams.next(late, Waker::noop()), Next::Over));
     }
 
     #[test]

@@ -2,13 +2,19 @@
 //! the session.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
-use tollgate_core::{Code, Held, Session, SessionOptions, Status, block_on};
-use tollgate_shm_abi::descriptor::{Completion, Epilogue, Image, Offsets, Submission};
+use tollgate_core::{
+    Code, HandlerFuture, Held, Incoming, Service, ServiceInfo, Session, SessionOptions, Status,
+    block_on,
+};
+use tollgate_shm_abi::descriptor::{Completion, Epilogue, Image, Offsets, Part, Submission};
 use tollgate_shm_abi::messages::{Failure, Response, ResponseBody};
 
 use crate::fake::{self, FIRST_HANDLE, Fake, Limits, SOON, echo, silence};
@@ -175,7 +181,7 @@ fn forged_completions_never_panic() {
     });
     nonsense(
         "garbage on the control socket",
-        Some("makes no sense"),
+        Some("sent an invalid message"),
         |fake| {
             fake.control
                 .as_ref()
@@ -390,4 +396,103 @@ fn a_token_in_another_place_is_never_shown() {
         bound.unwrap_err().message,
         "the target is a tenant's token; are two arguments swapped?"
     );
+}
+
+/// Calls that come with the end reach no handler. Their blocks don't count as held.
+#[test]
+fn calls_that_come_with_the_end_leave_nothing_held() {
+    let (session, daemon) = fake::start_with(Limits::default(), silence(), |options| {
+        options.spin = Duration::ZERO;
+    });
+    let serving = session.serve_raw(b"", "a.B", |_, block| Ok(block.to_vec()));
+    block_on(&session, serving).unwrap();
+    // The driving thread sleeps.
+    std::thread::sleep(Duration::from_millis(50));
+    daemon.run(|fake| {
+        let image = fake.deliver(&[0; 8]);
+        let call = Completion::Call {
+            method: FIRST_HANDLE,
+            call: 1,
+            part: Part::ONLY,
+            image,
+            deadline_ns: 0,
+            delivered_ns: 0,
+        };
+        // Without a wake, so that the driving thread notices the end first.
+        fake.end.completions.push(&call.encode()).unwrap();
+        fake.control = None;
+    });
+    block_on(&session, session.closed());
+    let began = Instant::now();
+    while session.held() != Held::default() {
+        assert!(began.elapsed() < SOON, "{:?}", session.held());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A service that counts its own end.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+impl Service for Counted {
+    fn info(&self) -> ServiceInfo<'_> {
+        ServiceInfo {
+            name: "a.Counted",
+            methods: &[],
+            descriptor_set: b"schema",
+        }
+    }
+
+    fn call(&self, _method: usize, _call: Incoming) -> HandlerFuture {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A panic of the program's future leaves the driver usable, also for the end.
+#[test]
+fn services_end_with_the_session_after_a_panic_in_block_on() {
+    let (session, _daemon) = fake::start(Limits::default(), silence());
+    session.drive_by_hand();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    block_on(&session, session.bind_server(Counted(Arc::clone(&dropped)))).unwrap();
+    let panics = || block_on(&session, async { panic!("the program's own") });
+    let panicked = catch_unwind(AssertUnwindSafe(panics));
+    assert!(panicked.is_err());
+    session.close();
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
+}
+
+/// A destructor that runs while the ended session's handlers are dropped counts as run by the
+/// thread that drives: it can't wait for the session.
+struct Waits(Session, Arc<AtomicUsize>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        block_on(&self.0, std::future::pending::<()>());
+    }
+}
+
+#[test]
+fn a_destructor_that_waits_for_its_ended_session_hangs_nothing() {
+    let (session, _daemon) = fake::start(Limits::default(), silence());
+    session.drive_by_hand();
+    let dropped = Arc::new(AtomicUsize::new(0));
+    let waits = Waits(session.clone(), Arc::clone(&dropped));
+    session.spawn(async move {
+        let _waits = waits;
+        std::future::pending::<()>().await;
+    });
+    let (sender, closed) = mpsc::channel();
+    std::thread::spawn(move || {
+        session.close();
+        sender.send(())
+    });
+    closed.recv_timeout(SOON).expect("closing hangs");
+    assert_eq!(dropped.load(Ordering::SeqCst), 1);
 }

@@ -6,6 +6,7 @@
 mod fake;
 
 mod calls;
+mod drains;
 mod ends;
 mod pumped;
 mod serving;

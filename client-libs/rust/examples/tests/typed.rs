@@ -107,7 +107,7 @@ fn values_in_shared_memory_are_sent_from_there() {
     };
     let refused = copied().unwrap_err();
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED, "{refused}");
-    let beside = format!("beside buffers of {}", (64 - 1) << 20);
+    let beside = format!("in which buffers take {}", (64 - 1) << 20);
     assert!(refused.message.contains(&beside), "{refused}");
     drop(others);
     copied().unwrap();

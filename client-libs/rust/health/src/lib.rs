@@ -115,7 +115,7 @@ impl v1::health_server::Health for Health {
             Some(status) => Ok(Response::new(HealthCheckResponse { status })),
             None => Err(Status::new(
                 Code::NOT_FOUND,
-                format!("the server knows no health of the service {service:?}"),
+                format!("the server doesn't report the health of the service {service:?}"),
             )),
         }
     }

@@ -17,14 +17,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use tollgate_core::{Session, SessionOptions, Status};
 use tollgate_shm_abi::Code;
-use tollgate_shm_abi::control::ControlSocket;
+use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 use tollgate_shm_abi::descriptor::{
     Alleged, BlockRef, Completion, Epilogue, HeapSizes, Image, Offsets, Part, Submission,
     held_bytes,
 };
 use tollgate_shm_abi::messages::{
-    Bind, Bound, BoundMethod, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS, Failure,
-    ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
+    Bind, Bound, BoundMethod, Done, Empty, FEATURE_METADATA, FEATURE_STREAMS, FEATURE_WAITS,
+    Failure, ReceiveHeap, Request, RequestBody, Response, ResponseBody, SIDE_SERVER, SessionOpened,
 };
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::session::{DaemonEnd, SessionShape, create, resume};
@@ -45,6 +45,8 @@ pub struct Limits {
     pub features: u32,
     /// The methods of every service.
     pub methods: Vec<String>,
+    /// Requests on the control socket wait.
+    pub holds_requests: bool,
 }
 
 impl Default for Limits {
@@ -61,6 +63,7 @@ impl Default for Limits {
             max_outstanding: 4096,
             features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS,
             methods,
+            holds_requests: false,
         }
     }
 }
@@ -126,6 +129,24 @@ pub fn start_with(
             thread: Some(thread),
         },
     )
+}
+
+/// A daemon for the next connection to the listener.
+pub fn accept(listener: &ControlListener, limits: Limits, behaviour: Behaviour) -> Handle {
+    let began = std::time::Instant::now();
+    let control = loop {
+        match listener.accept() {
+            Ok(control) => break control,
+            Err(errno) => assert!(began.elapsed() < SOON, "no session connects: {errno}"),
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    };
+    let (commands, received) = mpsc::channel();
+    let thread = std::thread::spawn(move || serve(control, limits, behaviour, received));
+    Handle {
+        commands: Some(commands),
+        thread: Some(thread),
+    }
 }
 
 impl Handle {
@@ -393,14 +414,36 @@ impl Fake {
         behaviour(self, submission);
     }
 
+    /// Whether a request waits on the control socket.
+    pub fn is_asked(&self) -> bool {
+        let mut fds = [PollFd::new(self.control.as_ref().unwrap(), PollFlags::IN)];
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut fds, Some(&now)).unwrap() > 0
+    }
+
     fn controlled(&mut self) {
         let Some(control) = &self.control else { return };
+        if self.limits.holds_requests {
+            return;
+        }
         let Ok(Some(packet)) = control.recv() else {
             return;
         };
         let request = Request::decode(&packet.bytes[..]).unwrap();
-        let Some(RequestBody::Bind(bind)) = request.body else {
-            panic!("a session only binds")
+        let bind = match request.body {
+            Some(RequestBody::Bind(bind)) => bind,
+            Some(RequestBody::Drain(Empty {})) => {
+                let response = Response {
+                    id: request.id,
+                    body: Some(ResponseBody::Done(Done::default())),
+                };
+                control.send(&response.encode_to_vec(), &[]).unwrap();
+                return;
+            }
+            _ => panic!("a session only binds and drains"),
         };
         let body = match self.refuse.take() {
             Some(failure) => ResponseBody::Failure(failure),

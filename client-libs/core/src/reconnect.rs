@@ -2,10 +2,10 @@
 //! are bound and served again.
 //!
 //! ```text
-//!   Session ─▶ Handle ─▶ Inner, the connection that there is now
+//!   Session ─▶ Handle ─▶ Inner, the current connection
 //!                ▲          │ ends: its daemon is gone, or ended it
 //!                │          ▼
-//!                └── a thread: pause, connect, bind what was bound, serve what was served; then the new one takes its place
+//!                └── a thread: pause, connect, bind and serve all services, replace the connection
 //! ```
 //!
 //! The pauses begin with the shorter of [`RECONNECT_PAUSE`], grow up to the longer, and are
@@ -29,6 +29,7 @@ use tollgate_shm_abi::Code;
 use crate::Status;
 use crate::connection::Inner;
 use crate::drive::{Driven, drive_alone};
+use crate::drivers::Event;
 use crate::limits::{RECONNECT_GROWTH, RECONNECT_PAUSE};
 use crate::nudge::Nudge;
 use crate::open::{self, SessionOptions};
@@ -116,10 +117,12 @@ impl Handle {
 
     /// Whether the connection with this number is the current one.
     pub(crate) fn is_current(&self, id: u64) -> bool {
-        self.current.load(Ordering::Relaxed) == id
+        // In one order with the nudge that follows a change, so that a thread that goes to sleep
+        // sees either.
+        self.current.load(Ordering::SeqCst) == id
     }
 
-    pub(crate) fn reopens(&self) -> bool {
+    pub(crate) fn reconnects(&self) -> bool {
         self.options.is_some() && !self.closed.is_set()
     }
 
@@ -139,7 +142,8 @@ impl Handle {
     /// From now on no thread is started to drive the session.
     pub(crate) fn drive_by_hand(&self) {
         self.by_hand.store(true, Ordering::SeqCst);
-        self.inner().background.store(true, Ordering::SeqCst);
+        // It is never refused.
+        let _by_hand = self.inner().drivers.apply(Event::DriveByHand);
     }
 
     /// Notifies this one, too, when there is a new connection.
@@ -150,7 +154,7 @@ impl Handle {
     }
 
     /// Keeps the waker until the session is closed.
-    pub(crate) fn mourn(&self, waker: &Waker) {
+    pub(crate) fn wait_for_close(&self, waker: &Waker) {
         let mut close_waiters = self.close_waiters();
         if !close_waiters.iter().any(|known| known.will_wake(waker)) {
             close_waiters.push(waker.clone());
@@ -176,9 +180,7 @@ impl Handle {
     ) -> Result<Binding, Status> {
         let mut line = self.line();
         if line.inner.id != inner.id {
-            return Err(Status::unavailable(
-                "the daemon went away while the service was being bound",
-            ));
+            return Err(went_away());
         }
         let idempotent = idempotent_methods(descriptor_set, service);
         let mut shared = inner.lock();
@@ -195,7 +197,7 @@ impl Handle {
         });
         let binding = Binding::new(named.collect());
         drop(shared);
-        if self.reopens() {
+        if self.reconnects() {
             let known = line.clients.iter().map(|known| &known.descriptor_set);
             let known = known.into_iter().find(|known| ***known == *descriptor_set);
             let descriptor_set = known.map_or_else(|| descriptor_set.into(), Arc::clone);
@@ -210,16 +212,24 @@ impl Handle {
         Ok(binding)
     }
 
-    /// Records that a service is served.
-    pub(crate) fn serves(&self, service: Arc<dyn Service>) {
-        if self.reopens() {
-            self.line().services.push(service);
+    /// Records that a service was bound for serving on a connection.
+    pub(crate) fn serves(&self, inner: &Inner, service: Arc<dyn Service>) -> Result<(), Status> {
+        if !self.reconnects() {
+            return Ok(());
         }
+        let mut line = self.line();
+        if line.inner.id != inner.id {
+            return Err(went_away());
+        }
+        line.services.push(service);
+        Ok(())
     }
 
     /// Forgets all served services, so that none is served after a reconnect.
     pub(crate) fn serve_no_more(&self) {
-        self.line().services.clear();
+        let services = std::mem::take(&mut self.line().services);
+        // A service may hold the session.
+        panics::contain(|| drop(services));
     }
 
     /// Waits for the end of a connection that no other thread waits for yet.
@@ -235,13 +245,19 @@ impl Handle {
     fn lost(self: &Arc<Self>, id: u64) {
         // The connection may end while it is about to become the current one. Then this function is
         // called again.
-        if !self.reopens() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id {
+        if !self.reconnects() || !self.is_current(id) || self.lost.swap(id, Ordering::SeqCst) == id
+        {
             return;
         }
         let (handle, closed) = (Arc::downgrade(self), Arc::clone(&self.closed));
         let reopening = thread::Builder::new().name("tollgate-reopen".to_owned());
-        // Without a thread the session stays ended, like a session that doesn't reconnect.
-        let _no_thread = reopening.spawn(move || reopen(&handle, &closed));
+        if reopening
+            .spawn(move || reconnect(&handle, &closed))
+            .is_err()
+        {
+            // The session stays ended, like a session that doesn't reconnect.
+            self.close();
+        }
     }
 }
 
@@ -275,14 +291,14 @@ impl std::fmt::Debug for Handle {
 
 /// Reconnects a session, unless it is dropped meanwhile. Then makes sure that all services are
 /// bound.
-fn reopen(handle: &Weak<Handle>, closed: &Closed) {
+fn reconnect(handle: &Weak<Handle>, closed: &Closed) {
     let mut pauses = Pauses::new(RECONNECT_PAUSE).growing(RECONNECT_GROWTH);
     let (driven, mut missing) = loop {
         closed.wait(pauses.next());
-        let Some(session) = handle.upgrade().filter(|session| session.reopens()) else {
+        let Some(session) = handle.upgrade().filter(|session| session.reconnects()) else {
             return;
         };
-        match session.open_anew() {
+        match session.connect_again() {
             Ok(opened) => break opened,
             Err(refusal) => session.refused(&refusal),
         }
@@ -294,10 +310,19 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
             return;
         }
         missing.retain(|binding| {
-            let Some(session) = handle.upgrade() else {
+            let Some(by_hand) = handle.upgrade().map(|session| session.is_by_hand()) else {
                 return false;
             };
-            let methods = session.wait_for(&driven, binding.bind(&driven));
+            // The session isn't held meanwhile: dropping its last clone ends the connection.
+            let methods = match by_hand {
+                false => wait(binding.bind(&driven)),
+                // The program may only call methods that aren't bound, and such calls drive
+                // nothing.
+                true => drive_alone(&driven, binding.bind(&driven)),
+            };
+            if by_hand && let Some(session) = handle.upgrade() {
+                session.wake_watchers();
+            }
             let is_missing = methods.values().all(Result::is_err);
             inner
                 .lock()
@@ -313,25 +338,34 @@ fn reopen(handle: &Weak<Handle>, closed: &Closed) {
 impl Handle {
     /// Opens another connection, and replaces the one that has ended. Returns the bindings that
     /// failed.
-    fn open_anew(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
-        let gone = || Status::unavailable("the session doesn't open itself anew");
-        let driven = open::connect(self.options.as_ref().ok_or_else(gone)?)?;
+    fn connect_again(self: &Arc<Self>) -> Result<(Arc<Driven>, Vec<ClientBinding>), Status> {
+        let driven = open::connect(self.options.as_ref().ok_or_else(stays_ended)?)?;
+        // Handlers of calls that have come already may keep the connection.
+        let replaced = self.replace_by(&driven);
+        let missing = replaced.inspect_err(|status| driven.end(status.clone()))?;
+        Ok((driven, missing))
+    }
+
+    /// Binds and serves all services on another connection, and makes it the current one. Returns
+    /// the bindings that failed. No lock is held when it fails: ending the connection runs
+    /// destructors of handlers.
+    fn replace_by(self: &Arc<Self>, driven: &Arc<Driven>) -> Result<Vec<ClientBinding>, Status> {
         let inner = &driven.inner;
         self.mind(inner);
         // This thread drives the connection until it becomes the current one. Then the program
-        // drives it.
-        inner.background.store(true, Ordering::SeqCst);
+        // drives it. A new connection doesn't refuse it.
+        let _reopening = inner.drivers.apply(Event::Reopen);
         let (clients, services) = {
             let line = self.line();
             (line.clients.clone(), line.services.clone())
         };
         for service in &services {
-            drive_alone(&driven, driven.bind_server(Arc::clone(service)))?;
+            drive_alone(driven, driven.bind_server(Arc::clone(service)))?;
         }
         let mut methods = HashMap::new();
         let mut missing = Vec::new();
         for binding in &clients {
-            let bound = drive_alone(&driven, binding.bind(&driven));
+            let bound = drive_alone(driven, binding.bind(driven));
             if bound.values().all(Result::is_err) {
                 missing.push(binding.clone());
             }
@@ -343,30 +377,35 @@ impl Handle {
             known: Some(methods),
             idempotent,
         };
-        // Services that were bound on the old connection meanwhile are bound here with the next
-        // attempt.
+        // Services that were bound for calling on the old connection meanwhile are bound here with
+        // the next attempt.
         missing.extend(line.clients[clients.len()..].iter().cloned());
-        if !self.reopens() {
-            driven.end(gone());
+        if !self.reconnects() || inner.is_over() {
+            return Err(stays_ended());
         }
-        if inner.is_over() {
-            return Err(gone());
+        if !is_same(&line.services, &services) {
+            return Err(Status::unavailable(
+                "the session's services changed during the reconnect",
+            ));
         }
         let old = std::mem::replace(&mut line.inner, Arc::clone(inner));
-        let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(&driven));
+        let _old_driver = std::mem::replace(&mut line.driven, Arc::clone(driven));
         drop(line);
-        self.current.store(inner.id, Ordering::Release);
-        inner
-            .background
-            .store(self.by_hand.load(Ordering::SeqCst), Ordering::SeqCst);
-        old.summon_drivers();
+        self.current.store(inner.id, Ordering::SeqCst);
+        let event = match self.is_by_hand() {
+            true => Event::DriveByHand,
+            false => Event::Install,
+        };
+        // It is never refused.
+        let _installed = inner.drivers.apply(event);
+        old.drivers.summon();
         self.wake_watchers();
         inner.ensure_driven();
         if inner.is_over() {
             // It ended before it was the current one, so its end wasn't reported.
             self.lost(inner.id);
         }
-        Ok((driven, missing))
+        Ok(missing)
     }
 
     /// Handles a daemon's refusal to open the session. From now on calls fail with the refusal
@@ -381,22 +420,15 @@ impl Handle {
             Code::UNAUTHENTICATED => Code::UNAUTHENTICATED,
             _ => Code::UNAVAILABLE,
         };
-        let text = format!("the session can't be opened anew: {}", refusal.message);
+        let text = format!("can't reconnect the session: {}", refusal.message);
         let inner = self.inner();
         if inner.lock().ended_because(Status::new(code, text.clone())) {
             eprintln!("tollgate: tenant {}: {text}; trying again", self.tenant);
         }
     }
 
-    /// Waits for a future of the current connection.
-    fn wait_for<F: Future>(&self, driven: &Arc<Driven>, future: F) -> F::Output {
-        if !self.by_hand.load(Ordering::SeqCst) {
-            return wait(future);
-        }
-        // The program may only call methods that aren't bound, and such calls drive nothing.
-        let output = drive_alone(driven, future);
-        self.wake_watchers();
-        output
+    fn is_by_hand(&self) -> bool {
+        self.by_hand.load(Ordering::SeqCst)
     }
 
     fn wake_watchers(&self) {
@@ -404,6 +436,22 @@ impl Handle {
             watcher.wake();
         }
     }
+}
+
+/// Whether both lists have the same services. A service that was bound or drained meanwhile makes
+/// them differ.
+fn is_same(one: &[Arc<dyn Service>], other: &[Arc<dyn Service>]) -> bool {
+    let mut pairs = one.iter().zip(other);
+    one.len() == other.len() && pairs.all(|(one, other)| Arc::ptr_eq(one, other))
+}
+
+/// The end of a connection that doesn't become the current one.
+fn stays_ended() -> Status {
+    Status::unavailable("the session doesn't reconnect")
+}
+
+fn went_away() -> Status {
+    Status::unavailable("the daemon went away while the service was being bound")
 }
 
 impl ClientBinding {
@@ -422,7 +470,10 @@ impl ClientBinding {
             }),
             // No application serves it yet, but it was there before.
             Err(status) if status.code == Code::UNIMPLEMENTED => {
-                let text = format!("{} isn't back yet: {}", self.service, status.message);
+                let text = format!(
+                    "{} isn't available again yet: {}",
+                    self.service, status.message
+                );
                 Err(Status::unavailable(text))
             }
             Err(status) => Err(status.clone()),
