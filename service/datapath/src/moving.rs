@@ -36,6 +36,7 @@ use crate::migration::{Move, Moved, Moving, NO_BINDING};
 use crate::ports::{Held, Kept, LinkPort, Outbound, Service, SessionPort};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
+use tollgate_policy_chain::isolated::ProcessWatch;
 use tollgate_policy_chain::message::{Body, Message, Source};
 
 /// A session that no runtime has. It stands for a session that has ended: its old name may belong
@@ -279,7 +280,10 @@ impl Runtime {
             &tenant,
             policies,
             &same,
-            (&self.epoll, Self::process_token),
+            &ProcessWatch {
+                epoll: &self.epoll,
+                token: Self::process_token,
+            },
             self.now_ns,
         );
         names.chains = chains;

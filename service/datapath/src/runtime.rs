@@ -53,6 +53,7 @@ use crate::traces::Traces;
 use crate::tuning::Tuning;
 use tollgate_policy_chain::evaluation::Evaluation;
 use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::isolated::Successor;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
 use tollgate_policy_chain::message::{Body, Message, Pool, Source};
 use tollgate_policy_chain::plan::{PolicyChange, Scope};
@@ -564,7 +565,11 @@ impl Runtime {
                 done,
             } => {
                 let done = Box::new(|could| drop(done.send(could)));
-                self.policies.rehearse(id, (successor, version), done);
+                let successor = Successor {
+                    version,
+                    isolated: successor,
+                };
+                self.policies.rehearse(id, successor, done);
                 self.pass_on_events();
             }
             Command::Policies { change, done } => {

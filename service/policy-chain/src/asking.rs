@@ -6,7 +6,7 @@ use crate::accounts::Accounts;
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::{AccountId, Why};
-use crate::isolated::Processes;
+use crate::isolated::{OrderTime, Processes};
 use crate::message::Pool;
 use crate::stopwatch::Stopwatch;
 
@@ -69,6 +69,14 @@ impl Meter<'_> {
     pub(crate) fn may_spend(&mut self, account: Option<AccountId>) -> bool {
         let now_ns = self.watch.now_ns();
         account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
+    }
+
+    /// The clocks' times for an order to a process.
+    pub(crate) fn order_time(&self) -> OrderTime {
+        OrderTime {
+            now_ns: self.watch.now_ns(),
+            time_ms: self.time_ms,
+        }
     }
 
     /// Charges `account` for what has run since the last look at the clock and has used `fuel`.

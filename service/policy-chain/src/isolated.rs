@@ -122,14 +122,51 @@ pub struct Processes {
     look_ns: u64,
 }
 
+/// The two clocks when an order is posted.
+#[derive(Clone, Copy)]
+pub(crate) struct OrderTime {
+    /// The monotonic clock.
+    pub(crate) now_ns: u64,
+    /// The policies' clock, in ms.
+    pub(crate) time_ms: u64,
+}
+
+/// An isolated version whose state is handed over, or that continues from it.
+#[derive(Clone, Copy)]
+pub(crate) struct IsolatedVersion<'a> {
+    pub(crate) version: u32,
+    pub(crate) isolated: &'a Isolated,
+}
+
+/// The version that a rehearsal hands the state to.
+pub struct Successor {
+    /// The version's number.
+    pub version: u32,
+    /// Its instance.
+    pub isolated: Box<Isolated>,
+}
+
+/// A process's report that concerns an instance.
+pub(crate) struct InstanceReport {
+    pub(crate) from: SeatAt,
+    /// How the instance failed, if it did.
+    pub(crate) fault: Option<String>,
+}
+
+/// How a runtime watches the processes that it adopts.
+pub struct ProcessWatch<'a, F> {
+    /// The runtime's epoll.
+    pub epoll: &'a Arc<OwnedFd>,
+    /// The token of a process's events.
+    pub token: F,
+}
+
 /// Parameters for evaluating an isolated version.
 pub(crate) struct Posting<'a> {
     pub(crate) ask: &'a PolicyInput,
     pub(crate) asker: Asker<'a>,
     pub(crate) hook: Hook,
-    pub(crate) now_ns: u64,
-    /// The policies' clock, in ms.
-    pub(crate) time_ms: u64,
+    pub(crate) time: OrderTime,
 }
 
 impl Processes {
@@ -161,8 +198,7 @@ impl Processes {
     pub(crate) fn absorb(
         &mut self,
         lines: Vec<(ProcessId, Line)>,
-        epoll: &Arc<OwnedFd>,
-        token: impl Fn(ProcessId) -> u64,
+        watch: &ProcessWatch<'_, impl Fn(ProcessId) -> u64>,
     ) -> HashMap<u64, u64> {
         let mut tickets = HashMap::new();
         for (id, mut line) in lines {
@@ -171,7 +207,7 @@ impl Processes {
                 *ticket = self.next_ticket;
                 self.next_ticket += 1;
             }
-            if let Err(error) = line.channel.watch(epoll, token(id)) {
+            if let Err(error) = line.channel.watch(watch.epoll, (watch.token)(id)) {
                 // No event would wake this runtime for its answers.
                 line.channel.end(format!("it can't be watched: {error}"));
             }
@@ -279,30 +315,33 @@ impl Processes {
     }
 
     /// Orders a version's tick.
-    pub(crate) fn tick(&mut self, apart: &Isolated, slot: u32, version: u32, at: (u64, u64)) {
+    pub(crate) fn tick(&mut self, its: IsolatedVersion<'_>, slot: u32, time: OrderTime) {
+        let IsolatedVersion { version, isolated } = its;
         let purpose = Purpose::Tick { slot, version };
-        let order = order(apart, at, apart.call_ns());
+        let order = order(isolated, time, isolated.call_ns());
         // A version that can't tick now ticks the next time.
-        let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
+        let _not_now = self.post(isolated.process, purpose, |channel| channel.tick(order));
     }
 
     /// Orders that `successor` continues from the state of a version.
     pub(crate) fn hand_over(
         &mut self,
-        (apart, from): (&Isolated, u32),
-        (successor, to): (&Isolated, u32),
+        from: IsolatedVersion<'_>,
+        to: IsolatedVersion<'_>,
         slot: u32,
-        at: (u64, u64),
+        time: OrderTime,
     ) -> Result<(), String> {
-        let format = apart.policy.manifest().state_version().unwrap_or(0);
+        let (isolated, successor) = (from.isolated, to.isolated);
+        let format = isolated.policy.manifest().state_version().unwrap_or(0);
         let purpose = Purpose::HandOver {
             slot,
-            from,
-            to,
+            from: from.version,
+            to: to.version,
             successor: successor.seat.id(),
         };
-        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
-        let posted = self.post(apart.process, purpose, |channel| {
+        let budget_ns = isolated.handover_ns + successor.handover_ns;
+        let order = order(isolated, time, budget_ns);
+        let posted = self.post(isolated.process, purpose, |channel| {
             channel.hand_over(order, &successor.seat, format)
         });
         posted.map_err(|error| error.to_string())
@@ -311,15 +350,17 @@ impl Processes {
     /// Orders a rehearsal: whether `successor` could continue from the state of a version.
     pub(crate) fn rehearse(
         &mut self,
-        (apart, from): (&Isolated, u32),
-        (successor, to): (Box<Isolated>, u32),
+        from: IsolatedVersion<'_>,
+        to: Successor,
         slot: u32,
-        at: (u64, u64),
+        time: OrderTime,
         done: Rehearsed,
     ) {
-        let format = apart.policy.manifest().state_version().unwrap_or(0);
-        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
-        let Some(line) = self.lines.get_mut(&apart.process) else {
+        let (isolated, successor) = (from.isolated, to.isolated);
+        let format = isolated.policy.manifest().state_version().unwrap_or(0);
+        let budget_ns = isolated.handover_ns + successor.handover_ns;
+        let order = order(isolated, time, budget_ns);
+        let Some(line) = self.lines.get_mut(&isolated.process) else {
             return;
         };
         if let Err(error) = line.channel.hand_over(order, &successor.seat, format) {
@@ -327,8 +368,8 @@ impl Processes {
         }
         let purpose = Purpose::Rehearse {
             slot,
-            from,
-            to,
+            from: from.version,
+            to: to.version,
             _successor: successor,
             done,
         };
@@ -351,13 +392,13 @@ impl Processes {
     }
 }
 
-fn order<'a>(apart: &'a Isolated, (now_ns, time_ms): (u64, u64), budget_ns: u64) -> Order<'a> {
+fn order(isolated: &Isolated, time: OrderTime, budget_ns: u64) -> Order<'_> {
     Order {
-        seat: &apart.seat,
-        now_ns,
-        time_ms,
+        seat: &isolated.seat,
+        now_ns: time.now_ns,
+        time_ms: time.time_ms,
         budget_ns,
-        fuel_per_call: apart.cpu.fuel_per_call,
+        fuel_per_call: isolated.cpu.fuel_per_call,
     }
 }
 
@@ -390,7 +431,7 @@ impl Isolated {
             let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
             if size.wanted > 0 {
-                has_stopped |= self.ask_batch(posting, processes, pool, (batch, size));
+                has_stopped |= self.ask_batch(posting, processes, pool, batch, size);
             }
         }
         has_stopped
@@ -401,7 +442,8 @@ impl Isolated {
         posting: &Posting<'_>,
         processes: &mut Processes,
         pool: &mut Pool,
-        (evaluations, size): (&mut [Evaluation], BatchSize),
+        evaluations: &mut [Evaluation],
+        size: BatchSize,
     ) -> bool {
         let ticket = processes.next_ticket;
         let Some(line) = processes.lines.get_mut(&self.process) else {
@@ -414,11 +456,11 @@ impl Isolated {
             unasked(evaluations, &PostError::Busy, frees);
             return frees.is_some();
         }
-        let at = (posting.now_ns, posting.time_ms);
-        let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
-        let begun =
-            line.channel
-                .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
+        let budget_ns = self.call_ns().saturating_mul(size.wanted as u64);
+        let order = order(self, posting.time, budget_ns);
+        let begun = line
+            .channel
+            .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
         let mut builder = match begun {
             Ok(builder) => builder,
             Err(error) => {

@@ -4,7 +4,6 @@
 //! by party, and the first denial ends it. `slot.rs` describes how one attachment handles a call.
 
 use std::collections::{BTreeSet, HashMap};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tollgate_engine::chain::{Pace, Party, is_ordered};
@@ -22,14 +21,17 @@ use crate::evaluation::{Decision, Evaluation, Stop};
 use crate::events::PolicyEvent;
 use crate::history;
 use crate::ids::{ProcessId, Why};
-use crate::isolated::{Answered, Asker, Line, Processes, Purpose, Rehearsed, SeatAt};
+use crate::isolated::{
+    Answered, Asker, InstanceReport, Line, ProcessWatch, Processes, Purpose, Rehearsed, SeatAt,
+    Successor,
+};
 use crate::limits::{
     EVALUATED_AT_ONCE, EVALUATING_SLICE, MAX_CHAINS, MAX_CHAINS_PER_TENANT, PARKED_CALLS,
     SLOW_CHAIN,
 };
 use crate::message::{Message, Pool};
 use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
-use crate::plan::{CpuLimit, Installed, Isolated, MethodSteps, PolicyChange, Scope, Step};
+use crate::plan::{CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
 use crate::slot::{SavedState, Slot};
 use crate::stopwatch::{self, Stopwatch};
 
@@ -520,7 +522,7 @@ impl Policies {
         tenant: &Arc<str>,
         moving: Moving,
         same: &HashMap<u32, u32>,
-        (epoll, token): (&Arc<OwnedFd>, impl Fn(ProcessId) -> u64),
+        watch: &ProcessWatch<'_, impl Fn(ProcessId) -> u64>,
         now_ns: u64,
     ) -> HashMap<ChainId, ChainId> {
         let account = moving
@@ -549,7 +551,7 @@ impl Policies {
             let id = self.chains.insert(chain).inspect(|_| self.counts.add(lane));
             names.insert(name, ChainId(id.unwrap_or(u32::MAX)));
         }
-        let tickets = self.processes.absorb(moving.lines, epoll, token);
+        let tickets = self.processes.absorb(moving.lines, watch);
         self.parked
             .absorb(tenant, moving.parked, &tickets, &names, account, now_ns);
         names
@@ -830,7 +832,7 @@ impl Policies {
     }
 
     /// Asks the version in force whether it could hand its state over to `successor`.
-    pub fn rehearse(&mut self, id: u32, successor: (Box<Isolated>, u32), done: Rehearsed) {
+    pub fn rehearse(&mut self, id: u32, successor: Successor, done: Rehearsed) {
         let mut meter = meter(
             &self.clock,
             self.fuel_time,
@@ -939,7 +941,10 @@ impl Policies {
                     step: &step,
                 };
                 match slot {
-                    Some(slot) => slot.answered((from, fault), asker, &mut asking, evaluations),
+                    Some(slot) => {
+                        let report = InstanceReport { from, fault };
+                        slot.answered(report, asker, &mut asking, evaluations);
+                    }
                     None => pass_by(evaluations),
                 }
                 let position = position?;

@@ -31,10 +31,12 @@ use crate::ids::AccountId;
 use crate::ids::NamedPolicy;
 use crate::ids::ProcessId;
 use crate::ids::Why;
-use crate::isolated::{Asker, Processes, Rehearsed, SeatAt, Words};
+use crate::isolated::{
+    Asker, InstanceReport, IsolatedVersion, Processes, Rehearsed, SeatAt, Successor, Words,
+};
 use crate::limits::RETIRED_VERSIONS;
 use crate::metrics::NamedMetrics;
-use crate::plan::{CpuLimit, How, Installed, Isolated, Place, PolicyInput, Running, Step};
+use crate::plan::{CpuLimit, How, Installed, Place, PolicyInput, Running, Step};
 use crate::recorder::Recorder;
 use crate::version::{HandOver, Version};
 
@@ -81,6 +83,20 @@ impl Evaluate {
             Evaluate::Of(which) => which,
             Evaluate::Kept => Which::Candidate,
         }
+    }
+}
+
+/// The version whose decisions are applied.
+#[derive(Clone, Copy)]
+struct Decider {
+    evaluate: Evaluate,
+    number: u32,
+}
+
+impl Decider {
+    fn of(which: Which, number: u32) -> Self {
+        let evaluate = Evaluate::Of(which);
+        Self { evaluate, number }
     }
 }
 
@@ -160,7 +176,11 @@ impl Slot {
             let handed = match how {
                 How::Kept(successor) => stable.hand_over(successor, self.account, meter),
                 How::Isolated(successor) => {
-                    stable.hand_over_apart((successor, *version), self.id, meter, processes)
+                    let successor = IsolatedVersion {
+                        version: *version,
+                        isolated: successor,
+                    };
+                    stable.hand_over_apart(successor, self.id, meter, processes)
                 }
                 How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
             };
@@ -224,23 +244,17 @@ impl Slot {
     /// process.
     pub(crate) fn rehearse(
         &self,
-        successor: (Box<Isolated>, u32),
+        successor: Successor,
         done: Rehearsed,
         meter: &mut Meter,
         processes: &mut Processes,
     ) {
-        let at = (meter.watch.now_ns(), meter.time_ms);
-        match self
-            .stable
-            .as_ref()
-            .and_then(|stable| Some((stable.apart()?, stable.number)))
-        {
-            Some(from) if from.0.process == successor.0.process => {
-                processes.rehearse(from, successor, self.id, at, done);
+        let stable = self.stable.as_ref();
+        match stable.and_then(Version::isolated_version) {
+            Some(from) if from.isolated.process == successor.isolated.process => {
+                processes.rehearse(from, successor, self.id, meter.order_time(), done);
             }
-            _ => {
-                done(Ok(()));
-            }
+            _ => done(Ok(())),
         }
     }
 
@@ -257,7 +271,7 @@ impl Slot {
             let Some(version) = self.place(which) else {
                 continue;
             };
-            if let Some(reason) = version.tick_if_due(id, now_ns, account, (meter, processes)) {
+            if let Some(reason) = version.tick_if_due(id, now_ns, account, meter, processes) {
                 self.failed(which, reason, meter);
             }
             let due = self.place(which).as_ref().and_then(Version::tick_due_ns);
@@ -476,7 +490,7 @@ impl Slot {
             is_heard: true,
             step,
         };
-        let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
+        let failed = version.ask_all(ask, asker, self.account, None, asking, evaluations);
         let number = version.number;
         self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
         if let Some(reason) = failed {
@@ -545,8 +559,8 @@ impl Slot {
         };
         let failed = match (version, ask) {
             (Some(version), Some(ask)) => {
-                let failed = version.ask_all((ask, asker), account, recorder, asking, evaluations);
-                let unfit = self.settle((Evaluate::Of(which), number), ask, asking, evaluations);
+                let failed = version.ask_all(ask, asker, account, recorder, asking, evaluations);
+                let unfit = self.settle(Decider::of(which, number), ask, asking, evaluations);
                 failed.or(unfit)
             }
             // It doesn't cover this method: the calls pass.
@@ -576,7 +590,7 @@ impl Slot {
     /// wants is impossible.
     fn settle(
         &mut self,
-        (evaluate, number): (Evaluate, u32),
+        Decider { evaluate, number }: Decider,
         ask: &PolicyInput,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
@@ -748,7 +762,7 @@ impl Slot {
     /// Continues calls that a version's process has evaluated. Each evaluation holds its decision.
     pub(crate) fn answered(
         &mut self,
-        (from, fault): (SeatAt, Option<String>),
+        InstanceReport { from, fault }: InstanceReport,
         asker: Asker<'_>,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
@@ -774,9 +788,9 @@ impl Slot {
                 Which::Stable => &step.stable,
                 Which::Candidate => &step.candidate,
             };
-            let unfit = ask.as_ref().and_then(|ask| {
-                self.settle((Evaluate::Of(which), number), ask, asking, evaluations)
-            });
+            let unfit = ask
+                .as_ref()
+                .and_then(|ask| self.settle(Decider::of(which, number), ask, asking, evaluations));
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
                 self.failed(its, reason, &mut asking.meter);
             }

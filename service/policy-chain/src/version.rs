@@ -20,7 +20,7 @@ use crate::counts::{Counts, RecordedView};
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
-use crate::isolated::{Asker, Posting, Processes, SeatAt, Words};
+use crate::isolated::{Asker, IsolatedVersion, OrderTime, Posting, Processes, SeatAt, Words};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, EVALUATED_AT_ONCE};
 use crate::metrics::NamedMetrics;
 use crate::plan::{CpuLimit, How, Isolated, PolicyInput, Recipe, Running};
@@ -58,9 +58,9 @@ struct Log {
 }
 
 impl Log {
-    #[inline]
     /// The count may come from a process, so it isn't trusted.
-    fn take(&mut self, (lines, dropped): (Vec<LogLine>, u64)) {
+    #[inline]
+    fn take(&mut self, lines: Vec<LogLine>, dropped: u64) {
         self.dropped = self.dropped.saturating_add(dropped);
         for line in lines {
             if self.lines.len() < LOG_LINES {
@@ -210,8 +210,14 @@ impl Version {
 
     fn collect_log(&mut self) {
         match &mut self.body {
-            Body::Kept(instance) => self.log.take(instance.take_log()),
-            Body::Foreign(instance) => self.log.take(instance.take_log()),
+            Body::Kept(instance) => {
+                let (lines, dropped) = instance.take_log();
+                self.log.take(lines, dropped);
+            }
+            Body::Foreign(instance) => {
+                let (lines, dropped) = instance.take_log();
+                self.log.take(lines, dropped);
+            }
             // A process sends log lines and metrics with its answers.
             Body::Fresh(_) | Body::Isolated(_) | Body::Down => {}
         }
@@ -269,7 +275,13 @@ impl Version {
         self.apart().map(|apart| apart.process)
     }
 
-    pub(crate) fn apart(&self) -> Option<&Isolated> {
+    /// It, if it runs in a process.
+    pub(crate) fn isolated_version(&self) -> Option<IsolatedVersion<'_>> {
+        let (version, isolated) = (self.number, self.apart()?);
+        Some(IsolatedVersion { version, isolated })
+    }
+
+    fn apart(&self) -> Option<&Isolated> {
         match &self.body {
             Body::Isolated(apart) => Some(apart),
             _ => None,
@@ -284,7 +296,8 @@ impl Version {
     /// Records what it reports after running in its process.
     pub(crate) fn note_answer(&mut self, said: Words) {
         self.counts.cpu_ns += said.cost_ns;
-        self.log.take(said.log);
+        let (lines, dropped) = said.log;
+        self.log.take(lines, dropped);
         if let Some(policy) = &self.policy {
             self.metrics.apply(policy.manifest(), &said.metrics);
         }
@@ -294,7 +307,8 @@ impl Version {
     /// none is wanted; calls sent to a process have stopped. Returns how the version failed.
     pub(crate) fn ask_all(
         &mut self,
-        (ask, asker): (&PolicyInput, Asker<'_>),
+        ask: &PolicyInput,
+        asker: Asker<'_>,
         account: Option<AccountId>,
         mut recorder: Option<&mut Recorder>,
         asking: &mut Asking,
@@ -305,8 +319,7 @@ impl Version {
                 ask,
                 asker,
                 hook: asking.hook,
-                now_ns: asking.meter.watch.now_ns(),
-                time_ms: asking.meter.time_ms,
+                time: asking.meter.order_time(),
             };
             let has_stopped = apart.ask(&posting, asking.processes, asking.pool, evaluations);
             asking.has_stopped |= has_stopped;
@@ -378,8 +391,8 @@ impl Version {
             Body::Kept(instance) => evaluating.evaluate(instance, evaluations, size),
             Body::Foreign(instance) => evaluating.evaluate_foreign(instance, asking, evaluations),
             Body::Fresh(recipe) => {
-                let kept = (&mut self.log, &mut self.metrics);
-                evaluating.evaluate_afresh(recipe, kept, asking, evaluations)
+                let (log, metrics) = (&mut self.log, &mut self.metrics);
+                evaluating.evaluate_afresh(recipe, log, metrics, asking, evaluations)
             }
         };
         let asked = evaluating.asked.max(1);
@@ -398,7 +411,8 @@ impl Version {
         slot: u32,
         now_ns: u64,
         account: Option<AccountId>,
-        (meter, processes): (&mut Meter, &mut Processes),
+        meter: &mut Meter,
+        processes: &mut Processes,
     ) -> Option<String> {
         let period = match &self.body {
             Body::Kept(instance) => instance.policy().manifest().tick(),
@@ -427,7 +441,15 @@ impl Version {
                 (instance.tick(), instance.fuel_used())
             }
             Body::Isolated(apart) => {
-                processes.tick(apart, slot, self.number, (now_ns, meter.time_ms));
+                let its = IsolatedVersion {
+                    version: self.number,
+                    isolated: apart,
+                };
+                let time = OrderTime {
+                    now_ns,
+                    time_ms: meter.time_ms,
+                };
+                processes.tick(its, slot, time);
                 return None;
             }
             Body::Fresh(_) | Body::Down => return None,
@@ -516,17 +538,20 @@ impl Version {
     /// it fails, the successor fails.
     pub(crate) fn hand_over_apart(
         &self,
-        successor: (&Isolated, u32),
+        successor: IsolatedVersion<'_>,
         slot: u32,
         meter: &Meter,
         processes: &mut Processes,
     ) -> Result<(), HandOver> {
         match &self.body {
-            Body::Kept(instance) => hands_nothing(instance.policy(), &successor.0.policy),
-            Body::Isolated(apart) if apart.process == successor.0.process => {
-                let at = (meter.watch.now_ns(), meter.time_ms);
+            Body::Kept(instance) => hands_nothing(instance.policy(), &successor.isolated.policy),
+            Body::Isolated(apart) if apart.process == successor.isolated.process => {
+                let from = IsolatedVersion {
+                    version: self.number,
+                    isolated: apart,
+                };
                 processes
-                    .hand_over((apart, self.number), successor, slot, at)
+                    .hand_over(from, successor, slot, meter.order_time())
                     .map_err(HandOver::Restore)
             }
             // This version's process has ended, and its state with it.
@@ -568,7 +593,8 @@ impl Evaluating<'_> {
     fn evaluate_afresh(
         &mut self,
         recipe: &Recipe,
-        (log, metrics): (&mut Log, &mut Metrics),
+        log: &mut Log,
+        metrics: &mut Metrics,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
@@ -582,14 +608,16 @@ impl Evaluating<'_> {
                     self.fuel += instance.fuel_used();
                     let size = BatchSize::of_first(one, self.ask, 1);
                     let evaluated = self.evaluate(&mut instance, one, size);
-                    log.take(instance.take_log());
+                    let (lines, dropped) = instance.take_log();
+                    log.take(lines, dropped);
                     metrics.absorb(instance.metrics());
                     evaluated
                 }),
                 true => recipe.instantiate_foreign().map(|mut instance| {
                     self.fuel += instance.fuel_used();
                     let evaluated = self.evaluate_foreign(&mut instance, asking, one);
-                    log.take(instance.take_log());
+                    let (lines, dropped) = instance.take_log();
+                    log.take(lines, dropped);
                     evaluated
                 }),
             };

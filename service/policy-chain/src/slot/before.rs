@@ -3,7 +3,7 @@
 
 use tollgate_engine::chain::Which;
 
-use super::{Evaluate, Slot};
+use super::{Decider, Evaluate, Slot};
 use crate::asking::Asking;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
@@ -136,8 +136,12 @@ impl Slot {
             is_heard: false,
             step,
         };
-        let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
-        let unfit = self.settle((Evaluate::Kept, number), ask, asking, evaluations);
+        let decider = Decider {
+            evaluate: Evaluate::Kept,
+            number,
+        };
+        let failed = version.ask_all(ask, asker, self.account, None, asking, evaluations);
+        let unfit = self.settle(decider, ask, asking, evaluations);
         if let Some(reason) = &unfit {
             version.fail(reason);
         }

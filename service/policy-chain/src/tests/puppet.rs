@@ -19,6 +19,7 @@ use crate::counts::{PolicyReport, ReportedPlace};
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::AccountId;
+use crate::isolated::ProcessWatch;
 use crate::message::{Body, Message, Pool};
 use crate::parked::Position;
 use crate::plan::{
@@ -637,9 +638,12 @@ impl Rig {
         }
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
         let epoll = Arc::new(epoll.unwrap());
-        let token = |_| 0;
+        let watch = ProcessWatch {
+            epoll: &epoll,
+            token: |_| 0,
+        };
         let policies = &mut there.policies;
-        Ok(policies.absorb(&tenant, moving, same, (&epoll, token), now_ns()))
+        Ok(policies.absorb(&tenant, moving, same, &watch, now_ns()))
     }
 
     /// Evaluates one request.
