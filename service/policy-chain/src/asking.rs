@@ -91,6 +91,61 @@ impl Meter<'_> {
     }
 }
 
+/// Unix time as policies see it: advanced by this runtime's own clock, and occasionally set from
+/// the system's.
+#[derive(Default)]
+pub(crate) struct CoarseClock {
+    ahead_ms: i64,
+}
+
+impl CoarseClock {
+    pub(crate) fn set(&mut self, now_ns: u64) {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ms = unix.map_or(0, |time| time.as_millis() as i64);
+        self.ahead_ms = unix_ms - (now_ns / 1_000_000) as i64;
+    }
+
+    #[inline]
+    fn time_ms(&self, now_ns: u64) -> u64 {
+        (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms)
+    }
+}
+
+/// What measures evaluations and pays for them, and the events that they cause.
+pub(crate) struct Metering {
+    pub(crate) accounts: Accounts,
+    /// Events for the control plane.
+    pub(crate) events: Vec<PolicyEvent>,
+    pub(crate) clock: CoarseClock,
+    fuel_time: FuelTime,
+}
+
+impl Metering {
+    pub(crate) fn new(cpu_share_percent: u8, rate: Rate, now_ns: u64) -> Self {
+        let mut clock = CoarseClock::default();
+        clock.set(now_ns);
+        Self {
+            accounts: Accounts::new(cpu_share_percent),
+            events: Vec::new(),
+            clock,
+            fuel_time: FuelTime::new(rate),
+        }
+    }
+
+    /// Starts the measurement of an evaluation.
+    #[inline]
+    pub(crate) fn meter(&mut self) -> Meter<'_> {
+        let watch = Stopwatch::start();
+        Meter {
+            time_ms: self.clock.time_ms(watch.now_ns()),
+            watch,
+            fuel_time: self.fuel_time,
+            accounts: &mut self.accounts,
+            events: &mut self.events,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

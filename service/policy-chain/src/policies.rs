@@ -14,8 +14,8 @@ use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::accounts::{self, Accounts};
-use crate::asking::{Asking, FuelTime, Meter};
+use crate::accounts;
+use crate::asking::{Asking, Metering};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
 use crate::evaluation::{Decision, Evaluation, Stop};
 use crate::events::PolicyEvent;
@@ -33,7 +33,7 @@ use crate::message::{Message, Pool};
 use crate::parked::{LaneId, Parked, ParkedCalls, Position, Waiting};
 use crate::plan::{CpuLimit, Installed, MethodSteps, PolicyChange, Scope, Step};
 use crate::slot::{SavedState, Slot};
-use crate::stopwatch::{self, Stopwatch};
+use crate::stopwatch;
 
 const SLOW_NS: u64 = SLOW_CHAIN.as_nanos() as u64;
 const SLICE_NS: u64 = EVALUATING_SLICE.as_nanos() as u64;
@@ -56,11 +56,7 @@ pub struct Policies {
     parked: Parked,
     /// Policies that run in processes of their tenants.
     processes: Processes,
-    accounts: Accounts,
-    /// Events for the control plane.
-    events: Vec<PolicyEvent>,
-    fuel_time: FuelTime,
-    clock: CoarseClock,
+    metering: Metering,
     /// Longest stretch of evaluation, in ns.
     slice_ns: u64,
     logs_due_ns: u64,
@@ -140,42 +136,17 @@ impl ChainCounts {
     }
 }
 
-/// Unix time as policies see it: advanced by this runtime's own clock, and occasionally set from
-/// the system's.
-#[derive(Default)]
-struct CoarseClock {
-    ahead_ms: i64,
-}
-
-impl CoarseClock {
-    fn set(&mut self, now_ns: u64) {
-        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let unix_ms = unix.map_or(0, |time| time.as_millis() as i64);
-        self.ahead_ms = unix_ms - (now_ns / 1_000_000) as i64;
-    }
-
-    #[inline]
-    fn time_ms(&self, now_ns: u64) -> u64 {
-        (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms)
-    }
-}
-
 impl Policies {
     /// Creates policies without attachments. A tenant's policies may use `cpu_share_percent` of a
     /// core; `rate` converts fuel to time.
     pub fn new(cpu_share_percent: u8, rate: Rate) -> Self {
-        let mut clock = CoarseClock::default();
-        clock.set(now_ns());
         Self {
             installed: Slots::default(),
             chains: Slots::default(),
             counts: ChainCounts::default(),
             parked: Parked::default(),
             processes: Processes::default(),
-            accounts: Accounts::new(cpu_share_percent),
-            events: Vec::new(),
-            fuel_time: FuelTime::new(rate),
-            clock,
+            metering: Metering::new(cpu_share_percent, rate, now_ns()),
             slice_ns: SLICE_NS,
             logs_due_ns: 0,
             ran: Vec::new(),
@@ -187,7 +158,7 @@ impl Policies {
 
     /// Sets the share of a core that each tenant's policies may use.
     pub fn set_cpu_share(&mut self, percent: u8, now_ns: u64) {
-        self.accounts.set_share(percent, now_ns);
+        self.metering.accounts.set_share(percent, now_ns);
     }
 
     /// Changes the limits of the evaluation of one call for the policies of these attachments.
@@ -202,7 +173,7 @@ impl Policies {
     /// Events since the last time.
     #[inline]
     pub fn take_events(&mut self) -> Vec<PolicyEvent> {
-        std::mem::take(&mut self.events)
+        std::mem::take(&mut self.metering.events)
     }
 
     /// Applies a change as a whole, or returns why it can't. Called between two calls, so each call
@@ -306,12 +277,7 @@ impl Policies {
             let Some(slot) = self.installed.get_mut(installed.id) else {
                 continue;
             };
-            let mut meter = meter(
-                &self.clock,
-                self.fuel_time,
-                &mut self.accounts,
-                &mut self.events,
-            );
+            let mut meter = self.metering.meter();
             meter.watch.expect(stopwatch::LONG_NS);
             // The version has run even if the change is rejected, and may have logged the reason.
             slot.note_run(&mut self.ran);
@@ -372,7 +338,7 @@ impl Policies {
     }
 
     fn install(&mut self, installed: Installed, policy_epoch: u32) {
-        let account = self.accounts.of(&installed.account, now_ns());
+        let account = self.metering.accounts.of(&installed.account, now_ns());
         let id = installed.id;
         match self.installed.get_mut(id) {
             Some(slot) => slot.install(installed, account, policy_epoch),
@@ -381,12 +347,7 @@ impl Policies {
                 .insert_at(id, Slot::new(installed, account, policy_epoch)),
         }
         if let Some(slot) = self.installed.get_mut(id) {
-            let mut meter = meter(
-                &self.clock,
-                self.fuel_time,
-                &mut self.accounts,
-                &mut self.events,
-            );
+            let mut meter = self.metering.meter();
             slot.check_processes(&self.processes, &mut meter);
             slot.note_run(&mut self.ran);
         }
@@ -496,7 +457,7 @@ impl Policies {
             chains: gone,
             parked,
             lines: self.processes.part(tenant),
-            account: self.accounts.part(tenant),
+            account: self.metering.accounts.part(tenant),
         }
     }
 
@@ -527,7 +488,7 @@ impl Policies {
     ) -> HashMap<ChainId, ChainId> {
         let account = moving
             .account
-            .and_then(|account| self.accounts.absorb(account, now_ns));
+            .and_then(|account| self.metering.accounts.absorb(account, now_ns));
         for ((id, mut slot), due_ns) in moving.slots.into_iter().zip(moving.ticks) {
             let is_charged = slot.account().is_some();
             slot.moved(account.filter(|_| is_charged));
@@ -590,12 +551,7 @@ impl Policies {
         let Some(chain) = self.chains.get_mut(id) else {
             return refuse(evaluations, &format!("the daemon lost chain {id}"));
         };
-        let mut meter = meter(
-            &self.clock,
-            self.fuel_time,
-            &mut self.accounts,
-            &mut self.events,
-        );
+        let mut meter = self.metering.meter();
         let began_ns = meter.watch.now_ns();
         meter
             .watch
@@ -657,12 +613,7 @@ impl Policies {
 
     /// The saved states of all versions, for another process.
     pub fn save(&mut self) -> Vec<SavedState> {
-        let mut meter = meter(
-            &self.clock,
-            self.fuel_time,
-            &mut self.accounts,
-            &mut self.events,
-        );
+        let mut meter = self.metering.meter();
         let slots = self.installed.iter_mut();
         slots.flat_map(|(_, slot)| slot.save(&mut meter)).collect()
     }
@@ -704,11 +655,11 @@ impl Policies {
     /// `refused`.
     pub fn wake(&mut self, now_ns: u64, refused: &mut Vec<Evaluation>) {
         let mut unfunded = Vec::new();
-        let accounts = &mut self.accounts;
+        let accounts = &mut self.metering.accounts;
         let funds = |account| accounts.funds(account, now_ns);
         self.parked.wake(now_ns, funds, &mut unfunded);
         for (mut evaluation, account) in unfunded {
-            evaluation.deny(self.accounts.throttle(account));
+            evaluation.deny(self.metering.accounts.throttle(account));
             refused.push(evaluation);
         }
     }
@@ -737,10 +688,14 @@ impl Policies {
         }
         if now_ns >= self.logs_due_ns {
             self.logs_due_ns = now_ns + LOG_PERIOD_NS;
-            self.clock.set(now_ns);
+            self.metering.clock.set(now_ns);
             for id in self.ran.drain(..) {
                 if let Some(slot) = self.installed.get_mut(id) {
-                    slot.tell_logs(now_ns, &mut self.accounts, &mut self.events);
+                    slot.tell_logs(
+                        now_ns,
+                        &mut self.metering.accounts,
+                        &mut self.metering.events,
+                    );
                 }
             }
         }
@@ -749,7 +704,7 @@ impl Policies {
         }
         if now_ns >= self.throttled_due_ns {
             self.throttled_due_ns = now_ns + THROTTLED_PERIOD_NS;
-            self.accounts.tell(&mut self.events);
+            self.metering.accounts.tell(&mut self.metering.events);
         }
     }
 
@@ -758,12 +713,7 @@ impl Policies {
         let Some(slot) = self.installed.get_mut(id) else {
             return;
         };
-        let mut meter = meter(
-            &self.clock,
-            self.fuel_time,
-            &mut self.accounts,
-            &mut self.events,
-        );
+        let mut meter = self.metering.meter();
         meter.watch.expect(stopwatch::LONG_NS);
         let due_ns = slot.tick(now_ns, &mut meter, &mut self.processes);
         slot.note_run(&mut self.ran);
@@ -820,7 +770,9 @@ impl Policies {
 
     /// Usage of each tenant's policies.
     pub fn report_accounts(&self) -> Vec<AccountReport> {
-        self.accounts.report(|tenant| self.parked.calls_of(tenant))
+        self.metering
+            .accounts
+            .report(|tenant| self.parked.calls_of(tenant))
     }
 }
 
@@ -833,12 +785,7 @@ impl Policies {
 
     /// Asks the version in force whether it could hand its state over to `successor`.
     pub fn rehearse(&mut self, id: u32, successor: Successor, done: Rehearsed) {
-        let mut meter = meter(
-            &self.clock,
-            self.fuel_time,
-            &mut self.accounts,
-            &mut self.events,
-        );
+        let mut meter = self.metering.meter();
         match self.installed.get_mut(id) {
             Some(slot) => slot.rehearse(successor, done, &mut meter, &mut self.processes),
             None => {
@@ -860,16 +807,13 @@ impl Policies {
             }
         }
         while let Some((id, reason)) = self.processes.next_ended() {
-            let mut meter = meter(
-                &self.clock,
-                self.fuel_time,
-                &mut self.accounts,
-                &mut self.events,
-            );
+            let mut meter = self.metering.meter();
             for (_, slot) in self.installed.iter_mut() {
                 slot.process_ended(id, &reason, &mut meter);
             }
-            self.events.push(PolicyEvent::ProcessEnded { id, reason });
+            self.metering
+                .events
+                .push(PolicyEvent::ProcessEnded { id, reason });
         }
         None
     }
@@ -887,12 +831,7 @@ impl Policies {
             outcome,
             said,
         } = answered;
-        let mut meter = meter(
-            &self.clock,
-            self.fuel_time,
-            &mut self.accounts,
-            &mut self.events,
-        );
+        let mut meter = self.metering.meter();
         let (id, number) = match &purpose {
             Purpose::Evaluate { slot, version, .. } | Purpose::Tick { slot, version } => {
                 (*slot, *version)
@@ -1005,23 +944,6 @@ impl Policies {
 fn at_once(chains: &Slots<Chain>, slice_ns: u64, chain: ChainId) -> usize {
     let pace = chains.get(chain.0).map(|chain| chain.pace);
     pace.unwrap_or_default().fits(slice_ns, EVALUATED_AT_ONCE)
-}
-
-/// Starts the measurement of an evaluation.
-fn meter<'a>(
-    clock: &CoarseClock,
-    fuel_time: FuelTime,
-    accounts: &'a mut Accounts,
-    events: &'a mut Vec<PolicyEvent>,
-) -> Meter<'a> {
-    let watch = Stopwatch::start();
-    Meter {
-        time_ms: clock.time_ms(watch.now_ns()),
-        watch,
-        fuel_time,
-        accounts,
-        events,
-    }
 }
 
 /// Records in each evaluation what the process decided. Returns how the policy failed.
