@@ -14,6 +14,7 @@
 
 mod accounts;
 mod asking;
+mod chain;
 mod compat;
 pub mod counts;
 pub mod evaluation;

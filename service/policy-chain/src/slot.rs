@@ -11,37 +11,31 @@
 //! Invariants: exactly one version settles a call. Each version that evaluates a call counts it in
 //! exactly one of [`Counts`]' first five. While the account is overdrawn no step begins; a step
 //! that has begun is completed. A caller is not told the name of a provider's policy that failed.
+//!
+//! `slot/` has the rest: the places, answers of processes, reports, and replies to requests that
+//! former versions evaluated.
 
-use crate::events::PolicyEvent;
-
+mod answers;
 mod before;
+mod places;
+mod reporting;
 
-use tollgate_engine::Status;
+pub use places::SavedState;
+
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
 use tollgate_policy_host::Hook;
-use tollgate_shm_abi::status::Code;
 
-use crate::accounts::Accounts;
 use crate::asking::{Asking, Meter};
+use crate::counts::Counts;
 use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNEVALUATED};
-use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::history::{Serial, VersionHistory};
 use crate::ids::AccountId;
-use crate::ids::NamedPolicy;
-use crate::ids::ProcessId;
 use crate::ids::Why;
-use crate::isolated::{
-    Asker, InstanceReport, IsolatedVersion, Processes, Rehearsed, SeatAt, Successor, Words,
-};
-use crate::limits::RETIRED_VERSIONS;
-use crate::metrics::NamedMetrics;
-use crate::plan::{CpuLimit, How, Installed, Place, PolicyInput, Running, Step};
+use crate::isolated::{Asker, Processes};
+use crate::plan::{Installed, PolicyInput, Step};
 use crate::recorder::Recorder;
-use crate::version::{HandOver, Version};
-
-/// The text for callers when a provider's policy fails.
-const BY_PROVIDER: &str = "the call was refused by the provider";
+use crate::version::Version;
 
 /// An attachment in a runtime.
 pub(crate) struct Slot {
@@ -100,19 +94,6 @@ impl Decider {
     }
 }
 
-/// A version's state for another process to continue from.
-pub struct SavedState {
-    /// The attachment's id.
-    pub id: u32,
-    /// The version's number.
-    pub version: u32,
-    /// The state format's number in the manifest.
-    pub format: u32,
-    /// The state.
-    pub bytes: Vec<u8>,
-}
-
-/// Installation.
 impl Slot {
     pub(crate) fn new(installed: Installed, account: Option<AccountId>, policy_epoch: u32) -> Self {
         let mut slot = Self {
@@ -137,127 +118,6 @@ impl Slot {
         slot
     }
 
-    /// Why the places can't be changed like that.
-    pub(crate) fn refusal_of(slot: Option<&Slot>, installed: &Installed) -> Option<String> {
-        let candidate = slot.and_then(|slot| slot.candidate.as_ref());
-        match (&installed.stable, &installed.candidate, candidate) {
-            (Place::FromCandidate, _, None) => Some(format!(
-                "policy {} has no version on trial",
-                installed.label
-            )),
-            (_, Place::FromCandidate, _) => Some(format!(
-                "the candidate of policy {} can't come from its own place",
-                installed.label
-            )),
-            _ => None,
-        }
-    }
-
-    /// Hands the state of the version in force over to new versions. Nothing changes here unless
-    /// that version fails while saving: then it is out of order, as after any fault.
-    pub(crate) fn hand_over(
-        &mut self,
-        installed: &mut Installed,
-        meter: &mut Meter,
-        processes: &mut Processes,
-    ) -> Result<(), String> {
-        for place in [&mut installed.stable, &mut installed.candidate] {
-            let Place::Put(Running {
-                version,
-                how,
-                inherit: true,
-            }) = place
-            else {
-                continue;
-            };
-            let Some(stable) = &mut self.stable else {
-                continue;
-            };
-            let handed = match how {
-                How::Kept(successor) => stable.hand_over(successor, self.account, meter),
-                How::Isolated(successor) => {
-                    let successor = IsolatedVersion {
-                        version: *version,
-                        isolated: successor,
-                    };
-                    stable.hand_over_apart(successor, self.id, meter, processes)
-                }
-                How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
-            };
-            let from = self.number(Which::Stable);
-            match handed {
-                Ok(()) => {}
-                Err(HandOver::Save(reason)) => {
-                    self.stable_failed(reason.clone(), meter);
-                    return Err(self.cannot_save(from, &reason));
-                }
-                Err(HandOver::Restore(reason)) => {
-                    return Err(self.cannot_restore(*version, from, &reason));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Saves the versions' states for another process. A version that fails to save is out of
-    /// order, as after any fault.
-    pub(crate) fn save(&mut self, meter: &mut Meter) -> Vec<SavedState> {
-        let (id, account) = (self.id, self.account);
-        let mut states = Vec::new();
-        for which in [Which::Stable, Which::Candidate] {
-            let Some(version) = self.place(which) else {
-                continue;
-            };
-            let number = version.number;
-            match version.save(account, meter) {
-                Ok(None) => {}
-                Ok(Some((format, bytes))) => states.push(SavedState {
-                    id,
-                    version: number,
-                    format,
-                    bytes,
-                }),
-                Err(reason) => self.failed(which, reason, meter),
-            }
-        }
-        states
-    }
-
-    /// Lets a version continue from its state in another process.
-    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
-        let mut versions = self.stable.iter_mut().chain(&mut self.candidate);
-        let its = versions.find(|version| version.number == saved.version);
-        let restored = its.map_or(Ok(()), |its| its.restore(saved.format, &saved.bytes));
-        restored.map_err(|why| self.cannot_restore(saved.version, saved.version, &why))
-    }
-
-    pub(crate) fn cannot_save(&self, from: u32, why: &str) -> String {
-        format!("policy {} can't save its state: {why}", self.name(from))
-    }
-
-    pub(crate) fn cannot_restore(&self, to: u32, from: u32, why: &str) -> String {
-        let (to, from) = (self.name(to), self.name(from));
-        format!("policy {to} can't go on from the state of {from}: {why}")
-    }
-
-    /// Asks the version in force whether it could hand its state over to `successor`, which is in a
-    /// process.
-    pub(crate) fn rehearse(
-        &self,
-        successor: Successor,
-        done: Rehearsed,
-        meter: &mut Meter,
-        processes: &mut Processes,
-    ) {
-        let stable = self.stable.as_ref();
-        match stable.and_then(Version::isolated_version) {
-            Some(from) if from.isolated.process == successor.isolated.process => {
-                processes.rehearse(from, successor, self.id, meter.order_time(), done);
-            }
-            _ => done(Ok(())),
-        }
-    }
-
     /// Runs the ticks of its versions that are due. Returns when the next one is due.
     pub(crate) fn tick(
         &mut self,
@@ -280,112 +140,6 @@ impl Slot {
         next
     }
 
-    /// Changes the places, which begins epoch `policy_epoch`. The caller has checked
-    /// [`refusal_of`](Self::refusal_of).
-    pub(crate) fn install(
-        &mut self,
-        installed: Installed,
-        account: Option<AccountId>,
-        policy_epoch: u32,
-    ) {
-        let before = self.assignment();
-        self.note_successors(&installed, policy_epoch);
-        self.label = installed.label;
-        self.party = installed.party;
-        self.account = account;
-        self.on_fault = installed.on_fault;
-        self.max_worse = installed.max_worse;
-        match &mut self.recorder {
-            Some(recorder) if installed.record > 0 => recorder.resize(installed.record),
-            recorder => *recorder = Recorder::new(installed.record),
-        }
-        match installed.stable {
-            Place::Keep => {}
-            Place::Empty => self.replace(Which::Stable, policy_epoch),
-            Place::Put(running) => self.put(Which::Stable, running, policy_epoch),
-            Place::FromCandidate => {
-                let candidate = self.candidate.take();
-                self.replace(Which::Stable, policy_epoch);
-                self.stable = candidate;
-            }
-        }
-        match installed.candidate {
-            Place::Keep | Place::FromCandidate => {}
-            Place::Empty => self.replace(Which::Candidate, policy_epoch),
-            Place::Put(running) => self.put(Which::Candidate, running, policy_epoch),
-        }
-        self.trial = installed.trial.filter(|_| self.candidate.is_some());
-        let was_there = before.stable.is_some() || before.candidate.is_some();
-        if was_there && before != self.assignment() {
-            self.past.note(policy_epoch, before);
-        }
-    }
-
-    /// The slot has moved to another runtime: the account has a new id, and the slot isn't in the
-    /// list of those that have run.
-    pub(crate) fn moved(&mut self, account: Option<AccountId>) {
-        self.account = account;
-        self.has_run = false;
-    }
-
-    /// Changes the limits of the evaluation of one call.
-    pub(crate) fn limit_cpu(&mut self, limit: CpuLimit) {
-        let there = self.stable.iter_mut().chain(&mut self.candidate);
-        for version in there.chain(self.past.kept_mut()) {
-            version.limit_cpu(limit);
-        }
-    }
-
-    /// Puts a version in a place. A fresh instance of the version that is already there keeps its
-    /// counts.
-    fn put(&mut self, which: Which, running: Running, policy_epoch: u32) {
-        if let Some(version) = self.place(which)
-            && version.number == running.version
-        {
-            return version.run(running.how);
-        }
-        self.replace(which, policy_epoch);
-        let known = self
-            .retired
-            .iter()
-            .position(|(number, _)| *number == running.version);
-        let counts = known.map_or_else(Counts::default, |at| self.retired.remove(at).1);
-        self.serials += 1;
-        *self.place(which) = Some(Version::new(running, self.serials, counts));
-    }
-
-    /// Empties a place, which begins epoch `policy_epoch`. The old version is kept if it may have replies to
-    /// evaluate.
-    fn replace(&mut self, which: Which, policy_epoch: u32) {
-        if let Some(mut version) = self.retire(which)
-            && version.evaluates_replies()
-            && version.may_evaluate_reply(policy_epoch.wrapping_sub(1))
-        {
-            // Later evaluations are counted for a retired version.
-            version.counts = Counts::default();
-            self.past.keep(version.serial, version);
-        }
-    }
-
-    /// Empties a place. The version's counts are kept for a while.
-    fn retire(&mut self, which: Which) -> Option<Version> {
-        let mut version = self.place(which).take()?;
-        self.note_last_words(&mut version);
-        if self.retired.len() >= RETIRED_VERSIONS {
-            self.retired.remove(0);
-        }
-        self.retired.push((version.number, version.counts));
-        Some(version)
-    }
-
-    fn note_last_words(&mut self, version: &mut Version) {
-        if let Some((lines, dropped)) = version.take_log()
-            && self.last_words.len() < RETIRED_VERSIONS
-        {
-            self.last_words.push((version.number, lines, dropped));
-        }
-    }
-
     fn place(&mut self, which: Which) -> &mut Option<Version> {
         match which {
             Which::Stable => &mut self.stable,
@@ -398,6 +152,10 @@ impl Slot {
 impl Slot {
     pub(crate) fn party(&self) -> Party {
         self.party
+    }
+
+    pub(crate) fn account(&self) -> Option<AccountId> {
+        self.account
     }
 
     /// Evaluates all open calls: each passes, maybe changed, or is denied.
@@ -699,28 +457,6 @@ impl Slot {
         unfit
     }
 
-    /// Records which policy has denied the calls that were just denied.
-    #[cold]
-    fn name_denials(&self, number: u32, evaluations: &mut [Evaluation]) {
-        let denied = |evaluation: &&mut Evaluation| {
-            evaluation.denied.is_some() && evaluation.denied_by.is_none()
-        };
-        for evaluation in evaluations.iter_mut().filter(denied) {
-            evaluation.denied_by = Some(Box::new(self.named(number)));
-        }
-    }
-
-    /// Names one of its versions for traces.
-    #[cold]
-    fn named(&self, number: u32) -> NamedPolicy {
-        // For example `acl of tenant acme`.
-        let name = self.label.split(' ').next().unwrap_or_default();
-        NamedPolicy {
-            policy: format!("{name}@{number}"),
-            is_provider: self.party != Party::Tenant,
-        }
-    }
-
     fn fail(&mut self, number: u32, reason: String) -> String {
         if let Some(version) = self.numbered(number) {
             version.fail(&reason);
@@ -757,322 +493,11 @@ impl Slot {
     }
 }
 
-/// Answers from processes.
-impl Slot {
-    /// Continues calls that a version's process has evaluated. Each evaluation holds its decision.
-    pub(crate) fn answered(
-        &mut self,
-        InstanceReport { from, fault }: InstanceReport,
-        asker: Asker<'_>,
-        asking: &mut Asking,
-        evaluations: &mut [Evaluation],
-    ) {
-        let Asker {
-            version: number,
-            which,
-            is_heard,
-            step,
-            ..
-        } = asker;
-        // Only the instance that was asked: the same version may have a fresh one.
-        let failed = fault.and_then(|reason| {
-            let its = self.place_of(|version| version.sits_at(from))?;
-            self.place(its).as_mut()?.fail(&reason);
-            Some((its, reason))
-        });
-        if is_heard {
-            self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
-            evaluations.iter_mut().for_each(Evaluation::want);
-        } else {
-            let ask = match which {
-                Which::Stable => &step.stable,
-                Which::Candidate => &step.candidate,
-            };
-            let unfit = ask
-                .as_ref()
-                .and_then(|ask| self.settle(Decider::of(which, number), ask, asking, evaluations));
-            if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
-                self.failed(its, reason, &mut asking.meter);
-            }
-        }
-        if let Some((its, reason)) = failed {
-            self.failed(its, reason, &mut asking.meter);
-        }
-        // The stable version decides what a shadow has evaluated and what a candidate failed to
-        // evaluate.
-        if is_heard || which == Which::Candidate {
-            self.decide(Which::Stable, step, asking, evaluations);
-        }
-    }
-
-    /// A version failed in its process, outside of an evaluation.
-    pub(crate) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
-        self.fail_those(reason, meter, |version| version.sits_at(at));
-    }
-
-    /// Fails versions whose process doesn't exist: it may have ended before this slot learned of
-    /// it.
-    pub(crate) fn check_processes(&mut self, processes: &Processes, meter: &mut Meter) {
-        let is_gone = |id: ProcessId| !processes.has(id);
-        self.fail_those(
-            "the tenant's policy process ended before it was asked",
-            meter,
-            |version| version.process().is_some_and(is_gone),
-        );
-    }
-
-    /// The process of some of its versions has ended.
-    pub(crate) fn process_ended(&mut self, id: ProcessId, reason: &str, meter: &mut Meter) {
-        self.fail_those(reason, meter, |version| version.is_in(id));
-    }
-
-    fn fail_those(&mut self, reason: &str, meter: &mut Meter, those: impl Fn(&Version) -> bool) {
-        for which in [Which::Candidate, Which::Stable] {
-            let version = self.place(which).as_mut();
-            if let Some(version) = version.filter(|version| those(version)) {
-                version.fail(reason);
-                self.failed(which, reason.to_owned(), meter);
-            }
-        }
-    }
-
-    pub(crate) fn account(&self) -> Option<AccountId> {
-        self.account
-    }
-
-    /// Records what a version reports after running in its process.
-    pub(crate) fn note_answer(&mut self, number: u32, said: Words) {
-        if let Some(version) = self.numbered(number) {
-            version.note_answer(said);
-        } else if let Some(counts) = self.counts_of(number) {
-            counts.cpu_ns += said.cost_ns;
-        }
-    }
-}
-
 /// The account is overdrawn: the step is evaluated later.
 #[cold]
 fn wait_for(account: AccountId, asking: &mut Asking, evaluations: &mut [Evaluation]) {
     for evaluation in evaluations.iter_mut().filter(|q| q.denied.is_none()) {
         evaluation.stop(Why::Account(account));
         asking.has_stopped = true;
-    }
-}
-
-/// Failures, and their texts for callers.
-impl Slot {
-    /// For example `acl@1 of tenant acme`.
-    fn name(&self, version: u32) -> String {
-        match self.label.split_once(' ') {
-            Some((policy, owner)) => format!("{policy}@{version} {owner}"),
-            None => format!("{}@{version}", self.label),
-        }
-    }
-
-    fn number(&self, which: Which) -> u32 {
-        let version = match which {
-            Which::Stable => &self.stable,
-            Which::Candidate => &self.candidate,
-        };
-        version.as_ref().map_or(0, |version| version.number)
-    }
-
-    /// The status of a rejection that isn't a policy's own denial. It never names the provider's
-    /// policies.
-    fn refusal(&self, code: Code, text: String) -> Status {
-        match self.party {
-            Party::Tenant => Status::new(code, text),
-            Party::ProviderPre | Party::ProviderPost => Status::new(Code::INTERNAL, BY_PROVIDER),
-        }
-    }
-
-    #[cold]
-    fn out_of_order(&self, number: u32, said: &Decision) -> Status {
-        let mut there = [&self.stable, &self.candidate].into_iter().flatten();
-        let version = there.find(|version| version.number == number);
-        let name = self.name(number);
-        let why = version
-            .and_then(|version| version.last_fault.as_deref())
-            .unwrap_or_default();
-        let how = match said {
-            Decision::Failed => "failed",
-            _ => "is out of order",
-        };
-        let text = format!("policy {name} {how}, so the call is refused: {why}");
-        self.refusal(Code::INTERNAL, text)
-    }
-
-    /// The status when the version can't evaluate the call without having failed. `None`: the view
-    /// is too large.
-    #[cold]
-    fn unable(&self, number: u32, why: Option<&Unable>) -> Status {
-        let name = self.name(number);
-        let (code, text) = match why {
-            Some(Unable::NoRoom(why)) => (
-                Code::RESOURCE_EXHAUSTED,
-                format!("policy {name} can't have an instance for the call: {why}"),
-            ),
-            Some(Unable::Unreadable(why)) => (
-                Code::INVALID_ARGUMENT,
-                format!("policy {name} can't be shown the message: {why}"),
-            ),
-            Some(Unable::Unchanged(Unchanged::Malformed(why))) => (
-                Code::INVALID_ARGUMENT,
-                format!("what policy {name} wants to change can't be changed: {why}"),
-            ),
-            Some(Unable::Unchanged(Unchanged::NoRoom(why))) => (
-                Code::RESOURCE_EXHAUSTED,
-                format!("what policy {name} adds to the call's metadata doesn't fit: {why}"),
-            ),
-            Some(Unable::Unchanged(_)) => (
-                Code::FAILED_PRECONDITION,
-                format!(
-                    "policy {name} came when the message was on its way already, too late to change it"
-                ),
-            ),
-            None => (
-                Code::RESOURCE_EXHAUSTED,
-                format!(
-                    "the fields that policy {name} reads of this message don't fit into its view"
-                ),
-            ),
-        };
-        self.refusal(code, text)
-    }
-
-    #[cold]
-    fn failed(&mut self, which: Which, reason: String, meter: &mut Meter) {
-        match which {
-            Which::Candidate => self.drop_candidate(reason, meter),
-            Which::Stable => self.stable_failed(reason, meter),
-        }
-    }
-
-    fn stable_failed(&self, reason: String, meter: &mut Meter) {
-        let version = self.number(Which::Stable);
-        let id = self.id;
-        meter.events.push(PolicyEvent::Faulted {
-            id,
-            version,
-            reason,
-        });
-    }
-
-    /// Ends the trial.
-    #[cold]
-    fn drop_candidate(&mut self, reason: String, meter: &mut Meter) {
-        let version = self.number(Which::Candidate);
-        drop(self.retire(Which::Candidate));
-        self.trial = None;
-        let id = self.id;
-        meter.events.push(PolicyEvent::CandidateFailed {
-            id,
-            version,
-            reason,
-        });
-    }
-
-    /// Adds it to the list of slots that have run, unless it is there.
-    #[inline]
-    pub(crate) fn note_run(&mut self, ran: &mut Vec<u32>) {
-        if !self.has_run {
-            self.has_run = true;
-            ran.push(self.id);
-        }
-    }
-
-    /// Passes its versions' log lines to the control plane, as many as its owner may log.
-    pub(crate) fn tell_logs(
-        &mut self,
-        now_ns: u64,
-        accounts: &mut Accounts,
-        events: &mut Vec<PolicyEvent>,
-    ) {
-        self.has_run = false;
-        let mut logs = std::mem::take(&mut self.last_words);
-        for version in self.past.kept_mut() {
-            let number = version.number;
-            logs.extend(
-                version
-                    .take_log()
-                    .map(|(lines, dropped)| (number, lines, dropped)),
-            );
-        }
-        for which in [Which::Stable, Which::Candidate] {
-            if let Some(version) = self.place(which)
-                && let Some((lines, dropped)) = version.take_log()
-            {
-                logs.push((version.number, lines, dropped));
-            }
-        }
-        for (number, mut lines, mut dropped) in logs {
-            let kept = accounts.may_log(self.account, lines.len(), now_ns);
-            dropped += (lines.len() - kept) as u64;
-            lines.truncate(kept);
-            if let Some(counts) = self.counts_of(number) {
-                counts.logged += kept as u64;
-                counts.log_dropped += dropped;
-            }
-            events.push(PolicyEvent::Logged {
-                label: self.name(number),
-                lines,
-                dropped,
-            });
-        }
-    }
-
-    fn counts_of(&mut self, number: u32) -> Option<&mut Counts> {
-        let there = [&mut self.stable, &mut self.candidate];
-        let there = there.into_iter().flatten();
-        let mut counts = there.map(|version| (version.number, &mut version.counts));
-        let gone = self.retired.iter_mut();
-        let mut gone = gone.map(|(version, counts)| (*version, counts));
-        counts
-            .find(|(version, _)| *version == number)
-            .or_else(|| gone.rfind(|(version, _)| *version == number))
-            .map(|(_, counts)| counts)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn instance(&mut self) -> Option<&mut tollgate_policy_host::Instance> {
-        self.stable.as_mut()?.instance()
-    }
-
-    pub(crate) fn recorded(&self) -> Vec<RecordedView> {
-        self.recorder
-            .as_ref()
-            .map(|recorder| recorder.views())
-            .unwrap_or_default()
-    }
-
-    pub(crate) fn report(&self) -> impl Iterator<Item = PolicyReport> {
-        let there = [
-            (ReportedPlace::Stable, &self.stable),
-            (ReportedPlace::Candidate, &self.candidate),
-        ];
-        let there = there.into_iter().filter_map(|(place, version)| {
-            let version = version.as_ref()?;
-            Some(PolicyReport {
-                id: self.id,
-                version: version.number,
-                place,
-                counts: version.counts,
-                alive: version.is_alive(),
-                last_fault: version.last_fault.clone(),
-                memory_bytes: version.memory_bytes(),
-                metrics: version.metrics(),
-            })
-        });
-        let gone = self.retired.iter().map(|&(version, counts)| PolicyReport {
-            id: self.id,
-            version,
-            place: ReportedPlace::Retired,
-            counts,
-            alive: false,
-            last_fault: None,
-            memory_bytes: 0,
-            metrics: NamedMetrics::default(),
-        });
-        there.chain(gone)
     }
 }

@@ -4,20 +4,15 @@
 //! is shown and nothing else (P4), and only from private bytes (P2); reading an extent makes the
 //! message private first. A fault ends the instance, and nothing runs until a fresh instance is put
 //! in place.
+//!
+//! `version/` has the evaluation of one batch, the hand-over of state, and the log.
 
-use tollgate_engine::Status;
 use tollgate_engine::chain::{Pace, Tally};
-use tollgate_policy_host::limits::LOG_LINES;
-use tollgate_policy_host::{
-    Batch, BatchError, EvaluateError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook,
-    Instance, LoadError, LogLine, Manifest, Metrics, Policy,
-};
-use tollgate_shm_abi::status::Code;
+use tollgate_policy_host::{Fault, ForeignInstance, Hook, Instance, Manifest, Metrics, Policy};
 
 use crate::asking::{Asking, FuelTime, Meter};
-use crate::compat::Unreadable;
-use crate::counts::{Counts, RecordedView};
-use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
+use crate::counts::Counts;
+use crate::evaluation::{BatchSize, Decision, Evaluation};
 use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
 use crate::isolated::{Asker, IsolatedVersion, OrderTime, Posting, Processes, SeatAt, Words};
@@ -25,6 +20,13 @@ use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, EVALUATE
 use crate::metrics::NamedMetrics;
 use crate::plan::{CpuLimit, How, Isolated, PolicyInput, Recipe, Running};
 use crate::recorder::Recorder;
+
+mod evaluating;
+mod log;
+pub(crate) mod state;
+
+use evaluating::{Evaluating, set_wanted};
+use log::Log;
 
 const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 
@@ -48,28 +50,6 @@ pub(crate) struct Version {
     /// Metrics of past instances.
     metrics: Metrics,
     policy: Option<Policy>,
-}
-
-/// Log lines of past instances.
-#[derive(Default)]
-struct Log {
-    lines: Vec<String>,
-    dropped: u64,
-}
-
-impl Log {
-    /// The count may come from a process, so it isn't trusted.
-    #[inline]
-    fn take(&mut self, lines: Vec<LogLine>, dropped: u64) {
-        self.dropped = self.dropped.saturating_add(dropped);
-        for line in lines {
-            if self.lines.len() < LOG_LINES {
-                self.lines.push(format!("{:?}: {}", line.level, line.text));
-            } else {
-                self.dropped += 1;
-            }
-        }
-    }
 }
 
 enum Body {
@@ -463,316 +443,5 @@ impl Version {
     /// When it ticks next.
     pub(crate) fn tick_due_ns(&self) -> Option<u64> {
         self.tick_due_ns
-    }
-
-    /// Hands this version's state over to `successor`. An error ends the successor. A fault of this
-    /// version while saving counts as any other fault, and is also returned.
-    pub(crate) fn hand_over(
-        &mut self,
-        successor: &mut Instance,
-        account: Option<AccountId>,
-        meter: &mut Meter,
-    ) -> Result<(), HandOver> {
-        if let Body::Isolated(apart) = &self.body {
-            return hands_nothing(&apart.policy, successor.policy());
-        }
-        let saved = self.save(account, meter).map_err(HandOver::Save)?;
-        let heirs_own = successor.policy().manifest().state_version();
-        let (Some((format, saved)), Some(_)) = (saved, heirs_own) else {
-            return Ok(());
-        };
-        let restored = successor.restore(format, &saved);
-        meter.charge(account, successor.fuel_used());
-        restored.map_err(|fault| HandOver::Restore(fault.to_string()))
-    }
-
-    /// Saves its state, with its format number; `None` if there is no state here. An error is a
-    /// fault as any other.
-    pub(crate) fn save(
-        &mut self,
-        account: Option<AccountId>,
-        meter: &mut Meter,
-    ) -> Result<Option<(u32, Vec<u8>)>, String> {
-        let Body::Kept(instance) = &mut self.body else {
-            return Ok(None);
-        };
-        let saved = instance.save();
-        let format = instance.policy().manifest().state_version().unwrap_or(0);
-        self.counts.cpu_ns += meter.charge(account, instance.fuel_used());
-        match saved {
-            Ok(saved) => Ok(saved.map(|saved| (format, saved))),
-            Err(fault) => {
-                let reason = fault.to_string();
-                self.fail(&reason);
-                Err(reason)
-            }
-        }
-    }
-
-    /// Continues from a state that another process has saved.
-    pub(crate) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
-        match &mut self.body {
-            Body::Kept(instance) => instance
-                .restore(format, saved)
-                .map_err(|fault| fault.to_string()),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => Ok(()),
-        }
-    }
-}
-
-/// State can't be handed over between the daemon and a process; an error if both versions have
-/// state.
-fn hands_nothing(from: &Policy, to: &Policy) -> Result<(), HandOver> {
-    let both = [from, to].map(|policy| policy.manifest().state_version().is_some());
-    match both {
-        [true, true] => Err(HandOver::Restore(
-            "state isn't handed over between the daemon and a process of the tenant's; attach the policy anew"
-                .to_owned(),
-        )),
-        _ => Ok(()),
-    }
-}
-
-impl Version {
-    /// Orders that `successor` continues from this version's state. The result is known later: if
-    /// it fails, the successor fails.
-    pub(crate) fn hand_over_apart(
-        &self,
-        successor: IsolatedVersion<'_>,
-        slot: u32,
-        meter: &Meter,
-        processes: &mut Processes,
-    ) -> Result<(), HandOver> {
-        match &self.body {
-            Body::Kept(instance) => hands_nothing(instance.policy(), &successor.isolated.policy),
-            Body::Isolated(apart) if apart.process == successor.isolated.process => {
-                let from = IsolatedVersion {
-                    version: self.number,
-                    isolated: apart,
-                };
-                processes
-                    .hand_over(from, successor, slot, meter.order_time())
-                    .map_err(HandOver::Restore)
-            }
-            // This version's process has ended, and its state with it.
-            Body::Isolated(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
-        }
-    }
-}
-
-/// Why state wasn't handed over.
-pub(crate) enum HandOver {
-    /// The version in force failed.
-    Save(String),
-    /// The new version failed, or rejected the state.
-    Restore(String),
-}
-
-fn set_wanted(evaluations: &mut [Evaluation], said: impl Fn() -> Decision) -> Result<(), Fault> {
-    for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
-        evaluation.said = said();
-    }
-    Ok(())
-}
-
-/// Evaluation of one batch by one version.
-struct Evaluating<'a> {
-    version: u32,
-    ask: &'a PolicyInput,
-    hook: Hook,
-    time_ms: u64,
-    recorder: Option<&'a mut Recorder>,
-    /// Number of calls evaluated.
-    asked: u64,
-    /// Fuel used.
-    fuel: u64,
-}
-
-impl Evaluating<'_> {
-    /// Each call gets an instance of its own.
-    fn evaluate_afresh(
-        &mut self,
-        recipe: &Recipe,
-        log: &mut Log,
-        metrics: &mut Metrics,
-        asking: &mut Asking,
-        evaluations: &mut [Evaluation],
-    ) -> Result<(), Fault> {
-        for at in 0..evaluations.len() {
-            if !evaluations[at].is_wanted() {
-                continue;
-            }
-            let one = &mut evaluations[at..=at];
-            let evaluated = match recipe.is_foreign() {
-                false => recipe.instantiate().map(|mut instance| {
-                    self.fuel += instance.fuel_used();
-                    let size = BatchSize::of_first(one, self.ask, 1);
-                    let evaluated = self.evaluate(&mut instance, one, size);
-                    let (lines, dropped) = instance.take_log();
-                    log.take(lines, dropped);
-                    metrics.absorb(instance.metrics());
-                    evaluated
-                }),
-                true => recipe.instantiate_foreign().map(|mut instance| {
-                    self.fuel += instance.fuel_used();
-                    let evaluated = self.evaluate_foreign(&mut instance, asking, one);
-                    let (lines, dropped) = instance.take_log();
-                    log.take(lines, dropped);
-                    evaluated
-                }),
-            };
-            let evaluated = match evaluated {
-                Ok(evaluated) => evaluated,
-                Err(LoadError::PoolFull(text)) => {
-                    evaluations[at].said = Decision::unable(Unable::NoRoom(text));
-                    Ok(())
-                }
-                Err(error) => {
-                    self.fuel += recipe.limits.fuel_for_setup;
-                    Err(Fault::Trap(error.to_string()))
-                }
-            };
-            if evaluated.is_err() {
-                set_wanted(evaluations, || Decision::Failed)?;
-                return evaluated;
-            }
-        }
-        Ok(())
-    }
-
-    /// Lets a compat module evaluate the wanted calls one by one.
-    fn evaluate_foreign(
-        &mut self,
-        instance: &mut ForeignInstance,
-        asking: &mut Asking,
-        evaluations: &mut [Evaluation],
-    ) -> Result<(), Fault> {
-        instance.set_time_ms(self.time_ms);
-        for at in 0..evaluations.len() {
-            if !evaluations[at].is_wanted() {
-                continue;
-            }
-            match self.ask_foreign(instance, asking, &mut evaluations[at]) {
-                Ok(said) => evaluations[at].said = said,
-                Err(fault) => {
-                    set_wanted(evaluations, || Decision::Failed)?;
-                    return Err(fault);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn ask_foreign(
-        &mut self,
-        instance: &mut ForeignInstance,
-        asking: &mut Asking,
-        evaluation: &mut Evaluation,
-    ) -> Result<Decision, Fault> {
-        let Some(ask) = &self.ask.foreign else {
-            let text = "the daemon asked a foreign module as if it were none";
-            return Ok(Decision::deny(Status::new(Code::INTERNAL, text)));
-        };
-        if ask.shows_message() {
-            evaluation.make_private(asking.pool);
-        }
-        let made = match ask.make(&self.ask.projector, &evaluation.message, asking.pool) {
-            Ok(made) => made,
-            Err(Unreadable::TooLong) => return Ok(Decision::Unshown),
-            Err(Unreadable::Malformed(why)) => {
-                return Ok(Decision::unable(Unable::Unreadable(why)));
-            }
-        };
-        let metadata = ask.metadata(evaluation.metadata());
-        self.asked += 1;
-        let evaluated = instance.evaluate(&ask.call(evaluation, &metadata, &made));
-        self.fuel += instance.fuel_used();
-        drop(metadata);
-        made.give_back(asking.pool);
-        Ok(match evaluated? {
-            ForeignVerdict::Allow => Decision::Allow,
-            ForeignVerdict::Deny { code, message } => {
-                Decision::deny(Status::new(Code(code), message))
-            }
-            ForeignVerdict::Change(change) => Decision::Replace(Box::new(change)),
-        })
-    }
-
-    /// Lets one instance evaluate the wanted calls. An evaluation whose view can't be written gets
-    /// [`Decision::Unshown`].
-    fn evaluate(
-        &mut self,
-        instance: &mut Instance,
-        evaluations: &mut [Evaluation],
-        size: BatchSize,
-    ) -> Result<(), Fault> {
-        instance.set_time_ms(self.time_ms);
-        let evaluated = match instance.batch(self.hook, size.wanted, size.bytes) {
-            Ok(batch) => self.evaluate_batch(batch, evaluations),
-            Err(BatchError::Fault(fault)) => Err(fault),
-            Err(BatchError::Misuse(misuse)) => {
-                let text = format!("the daemon asked a policy wrongly: {misuse}");
-                let status = Status::new(Code::INTERNAL, text);
-                return set_wanted(evaluations, || Decision::deny(status.clone()));
-            }
-        };
-        self.fuel += instance.fuel_used();
-        if evaluated.is_err() {
-            set_wanted(evaluations, || Decision::Failed)?;
-        }
-        evaluated
-    }
-
-    fn evaluate_batch(
-        &mut self,
-        mut batch: Batch<'_>,
-        evaluations: &mut [Evaluation],
-    ) -> Result<(), Fault> {
-        let (mut asked, mut count) = ([0; EVALUATED_AT_ONCE], 0);
-        let mut filling = batch.fill();
-        for (k, evaluation) in evaluations.iter_mut().enumerate() {
-            if !evaluation.is_wanted() {
-                continue;
-            }
-            match self.show(&mut filling, evaluation) {
-                Ok(()) => {
-                    asked[count] = k;
-                    count += 1;
-                }
-                Err(_unwritten) => evaluation.said = Decision::Unshown,
-            }
-        }
-        self.asked += count as u64;
-        let evaluated = batch.evaluate(|at, verdict| {
-            evaluations[asked[at]].say(Decision::of(verdict));
-        });
-        if evaluated.is_err() {
-            // The fault also invalidates decisions made before it.
-            for &k in &asked[..count] {
-                evaluations[k].said = Decision::Failed;
-            }
-        }
-        evaluated
-    }
-
-    #[inline]
-    fn show(
-        &mut self,
-        filling: &mut Filling<'_>,
-        evaluation: &Evaluation,
-    ) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
-        let view_max = evaluation.view_max(self.ask);
-        filling.push(self.ask.method, view_max, |view| {
-            let len = evaluation.write_view(self.ask, view)?;
-            if let Some(recorder) = self.recorder.as_deref_mut() {
-                recorder.keep(RecordedView {
-                    version: self.version,
-                    hook: self.hook,
-                    method: self.ask.method,
-                    view: view[..len].to_vec(),
-                });
-            }
-            Ok(len)
-        })
     }
 }
