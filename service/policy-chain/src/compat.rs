@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tollgate_jit::Codec;
-use tollgate_policy_host::compat::{Body as Grant, Foreign, covers};
-use tollgate_policy_host::limits::FOREIGN_BODY_BYTES;
-use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys};
+use tollgate_policy_host::compat::{Body as Grant, CompatDescription, covers};
+use tollgate_policy_host::limits::COMPAT_BODY_BYTES;
+use tollgate_policy_host::{CompatCall, CompatChange, Hook, Shown, changed_keys};
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
@@ -95,7 +95,7 @@ impl CompatInput {
             return Ok(Made::Nothing);
         }
         let (image, extents) = message.evaluated();
-        let mut view = pool.take(projector.fixed_len() + image.len().min(FOREIGN_BODY_BYTES));
+        let mut view = pool.take(projector.fixed_len() + image.len().min(COMPAT_BODY_BYTES));
         let made = projector.project(image, extents, &mut view);
         let made = match made {
             Ok(len) => Ok(Made::Json(json(&view[..len], &self.fields))),
@@ -109,7 +109,7 @@ impl CompatInput {
     }
 
     fn protobuf(&self, message: &Message, pool: &mut Pool) -> Result<Made, Unreadable> {
-        if message.total_len as usize > FOREIGN_BODY_BYTES {
+        if message.total_len as usize > COMPAT_BODY_BYTES {
             return Err(Unreadable::TooLong);
         }
         self.method.crosses();
@@ -128,7 +128,7 @@ impl CompatInput {
                 return Err(malformed(fault));
             }
         };
-        if bytes.len() - start > FOREIGN_BODY_BYTES {
+        if bytes.len() - start > COMPAT_BODY_BYTES {
             pool.give(bytes);
             return Err(Unreadable::TooLong);
         }
@@ -167,8 +167,8 @@ impl CompatInput {
         evaluation: &Evaluation,
         metadata: &'a [(&'a str, &'a [u8])],
         made: &'a Made,
-    ) -> ForeignCall<'a> {
-        ForeignCall {
+    ) -> CompatCall<'a> {
+        CompatCall {
             call: evaluation.call.to_wire(),
             hook: self.hook,
             path: &self.method.name,
@@ -179,7 +179,7 @@ impl CompatInput {
 }
 
 fn granted_pairs<'m>(
-    description: &Foreign,
+    description: &CompatDescription,
     hook: Hook,
     granted: Option<&[String]>,
     metadata: Metadata<'m>,
@@ -195,7 +195,7 @@ impl Evaluation {
     pub(crate) fn replace(
         &mut self,
         ask: Option<&CompatInput>,
-        change: &ForeignChange,
+        change: &CompatChange,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
         let Some(ask) = ask else {
@@ -413,7 +413,8 @@ mod tests {
     fn reserved_keys_are_not_among_all_of_them() {
         use tollgate_shm_abi::metadata::MetadataBuf;
         let description = r#"{"abi": "opa", "metadata": ["*"], "reply_metadata": ["tag"]}"#;
-        let description: Foreign = serde_json::from_str(description).expect("it is a description");
+        let description: CompatDescription =
+            serde_json::from_str(description).expect("it is a description");
         let mut metadata = MetadataBuf::new();
         for (key, value) in [
             ("tag", "one"),

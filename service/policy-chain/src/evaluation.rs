@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, Fault, NewValue, PatchError};
 use tollgate_policy_host::limits::VIEW_BYTES;
-use tollgate_policy_host::{Effects, FieldChange, ForeignChange, Value, Verdict, changed_metadata};
+use tollgate_policy_host::{CompatChange, Effects, FieldChange, Value, Verdict, changed_metadata};
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 use tollgate_shm_abi::status::Code;
 
@@ -105,7 +105,7 @@ pub(crate) enum Decision {
     /// Allow the call with effects.
     Effects(Box<Effects>),
     /// A compat module's changes.
-    Replace(Box<ForeignChange>),
+    Replace(Box<CompatChange>),
     /// A process has been asked and has not answered.
     Asked,
     /// It failed in the batch that contained this call.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId};
 use tollgate_marshal::Patch;
-use tollgate_policy_host::compat::{Body as Grant, Foreign};
+use tollgate_policy_host::compat::{Body as Grant, CompatDescription};
 use tollgate_policy_host::isolated::InstanceHandle;
 use tollgate_policy_host::{
-    Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
-    ShownKeys, TenantLimits,
+    Capabilities, CompatInstance, Hook, Instance, LoadError, Policy, Setup, SharedState, ShownKeys,
+    TenantLimits,
 };
 use tollgate_schema::{Kind, Layouts};
 
@@ -64,7 +64,7 @@ pub struct PolicyInput {
     /// What it may change; `None`: nothing.
     pub patch: Option<Arc<Patcher>>,
     /// Replaces the view if the module was made for another host.
-    pub foreign: Option<Arc<CompatInput>>,
+    pub compat: Option<Arc<CompatInput>>,
 }
 
 /// The fields and the metadata of a message that a version may change.
@@ -158,7 +158,7 @@ pub enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
     /// One instance of a compat module for all calls.
-    Foreign(Box<ForeignInstance>),
+    Compat(Box<CompatInstance>),
     /// A new instance for every call.
     Fresh(Box<Recipe>),
     /// In a process of its tenant.
@@ -181,7 +181,7 @@ impl How {
     pub fn limit_cpu(&mut self, limit: CpuLimit) {
         match self {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
-            How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Compat(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
             How::Isolated(apart) => apart.cpu = limit,
             How::Broken(_) => {}
@@ -210,13 +210,13 @@ impl Recipe {
     }
 
     /// Makes an instance of a compat module. Runs the guest's set-up.
-    pub fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
-        self.policy.instantiate_foreign(&self.setup())
+    pub fn instantiate_compat(&self) -> Result<CompatInstance, LoadError> {
+        self.policy.instantiate_compat(&self.setup())
     }
 
     /// Whether the module was made for another host.
-    pub fn is_foreign(&self) -> bool {
-        self.policy.manifest().foreign().is_some()
+    pub fn is_compat(&self) -> bool {
+        self.policy.manifest().compat().is_some()
     }
 
     fn setup(&self) -> Setup<'_> {
@@ -265,7 +265,7 @@ pub struct CompatInput {
     /// The method's marshalling programs and its name.
     pub method: Arc<Method>,
     /// The module's description, with the keys of the metadata that it reads and changes.
-    pub description: Foreign,
+    pub description: CompatDescription,
     /// The granted keys among them; `None`: all.
     pub keys: Option<Vec<String>>,
     /// Its access to the whole message.

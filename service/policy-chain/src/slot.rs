@@ -374,7 +374,7 @@ impl Slot {
                     evaluation.change(ask.patch.as_deref(), effects, asking.pool)
                 }
                 Decision::Replace(change) => {
-                    evaluation.replace(ask.foreign.as_deref(), change, asking.pool)
+                    evaluation.replace(ask.compat.as_deref(), change, asking.pool)
                 }
                 _ => Ok(()),
             };

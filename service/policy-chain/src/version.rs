@@ -8,7 +8,7 @@
 //! `version/` has the evaluation of one batch, the hand-over of state, and the log.
 
 use tollgate_engine::chain::{Pace, Tally};
-use tollgate_policy_host::{Fault, ForeignInstance, Hook, Instance, Manifest, Metrics, Policy};
+use tollgate_policy_host::{CompatInstance, Fault, Hook, Instance, Manifest, Metrics, Policy};
 
 use crate::asking::{Asking, FuelTime, Meter};
 use crate::counts::Counts;
@@ -54,7 +54,7 @@ pub(crate) struct Version {
 
 enum Body {
     Kept(Box<Instance>),
-    Foreign(Box<ForeignInstance>),
+    Compat(Box<CompatInstance>),
     Fresh(Box<Recipe>),
     Isolated(Box<Isolated>),
     Down,
@@ -64,7 +64,7 @@ impl Body {
     fn limit_cpu(&mut self, limit: CpuLimit) {
         match self {
             Body::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
-            Body::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            Body::Compat(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             Body::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
             Body::Isolated(apart) => apart.cpu = limit,
             Body::Down => {}
@@ -101,11 +101,11 @@ impl Version {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
             How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
             How::Isolated(apart) => self.policy = Some(apart.policy.clone()),
-            How::Foreign(_) | How::Broken(_) => {}
+            How::Compat(_) | How::Broken(_) => {}
         }
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
-            How::Foreign(instance) => Body::Foreign(instance),
+            How::Compat(instance) => Body::Compat(instance),
             How::Fresh(recipe) => Body::Fresh(recipe),
             How::Isolated(apart) => Body::Isolated(apart),
             How::Broken(reason) => {
@@ -118,7 +118,7 @@ impl Version {
     fn manifest(&self) -> Option<&Manifest> {
         match &self.body {
             Body::Kept(instance) => Some(instance.policy().manifest()),
-            Body::Foreign(instance) => Some(instance.policy().manifest()),
+            Body::Compat(instance) => Some(instance.policy().manifest()),
             Body::Fresh(recipe) => Some(recipe.policy.manifest()),
             Body::Isolated(_) | Body::Down => None,
         }
@@ -171,7 +171,7 @@ impl Version {
     pub(crate) fn memory_bytes(&self) -> u64 {
         match &self.body {
             Body::Kept(instance) => instance.memory_bytes() as u64,
-            Body::Foreign(instance) => instance.memory_bytes() as u64,
+            Body::Compat(instance) => instance.memory_bytes() as u64,
             Body::Fresh(_) | Body::Isolated(_) | Body::Down => 0,
         }
     }
@@ -194,7 +194,7 @@ impl Version {
                 let (lines, dropped) = instance.take_log();
                 self.log.take(lines, dropped);
             }
-            Body::Foreign(instance) => {
+            Body::Compat(instance) => {
                 let (lines, dropped) = instance.take_log();
                 self.log.take(lines, dropped);
             }
@@ -215,7 +215,7 @@ impl Version {
     pub(crate) fn instance(&mut self) -> Option<&mut Instance> {
         match &mut self.body {
             Body::Kept(instance) => Some(instance),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => None,
+            Body::Compat(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => None,
         }
     }
 
@@ -369,7 +369,7 @@ impl Version {
         let evaluated = match &mut self.body {
             Body::Down | Body::Isolated(_) => return set_wanted(evaluations, || Decision::Down),
             Body::Kept(instance) => evaluating.evaluate(instance, evaluations, size),
-            Body::Foreign(instance) => evaluating.evaluate_foreign(instance, asking, evaluations),
+            Body::Compat(instance) => evaluating.evaluate_compat(instance, asking, evaluations),
             Body::Fresh(recipe) => {
                 let (log, metrics) = (&mut self.log, &mut self.metrics);
                 evaluating.evaluate_afresh(recipe, log, metrics, asking, evaluations)
@@ -396,7 +396,7 @@ impl Version {
     ) -> Option<String> {
         let period = match &self.body {
             Body::Kept(instance) => instance.policy().manifest().tick(),
-            Body::Foreign(instance) => instance.tick_period(),
+            Body::Compat(instance) => instance.tick_period(),
             Body::Isolated(apart) if !apart.fresh => apart.policy.manifest().tick(),
             Body::Isolated(_) | Body::Fresh(_) | Body::Down => None,
         };
@@ -416,7 +416,7 @@ impl Version {
                 instance.set_time_ms(meter.time_ms);
                 (instance.tick(), instance.fuel_used())
             }
-            Body::Foreign(instance) => {
+            Body::Compat(instance) => {
                 instance.set_time_ms(meter.time_ms);
                 (instance.tick(), instance.fuel_used())
             }

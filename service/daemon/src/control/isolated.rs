@@ -138,7 +138,7 @@ impl Control {
     ) -> Result<(), Status> {
         // It can't run in a process. To attach it, its owner has to allow it in the daemon, where
         // it is checked.
-        if policy.manifest().foreign().is_some() {
+        if policy.manifest().compat().is_some() {
             return Ok(());
         }
         let wanted = Wanted {
@@ -351,9 +351,9 @@ pub(super) fn check_isolation(
             "--isolation process is for tenants' policies only: the provider's policies run in the daemon",
         ));
     }
-    let foreign = policy.manifest().foreign();
-    if let (Some(foreign), Isolation::Process) = (foreign, isolation) {
-        let abi = foreign.abi().name();
+    let compat = policy.manifest().compat();
+    if let (Some(compat), Isolation::Process) = (compat, isolation) {
+        let abi = compat.abi().name();
         return Err(invalid(format!(
             "policy {name} speaks {abi}; such modules can't run in a separate process yet; --isolation none runs it in \
              the daemon"

@@ -17,7 +17,7 @@ impl Slot {
         let is_heir = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
                 How::Kept(successor) => successor.policy().manifest().state_version().is_some(),
-                How::Isolated(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
+                How::Isolated(_) | How::Compat(_) | How::Fresh(_) | How::Broken(_) => false,
             },
             _ => false,
         };

@@ -71,7 +71,7 @@ impl Slot {
                     };
                     stable.hand_over_apart(successor, self.id, meter, processes)
                 }
-                How::Foreign(_) | How::Fresh(_) | How::Broken(_) => continue,
+                How::Compat(_) | How::Fresh(_) | How::Broken(_) => continue,
             };
             let from = self.number(Which::Stable);
             match handed {

@@ -331,7 +331,7 @@ impl World {
                 keys: Vec::new(),
                 layouts: Arc::clone(&self.layouts),
             })),
-            foreign: None,
+            compat: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use tollgate_engine::Status;
 use tollgate_policy_host::{
-    Batch, BatchError, EvaluateError, Fault, Filling, ForeignInstance, ForeignVerdict, Hook,
+    Batch, BatchError, CompatInstance, CompatVerdict, EvaluateError, Fault, Filling, Hook,
     Instance, LoadError, Metrics,
 };
 use tollgate_shm_abi::status::Code;
@@ -44,7 +44,7 @@ impl Evaluating<'_> {
                 continue;
             }
             let one = &mut evaluations[at..=at];
-            let evaluated = match recipe.is_foreign() {
+            let evaluated = match recipe.is_compat() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
                     let size = BatchSize::of_first(one, self.ask, 1);
@@ -54,9 +54,9 @@ impl Evaluating<'_> {
                     metrics.absorb(instance.metrics());
                     evaluated
                 }),
-                true => recipe.instantiate_foreign().map(|mut instance| {
+                true => recipe.instantiate_compat().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let evaluated = self.evaluate_foreign(&mut instance, asking, one);
+                    let evaluated = self.evaluate_compat(&mut instance, asking, one);
                     let (lines, dropped) = instance.take_log();
                     log.take(lines, dropped);
                     evaluated
@@ -82,9 +82,9 @@ impl Evaluating<'_> {
     }
 
     /// Lets a compat module evaluate the wanted calls one by one.
-    pub(super) fn evaluate_foreign(
+    pub(super) fn evaluate_compat(
         &mut self,
-        instance: &mut ForeignInstance,
+        instance: &mut CompatInstance,
         asking: &mut Asking,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
@@ -93,7 +93,7 @@ impl Evaluating<'_> {
             if !evaluations[at].is_wanted() {
                 continue;
             }
-            match self.ask_foreign(instance, asking, &mut evaluations[at]) {
+            match self.ask_compat(instance, asking, &mut evaluations[at]) {
                 Ok(said) => evaluations[at].said = said,
                 Err(fault) => {
                     set_wanted(evaluations, || Decision::Failed)?;
@@ -104,13 +104,13 @@ impl Evaluating<'_> {
         Ok(())
     }
 
-    fn ask_foreign(
+    fn ask_compat(
         &mut self,
-        instance: &mut ForeignInstance,
+        instance: &mut CompatInstance,
         asking: &mut Asking,
         evaluation: &mut Evaluation,
     ) -> Result<Decision, Fault> {
-        let Some(ask) = &self.ask.foreign else {
+        let Some(ask) = &self.ask.compat else {
             let text = "the daemon asked a foreign module as if it were none";
             return Ok(Decision::deny(Status::new(Code::INTERNAL, text)));
         };
@@ -131,11 +131,11 @@ impl Evaluating<'_> {
         drop(metadata);
         made.give_back(asking.pool);
         Ok(match evaluated? {
-            ForeignVerdict::Allow => Decision::Allow,
-            ForeignVerdict::Deny { code, message } => {
+            CompatVerdict::Allow => Decision::Allow,
+            CompatVerdict::Deny { code, message } => {
                 Decision::deny(Status::new(Code(code), message))
             }
-            ForeignVerdict::Change(change) => Decision::Replace(Box::new(change)),
+            CompatVerdict::Change(change) => Decision::Replace(Box::new(change)),
         })
     }
 

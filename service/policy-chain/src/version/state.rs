@@ -66,7 +66,7 @@ impl Version {
             Body::Kept(instance) => instance
                 .restore(format, saved)
                 .map_err(|fault| fault.to_string()),
-            Body::Foreign(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => Ok(()),
+            Body::Compat(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => Ok(()),
         }
     }
 
@@ -91,7 +91,7 @@ impl Version {
                     .map_err(HandOver::Restore)
             }
             // This version's process has ended, and its state with it.
-            Body::Isolated(_) | Body::Foreign(_) | Body::Fresh(_) | Body::Down => Ok(()),
+            Body::Isolated(_) | Body::Compat(_) | Body::Fresh(_) | Body::Down => Ok(()),
         }
     }
 }

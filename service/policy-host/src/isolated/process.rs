@@ -167,8 +167,8 @@ impl Process {
         if taken >= limits::APART_SEATS {
             return Err(SeatError::Full(taken));
         }
-        if let Some(foreign) = seating.policy.manifest().foreign() {
-            let abi = foreign.abi().name();
+        if let Some(compat) = seating.policy.manifest().compat() {
+            let abi = compat.abi().name();
             let text = format!("a module that speaks {abi} can't run in a process of its own yet");
             return Err(SeatError::Refused(text));
         }
