@@ -261,7 +261,7 @@ impl Runtime {
     #[cold]
     pub(crate) fn trace_verdicts(&mut self, call: CallKey, stage: Stage, notes: &mut Notes) {
         let origin = self.engine.origin_of(call);
-        for said in notes.said.drain(..) {
+        for said in notes.decisions.drain(..) {
             let Some(origin) = origin else {
                 continue;
             };

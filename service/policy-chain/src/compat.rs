@@ -194,16 +194,16 @@ impl Evaluation {
     /// it is what is sent.
     pub(crate) fn replace(
         &mut self,
-        ask: Option<&CompatInput>,
+        input: Option<&CompatInput>,
         change: &CompatChange,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
-        let Some(ask) = ask else {
+        let Some(input) = input else {
             let text = "it changes a message, and was described for none".to_owned();
             return Err(Unchanged::Policy(text));
         };
         let mut keys = change.metadata.iter().map(|change| &change.key);
-        if let Some(key) = keys.find(|key| !ask.grants(key)) {
+        if let Some(key) = keys.find(|key| !input.grants(key)) {
             let text = format!("it changes the metadata {key:?}, which it isn't granted");
             return Err(Unchanged::Policy(text));
         }
@@ -218,7 +218,7 @@ impl Evaluation {
             }
         };
         if let Some(body) = &change.body {
-            self.replace_body(ask, body, pool)?;
+            self.replace_body(input, body, pool)?;
         }
         if let Some(metadata) = metadata {
             self.set_metadata(metadata, pool);
@@ -228,15 +228,15 @@ impl Evaluation {
 
     fn replace_body(
         &mut self,
-        ask: &CompatInput,
+        input: &CompatInput,
         body: &[u8],
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
         self.make_private(pool);
         let mut block = pool.take(0);
-        if let Err(fault) = ask.codec().decode(body, &mut block) {
+        if let Err(fault) = input.codec().decode(body, &mut block) {
             pool.give(block);
-            let why = ask.codec().explain(&fault);
+            let why = input.codec().explain(&fault);
             return Err(Unchanged::Policy(format!(
                 "it makes a message that isn't one of its type: {why}"
             )));

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
 use tollgate_policy_host::isolated::{
-    Channel, Order, OrderBuilder, Outcome, PostError, SeatId, Ticket,
+    Channel, InstanceId, Order, OrderBuilder, Outcome, PostError, Ticket,
 };
-use tollgate_policy_host::limits::APART_CALLS;
+use tollgate_policy_host::limits::ISOLATED_CALLS;
 use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
@@ -35,21 +35,21 @@ const LOOK_NS: u64 = 1_000_000;
 
 /// An instance in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SeatAt {
+pub(crate) struct InstanceAt {
     pub(crate) process: ProcessId,
-    pub(crate) seat: SeatId,
+    pub(crate) instance: InstanceId,
 }
 
 /// The version that is evaluated, and its role.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct Evaluator<'a> {
     /// The attachment.
     pub(crate) slot: u32,
     pub(crate) version: u32,
     /// Its place when the evaluation was ordered.
     pub(crate) which: Which,
     /// It is a shadow: its decision has no effect on the call.
-    pub(crate) is_heard: bool,
+    pub(crate) is_shadow: bool,
     pub(crate) step: &'a Step,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Purpose {
         slot: u32,
         version: u32,
         which: Which,
-        is_heard: bool,
+        is_shadow: bool,
         step: Box<Step>,
     },
     Tick {
@@ -74,7 +74,7 @@ pub(crate) enum Purpose {
         slot: u32,
         from: u32,
         to: u32,
-        successor: SeatId,
+        successor: InstanceId,
     },
     Rehearse {
         slot: u32,
@@ -89,15 +89,15 @@ pub(crate) enum Purpose {
 /// An order that has been answered.
 pub(crate) struct Answered {
     pub(crate) ticket: u64,
-    pub(crate) from: SeatAt,
+    pub(crate) from: InstanceAt,
     pub(crate) purpose: Purpose,
     pub(crate) outcome: Outcome,
     /// Log lines, metrics and cost.
-    pub(crate) said: Words,
+    pub(crate) output: InstanceOutput,
 }
 
 /// What a version reports after running in a process.
-pub(crate) struct Words {
+pub(crate) struct InstanceOutput {
     pub(crate) cost_ns: u64,
     pub(crate) log: (Vec<LogLine>, u64),
     pub(crate) metrics: Vec<MetricChange>,
@@ -148,7 +148,7 @@ pub struct Successor {
 
 /// A process's report that concerns an instance.
 pub(crate) struct InstanceReport {
-    pub(crate) from: SeatAt,
+    pub(crate) from: InstanceAt,
     /// How the instance failed, if it did.
     pub(crate) fault: Option<String>,
 }
@@ -163,8 +163,8 @@ pub struct ProcessWatch<'a, F> {
 
 /// Parameters for evaluating an isolated version.
 pub(crate) struct Posting<'a> {
-    pub(crate) ask: &'a PolicyInput,
-    pub(crate) asker: Asker<'a>,
+    pub(crate) input: &'a PolicyInput,
+    pub(crate) evaluator: Evaluator<'a>,
     pub(crate) hook: Hook,
     pub(crate) time: OrderTime,
 }
@@ -228,13 +228,13 @@ impl Processes {
             let Some((ticket, purpose)) = line.under_way.pop_front() else {
                 continue;
             };
-            let seat = answer.seat;
+            let instance = answer.instance;
             return Some(Answered {
                 ticket,
-                from: SeatAt { process, seat },
+                from: InstanceAt { process, instance },
                 purpose,
                 outcome: answer.outcome,
-                said: Words {
+                output: InstanceOutput {
                     cost_ns: answer.cost_ns,
                     log: answer.log,
                     metrics: answer.metrics,
@@ -337,12 +337,12 @@ impl Processes {
             slot,
             from: from.version,
             to: to.version,
-            successor: successor.seat.id(),
+            successor: successor.instance.id(),
         };
         let budget_ns = isolated.handover_ns + successor.handover_ns;
         let order = order(isolated, time, budget_ns);
         let posted = self.post(isolated.process, purpose, |channel| {
-            channel.hand_over(order, &successor.seat, format)
+            channel.hand_over(order, &successor.instance, format)
         });
         posted.map_err(|error| error.to_string())
     }
@@ -363,7 +363,7 @@ impl Processes {
         let Some(line) = self.lines.get_mut(&isolated.process) else {
             return;
         };
-        if let Err(error) = line.channel.hand_over(order, &successor.seat, format) {
+        if let Err(error) = line.channel.hand_over(order, &successor.instance, format) {
             return done(Err(error.to_string()));
         }
         let purpose = Purpose::Rehearse {
@@ -394,7 +394,7 @@ impl Processes {
 
 fn order(isolated: &Isolated, time: OrderTime, budget_ns: u64) -> Order<'_> {
     Order {
-        seat: &isolated.seat,
+        instance: &isolated.instance,
         now_ns: time.now_ns,
         time_ms: time.time_ms,
         budget_ns,
@@ -405,19 +405,19 @@ fn order(isolated: &Isolated, time: OrderTime, budget_ns: u64) -> Order<'_> {
 impl Isolated {
     /// Time limit for one call.
     fn call_ns(&self) -> u64 {
-        self.cpu.apart_ns.saturating_add(self.setup_ns)
+        self.cpu.isolated_ns.saturating_add(self.setup_ns)
     }
 
-    pub(crate) fn place(&self) -> SeatAt {
-        SeatAt {
+    pub(crate) fn place(&self) -> InstanceAt {
+        InstanceAt {
             process: self.process,
-            seat: self.seat.id(),
+            instance: self.instance.id(),
         }
     }
 
     /// Orders the evaluation of all wanted calls, in batches. Calls whose order is in flight stop;
     /// the others get the reason. Returns whether any have stopped.
-    pub(crate) fn ask(
+    pub(crate) fn post_all(
         &self,
         posting: &Posting<'_>,
         processes: &mut Processes,
@@ -427,17 +427,17 @@ impl Isolated {
         let mut has_stopped = false;
         let mut rest = evaluations;
         while !rest.is_empty() {
-            let size = BatchSize::of_first(rest, posting.ask, APART_CALLS);
+            let size = BatchSize::of_first(rest, posting.input, ISOLATED_CALLS);
             let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
             if size.wanted > 0 {
-                has_stopped |= self.ask_batch(posting, processes, pool, batch, size);
+                has_stopped |= self.post_batch(posting, processes, pool, batch, size);
             }
         }
         has_stopped
     }
 
-    fn ask_batch(
+    fn post_batch(
         &self,
         posting: &Posting<'_>,
         processes: &mut Processes,
@@ -447,13 +447,15 @@ impl Isolated {
     ) -> bool {
         let ticket = processes.next_ticket;
         let Some(line) = processes.lines.get_mut(&self.process) else {
-            unasked(evaluations, &PostError::Ended(String::new()), None);
+            note_unposted(evaluations, &PostError::Ended(String::new()), None);
             return false;
         };
         // A shadow delays no call.
-        let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
+        let frees = (!posting.evaluator.is_shadow)
+            .then(|| line.frees())
+            .flatten();
         if line.under_way.len() >= ORDERS_UNDER_WAY {
-            unasked(evaluations, &PostError::Busy, frees);
+            note_unposted(evaluations, &PostError::Busy, frees);
             return frees.is_some();
         }
         let budget_ns = self.call_ns().saturating_mul(size.wanted as u64);
@@ -464,7 +466,7 @@ impl Isolated {
         let mut builder = match begun {
             Ok(builder) => builder,
             Err(error) => {
-                unasked(evaluations, &error, frees);
+                note_unposted(evaluations, &error, frees);
                 return frees.is_some();
             }
         };
@@ -478,10 +480,10 @@ impl Isolated {
                 evaluation.make_private(pool);
                 shown = show(&mut builder, posting, evaluation);
             }
-            evaluation.said = match shown {
+            evaluation.decision = match shown {
                 Ok(()) => {
                     evaluation.stop(Why::Process { ticket, index });
-                    Decision::Asked
+                    Decision::Pending
                 }
                 Err(_unwritten) => Decision::Unshown,
             };
@@ -491,26 +493,26 @@ impl Isolated {
         }
         if let Err(error) = builder.post() {
             for evaluation in evaluations.iter_mut() {
-                if matches!(evaluation.said, Decision::Asked) {
+                if matches!(evaluation.decision, Decision::Pending) {
                     evaluation.stop = None;
-                    evaluation.said = Decision::Wanted;
+                    evaluation.decision = Decision::Wanted;
                 }
             }
-            unasked(evaluations, &error, frees);
+            note_unposted(evaluations, &error, frees);
             return frees.is_some();
         }
-        let Asker {
+        let Evaluator {
             slot,
             version,
             which,
-            is_heard,
+            is_shadow,
             step,
-        } = posting.asker;
+        } = posting.evaluator;
         let purpose = Purpose::Evaluate {
             slot,
             version,
             which,
-            is_heard,
+            is_shadow,
             step: Box::new(step.clone()),
         };
         line.under_way.push_back((ticket, purpose));
@@ -531,15 +533,15 @@ impl Line {
 
 /// No order was posted. If the process is behind, the calls wait until `frees` has been answered.
 #[cold]
-fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
+fn note_unposted(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
     for evaluation in evaluations
         .iter_mut()
         .filter(|evaluation| evaluation.is_wanted())
     {
-        evaluation.said = match (error, frees) {
+        evaluation.decision = match (error, frees) {
             (PostError::Busy, Some(ticket)) => {
                 evaluation.stop(Why::Busy { ticket });
-                Decision::Asked
+                Decision::Pending
             }
             (PostError::Busy, None) => Decision::unable(Unable::NoRoom(error.to_string())),
             (PostError::Ended(_), _) => Decision::Down,
@@ -557,8 +559,8 @@ fn show(
     posting: &Posting<'_>,
     evaluation: &Evaluation,
 ) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
-    let view_max = evaluation.view_max(posting.ask);
-    order.push(posting.ask.method, view_max, |view| {
-        evaluation.write_view(posting.ask, view)
+    let view_max = evaluation.view_max(posting.input);
+    order.push(posting.input.method, view_max, |view| {
+        evaluation.write_view(posting.input, view)
     })
 }

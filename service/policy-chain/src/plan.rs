@@ -46,7 +46,7 @@ impl Step {
     pub(crate) fn input_of(&self, version: u32) -> Option<&PolicyInput> {
         let there = [&self.stable, &self.candidate].into_iter().flatten();
         let mut all = there.chain(&self.before);
-        all.find(|ask| ask.version == version)
+        all.find(|input| input.version == version)
     }
 }
 
@@ -173,7 +173,7 @@ pub struct CpuLimit {
     /// Fuel per call.
     pub fuel_per_call: u64,
     /// Time limit in its tenant's process, in ns per call.
-    pub apart_ns: u64,
+    pub isolated_ns: u64,
 }
 
 impl How {
@@ -183,7 +183,7 @@ impl How {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Compat(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
-            How::Isolated(apart) => apart.cpu = limit,
+            How::Isolated(isolated) => isolated.cpu = limit,
             How::Broken(_) => {}
         }
     }
@@ -245,7 +245,7 @@ pub struct Isolated {
     /// The process.
     pub process: ProcessId,
     /// The instance in that process.
-    pub seat: InstanceHandle,
+    pub instance: InstanceHandle,
     /// The compiled module.
     pub policy: Policy,
     /// Limits of one call; making an instance for it comes on top.

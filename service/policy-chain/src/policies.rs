@@ -15,8 +15,8 @@ use tollgate_policy_host::{Hook, Rate};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 
-use crate::asking::{Asking, Metering};
 use crate::chain::{Chain, ChainCounts, at_once};
+use crate::context::{EvaluationContext, Metering};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
 use crate::evaluation::{Evaluation, Stop};
 use crate::events::PolicyEvent;
@@ -159,7 +159,7 @@ impl Policies {
         meter
             .watch
             .expect(chain.pace.ns() * evaluations.len() as u64);
-        let mut asking = Asking {
+        let mut context = EvaluationContext {
             hook,
             pool,
             processes: &mut self.processes,
@@ -174,20 +174,20 @@ impl Policies {
             match self.installed.get_mut(step.policy) {
                 Some(slot) => {
                     slot.note_run(&mut self.ran);
-                    slot.evaluate(step, &mut asking, open);
+                    slot.evaluate(step, &mut context, open);
                 }
                 None => refuse(open, &format!("the daemon lost policy {}", step.policy)),
             }
-            let taken_ns = asking.meter.watch.now_ns() - began_ns;
-            if asking.has_stopped || (taken_ns > self.slice_ns && at < last) {
+            let taken_ns = context.meter.watch.now_ns() - began_ns;
+            if context.has_stopped || (taken_ns > self.slice_ns && at < last) {
                 open = set_aside(open, at, taken_ns > self.slice_ns);
-                asking.has_stopped = false;
+                context.has_stopped = false;
                 if open.is_empty() {
                     break;
                 }
             }
         }
-        let each_ns = asking.meter.watch.total_ns() / count.max(1) as u64;
+        let each_ns = context.meter.watch.total_ns() / count.max(1) as u64;
         chain.pace.note(each_ns);
     }
 
@@ -400,8 +400,8 @@ fn set_aside(open: &mut [Evaluation], at: usize, is_late: bool) -> &mut [Evaluat
         if let Some(stop) = &mut evaluation.stop {
             // A call that waits for an account, or for a process to catch up, hasn't been evaluated
             // at this step.
-            let is_asked = !matches!(stop.why, Why::Account(_) | Why::Busy { .. });
-            stop.step = at + usize::from(is_asked);
+            let is_evaluated = !matches!(stop.why, Why::Account(_) | Why::Busy { .. });
+            stop.step = at + usize::from(is_evaluated);
         }
     }
     open.sort_by_key(|evaluation| evaluation.stop.is_some());

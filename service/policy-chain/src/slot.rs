@@ -25,14 +25,14 @@ pub use places::SavedState;
 use tollgate_engine::chain::{Meaning, OnFault, Outcome, Party, Trial, Which, decider, meaning};
 use tollgate_policy_host::Hook;
 
-use crate::asking::{Asking, Meter};
+use crate::context::{EvaluationContext, Meter};
 use crate::counts::Counts;
 use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNEVALUATED};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::history::{Serial, VersionHistory};
 use crate::ids::AccountId;
 use crate::ids::Why;
-use crate::isolated::{Asker, Processes};
+use crate::isolated::{Evaluator, Processes};
 use crate::plan::{Installed, PolicyInput, Step};
 use crate::recorder::Recorder;
 use crate::version::Version;
@@ -163,29 +163,29 @@ impl Slot {
     pub(crate) fn evaluate(
         &mut self,
         step: &Step,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
         if let Some(account) = self.account
-            && (asking.is_queued || !asking.meter.may_spend(self.account))
+            && (context.is_queued || !context.meter.may_spend(self.account))
         {
-            return wait_for(account, asking, evaluations);
+            return wait_for(account, context, evaluations);
         }
-        let has_past = asking.hook == Hook::Reply && self.has_past();
+        let has_past = context.hook == Hook::Reply && self.has_past();
         if has_past {
-            self.evaluate_as_before(step, asking, evaluations);
+            self.evaluate_as_before(step, context, evaluations);
         }
         match self.trial {
             None => {
                 evaluations.iter_mut().for_each(Evaluation::want);
-                self.decide(Which::Stable, step, asking, evaluations);
+                self.decide(Which::Stable, step, context, evaluations);
             }
             Some(Trial::Shadow) => {
-                self.hear(step, asking, evaluations);
+                self.evaluate_shadow(step, context, evaluations);
                 evaluations.iter_mut().for_each(Evaluation::want);
-                self.decide(Which::Stable, step, asking, evaluations);
+                self.decide(Which::Stable, step, context, evaluations);
             }
-            Some(Trial::Canary(_)) => self.evaluate_canary(step, asking, evaluations),
+            Some(Trial::Canary(_)) => self.evaluate_canary(step, context, evaluations),
         }
         if has_past {
             evaluations.iter_mut().for_each(|q| q.is_settled = false);
@@ -195,7 +195,7 @@ impl Slot {
     fn evaluate_canary(
         &mut self,
         step: &Step,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
         let (trial, salt) = (self.trial, self.id);
@@ -209,9 +209,9 @@ impl Slot {
         };
         want(evaluations, Which::Candidate);
         // Calls that the candidate fails to evaluate remain wanted, from the stable version.
-        self.decide(Which::Candidate, step, asking, evaluations);
+        self.decide(Which::Candidate, step, context, evaluations);
         want(evaluations, Which::Stable);
-        self.decide(Which::Stable, step, asking, evaluations);
+        self.decide(Which::Stable, step, context, evaluations);
         if let (Some(candidate), Some(stable)) = (&self.candidate, &self.stable)
             && candidate.tally.is_worse_than(&stable.tally, self.max_worse)
         {
@@ -222,16 +222,21 @@ impl Slot {
                 stable.tally.errors(),
                 stable.tally.evaluated()
             );
-            self.drop_candidate(reason, &mut asking.meter);
+            self.drop_candidate(reason, &mut context.meter);
         }
     }
 
     /// Evaluates the shadow, and keeps its decisions until the stable version has decided.
-    fn hear(&mut self, step: &Step, asking: &mut Asking, evaluations: &mut [Evaluation]) {
+    fn evaluate_shadow(
+        &mut self,
+        step: &Step,
+        context: &mut EvaluationContext,
+        evaluations: &mut [Evaluation],
+    ) {
         // Calls that waited for the stable version's process have a shadow decision already.
-        let unheard = evaluations.iter_mut().filter(|q| q.shadow.is_none());
-        unheard.for_each(Evaluation::want);
-        let (Some(version), Some(ask)) = (&mut self.candidate, &step.candidate) else {
+        let without_shadow = evaluations.iter_mut().filter(|q| q.shadow.is_none());
+        without_shadow.for_each(Evaluation::want);
+        let (Some(version), Some(input)) = (&mut self.candidate, &step.candidate) else {
             // A shadow passes the methods that it doesn't cover.
             for evaluation in evaluations
                 .iter_mut()
@@ -241,31 +246,32 @@ impl Slot {
             }
             return;
         };
-        let asker = Asker {
+        let evaluator = Evaluator {
             slot: self.id,
             version: version.number,
             which: Which::Candidate,
-            is_heard: true,
+            is_shadow: true,
             step,
         };
-        let failed = version.ask_all(ask, asker, self.account, None, asking, evaluations);
+        let failed =
+            version.evaluate_all(input, evaluator, self.account, None, context, evaluations);
         let number = version.number;
-        self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
+        self.note_shadow(number, context.meter.watch.now_ns(), evaluations);
         if let Some(reason) = failed {
-            self.drop_candidate(reason, &mut asking.meter);
+            self.drop_candidate(reason, &mut context.meter);
         }
     }
 
     /// Keeps a shadow's decisions until the stable version has decided.
-    fn note_heard(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
+    fn note_shadow(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
         let mut counts = Counts::default();
         for evaluation in evaluations.iter_mut() {
-            if matches!(evaluation.said, Decision::Asked) {
+            if matches!(evaluation.decision, Decision::Pending) {
                 continue;
             }
-            let said = std::mem::take(&mut evaluation.said);
-            let decision = match said {
-                Decision::Nothing | Decision::Wanted | Decision::Asked => continue,
+            let decision = std::mem::take(&mut evaluation.decision);
+            let counted_as = match decision {
+                Decision::Nothing | Decision::Wanted | Decision::Pending => continue,
                 Decision::Allow => {
                     counts.allowed += 1;
                     ALLOWED
@@ -284,9 +290,9 @@ impl Slot {
                     UNEVALUATED
                 }
             };
-            evaluation.note(|| self.named(number), decision, Some("shadow"), at_ns);
-            if decision != UNEVALUATED {
-                evaluation.shadow = Some(said);
+            evaluation.note(|| self.named(number), counted_as, Some("shadow"), at_ns);
+            if counted_as != UNEVALUATED {
+                evaluation.shadow = Some(decision);
             }
         }
         if let Some(its) = self.counts_of(number) {
@@ -299,26 +305,27 @@ impl Slot {
         &mut self,
         which: Which,
         step: &Step,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
         let account = self.account;
         let number = self.number(which);
-        let asker = Asker {
+        let evaluator = Evaluator {
             slot: self.id,
             version: number,
             which,
-            is_heard: false,
+            is_shadow: false,
             step,
         };
-        let (version, ask, recorder) = match which {
+        let (version, input, recorder) = match which {
             Which::Stable => (&mut self.stable, &step.stable, self.recorder.as_deref_mut()),
             Which::Candidate => (&mut self.candidate, &step.candidate, None),
         };
-        let failed = match (version, ask) {
-            (Some(version), Some(ask)) => {
-                let failed = version.ask_all(ask, asker, account, recorder, asking, evaluations);
-                let unfit = self.settle(Decider::of(which, number), ask, asking, evaluations);
+        let failed = match (version, input) {
+            (Some(version), Some(input)) => {
+                let failed =
+                    version.evaluate_all(input, evaluator, account, recorder, context, evaluations);
+                let unfit = self.settle(Decider::of(which, number), input, context, evaluations);
                 failed.or(unfit)
             }
             // It doesn't cover this method: the calls pass.
@@ -328,16 +335,16 @@ impl Slot {
             }
         };
         if let Some(reason) = failed {
-            self.failed(which, reason, &mut asking.meter);
+            self.failed(which, reason, &mut context.meter);
             // Reporting the failure takes time as well.
-            asking.meter.charge(account, 0);
+            context.meter.charge(account, 0);
         }
     }
 
     fn pass(&mut self, evaluations: &mut [Evaluation]) {
-        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Decision::Asked);
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.decision, Decision::Pending);
         for evaluation in evaluations.iter_mut().filter(open) {
-            evaluation.said = Decision::Nothing;
+            evaluation.decision = Decision::Nothing;
             if let Some(shadow) = evaluation.shadow.take() {
                 self.compare(&shadow, &Decision::Allow);
             }
@@ -349,32 +356,32 @@ impl Slot {
     fn settle(
         &mut self,
         Decider { evaluate, number }: Decider,
-        ask: &PolicyInput,
-        asking: &mut Asking,
+        input: &PolicyInput,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
-        let at_ns = asking.meter.watch.now_ns();
+        let at_ns = context.meter.watch.now_ns();
         let on_trial = evaluate == Evaluate::Of(Which::Candidate);
         let trial = on_trial.then_some("canary");
-        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.said, Decision::Asked);
+        let open = |evaluation: &&mut Evaluation| !matches!(evaluation.decision, Decision::Pending);
         for evaluation in evaluations.iter_mut().filter(open) {
-            if matches!(evaluation.said, Decision::Allow) && evaluation.shadow.is_none() {
+            if matches!(evaluation.decision, Decision::Allow) && evaluation.shadow.is_none() {
                 evaluation.note(|| self.named(number), ALLOWED, trial, at_ns);
                 evaluation.say(Decision::Nothing);
                 counts.allowed += 1;
                 continue;
             }
-            let mut said = std::mem::take(&mut evaluation.said);
+            let mut decision = std::mem::take(&mut evaluation.decision);
             if let Some(shadow) = evaluation.shadow.take() {
-                self.compare(&shadow, &said);
+                self.compare(&shadow, &decision);
             }
-            let made = match &said {
+            let made = match &decision {
                 Decision::Effects(effects) => {
-                    evaluation.change(ask.patch.as_deref(), effects, asking.pool)
+                    evaluation.change(input.patch.as_deref(), effects, context.pool)
                 }
                 Decision::Replace(change) => {
-                    evaluation.replace(ask.compat.as_deref(), change, asking.pool)
+                    evaluation.replace(input.compat.as_deref(), change, context.pool)
                 }
                 _ => Ok(()),
             };
@@ -385,12 +392,12 @@ impl Slot {
                         Evaluate::Kept => reason,
                         Evaluate::Of(_) => self.fail(number, reason),
                     });
-                    said = Decision::Failed;
+                    decision = Decision::Failed;
                 }
-                Err(error) => said = Decision::unable(Unable::Unchanged(error)),
+                Err(error) => decision = Decision::unable(Unable::Unchanged(error)),
             }
-            let decision = match said {
-                Decision::Nothing | Decision::Wanted | Decision::Asked => continue,
+            let counted_as = match decision {
+                Decision::Nothing | Decision::Wanted | Decision::Pending => continue,
                 Decision::Allow => {
                     counts.allowed += 1;
                     ALLOWED
@@ -398,7 +405,7 @@ impl Slot {
                 Decision::Effects(effects) => {
                     counts.changed += 1;
                     if effects.delay_us > 0 {
-                        asking.delay(evaluation, effects.delay_us);
+                        context.delay(evaluation, effects.delay_us);
                     }
                     CHANGED
                 }
@@ -422,7 +429,7 @@ impl Slot {
                     REFUSED
                 }
                 Decision::Failed | Decision::Down => {
-                    failures += u32::from(matches!(said, Decision::Failed));
+                    failures += u32::from(matches!(decision, Decision::Failed));
                     match meaning(Outcome::Fault, evaluate.which(), self.on_fault) {
                         Meaning::Pass => {
                             counts.unevaluated += 1;
@@ -430,18 +437,18 @@ impl Slot {
                         }
                         Meaning::Fallback => {
                             counts.unevaluated += 1;
-                            evaluation.said = Decision::Wanted;
+                            evaluation.decision = Decision::Wanted;
                             UNEVALUATED
                         }
                         Meaning::Refuse | Meaning::Deny | Meaning::Apply => {
                             counts.refused += 1;
-                            evaluation.deny(self.out_of_order(number, &said));
+                            evaluation.deny(self.out_of_order(number, &decision));
                             REFUSED
                         }
                     }
                 }
             };
-            evaluation.note(|| self.named(number), decision, trial, at_ns);
+            evaluation.note(|| self.named(number), counted_as, trial, at_ns);
         }
         if counts.denied + counts.refused > 0 {
             self.name_denials(number, evaluations);
@@ -495,9 +502,9 @@ impl Slot {
 
 /// The account is overdrawn: the step is evaluated later.
 #[cold]
-fn wait_for(account: AccountId, asking: &mut Asking, evaluations: &mut [Evaluation]) {
+fn wait_for(account: AccountId, context: &mut EvaluationContext, evaluations: &mut [Evaluation]) {
     for evaluation in evaluations.iter_mut().filter(|q| q.denied.is_none()) {
         evaluation.stop(Why::Account(account));
-        asking.has_stopped = true;
+        context.has_stopped = true;
     }
 }

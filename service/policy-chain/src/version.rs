@@ -10,12 +10,14 @@
 use tollgate_engine::chain::{Pace, Tally};
 use tollgate_policy_host::{CompatInstance, Fault, Hook, Instance, Manifest, Metrics, Policy};
 
-use crate::asking::{Asking, FuelTime, Meter};
+use crate::context::{EvaluationContext, FuelTime, Meter};
 use crate::counts::Counts;
 use crate::evaluation::{BatchSize, Decision, Evaluation};
 use crate::history::{Serial, is_before};
 use crate::ids::{AccountId, ProcessId};
-use crate::isolated::{Asker, IsolatedVersion, OrderTime, Posting, Processes, SeatAt, Words};
+use crate::isolated::{
+    Evaluator, InstanceAt, InstanceOutput, IsolatedVersion, OrderTime, Posting, Processes,
+};
 use crate::limits::{BATCH_BOUND, BATCH_BOUND_AFTER_FAULT, BATCH_TARGET, EVALUATED_AT_ONCE};
 use crate::metrics::NamedMetrics;
 use crate::plan::{CpuLimit, How, Isolated, PolicyInput, Recipe, Running};
@@ -66,7 +68,7 @@ impl Body {
             Body::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             Body::Compat(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             Body::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
-            Body::Isolated(apart) => apart.cpu = limit,
+            Body::Isolated(isolated) => isolated.cpu = limit,
             Body::Down => {}
         }
     }
@@ -100,14 +102,14 @@ impl Version {
         match &how {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
             How::Fresh(recipe) => self.policy = Some(recipe.policy.clone()),
-            How::Isolated(apart) => self.policy = Some(apart.policy.clone()),
+            How::Isolated(isolated) => self.policy = Some(isolated.policy.clone()),
             How::Compat(_) | How::Broken(_) => {}
         }
         self.body = match how {
             How::Kept(instance) => Body::Kept(instance),
             How::Compat(instance) => Body::Compat(instance),
             How::Fresh(recipe) => Body::Fresh(recipe),
-            How::Isolated(apart) => Body::Isolated(apart),
+            How::Isolated(isolated) => Body::Isolated(isolated),
             How::Broken(reason) => {
                 self.last_fault = Some(reason);
                 Body::Down
@@ -252,92 +254,96 @@ impl Version {
 
     /// The process that it runs in.
     pub(crate) fn process(&self) -> Option<ProcessId> {
-        self.apart().map(|apart| apart.process)
+        self.isolated().map(|isolated| isolated.process)
     }
 
     /// It, if it runs in a process.
     pub(crate) fn isolated_version(&self) -> Option<IsolatedVersion<'_>> {
-        let (version, isolated) = (self.number, self.apart()?);
+        let (version, isolated) = (self.number, self.isolated()?);
         Some(IsolatedVersion { version, isolated })
     }
 
-    fn apart(&self) -> Option<&Isolated> {
+    fn isolated(&self) -> Option<&Isolated> {
         match &self.body {
-            Body::Isolated(apart) => Some(apart),
+            Body::Isolated(isolated) => Some(isolated),
             _ => None,
         }
     }
 
     /// Whether it has this instance, and no later one.
-    pub(crate) fn sits_at(&self, place: SeatAt) -> bool {
-        self.apart().is_some_and(|apart| apart.place() == place)
+    pub(crate) fn runs_as(&self, place: InstanceAt) -> bool {
+        self.isolated()
+            .is_some_and(|isolated| isolated.place() == place)
     }
 
     /// Records what it reports after running in its process.
-    pub(crate) fn note_answer(&mut self, said: Words) {
-        self.counts.cpu_ns += said.cost_ns;
-        let (lines, dropped) = said.log;
+    pub(crate) fn note_answer(&mut self, output: InstanceOutput) {
+        self.counts.cpu_ns += output.cost_ns;
+        let (lines, dropped) = output.log;
         self.log.take(lines, dropped);
         if let Some(policy) = &self.policy {
-            self.metrics.apply(policy.manifest(), &said.metrics);
+            self.metrics.apply(policy.manifest(), &output.metrics);
         }
     }
 
     /// Evaluates all wanted calls, in batches whose views together fit one view's limit. Afterwards
     /// none is wanted; calls sent to a process have stopped. Returns how the version failed.
-    pub(crate) fn ask_all(
+    pub(crate) fn evaluate_all(
         &mut self,
-        ask: &PolicyInput,
-        asker: Asker<'_>,
+        input: &PolicyInput,
+        evaluator: Evaluator<'_>,
         account: Option<AccountId>,
         mut recorder: Option<&mut Recorder>,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {
-        if let Body::Isolated(apart) = &self.body {
+        if let Body::Isolated(isolated) = &self.body {
             let posting = Posting {
-                ask,
-                asker,
-                hook: asking.hook,
-                time: asking.meter.order_time(),
+                input,
+                evaluator,
+                hook: context.hook,
+                time: context.meter.order_time(),
             };
-            let has_stopped = apart.ask(&posting, asking.processes, asking.pool, evaluations);
-            asking.has_stopped |= has_stopped;
+            let has_stopped =
+                isolated.post_all(&posting, context.processes, context.pool, evaluations);
+            context.has_stopped |= has_stopped;
             return None;
         }
         let mut failed = None;
         let mut rest = evaluations;
         if self.most == 0 {
-            self.most = self.most_at_once(asking.meter.fuel_time);
+            self.most = self.most_at_once(context.meter.fuel_time);
         }
         let most = self.pace.fits(BATCH_NS, self.most);
         while !rest.is_empty() {
-            let size = BatchSize::of_first(rest, ask, most);
+            let size = BatchSize::of_first(rest, input, most);
             let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
             if size.wanted == 0 {
                 continue;
             }
-            let mut run =
-                |version: &mut Self, asking: &mut Asking, batch: &mut [Evaluation], size| {
-                    let recorder = recorder.as_deref_mut();
-                    let fault = version.ask_batch(ask, account, recorder, asking, batch, size);
-                    if let Err(fault) = fault {
-                        let reason = fault.to_string();
-                        version.fail(&reason);
-                        failed = Some(reason);
-                    }
-                };
-            run(self, asking, batch, size);
+            let mut run = |version: &mut Self,
+                           context: &mut EvaluationContext,
+                           batch: &mut [Evaluation],
+                           size| {
+                let recorder = recorder.as_deref_mut();
+                let fault = version.run_batch(input, account, recorder, context, batch, size);
+                if let Err(fault) = fault {
+                    let reason = fault.to_string();
+                    version.fail(&reason);
+                    failed = Some(reason);
+                }
+            };
+            run(self, context, batch, size);
             for evaluation in batch
                 .iter_mut()
-                .filter(|evaluation| matches!(evaluation.said, Decision::Unshown))
+                .filter(|evaluation| matches!(evaluation.decision, Decision::Unshown))
             {
-                evaluation.make_private(asking.pool);
+                evaluation.make_private(context.pool);
                 evaluation.want();
                 let alone = std::slice::from_mut(evaluation);
-                let size = BatchSize::of_first(alone, ask, 1);
-                run(self, asking, alone, size);
+                let size = BatchSize::of_first(alone, input, 1);
+                run(self, context, alone, size);
             }
         }
         failed
@@ -346,41 +352,41 @@ impl Version {
 
 impl Version {
     /// Evaluates one batch. An evaluation whose view can't be written gets [`Decision::Unshown`].
-    fn ask_batch(
+    fn run_batch(
         &mut self,
-        ask: &PolicyInput,
+        input: &PolicyInput,
         account: Option<AccountId>,
         recorder: Option<&mut Recorder>,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
         size: BatchSize,
     ) -> Result<(), Fault> {
         let expected_ns = self.pace.ns() * size.wanted as u64;
-        asking.meter.watch.expect(expected_ns);
+        context.meter.watch.expect(expected_ns);
         let mut evaluating = Evaluating {
             version: self.number,
-            ask,
-            hook: asking.hook,
-            time_ms: asking.meter.time_ms,
+            input,
+            hook: context.hook,
+            time_ms: context.meter.time_ms,
             recorder,
-            asked: 0,
+            calls: 0,
             fuel: 0,
         };
         let evaluated = match &mut self.body {
             Body::Down | Body::Isolated(_) => return set_wanted(evaluations, || Decision::Down),
             Body::Kept(instance) => evaluating.evaluate(instance, evaluations, size),
-            Body::Compat(instance) => evaluating.evaluate_compat(instance, asking, evaluations),
+            Body::Compat(instance) => evaluating.evaluate_compat(instance, context, evaluations),
             Body::Fresh(recipe) => {
                 let (log, metrics) = (&mut self.log, &mut self.metrics);
-                evaluating.evaluate_afresh(recipe, log, metrics, asking, evaluations)
+                evaluating.evaluate_afresh(recipe, log, metrics, context, evaluations)
             }
         };
-        let asked = evaluating.asked.max(1);
-        let cost_ns = asking.meter.charge(account, evaluating.fuel);
+        let calls = evaluating.calls.max(1);
+        let cost_ns = context.meter.charge(account, evaluating.fuel);
         self.counts.cpu_ns += cost_ns;
-        self.pace.note(cost_ns / asked);
+        self.pace.note(cost_ns / calls);
         for evaluation in evaluations {
-            evaluation.note_cost(cost_ns / asked);
+            evaluation.note_cost(cost_ns / calls);
         }
         evaluated
     }
@@ -397,7 +403,7 @@ impl Version {
         let period = match &self.body {
             Body::Kept(instance) => instance.policy().manifest().tick(),
             Body::Compat(instance) => instance.tick_period(),
-            Body::Isolated(apart) if !apart.fresh => apart.policy.manifest().tick(),
+            Body::Isolated(isolated) if !isolated.fresh => isolated.policy.manifest().tick(),
             Body::Isolated(_) | Body::Fresh(_) | Body::Down => None,
         };
         let Some(period) = period else {
@@ -420,10 +426,10 @@ impl Version {
                 instance.set_time_ms(meter.time_ms);
                 (instance.tick(), instance.fuel_used())
             }
-            Body::Isolated(apart) => {
+            Body::Isolated(isolated) => {
                 let its = IsolatedVersion {
                     version: self.number,
-                    isolated: apart,
+                    isolated: isolated,
                 };
                 let time = OrderTime {
                     now_ns,

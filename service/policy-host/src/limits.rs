@@ -104,48 +104,48 @@ pub const REFUSALS: usize = 4096;
 pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 
 /// Orders in flight to a policy process at once.
-pub const APART_ORDERS: usize = 256;
+pub const ISOLATED_ORDERS: usize = 256;
 /// Calls in one order.
-pub const APART_CALLS: usize = 8;
+pub const ISOLATED_CALLS: usize = 8;
 /// Bytes of the views of one order: the maximum of one view, plus heads and alignment.
-pub const APART_VIEWS_BYTES: usize = VIEW_BYTES + APART_CALLS * 24;
+pub const ISOLATED_VIEWS_BYTES: usize = VIEW_BYTES + ISOLATED_CALLS * 24;
 /// Bytes of all views in flight to one process.
-pub const APART_VIEWS_HEAP_BYTES: usize = 4 << 20;
+pub const ISOLATED_VIEWS_HEAP_BYTES: usize = 4 << 20;
 /// Bytes of an answer: eight lists of effects, or eight messages, a full log, and the changes of
 /// all metrics.
-pub const APART_ANSWER_BYTES: usize = 1 << 20;
+pub const ISOLATED_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of all answers that haven't been taken. A process that needs more at once dies.
-pub const APART_ANSWERS_HEAP_BYTES: usize = 16 << 20;
+pub const ISOLATED_ANSWERS_HEAP_BYTES: usize = 16 << 20;
 /// Instances in one policy process.
-pub const APART_SEATS: usize = 256;
+pub const ISOLATED_INSTANCES: usize = 256;
 /// Bytes of a policy process's last words.
-pub const APART_WORDS_BYTES: u64 = 16 << 10;
+pub const ISOLATED_OUTPUT_BYTES: u64 = 16 << 10;
 /// Bytes of writable memory of a policy process, by default; also the limit of its resident memory.
-pub const APART_MEMORY_BYTES: u64 = 256 << 20;
+pub const ISOLATED_MEMORY_BYTES: u64 = 256 << 20;
 /// Time added to an order's budget before its answer is late: a fully loaded machine schedules a
 /// process late, and a virtual machine can pause for some 100 ms. A hanging process blocks its own
 /// tenant's calls for this time.
-pub const APART_MARGIN: Duration = Duration::from_millis(500);
+pub const ISOLATED_MARGIN: Duration = Duration::from_millis(500);
 /// Factor between the time that an order's fuel stands for and its deadline. A factor of 13 was
 /// measured for guests with loads that miss all caches.
-pub const APART_STALL: u32 = 16;
-/// Time limit for the start of a policy process, and for creating a seat.
-pub const APART_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
+pub const ISOLATED_STALL: u32 = 16;
+/// Time limit for the start of a policy process, and for creating an instance.
+pub const ISOLATED_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shared memory of a policy process: 20 MiB with both heaps full.
-pub(crate) fn apart_shape() -> SessionShape {
+pub(crate) fn isolated_shape() -> SessionShape {
     SessionShape {
-        ring_capacity: 4 * APART_ORDERS as u32,
-        send_heap_bytes: APART_ANSWERS_HEAP_BYTES as u64,
-        receive_heap_bytes: APART_VIEWS_HEAP_BYTES as u64,
+        ring_capacity: 4 * ISOLATED_ORDERS as u32,
+        send_heap_bytes: ISOLATED_ANSWERS_HEAP_BYTES as u64,
+        receive_heap_bytes: ISOLATED_VIEWS_HEAP_BYTES as u64,
     }
 }
 
 const _: () = assert!(
-    APART_CALLS * (CHANGED_BYTES + 4096)
+    ISOLATED_CALLS * (CHANGED_BYTES + 4096)
         + LOG_LINES * (LOG_LINE_BYTES + 8)
         + 16 * (COUNTERS + GAUGES + HISTOGRAMS * (BUCKETS + 1))
-        <= APART_ANSWER_BYTES,
+        <= ISOLATED_ANSWER_BYTES,
     "what an answer can hold fits"
 );
 /// Bytes of linear memory of an instance, by default: the shadow stack of a Rust guest takes 1 MiB.

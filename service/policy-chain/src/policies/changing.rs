@@ -159,9 +159,9 @@ impl Policies {
                 continue;
             };
             let known = [&old.stable, &old.candidate].into_iter().flatten();
-            for ask in known.chain(&old.before) {
-                if slot.keeps(ask.version) && step.input_of(ask.version).is_none() {
-                    step.before.push(ask.clone());
+            for input in known.chain(&old.before) {
+                if slot.keeps(input.version) && step.input_of(input.version).is_none() {
+                    step.before.push(input.clone());
                 }
             }
         }

@@ -5,11 +5,11 @@ use tollgate_policy_host::isolated::Outcome;
 use tollgate_shm_abi::wait::now_ns;
 
 use super::{Policies, hook_of, set_aside};
-use crate::asking::Asking;
+use crate::context::EvaluationContext;
 use crate::evaluation::{Decision, Evaluation};
 use crate::events::PolicyEvent;
 use crate::isolated::{
-    Answered, Asker, InstanceReport, Processes, Purpose, Rehearsed, SeatAt, Successor,
+    Answered, Evaluator, InstanceAt, InstanceReport, Processes, Purpose, Rehearsed, Successor,
 };
 use crate::message::Pool;
 use crate::parked::{LaneId, Position};
@@ -66,7 +66,7 @@ impl Policies {
             from,
             purpose,
             outcome,
-            said,
+            output,
         } = answered;
         let mut meter = self.metering.meter();
         let (id, number) = match &purpose {
@@ -77,19 +77,19 @@ impl Policies {
                 (*slot, *from)
             }
         };
-        let cost_ns = said.cost_ns;
+        let cost_ns = output.cost_ns;
         let mut slot = self.installed.get_mut(id);
         if let Some(slot) = &mut slot {
             if let Some(account) = slot.account() {
-                meter.accounts.charge(account, said.cost_ns);
+                meter.accounts.charge(account, output.cost_ns);
             }
             slot.note_run(&mut self.ran);
-            slot.note_answer(number, said);
+            slot.note_answer(number, output);
         }
         match purpose {
             Purpose::Evaluate {
                 which,
-                is_heard,
+                is_shadow,
                 step,
                 ..
             } => {
@@ -101,7 +101,7 @@ impl Policies {
                 for evaluation in evaluations.iter_mut() {
                     evaluation.note_cost(each_ns);
                 }
-                let mut asking = Asking {
+                let mut context = EvaluationContext {
                     hook: hook_of(position.map_or(Stage::ClientRequest, |at| at.stage)),
                     pool,
                     processes: &mut self.processes,
@@ -109,29 +109,29 @@ impl Policies {
                     is_queued: false,
                     meter,
                 };
-                let asker = Asker {
+                let evaluator = Evaluator {
                     slot: id,
                     which,
                     version: number,
-                    is_heard,
+                    is_shadow,
                     step: &step,
                 };
                 match slot {
                     Some(slot) => {
                         let report = InstanceReport { from, fault };
-                        slot.answered(report, asker, &mut asking, evaluations);
+                        slot.answered(report, evaluator, &mut context, evaluations);
                     }
                     None => pass_by(evaluations),
                 }
                 let position = position?;
-                if asking.has_stopped {
+                if context.has_stopped {
                     set_aside(evaluations, position.step.saturating_sub(1), false);
                 }
                 Some(position)
             }
             Purpose::Tick { .. } => {
                 if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
-                    slot.seat_failed(from, reason, &mut meter);
+                    slot.instance_failed(from, reason, &mut meter);
                 }
                 None
             }
@@ -141,32 +141,32 @@ impl Policies {
                     (Some(slot), Outcome::Failed(why) | Outcome::Lost(why)) => {
                         Err(slot.cannot_save(number, why))
                     }
-                    (Some(slot), Outcome::HeirFailed(why)) => {
+                    (Some(slot), Outcome::SuccessorFailed(why)) => {
                         Err(slot.cannot_restore(to, number, why))
                     }
                 };
                 if let (Some(slot), Outcome::Failed(reason)) = (slot, &outcome) {
-                    slot.seat_failed(from, reason, &mut meter);
+                    slot.instance_failed(from, reason, &mut meter);
                 }
                 done(could);
                 None
             }
             Purpose::HandOver { to, successor, .. } => {
-                let successor = SeatAt {
-                    seat: successor,
+                let successor = InstanceAt {
+                    instance: successor,
                     ..from
                 };
                 match (slot, &outcome) {
                     (Some(slot), Outcome::Failed(reason)) => {
-                        slot.seat_failed(from, reason, &mut meter);
+                        slot.instance_failed(from, reason, &mut meter);
                         let text = format!("version {number} can't save its state: {reason}");
-                        slot.seat_failed(successor, &text, &mut meter);
+                        slot.instance_failed(successor, &text, &mut meter);
                     }
-                    (Some(slot), Outcome::HeirFailed(reason)) => {
+                    (Some(slot), Outcome::SuccessorFailed(reason)) => {
                         let text = format!(
                             "version {to} can't go on from the state of version {number}: {reason}"
                         );
-                        slot.seat_failed(successor, &text, &mut meter);
+                        slot.instance_failed(successor, &text, &mut meter);
                     }
                     _ => {}
                 }
@@ -183,7 +183,7 @@ fn tell(
     evaluations: &mut Vec<Evaluation>,
 ) -> Option<String> {
     for (index, _, _, mut evaluation) in parked {
-        evaluation.said = match outcome {
+        evaluation.decision = match outcome {
             Outcome::Evaluated(verdicts) => match verdicts.get(index as usize) {
                 Some(verdict) => Decision::of(verdict.clone()),
                 None => Decision::Failed,
@@ -194,14 +194,16 @@ fn tell(
     }
     match outcome {
         Outcome::Evaluated(_) | Outcome::Done => None,
-        Outcome::Failed(why) | Outcome::HeirFailed(why) | Outcome::Lost(why) => Some(why.clone()),
+        Outcome::Failed(why) | Outcome::SuccessorFailed(why) | Outcome::Lost(why) => {
+            Some(why.clone())
+        }
     }
 }
 
 /// The attachment has been removed: a denial stands, every other call passes.
 fn pass_by(evaluations: &mut [Evaluation]) {
     for evaluation in evaluations {
-        if let Decision::Deny(status) = std::mem::take(&mut evaluation.said) {
+        if let Decision::Deny(status) = std::mem::take(&mut evaluation.decision) {
             evaluation.denied = Some(status);
         }
     }

@@ -3,10 +3,10 @@
 use tollgate_engine::chain::Which;
 
 use super::{Decider, Slot};
-use crate::asking::{Asking, Meter};
+use crate::context::{EvaluationContext, Meter};
 use crate::evaluation::Evaluation;
 use crate::ids::ProcessId;
-use crate::isolated::{Asker, InstanceReport, Processes, SeatAt, Words};
+use crate::isolated::{Evaluator, InstanceAt, InstanceOutput, InstanceReport, Processes};
 use crate::version::Version;
 
 impl Slot {
@@ -14,51 +14,51 @@ impl Slot {
     pub(crate) fn answered(
         &mut self,
         InstanceReport { from, fault }: InstanceReport,
-        asker: Asker<'_>,
-        asking: &mut Asking,
+        evaluator: Evaluator<'_>,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
-        let Asker {
+        let Evaluator {
             version: number,
             which,
-            is_heard,
+            is_shadow,
             step,
             ..
-        } = asker;
+        } = evaluator;
         // Only the instance that was asked: the same version may have a fresh one.
         let failed = fault.and_then(|reason| {
-            let its = self.place_of(|version| version.sits_at(from))?;
+            let its = self.place_of(|version| version.runs_as(from))?;
             self.place(its).as_mut()?.fail(&reason);
             Some((its, reason))
         });
-        if is_heard {
-            self.note_heard(number, asking.meter.watch.now_ns(), evaluations);
+        if is_shadow {
+            self.note_shadow(number, context.meter.watch.now_ns(), evaluations);
             evaluations.iter_mut().for_each(Evaluation::want);
         } else {
-            let ask = match which {
+            let input = match which {
                 Which::Stable => &step.stable,
                 Which::Candidate => &step.candidate,
             };
-            let unfit = ask
-                .as_ref()
-                .and_then(|ask| self.settle(Decider::of(which, number), ask, asking, evaluations));
+            let unfit = input.as_ref().and_then(|input| {
+                self.settle(Decider::of(which, number), input, context, evaluations)
+            });
             if let (Some(reason), Some(its)) = (unfit, self.place_of(|v| v.number == number)) {
-                self.failed(its, reason, &mut asking.meter);
+                self.failed(its, reason, &mut context.meter);
             }
         }
         if let Some((its, reason)) = failed {
-            self.failed(its, reason, &mut asking.meter);
+            self.failed(its, reason, &mut context.meter);
         }
         // The stable version decides what a shadow has evaluated and what a candidate failed to
         // evaluate.
-        if is_heard || which == Which::Candidate {
-            self.decide(Which::Stable, step, asking, evaluations);
+        if is_shadow || which == Which::Candidate {
+            self.decide(Which::Stable, step, context, evaluations);
         }
     }
 
     /// A version failed in its process, outside of an evaluation.
-    pub(crate) fn seat_failed(&mut self, at: SeatAt, reason: &str, meter: &mut Meter) {
-        self.fail_those(reason, meter, |version| version.sits_at(at));
+    pub(crate) fn instance_failed(&mut self, at: InstanceAt, reason: &str, meter: &mut Meter) {
+        self.fail_those(reason, meter, |version| version.runs_as(at));
     }
 
     /// Fails versions whose process doesn't exist: it may have ended before this slot learned of
@@ -88,11 +88,11 @@ impl Slot {
     }
 
     /// Records what a version reports after running in its process.
-    pub(crate) fn note_answer(&mut self, number: u32, said: Words) {
+    pub(crate) fn note_answer(&mut self, number: u32, output: InstanceOutput) {
         if let Some(version) = self.numbered(number) {
-            version.note_answer(said);
+            version.note_answer(output);
         } else if let Some(counts) = self.counts_of(number) {
-            counts.cpu_ns += said.cost_ns;
+            counts.cpu_ns += output.cost_ns;
         }
     }
 }

@@ -3,7 +3,7 @@
 use tollgate_engine::chain::Which;
 
 use super::Slot;
-use crate::asking::Meter;
+use crate::context::Meter;
 use crate::counts::Counts;
 use crate::ids::AccountId;
 use crate::isolated::{IsolatedVersion, Processes, Rehearsed, Successor};
@@ -69,7 +69,7 @@ impl Slot {
                         version: *version,
                         isolated: successor,
                     };
-                    stable.hand_over_apart(successor, self.id, meter, processes)
+                    stable.hand_over_isolated(successor, self.id, meter, processes)
                 }
                 How::Compat(_) | How::Fresh(_) | How::Broken(_) => continue,
             };
@@ -221,8 +221,8 @@ impl Slot {
         *self.place(which) = Some(Version::new(running, self.serials, counts));
     }
 
-    /// Empties a place, which begins epoch `policy_epoch`. The old version is kept if it may have replies to
-    /// evaluate.
+    /// Empties a place, which begins epoch `policy_epoch`. The old version is kept if it may have
+    /// replies to evaluate.
     fn replace(&mut self, which: Which, policy_epoch: u32) {
         if let Some(mut version) = self.retire(which)
             && version.evaluates_replies()

@@ -6,7 +6,7 @@ use tollgate_shm_abi::status::Code;
 
 use super::Slot;
 use crate::accounts::Accounts;
-use crate::asking::Meter;
+use crate::context::Meter;
 use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::events::PolicyEvent;
@@ -65,14 +65,14 @@ impl Slot {
     }
 
     #[cold]
-    pub(super) fn out_of_order(&self, number: u32, said: &Decision) -> Status {
+    pub(super) fn out_of_order(&self, number: u32, decision: &Decision) -> Status {
         let mut there = [&self.stable, &self.candidate].into_iter().flatten();
         let version = there.find(|version| version.number == number);
         let name = self.name(number);
         let why = version
             .and_then(|version| version.last_fault.as_deref())
             .unwrap_or_default();
-        let how = match said {
+        let how = match decision {
             Decision::Failed => "failed",
             _ => "is out of order",
         };

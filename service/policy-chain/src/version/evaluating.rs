@@ -8,8 +8,8 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use super::log::Log;
-use crate::asking::Asking;
 use crate::compat::Unreadable;
+use crate::context::EvaluationContext;
 use crate::counts::RecordedView;
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::limits::EVALUATED_AT_ONCE;
@@ -19,12 +19,12 @@ use crate::recorder::Recorder;
 /// Evaluation of one batch by one version.
 pub(super) struct Evaluating<'a> {
     pub(super) version: u32,
-    pub(super) ask: &'a PolicyInput,
+    pub(super) input: &'a PolicyInput,
     pub(super) hook: Hook,
     pub(super) time_ms: u64,
     pub(super) recorder: Option<&'a mut Recorder>,
     /// Number of calls evaluated.
-    pub(super) asked: u64,
+    pub(super) calls: u64,
     /// Fuel used.
     pub(super) fuel: u64,
 }
@@ -36,7 +36,7 @@ impl Evaluating<'_> {
         recipe: &Recipe,
         log: &mut Log,
         metrics: &mut Metrics,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
         for at in 0..evaluations.len() {
@@ -47,7 +47,7 @@ impl Evaluating<'_> {
             let evaluated = match recipe.is_compat() {
                 false => recipe.instantiate().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let size = BatchSize::of_first(one, self.ask, 1);
+                    let size = BatchSize::of_first(one, self.input, 1);
                     let evaluated = self.evaluate(&mut instance, one, size);
                     let (lines, dropped) = instance.take_log();
                     log.take(lines, dropped);
@@ -56,7 +56,7 @@ impl Evaluating<'_> {
                 }),
                 true => recipe.instantiate_compat().map(|mut instance| {
                     self.fuel += instance.fuel_used();
-                    let evaluated = self.evaluate_compat(&mut instance, asking, one);
+                    let evaluated = self.evaluate_compat(&mut instance, context, one);
                     let (lines, dropped) = instance.take_log();
                     log.take(lines, dropped);
                     evaluated
@@ -65,7 +65,7 @@ impl Evaluating<'_> {
             let evaluated = match evaluated {
                 Ok(evaluated) => evaluated,
                 Err(LoadError::PoolFull(text)) => {
-                    evaluations[at].said = Decision::unable(Unable::NoRoom(text));
+                    evaluations[at].decision = Decision::unable(Unable::NoRoom(text));
                     Ok(())
                 }
                 Err(error) => {
@@ -85,7 +85,7 @@ impl Evaluating<'_> {
     pub(super) fn evaluate_compat(
         &mut self,
         instance: &mut CompatInstance,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
         instance.set_time_ms(self.time_ms);
@@ -93,8 +93,8 @@ impl Evaluating<'_> {
             if !evaluations[at].is_wanted() {
                 continue;
             }
-            match self.ask_compat(instance, asking, &mut evaluations[at]) {
-                Ok(said) => evaluations[at].said = said,
+            match self.evaluate_compat_call(instance, context, &mut evaluations[at]) {
+                Ok(decision) => evaluations[at].decision = decision,
                 Err(fault) => {
                     set_wanted(evaluations, || Decision::Failed)?;
                     return Err(fault);
@@ -104,32 +104,32 @@ impl Evaluating<'_> {
         Ok(())
     }
 
-    fn ask_compat(
+    fn evaluate_compat_call(
         &mut self,
         instance: &mut CompatInstance,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluation: &mut Evaluation,
     ) -> Result<Decision, Fault> {
-        let Some(ask) = &self.ask.compat else {
+        let Some(input) = &self.input.compat else {
             let text = "the daemon asked a foreign module as if it were none";
             return Ok(Decision::deny(Status::new(Code::INTERNAL, text)));
         };
-        if ask.shows_message() {
-            evaluation.make_private(asking.pool);
+        if input.shows_message() {
+            evaluation.make_private(context.pool);
         }
-        let made = match ask.make(&self.ask.projector, &evaluation.message, asking.pool) {
+        let made = match input.make(&self.input.projector, &evaluation.message, context.pool) {
             Ok(made) => made,
             Err(Unreadable::TooLong) => return Ok(Decision::Unshown),
             Err(Unreadable::Malformed(why)) => {
                 return Ok(Decision::unable(Unable::Unreadable(why)));
             }
         };
-        let metadata = ask.metadata(evaluation.metadata());
-        self.asked += 1;
-        let evaluated = instance.evaluate(&ask.call(evaluation, &metadata, &made));
+        let metadata = input.metadata(evaluation.metadata());
+        self.calls += 1;
+        let evaluated = instance.evaluate(&input.call(evaluation, &metadata, &made));
         self.fuel += instance.fuel_used();
         drop(metadata);
-        made.give_back(asking.pool);
+        made.give_back(context.pool);
         Ok(match evaluated? {
             CompatVerdict::Allow => Decision::Allow,
             CompatVerdict::Deny { code, message } => {
@@ -169,7 +169,7 @@ impl Evaluating<'_> {
         mut batch: Batch<'_>,
         evaluations: &mut [Evaluation],
     ) -> Result<(), Fault> {
-        let (mut asked, mut count) = ([0; EVALUATED_AT_ONCE], 0);
+        let (mut shown, mut count) = ([0; EVALUATED_AT_ONCE], 0);
         let mut filling = batch.fill();
         for (k, evaluation) in evaluations.iter_mut().enumerate() {
             if !evaluation.is_wanted() {
@@ -177,20 +177,20 @@ impl Evaluating<'_> {
             }
             match self.show(&mut filling, evaluation) {
                 Ok(()) => {
-                    asked[count] = k;
+                    shown[count] = k;
                     count += 1;
                 }
-                Err(_unwritten) => evaluation.said = Decision::Unshown,
+                Err(_unwritten) => evaluation.decision = Decision::Unshown,
             }
         }
-        self.asked += count as u64;
+        self.calls += count as u64;
         let evaluated = batch.evaluate(|at, verdict| {
-            evaluations[asked[at]].say(Decision::of(verdict));
+            evaluations[shown[at]].say(Decision::of(verdict));
         });
         if evaluated.is_err() {
             // The fault also invalidates decisions made before it.
-            for &k in &asked[..count] {
-                evaluations[k].said = Decision::Failed;
+            for &k in &shown[..count] {
+                evaluations[k].decision = Decision::Failed;
             }
         }
         evaluated
@@ -202,14 +202,14 @@ impl Evaluating<'_> {
         filling: &mut Filling<'_>,
         evaluation: &Evaluation,
     ) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
-        let view_max = evaluation.view_max(self.ask);
-        filling.push(self.ask.method, view_max, |view| {
-            let len = evaluation.write_view(self.ask, view)?;
+        let view_max = evaluation.view_max(self.input);
+        filling.push(self.input.method, view_max, |view| {
+            let len = evaluation.write_view(self.input, view)?;
             if let Some(recorder) = self.recorder.as_deref_mut() {
                 recorder.keep(RecordedView {
                     version: self.version,
                     hook: self.hook,
-                    method: self.ask.method,
+                    method: self.input.method,
                     view: view[..len].to_vec(),
                 });
             }
@@ -220,10 +220,10 @@ impl Evaluating<'_> {
 
 pub(super) fn set_wanted(
     evaluations: &mut [Evaluation],
-    said: impl Fn() -> Decision,
+    decision: impl Fn() -> Decision,
 ) -> Result<(), Fault> {
     for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
-        evaluation.said = said();
+        evaluation.decision = decision();
     }
     Ok(())
 }

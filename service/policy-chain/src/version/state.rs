@@ -3,7 +3,7 @@
 use tollgate_policy_host::{Instance, Policy};
 
 use super::{Body, Version};
-use crate::asking::Meter;
+use crate::context::Meter;
 use crate::ids::AccountId;
 use crate::isolated::{IsolatedVersion, Processes};
 
@@ -24,12 +24,12 @@ impl Version {
         account: Option<AccountId>,
         meter: &mut Meter,
     ) -> Result<(), HandOver> {
-        if let Body::Isolated(apart) = &self.body {
-            return hands_nothing(&apart.policy, successor.policy());
+        if let Body::Isolated(isolated) = &self.body {
+            return hands_nothing(&isolated.policy, successor.policy());
         }
         let saved = self.save(account, meter).map_err(HandOver::Save)?;
-        let heirs_own = successor.policy().manifest().state_version();
-        let (Some((format, saved)), Some(_)) = (saved, heirs_own) else {
+        let own_format = successor.policy().manifest().state_version();
+        let (Some((format, saved)), Some(_)) = (saved, own_format) else {
             return Ok(());
         };
         let restored = successor.restore(format, &saved);
@@ -72,7 +72,7 @@ impl Version {
 
     /// Orders that `successor` continues from this version's state. The result is known later: if
     /// it fails, the successor fails.
-    pub(crate) fn hand_over_apart(
+    pub(crate) fn hand_over_isolated(
         &self,
         successor: IsolatedVersion<'_>,
         slot: u32,
@@ -81,10 +81,10 @@ impl Version {
     ) -> Result<(), HandOver> {
         match &self.body {
             Body::Kept(instance) => hands_nothing(instance.policy(), &successor.isolated.policy),
-            Body::Isolated(apart) if apart.process == successor.isolated.process => {
+            Body::Isolated(isolated) if isolated.process == successor.isolated.process => {
                 let from = IsolatedVersion {
                     version: self.number,
-                    isolated: apart,
+                    isolated: isolated,
                 };
                 processes
                     .hand_over(from, successor, slot, meter.order_time())

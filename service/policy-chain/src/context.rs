@@ -33,7 +33,7 @@ impl FuelTime {
 }
 
 /// What an evaluation needs besides the policies.
-pub(crate) struct Asking<'a> {
+pub(crate) struct EvaluationContext<'a> {
     pub(crate) hook: Hook,
     pub(crate) pool: &'a mut Pool,
     pub(crate) processes: &'a mut Processes,
@@ -44,7 +44,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) meter: Meter<'a>,
 }
 
-impl Asking<'_> {
+impl EvaluationContext<'_> {
     /// A policy delays a call.
     #[cold]
     pub(crate) fn delay(&mut self, evaluation: &mut Evaluation, delay_us: u32) {
