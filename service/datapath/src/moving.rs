@@ -265,7 +265,7 @@ impl Runtime {
             &tenant,
             policies,
             &same,
-            self.wakes.for_processes(),
+            &self.wakes.for_processes(),
             self.now_ns,
         );
         names.chains = chains;

@@ -16,9 +16,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tollgate_jit::Codec;
-use tollgate_policy_host::compat::{Body as Grant, Foreign, covers};
-use tollgate_policy_host::limits::FOREIGN_BODY_BYTES;
-use tollgate_policy_host::{ForeignCall, ForeignChange, Hook, Shown, changed_keys};
+use tollgate_policy_host::compat::{Body as Grant, CompatDescription, covers};
+use tollgate_policy_host::limits::COMPAT_BODY_BYTES;
+use tollgate_policy_host::{CompatCall, CompatChange, Hook, Shown, changed_keys};
 use tollgate_schema::Kind;
 use tollgate_shm_abi::metadata::Metadata;
 
@@ -95,7 +95,7 @@ impl CompatInput {
             return Ok(Made::Nothing);
         }
         let (image, extents) = message.evaluated();
-        let mut view = pool.take(projector.fixed_len() + image.len().min(FOREIGN_BODY_BYTES));
+        let mut view = pool.take(projector.fixed_len() + image.len().min(COMPAT_BODY_BYTES));
         let made = projector.project(image, extents, &mut view);
         let made = match made {
             Ok(len) => Ok(Made::Json(json(&view[..len], &self.fields))),
@@ -109,7 +109,7 @@ impl CompatInput {
     }
 
     fn protobuf(&self, message: &Message, pool: &mut Pool) -> Result<Made, Unreadable> {
-        if message.total_len as usize > FOREIGN_BODY_BYTES {
+        if message.total_len as usize > COMPAT_BODY_BYTES {
             return Err(Unreadable::TooLong);
         }
         self.method.crosses();
@@ -128,7 +128,7 @@ impl CompatInput {
                 return Err(malformed(fault));
             }
         };
-        if bytes.len() - start > FOREIGN_BODY_BYTES {
+        if bytes.len() - start > COMPAT_BODY_BYTES {
             pool.give(bytes);
             return Err(Unreadable::TooLong);
         }
@@ -167,8 +167,8 @@ impl CompatInput {
         evaluation: &Evaluation,
         metadata: &'a [(&'a str, &'a [u8])],
         made: &'a Made,
-    ) -> ForeignCall<'a> {
-        ForeignCall {
+    ) -> CompatCall<'a> {
+        CompatCall {
             call: evaluation.call.to_wire(),
             hook: self.hook,
             path: &self.method.name,
@@ -179,7 +179,7 @@ impl CompatInput {
 }
 
 fn granted_pairs<'m>(
-    description: &Foreign,
+    description: &CompatDescription,
     hook: Hook,
     granted: Option<&[String]>,
     metadata: Metadata<'m>,
@@ -194,16 +194,16 @@ impl Evaluation {
     /// it is what is sent.
     pub(crate) fn replace(
         &mut self,
-        ask: Option<&CompatInput>,
-        change: &ForeignChange,
+        input: Option<&CompatInput>,
+        change: &CompatChange,
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
-        let Some(ask) = ask else {
+        let Some(input) = input else {
             let text = "it changes a message, and was described for none".to_owned();
             return Err(Unchanged::Policy(text));
         };
         let mut keys = change.metadata.iter().map(|change| &change.key);
-        if let Some(key) = keys.find(|key| !ask.grants(key)) {
+        if let Some(key) = keys.find(|key| !input.grants(key)) {
             let text = format!("it changes the metadata {key:?}, which it isn't granted");
             return Err(Unchanged::Policy(text));
         }
@@ -218,7 +218,7 @@ impl Evaluation {
             }
         };
         if let Some(body) = &change.body {
-            self.replace_body(ask, body, pool)?;
+            self.replace_body(input, body, pool)?;
         }
         if let Some(metadata) = metadata {
             self.set_metadata(metadata, pool);
@@ -228,15 +228,15 @@ impl Evaluation {
 
     fn replace_body(
         &mut self,
-        ask: &CompatInput,
+        input: &CompatInput,
         body: &[u8],
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
         self.make_private(pool);
         let mut block = pool.take(0);
-        if let Err(fault) = ask.codec().decode(body, &mut block) {
+        if let Err(fault) = input.codec().decode(body, &mut block) {
             pool.give(block);
-            let why = ask.codec().explain(&fault);
+            let why = input.codec().explain(&fault);
             return Err(Unchanged::Policy(format!(
                 "it makes a message that isn't one of its type: {why}"
             )));
@@ -413,7 +413,8 @@ mod tests {
     fn reserved_keys_are_not_among_all_of_them() {
         use tollgate_shm_abi::metadata::MetadataBuf;
         let description = r#"{"abi": "opa", "metadata": ["*"], "reply_metadata": ["tag"]}"#;
-        let description: Foreign = serde_json::from_str(description).expect("it is a description");
+        let description: CompatDescription =
+            serde_json::from_str(description).expect("it is a description");
         let mut metadata = MetadataBuf::new();
         for (key, value) in [
             ("tag", "one"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_engine::{CallKey, Status};
 use tollgate_marshal::{Change, Fault, NewValue, PatchError};
 use tollgate_policy_host::limits::VIEW_BYTES;
-use tollgate_policy_host::{Effects, FieldChange, ForeignChange, Value, Verdict, changed_metadata};
+use tollgate_policy_host::{CompatChange, Effects, FieldChange, Value, Verdict, changed_metadata};
 use tollgate_shm_abi::metadata::{Metadata, MetadataBuf, MetadataError};
 use tollgate_shm_abi::status::Code;
 
@@ -40,7 +40,7 @@ pub struct Evaluation {
     pub waits_since_ns: u64,
     /// Routing and priority that policies chose.
     pub steered: Option<Box<Steered>>,
-    pub(crate) said: Decision,
+    pub(crate) decision: Decision,
     /// A shadow's decision, kept until the stable version decides.
     pub(crate) shadow: Option<Decision>,
     /// For a traced call.
@@ -51,7 +51,7 @@ pub struct Evaluation {
 #[derive(Debug, Default)]
 pub struct Notes {
     /// The decision of each version, in order.
-    pub said: Vec<Note>,
+    pub decisions: Vec<Note>,
     /// Cost in ns not yet attributed to a note: the call's part of its batches.
     cost_ns: u64,
 }
@@ -105,9 +105,9 @@ pub(crate) enum Decision {
     /// Allow the call with effects.
     Effects(Box<Effects>),
     /// A compat module's changes.
-    Replace(Box<ForeignChange>),
+    Replace(Box<CompatChange>),
     /// A process has been asked and has not answered.
-    Asked,
+    Pending,
     /// It failed in the batch that contained this call.
     Failed,
     /// It had failed before.
@@ -175,7 +175,7 @@ impl Evaluation {
             is_settled: false,
             waits_since_ns: 0,
             steered: None,
-            said: Decision::Nothing,
+            decision: Decision::Nothing,
             shadow: None,
             notes: None,
         }
@@ -196,20 +196,21 @@ impl Evaluation {
     /// Marks the call for the next version, unless it has been denied.
     #[inline]
     pub(crate) fn want(&mut self) {
-        if self.denied.is_none() && !self.is_settled && !matches!(self.said, Decision::Asked) {
+        if self.denied.is_none() && !self.is_settled && !matches!(self.decision, Decision::Pending)
+        {
             self.say(Decision::Wanted);
         }
     }
 
-    /// As `self.said = said`, which would call a drop function even for variants that own nothing:
-    /// three times per call and policy.
+    /// As `self.decision = decision`, which would call a drop function even for variants that own
+    /// nothing: three times per call and policy.
     #[inline]
-    pub(crate) fn say(&mut self, said: Decision) {
-        match self.said {
+    pub(crate) fn say(&mut self, decision: Decision) {
+        match self.decision {
             Decision::Nothing | Decision::Wanted | Decision::Allow => {
-                std::mem::forget(std::mem::replace(&mut self.said, said));
+                std::mem::forget(std::mem::replace(&mut self.decision, decision));
             }
-            _ => self.said = said,
+            _ => self.decision = decision,
         }
     }
 
@@ -218,8 +219,8 @@ impl Evaluation {
     pub(crate) fn note_cost(&mut self, cost_ns: u64) {
         if let Some(notes) = &mut self.notes
             && !matches!(
-                self.said,
-                Decision::Nothing | Decision::Wanted | Decision::Asked
+                self.decision,
+                Decision::Nothing | Decision::Wanted | Decision::Pending
             )
         {
             notes.cost_ns += cost_ns;
@@ -236,7 +237,7 @@ impl Evaluation {
         at_ns: u64,
     ) {
         if let Some(notes) = &mut self.notes {
-            notes.said.push(Note {
+            notes.decisions.push(Note {
                 by: by(),
                 decision,
                 trial,
@@ -247,35 +248,35 @@ impl Evaluation {
     }
 
     /// It was to be evaluated, and wasn't: restores the state before the step.
-    pub(crate) fn unasked(&mut self) {
-        self.said = Decision::Nothing;
+    pub(crate) fn reset_decision(&mut self) {
+        self.decision = Decision::Nothing;
     }
 
     #[inline]
     pub(crate) fn is_wanted(&self) -> bool {
-        matches!(self.said, Decision::Wanted)
+        matches!(self.decision, Decision::Wanted)
     }
 
     /// Upper bound for the view of the fields and the metadata, in bytes.
     #[inline]
-    pub(crate) fn view_max(&self, ask: &PolicyInput) -> usize {
-        let fields = ask.projector.fixed_len() + self.message.evaluated().0.len();
-        if ask.shown.is_empty() {
+    pub(crate) fn view_max(&self, input: &PolicyInput) -> usize {
+        let fields = input.projector.fixed_len() + self.message.evaluated().0.len();
+        if input.shown.is_empty() {
             return fields.min(VIEW_BYTES);
         }
         (fields + self.metadata().as_bytes().len()).min(VIEW_BYTES)
     }
 
-    /// Writes what `ask` shows of the call. Returns its length.
+    /// Writes what `input` shows of the call. Returns its length.
     #[inline]
-    pub(crate) fn write_view(&self, ask: &PolicyInput, view: &mut [u8]) -> Result<usize, Fault> {
+    pub(crate) fn write_view(&self, input: &PolicyInput, view: &mut [u8]) -> Result<usize, Fault> {
         let (image, extents) = self.message.evaluated();
-        let len = ask.projector.project(image, extents, view)?;
-        if ask.shown.is_empty() {
+        let len = input.projector.project(image, extents, view)?;
+        if input.shown.is_empty() {
             return Ok(len);
         }
-        let shown = ask.shown.write(self.metadata(), view, len);
-        shown.ok_or_else(|| ask.projector.too_large())
+        let shown = input.shown.write(self.metadata(), view, len);
+        shown.ok_or_else(|| input.projector.too_large())
     }
 
     /// The message's metadata: a private copy.
@@ -384,13 +385,13 @@ impl BatchSize {
     /// The first of `evaluations`: at most `most` that are wanted and whose views together fit one
     /// view's limit.
     #[inline]
-    pub(crate) fn of_first(evaluations: &[Evaluation], ask: &PolicyInput, most: usize) -> Self {
+    pub(crate) fn of_first(evaluations: &[Evaluation], input: &PolicyInput, most: usize) -> Self {
         let (mut wanted, mut bytes) = (0, 0);
         for (at, evaluation) in evaluations.iter().enumerate() {
             if !evaluation.is_wanted() {
                 continue;
             }
-            let with_it = bytes + evaluation.view_max(ask).next_multiple_of(8);
+            let with_it = bytes + evaluation.view_max(input).next_multiple_of(8);
             if wanted == most || (wanted > 0 && with_it > VIEW_BYTES) {
                 return Self {
                     len: at,

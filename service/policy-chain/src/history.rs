@@ -105,8 +105,8 @@ impl<V> VersionHistory<V> {
         self.assignments.push_back((policy_epoch, ended));
     }
 
-    /// The version that decided a call whose request was evaluated in `policy_epoch`, if a past assignment
-    /// was in force then.
+    /// The version that decided a call whose request was evaluated in `policy_epoch`, if a past
+    /// assignment was in force then.
     pub(crate) fn decider(&self, policy_epoch: u32, call: CallKey, salt: u32) -> Option<Serial> {
         if self
             .known_from

@@ -18,9 +18,9 @@ use std::sync::Arc;
 use tollgate_engine::Status;
 use tollgate_engine::chain::Which;
 use tollgate_policy_host::isolated::{
-    Channel, Order, OrderBuilder, Outcome, PostError, SeatId, Ticket,
+    Channel, InstanceId, Order, OrderBuilder, Outcome, PostError, Ticket,
 };
-use tollgate_policy_host::limits::APART_CALLS;
+use tollgate_policy_host::limits::ISOLATED_CALLS;
 use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
@@ -35,21 +35,21 @@ const LOOK_NS: u64 = 1_000_000;
 
 /// An instance in a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SeatAt {
+pub(crate) struct InstanceAt {
     pub(crate) process: ProcessId,
-    pub(crate) seat: SeatId,
+    pub(crate) instance: InstanceId,
 }
 
 /// The version that is evaluated, and its role.
 #[derive(Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct Evaluator<'a> {
     /// The attachment.
     pub(crate) slot: u32,
     pub(crate) version: u32,
     /// Its place when the evaluation was ordered.
     pub(crate) which: Which,
     /// It is a shadow: its decision has no effect on the call.
-    pub(crate) is_heard: bool,
+    pub(crate) is_shadow: bool,
     pub(crate) step: &'a Step,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Purpose {
         slot: u32,
         version: u32,
         which: Which,
-        is_heard: bool,
+        is_shadow: bool,
         step: Box<Step>,
     },
     Tick {
@@ -74,7 +74,7 @@ pub(crate) enum Purpose {
         slot: u32,
         from: u32,
         to: u32,
-        successor: SeatId,
+        successor: InstanceId,
     },
     Rehearse {
         slot: u32,
@@ -89,15 +89,15 @@ pub(crate) enum Purpose {
 /// An order that has been answered.
 pub(crate) struct Answered {
     pub(crate) ticket: u64,
-    pub(crate) from: SeatAt,
+    pub(crate) from: InstanceAt,
     pub(crate) purpose: Purpose,
     pub(crate) outcome: Outcome,
     /// Log lines, metrics and cost.
-    pub(crate) said: Words,
+    pub(crate) output: InstanceOutput,
 }
 
 /// What a version reports after running in a process.
-pub(crate) struct Words {
+pub(crate) struct InstanceOutput {
     pub(crate) cost_ns: u64,
     pub(crate) log: (Vec<LogLine>, u64),
     pub(crate) metrics: Vec<MetricChange>,
@@ -122,14 +122,51 @@ pub struct Processes {
     look_ns: u64,
 }
 
-/// Parameters for evaluating an isolated version.
-pub(crate) struct Posting<'a> {
-    pub(crate) ask: &'a PolicyInput,
-    pub(crate) asker: Asker<'a>,
-    pub(crate) hook: Hook,
+/// The two clocks when an order is posted.
+#[derive(Clone, Copy)]
+pub(crate) struct OrderTime {
+    /// The monotonic clock.
     pub(crate) now_ns: u64,
     /// The policies' clock, in ms.
     pub(crate) time_ms: u64,
+}
+
+/// An isolated version whose state is handed over, or that continues from it.
+#[derive(Clone, Copy)]
+pub(crate) struct IsolatedVersion<'a> {
+    pub(crate) version: u32,
+    pub(crate) isolated: &'a Isolated,
+}
+
+/// The version that a rehearsal hands the state to.
+pub struct Successor {
+    /// The version's number.
+    pub version: u32,
+    /// Its instance.
+    pub isolated: Box<Isolated>,
+}
+
+/// A process's report that concerns an instance.
+pub(crate) struct InstanceReport {
+    pub(crate) from: InstanceAt,
+    /// How the instance failed, if it did.
+    pub(crate) fault: Option<String>,
+}
+
+/// How a runtime watches the processes that it adopts.
+pub struct ProcessWatch<'a, F> {
+    /// The runtime's epoll.
+    pub epoll: &'a Arc<OwnedFd>,
+    /// The token of a process's events.
+    pub token: F,
+}
+
+/// Parameters for evaluating an isolated version.
+pub(crate) struct Posting<'a> {
+    pub(crate) input: &'a PolicyInput,
+    pub(crate) evaluator: Evaluator<'a>,
+    pub(crate) hook: Hook,
+    pub(crate) time: OrderTime,
 }
 
 impl Processes {
@@ -161,8 +198,7 @@ impl Processes {
     pub(crate) fn absorb(
         &mut self,
         lines: Vec<(ProcessId, Line)>,
-        epoll: &Arc<OwnedFd>,
-        token: impl Fn(ProcessId) -> u64,
+        watch: &ProcessWatch<'_, impl Fn(ProcessId) -> u64>,
     ) -> HashMap<u64, u64> {
         let mut tickets = HashMap::new();
         for (id, mut line) in lines {
@@ -171,7 +207,7 @@ impl Processes {
                 *ticket = self.next_ticket;
                 self.next_ticket += 1;
             }
-            if let Err(error) = line.channel.watch(epoll, token(id)) {
+            if let Err(error) = line.channel.watch(watch.epoll, (watch.token)(id)) {
                 // No event would wake this runtime for its answers.
                 line.channel.end(format!("it can't be watched: {error}"));
             }
@@ -192,13 +228,13 @@ impl Processes {
             let Some((ticket, purpose)) = line.under_way.pop_front() else {
                 continue;
             };
-            let seat = answer.seat;
+            let instance = answer.instance;
             return Some(Answered {
                 ticket,
-                from: SeatAt { process, seat },
+                from: InstanceAt { process, instance },
                 purpose,
                 outcome: answer.outcome,
-                said: Words {
+                output: InstanceOutput {
                     cost_ns: answer.cost_ns,
                     log: answer.log,
                     metrics: answer.metrics,
@@ -279,31 +315,34 @@ impl Processes {
     }
 
     /// Orders a version's tick.
-    pub(crate) fn tick(&mut self, apart: &Isolated, slot: u32, version: u32, at: (u64, u64)) {
+    pub(crate) fn tick(&mut self, its: IsolatedVersion<'_>, slot: u32, time: OrderTime) {
+        let IsolatedVersion { version, isolated } = its;
         let purpose = Purpose::Tick { slot, version };
-        let order = order(apart, at, apart.call_ns());
+        let order = order(isolated, time, isolated.call_ns());
         // A version that can't tick now ticks the next time.
-        let _not_now = self.post(apart.process, purpose, |channel| channel.tick(order));
+        let _not_now = self.post(isolated.process, purpose, |channel| channel.tick(order));
     }
 
     /// Orders that `successor` continues from the state of a version.
     pub(crate) fn hand_over(
         &mut self,
-        (apart, from): (&Isolated, u32),
-        (successor, to): (&Isolated, u32),
+        from: IsolatedVersion<'_>,
+        to: IsolatedVersion<'_>,
         slot: u32,
-        at: (u64, u64),
+        time: OrderTime,
     ) -> Result<(), String> {
-        let format = apart.policy.manifest().state_version().unwrap_or(0);
+        let (isolated, successor) = (from.isolated, to.isolated);
+        let format = isolated.policy.manifest().state_version().unwrap_or(0);
         let purpose = Purpose::HandOver {
             slot,
-            from,
-            to,
-            successor: successor.seat.id(),
+            from: from.version,
+            to: to.version,
+            successor: successor.instance.id(),
         };
-        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
-        let posted = self.post(apart.process, purpose, |channel| {
-            channel.hand_over(order, &successor.seat, format)
+        let budget_ns = isolated.handover_ns + successor.handover_ns;
+        let order = order(isolated, time, budget_ns);
+        let posted = self.post(isolated.process, purpose, |channel| {
+            channel.hand_over(order, &successor.instance, format)
         });
         posted.map_err(|error| error.to_string())
     }
@@ -311,24 +350,26 @@ impl Processes {
     /// Orders a rehearsal: whether `successor` could continue from the state of a version.
     pub(crate) fn rehearse(
         &mut self,
-        (apart, from): (&Isolated, u32),
-        (successor, to): (Box<Isolated>, u32),
+        from: IsolatedVersion<'_>,
+        to: Successor,
         slot: u32,
-        at: (u64, u64),
+        time: OrderTime,
         done: Rehearsed,
     ) {
-        let format = apart.policy.manifest().state_version().unwrap_or(0);
-        let order = order(apart, at, apart.handover_ns + successor.handover_ns);
-        let Some(line) = self.lines.get_mut(&apart.process) else {
+        let (isolated, successor) = (from.isolated, to.isolated);
+        let format = isolated.policy.manifest().state_version().unwrap_or(0);
+        let budget_ns = isolated.handover_ns + successor.handover_ns;
+        let order = order(isolated, time, budget_ns);
+        let Some(line) = self.lines.get_mut(&isolated.process) else {
             return;
         };
-        if let Err(error) = line.channel.hand_over(order, &successor.seat, format) {
+        if let Err(error) = line.channel.hand_over(order, &successor.instance, format) {
             return done(Err(error.to_string()));
         }
         let purpose = Purpose::Rehearse {
             slot,
-            from,
-            to,
+            from: from.version,
+            to: to.version,
             _successor: successor,
             done,
         };
@@ -351,32 +392,32 @@ impl Processes {
     }
 }
 
-fn order<'a>(apart: &'a Isolated, (now_ns, time_ms): (u64, u64), budget_ns: u64) -> Order<'a> {
+fn order(isolated: &Isolated, time: OrderTime, budget_ns: u64) -> Order<'_> {
     Order {
-        seat: &apart.seat,
-        now_ns,
-        time_ms,
+        instance: &isolated.instance,
+        now_ns: time.now_ns,
+        time_ms: time.time_ms,
         budget_ns,
-        fuel_per_call: apart.cpu.fuel_per_call,
+        fuel_per_call: isolated.cpu.fuel_per_call,
     }
 }
 
 impl Isolated {
     /// Time limit for one call.
     fn call_ns(&self) -> u64 {
-        self.cpu.apart_ns.saturating_add(self.setup_ns)
+        self.cpu.isolated_ns.saturating_add(self.setup_ns)
     }
 
-    pub(crate) fn place(&self) -> SeatAt {
-        SeatAt {
+    pub(crate) fn place(&self) -> InstanceAt {
+        InstanceAt {
             process: self.process,
-            seat: self.seat.id(),
+            instance: self.instance.id(),
         }
     }
 
     /// Orders the evaluation of all wanted calls, in batches. Calls whose order is in flight stop;
     /// the others get the reason. Returns whether any have stopped.
-    pub(crate) fn ask(
+    pub(crate) fn post_all(
         &self,
         posting: &Posting<'_>,
         processes: &mut Processes,
@@ -386,43 +427,46 @@ impl Isolated {
         let mut has_stopped = false;
         let mut rest = evaluations;
         while !rest.is_empty() {
-            let size = BatchSize::of_first(rest, posting.ask, APART_CALLS);
+            let size = BatchSize::of_first(rest, posting.input, ISOLATED_CALLS);
             let (batch, later) = rest.split_at_mut(size.len);
             rest = later;
             if size.wanted > 0 {
-                has_stopped |= self.ask_batch(posting, processes, pool, (batch, size));
+                has_stopped |= self.post_batch(posting, processes, pool, batch, size);
             }
         }
         has_stopped
     }
 
-    fn ask_batch(
+    fn post_batch(
         &self,
         posting: &Posting<'_>,
         processes: &mut Processes,
         pool: &mut Pool,
-        (evaluations, size): (&mut [Evaluation], BatchSize),
+        evaluations: &mut [Evaluation],
+        size: BatchSize,
     ) -> bool {
         let ticket = processes.next_ticket;
         let Some(line) = processes.lines.get_mut(&self.process) else {
-            unasked(evaluations, &PostError::Ended(String::new()), None);
+            note_unposted(evaluations, &PostError::Ended(String::new()), None);
             return false;
         };
         // A shadow delays no call.
-        let frees = (!posting.asker.is_heard).then(|| line.frees()).flatten();
+        let frees = (!posting.evaluator.is_shadow)
+            .then(|| line.frees())
+            .flatten();
         if line.under_way.len() >= ORDERS_UNDER_WAY {
-            unasked(evaluations, &PostError::Busy, frees);
+            note_unposted(evaluations, &PostError::Busy, frees);
             return frees.is_some();
         }
-        let at = (posting.now_ns, posting.time_ms);
-        let order = order(self, at, self.call_ns().saturating_mul(size.wanted as u64));
+        let budget_ns = self.call_ns().saturating_mul(size.wanted as u64);
+        let order = order(self, posting.time, budget_ns);
         let begun = line
             .channel
             .begin(order, &self.policy, posting.hook, size.wanted, size.bytes);
         let mut builder = match begun {
             Ok(builder) => builder,
             Err(error) => {
-                unasked(evaluations, &error, frees);
+                note_unposted(evaluations, &error, frees);
                 return frees.is_some();
             }
         };
@@ -436,10 +480,10 @@ impl Isolated {
                 evaluation.make_private(pool);
                 shown = show(&mut builder, posting, evaluation);
             }
-            evaluation.said = match shown {
+            evaluation.decision = match shown {
                 Ok(()) => {
                     evaluation.stop(Why::Process { ticket, index });
-                    Decision::Asked
+                    Decision::Pending
                 }
                 Err(_unwritten) => Decision::Unshown,
             };
@@ -449,26 +493,26 @@ impl Isolated {
         }
         if let Err(error) = builder.post() {
             for evaluation in evaluations.iter_mut() {
-                if matches!(evaluation.said, Decision::Asked) {
+                if matches!(evaluation.decision, Decision::Pending) {
                     evaluation.stop = None;
-                    evaluation.said = Decision::Wanted;
+                    evaluation.decision = Decision::Wanted;
                 }
             }
-            unasked(evaluations, &error, frees);
+            note_unposted(evaluations, &error, frees);
             return frees.is_some();
         }
-        let Asker {
+        let Evaluator {
             slot,
             version,
             which,
-            is_heard,
+            is_shadow,
             step,
-        } = posting.asker;
+        } = posting.evaluator;
         let purpose = Purpose::Evaluate {
             slot,
             version,
             which,
-            is_heard,
+            is_shadow,
             step: Box::new(step.clone()),
         };
         line.under_way.push_back((ticket, purpose));
@@ -489,15 +533,15 @@ impl Line {
 
 /// No order was posted. If the process is behind, the calls wait until `frees` has been answered.
 #[cold]
-fn unasked(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
+fn note_unposted(evaluations: &mut [Evaluation], error: &PostError, frees: Option<u64>) {
     for evaluation in evaluations
         .iter_mut()
         .filter(|evaluation| evaluation.is_wanted())
     {
-        evaluation.said = match (error, frees) {
+        evaluation.decision = match (error, frees) {
             (PostError::Busy, Some(ticket)) => {
                 evaluation.stop(Why::Busy { ticket });
-                Decision::Asked
+                Decision::Pending
             }
             (PostError::Busy, None) => Decision::unable(Unable::NoRoom(error.to_string())),
             (PostError::Ended(_), _) => Decision::Down,
@@ -515,8 +559,8 @@ fn show(
     posting: &Posting<'_>,
     evaluation: &Evaluation,
 ) -> Result<(), EvaluateError<tollgate_marshal::Fault>> {
-    let view_max = evaluation.view_max(posting.ask);
-    order.push(posting.ask.method, view_max, |view| {
-        evaluation.write_view(posting.ask, view)
+    let view_max = evaluation.view_max(posting.input);
+    order.push(posting.input.method, view_max, |view| {
+        evaluation.write_view(posting.input, view)
     })
 }

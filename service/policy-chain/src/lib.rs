@@ -13,8 +13,9 @@
 #![forbid(unsafe_code)]
 
 mod accounts;
-mod asking;
+mod chain;
 mod compat;
+mod context;
 pub mod counts;
 pub mod evaluation;
 pub mod events;

@@ -544,7 +544,7 @@ impl Parked {
             } = entry.waits
             else {
                 entry.waits = Waits::Queued;
-                entry.evaluation.unasked();
+                entry.evaluation.reset_decision();
                 let lane = entry.lane;
                 self.queue(lane, key, false);
                 continue;
@@ -559,8 +559,8 @@ impl Parked {
     /// Policies change: marks the calls that a part of their chain has evaluated or is evaluating.
     pub(crate) fn split(&mut self) {
         for (_, entry) in self.entries.iter_mut() {
-            let is_asked = matches!(entry.waits, Waits::Process { .. });
-            entry.evaluation.is_split |= entry.position.step > 0 || is_asked;
+            let is_evaluated = matches!(entry.waits, Waits::Process { .. });
+            entry.evaluation.is_split |= entry.position.step > 0 || is_evaluated;
         }
     }
 

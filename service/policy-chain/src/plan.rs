@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId};
 use tollgate_marshal::Patch;
-use tollgate_policy_host::compat::{Body as Grant, Foreign};
+use tollgate_policy_host::compat::{Body as Grant, CompatDescription};
 use tollgate_policy_host::isolated::InstanceHandle;
 use tollgate_policy_host::{
-    Capabilities, ForeignInstance, Hook, Instance, LoadError, Policy, Setup, SharedState,
-    ShownKeys, TenantLimits,
+    Capabilities, CompatInstance, Hook, Instance, LoadError, Policy, Setup, SharedState, ShownKeys,
+    TenantLimits,
 };
 use tollgate_schema::{Kind, Layouts};
 
@@ -46,7 +46,7 @@ impl Step {
     pub(crate) fn input_of(&self, version: u32) -> Option<&PolicyInput> {
         let there = [&self.stable, &self.candidate].into_iter().flatten();
         let mut all = there.chain(&self.before);
-        all.find(|ask| ask.version == version)
+        all.find(|input| input.version == version)
     }
 }
 
@@ -64,7 +64,7 @@ pub struct PolicyInput {
     /// What it may change; `None`: nothing.
     pub patch: Option<Arc<Patcher>>,
     /// Replaces the view if the module was made for another host.
-    pub foreign: Option<Arc<CompatInput>>,
+    pub compat: Option<Arc<CompatInput>>,
 }
 
 /// The fields and the metadata of a message that a version may change.
@@ -158,7 +158,7 @@ pub enum How {
     /// One instance for all calls.
     Kept(Box<Instance>),
     /// One instance of a compat module for all calls.
-    Foreign(Box<ForeignInstance>),
+    Compat(Box<CompatInstance>),
     /// A new instance for every call.
     Fresh(Box<Recipe>),
     /// In a process of its tenant.
@@ -173,7 +173,7 @@ pub struct CpuLimit {
     /// Fuel per call.
     pub fuel_per_call: u64,
     /// Time limit in its tenant's process, in ns per call.
-    pub apart_ns: u64,
+    pub isolated_ns: u64,
 }
 
 impl How {
@@ -181,9 +181,9 @@ impl How {
     pub fn limit_cpu(&mut self, limit: CpuLimit) {
         match self {
             How::Kept(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
-            How::Foreign(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
+            How::Compat(instance) => instance.set_fuel_per_call(limit.fuel_per_call),
             How::Fresh(recipe) => recipe.limits.fuel_per_call = limit.fuel_per_call,
-            How::Isolated(apart) => apart.cpu = limit,
+            How::Isolated(isolated) => isolated.cpu = limit,
             How::Broken(_) => {}
         }
     }
@@ -210,13 +210,13 @@ impl Recipe {
     }
 
     /// Makes an instance of a compat module. Runs the guest's set-up.
-    pub fn instantiate_foreign(&self) -> Result<ForeignInstance, LoadError> {
-        self.policy.instantiate_foreign(&self.setup())
+    pub fn instantiate_compat(&self) -> Result<CompatInstance, LoadError> {
+        self.policy.instantiate_compat(&self.setup())
     }
 
     /// Whether the module was made for another host.
-    pub fn is_foreign(&self) -> bool {
-        self.policy.manifest().foreign().is_some()
+    pub fn is_compat(&self) -> bool {
+        self.policy.manifest().compat().is_some()
     }
 
     fn setup(&self) -> Setup<'_> {
@@ -245,7 +245,7 @@ pub struct Isolated {
     /// The process.
     pub process: ProcessId,
     /// The instance in that process.
-    pub seat: InstanceHandle,
+    pub instance: InstanceHandle,
     /// The compiled module.
     pub policy: Policy,
     /// Limits of one call; making an instance for it comes on top.
@@ -265,7 +265,7 @@ pub struct CompatInput {
     /// The method's marshalling programs and its name.
     pub method: Arc<Method>,
     /// The module's description, with the keys of the metadata that it reads and changes.
-    pub description: Foreign,
+    pub description: CompatDescription,
     /// The granted keys among them; `None`: all.
     pub keys: Option<Vec<String>>,
     /// Its access to the whole message.

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use tollgate_policy_host::isolated::{
-    self, Channel, InstanceHandle, Order, Process, ProcessConfig, Seating,
+    self, Channel, InstanceHandle, InstanceSetup, Order, Process, ProcessConfig,
 };
 use tollgate_policy_host::{Capabilities, Hook, Host, HostConfig, Policy, Setup, TenantLimits};
 use tollgate_shm_abi::wait::now_ns;
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     };
     let (process, mut channel) = Process::start(&config).unwrap();
     let limits = TenantLimits::default();
-    let seat = process.seat(&Seating {
+    let instance = process.instance(&InstanceSetup {
         policy: &policy,
         limits: &limits,
         config: None,
@@ -63,10 +63,10 @@ fn main() -> ExitCode {
         state: "t",
         fresh: false,
     });
-    let seat = seat.unwrap();
+    let instance = instance.unwrap();
     println!("started and seated in {} us", (now_ns() - began) / 1000);
     let again = now_ns();
-    drop(process.seat(&Seating {
+    drop(process.instance(&InstanceSetup {
         policy: &policy,
         limits: &limits,
         config: None,
@@ -83,10 +83,10 @@ fn main() -> ExitCode {
         let mut asleep = Vec::new();
         for _ in 0..ROUNDS {
             here.push(in_process(&policy, &limits, calls));
-            spinning.push(one_by_one(&mut channel, &seat, &policy, calls, 2_000));
-            piped.push(pipelined(&mut channel, &seat, &policy, calls));
+            spinning.push(one_by_one(&mut channel, &instance, &policy, calls, 2_000));
+            piped.push(pipelined(&mut channel, &instance, &policy, calls));
             std::thread::sleep(Duration::from_millis(3));
-            asleep.push(sleeping(&mut channel, &seat, &policy, calls));
+            asleep.push(sleeping(&mut channel, &instance, &policy, calls));
         }
         for (what, mut all) in [
             ("in the daemon", here),
@@ -121,9 +121,9 @@ fn write(room: &mut [u8]) -> Result<usize, Infallible> {
     Ok(VIEW.len())
 }
 
-fn post(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) {
+fn post(channel: &mut Channel, instance: &InstanceHandle, policy: &Policy, calls: usize) {
     let order = Order {
-        seat,
+        instance,
         now_ns: now_ns(),
         time_ms: 0,
         budget_ns: 1_000_000_000,
@@ -148,23 +148,28 @@ fn wait(channel: &mut Channel) {
 
 fn one_by_one(
     channel: &mut Channel,
-    seat: &InstanceHandle,
+    instance: &InstanceHandle,
     policy: &Policy,
     calls: usize,
     times: u64,
 ) -> u64 {
     let began = now_ns();
     for _ in 0..times {
-        post(channel, seat, policy, calls);
+        post(channel, instance, policy, calls);
         wait(channel);
     }
     (now_ns() - began) / (times * calls as u64)
 }
 
-fn pipelined(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) -> u64 {
+fn pipelined(
+    channel: &mut Channel,
+    instance: &InstanceHandle,
+    policy: &Policy,
+    calls: usize,
+) -> u64 {
     let (began, times) = (now_ns(), 2_000);
     for _ in 0..times {
-        post(channel, seat, policy, calls);
+        post(channel, instance, policy, calls);
         while channel.under_way() >= 16 {
             wait(channel);
         }
@@ -177,6 +182,11 @@ fn pipelined(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, call
 
 /// One order, after the process has gone to sleep; the daemon's side yields, like a runtime with
 /// other work.
-fn sleeping(channel: &mut Channel, seat: &InstanceHandle, policy: &Policy, calls: usize) -> u64 {
-    one_by_one(channel, seat, policy, calls, 1)
+fn sleeping(
+    channel: &mut Channel,
+    instance: &InstanceHandle,
+    policy: &Policy,
+    calls: usize,
+) -> u64 {
+    one_by_one(channel, instance, policy, calls, 1)
 }

@@ -224,7 +224,7 @@ impl Compiler {
 
     /// The module's digest and manifest, or the reason for refusing it, which is remembered.
     fn look(&self, wasm: &[u8]) -> Result<([u8; 32], Manifest), LoadError> {
-        if wasm.len() > limits::FOREIGN_MODULE_BYTES {
+        if wasm.len() > limits::COMPAT_MODULE_BYTES {
             return Host::scan(wasm).map(|manifest| ([0; 32], manifest));
         }
         let module = Sha256::digest(wasm).into();

@@ -34,9 +34,9 @@ impl Default for HostConfig {
 pub struct TenantLimits {
     /// Bytes of linear memory. Default 4 MiB. A Rust guest needs 1.2 MiB for its stack and statics.
     pub memory_bytes: usize,
-    /// Bytes of linear memory of a foreign module, instead. Default 8 MiB: Go's collector needs
+    /// Bytes of linear memory of a compat module, instead. Default 8 MiB: Go's collector needs
     /// them.
-    pub foreign_memory_bytes: usize,
+    pub compat_memory_bytes: usize,
     /// Elements of its function table. Default 8,192.
     pub table_elements: usize,
     /// Fuel for evaluating one call; a batch gets this much per call. Default 350,000 units, at most
@@ -72,7 +72,7 @@ impl Default for TenantLimits {
     fn default() -> TenantLimits {
         TenantLimits {
             memory_bytes: limits::MEMORY_BYTES,
-            foreign_memory_bytes: limits::FOREIGN_MEMORY_BYTES,
+            compat_memory_bytes: limits::COMPAT_MEMORY_BYTES,
             table_elements: limits::TABLE_ELEMENTS,
             fuel_per_call: limits::FUEL_PER_CALL,
             fuel_for_setup: limits::FUEL_FOR_SETUP,

@@ -38,12 +38,12 @@ pub(crate) const EFFECT: u64 = 100;
 /// Fuel taken for a denial's message, besides one unit per byte.
 pub(crate) const MESSAGE: u64 = 100;
 
-/// Fuel taken for a call of most functions of foreign modules, besides one unit per byte in or out.
-pub(crate) const FOREIGN: u64 = 300;
+/// Fuel taken for a call of most functions of compat modules, besides one unit per byte in or out.
+pub(crate) const COMPAT: u64 = 300;
 /// Fuel taken for each header that is examined, besides one unit per byte.
 pub(crate) const HEADER: u64 = 60;
-/// Fuel taken for an evaluation by a foreign module, besides the bytes that the host copies for it.
-pub(crate) const FOREIGN_CALL: u64 = 5000;
+/// Fuel taken for an evaluation by a compat module, besides the bytes that the host copies for it.
+pub(crate) const COMPAT_CALL: u64 = 5000;
 
 /// The price list.
 pub(crate) fn operators() -> OperatorCost {

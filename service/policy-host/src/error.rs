@@ -50,9 +50,9 @@ pub enum LoadError {
         /// The import's name.
         name: String,
     },
-    /// An import of a foreign module that isn't offered.
+    /// An import of a compat module that isn't offered.
     #[error("the module imports {module:?} {name:?}, which isn't offered; {page} lists what is")]
-    UnknownForeignImport {
+    UnknownCompatImport {
         /// The import's module.
         module: String,
         /// The import's name.
@@ -60,9 +60,9 @@ pub enum LoadError {
         /// Where to read more.
         page: &'static str,
     },
-    /// A foreign module's export is missing or has another type.
+    /// A compat module's export is missing or has another type.
     #[error("the module's export {name:?} isn't what its interface says: {found}")]
-    ForeignExport {
+    CompatExport {
         /// The export's name.
         name: &'static str,
         /// The problem.
@@ -97,7 +97,7 @@ pub enum LoadError {
         /// The decisions that the module has.
         there: String,
     },
-    /// A foreign module instead of a native policy, or the reverse.
+    /// A compat module instead of a native policy, or the reverse.
     #[error("the module can't be used here: its interface is {abi}")]
     WrongInterface {
         /// The module's interface.
@@ -302,13 +302,13 @@ pub enum Fault {
         /// Bytes of memory.
         memory: usize,
     },
-    /// A forbidden change by a foreign module.
+    /// A forbidden change by a compat module.
     #[error("the policy changes {what}, which it isn't granted")]
     NotItsToChange {
         /// The item that it tried to change.
         what: String,
     },
-    /// An invalid answer of a foreign module.
+    /// An invalid answer of a compat module.
     #[error("the policy's answer can't be used: {0}")]
     BadAnswer(String),
     /// A saved state that is too long, or outside of memory.

@@ -100,7 +100,7 @@ impl Host {
         wasm_bytes: usize,
     ) -> Result<Policy, LoadError> {
         check_memory(module, self.config.memory_bytes_max)?;
-        let code = match manifest.foreign().map(|foreign| foreign.abi()) {
+        let code = match manifest.compat().map(|compat| compat.abi()) {
             None => {
                 check_imports(module, &manifest)?;
                 check_exports(module, &manifest)?;

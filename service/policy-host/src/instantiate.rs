@@ -1,6 +1,6 @@
-//! From a policy to an instance of it, with the native or a foreign interface.
+//! From a policy to an instance of it, with the native or a compat interface.
 
-use crate::compat::ForeignInstance;
+use crate::compat::CompatInstance;
 use crate::opa::Rego;
 use crate::policy::{Code, check_config_length, check_memory};
 use crate::proxy_wasm::Filter;
@@ -13,7 +13,7 @@ impl Policy {
     ///
     /// # Errors
     /// A declared capability isn't granted, the configuration is too large or refused, the module
-    /// fails during its start, or the pool is full; or it is a foreign module.
+    /// fails during its start, or the pool is full; or it is a compat module.
     pub fn instantiate(&self, setup: &Setup<'_>) -> Result<Instance, LoadError> {
         let limits = self.limits(setup)?;
         let setup = Setup {
@@ -29,13 +29,13 @@ impl Policy {
         }
     }
 
-    /// Starts and configures an instance of a foreign module.
+    /// Starts and configures an instance of a compat module.
     ///
     /// Runs guest code, up to `setup.limits.fuel_for_setup`.
     ///
     /// # Errors
-    /// Like [`Policy::instantiate`]; or it isn't a foreign module.
-    pub fn instantiate_foreign(&self, setup: &Setup<'_>) -> Result<ForeignInstance, LoadError> {
+    /// Like [`Policy::instantiate`]; or it isn't a compat module.
+    pub fn instantiate_compat(&self, setup: &Setup<'_>) -> Result<CompatInstance, LoadError> {
         let limits = self.limits(setup)?;
         let setup = Setup {
             limits: &limits,
@@ -43,16 +43,16 @@ impl Policy {
         };
         match &self.0.code {
             Code::Own(_) => Err(self.wrong_interface()),
-            Code::ProxyWasm(pre) => Filter::new(self, pre, &setup).map(ForeignInstance::filter),
+            Code::ProxyWasm(pre) => Filter::new(self, pre, &setup).map(CompatInstance::filter),
             Code::Opa(linkers, module) => {
-                Rego::new(self, &linkers.opa, module, &setup).map(ForeignInstance::rego)
+                Rego::new(self, &linkers.opa, module, &setup).map(CompatInstance::rego)
             }
         }
     }
 
     fn wrong_interface(&self) -> LoadError {
-        let foreign = self.0.manifest.foreign();
-        let abi = foreign.map_or("tollgate's own", |foreign| foreign.abi().name());
+        let compat = self.0.manifest.compat();
+        let abi = compat.map_or("tollgate's own", |compat| compat.abi().name());
         LoadError::WrongInterface { abi }
     }
 

@@ -84,7 +84,7 @@ pub mod worker;
 
 pub use batch::{Batch, Filling};
 pub use capabilities::{Capabilities, UnknownCapability};
-pub use compat::{ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, KeyChange, Shown};
+pub use compat::{CompatCall, CompatChange, CompatInstance, CompatVerdict, KeyChange, Shown};
 pub use compile::{Compiler, CompilerConfig, CompilerCounters};
 pub use config::{HostConfig, Setup, TenantLimits};
 pub use confinement::{ChildUser, RESERVED_ID};

@@ -1,7 +1,7 @@
 //! Every bound of the policy host, in one place.
 //!
 //! Resources that one tenant can hold. Per instance: its memory ([`MEMORY_BYTES`] by default,
-//! [`FOREIGN_MEMORY_BYTES`] of a foreign module), its table ([`TABLE_ELEMENTS`] x 8 bytes), a 128
+//! [`COMPAT_MEMORY_BYTES`] of a compat module), its table ([`TABLE_ELEMENTS`] x 8 bytes), a 128
 //! KiB share of the calling thread's stack while it runs ([`STACK_BYTES`]), [`LOG_LINES`] x
 //! [`LOG_LINE_BYTES`] of log, [`COUNTERS`] x 8 bytes of counters, [`GAUGES`] x 16 bytes of gauges
 //! and [`HISTOGRAMS`] x 520 bytes of histograms. Per policy of an owner: [`STATE_BYTES`] of shared
@@ -106,48 +106,48 @@ pub const REASON_BYTES: usize = 1024;
 pub const REFUSAL_PAUSE: Duration = Duration::from_secs(300);
 
 /// Orders in flight to a policy process at once.
-pub const APART_ORDERS: usize = 256;
+pub const ISOLATED_ORDERS: usize = 256;
 /// Calls in one order.
-pub const APART_CALLS: usize = 8;
+pub const ISOLATED_CALLS: usize = 8;
 /// Bytes of the views of one order: the maximum of one view, plus heads and alignment.
-pub const APART_VIEWS_BYTES: usize = VIEW_BYTES + APART_CALLS * 24;
+pub const ISOLATED_VIEWS_BYTES: usize = VIEW_BYTES + ISOLATED_CALLS * 24;
 /// Bytes of all views in flight to one process.
-pub const APART_VIEWS_HEAP_BYTES: usize = 4 << 20;
+pub const ISOLATED_VIEWS_HEAP_BYTES: usize = 4 << 20;
 /// Bytes of an answer: eight lists of effects, or eight messages, a full log, and the changes of
 /// all metrics.
-pub const APART_ANSWER_BYTES: usize = 1 << 20;
+pub const ISOLATED_ANSWER_BYTES: usize = 1 << 20;
 /// Bytes of all answers that haven't been taken. A process that needs more at once dies.
-pub const APART_ANSWERS_HEAP_BYTES: usize = 16 << 20;
+pub const ISOLATED_ANSWERS_HEAP_BYTES: usize = 16 << 20;
 /// Instances in one policy process.
-pub const APART_SEATS: usize = 256;
+pub const ISOLATED_INSTANCES: usize = 256;
 /// Bytes of a policy process's last words.
-pub const APART_WORDS_BYTES: u64 = 16 << 10;
+pub const ISOLATED_OUTPUT_BYTES: u64 = 16 << 10;
 /// Bytes of writable memory of a policy process, by default; also the limit of its resident memory.
-pub const APART_MEMORY_BYTES: u64 = 256 << 20;
+pub const ISOLATED_MEMORY_BYTES: u64 = 256 << 20;
 /// Time added to an order's budget before its answer is late: a fully loaded machine schedules a
 /// process late, and a virtual machine can pause for some 100 ms. A hanging process blocks its own
 /// tenant's calls for this time.
-pub const APART_MARGIN: Duration = Duration::from_millis(500);
+pub const ISOLATED_MARGIN: Duration = Duration::from_millis(500);
 /// Factor between the time that an order's fuel stands for and its deadline. A factor of 13 was
 /// measured for guests with loads that miss all caches.
-pub const APART_STALL: u32 = 16;
-/// Time limit for the start of a policy process, and for creating a seat.
-pub const APART_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
+pub const ISOLATED_STALL: u32 = 16;
+/// Time limit for the start of a policy process, and for creating an instance.
+pub const ISOLATED_SETUP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The shared memory of a policy process: 20 MiB with both heaps full.
-pub(crate) fn apart_shape() -> SessionShape {
+pub(crate) fn isolated_shape() -> SessionShape {
     SessionShape {
-        ring_capacity: 4 * APART_ORDERS as u32,
-        send_heap_bytes: APART_ANSWERS_HEAP_BYTES as u64,
-        receive_heap_bytes: APART_VIEWS_HEAP_BYTES as u64,
+        ring_capacity: 4 * ISOLATED_ORDERS as u32,
+        send_heap_bytes: ISOLATED_ANSWERS_HEAP_BYTES as u64,
+        receive_heap_bytes: ISOLATED_VIEWS_HEAP_BYTES as u64,
     }
 }
 
 const _: () = assert!(
-    APART_CALLS * (CHANGED_BYTES + 4096)
+    ISOLATED_CALLS * (CHANGED_BYTES + 4096)
         + LOG_LINES * (LOG_LINE_BYTES + 8)
         + 16 * (COUNTERS + GAUGES + HISTOGRAMS * (BUCKETS + 1))
-        <= APART_ANSWER_BYTES,
+        <= ISOLATED_ANSWER_BYTES,
     "what an answer can hold fits"
 );
 /// Bytes of linear memory of an instance, by default: the shadow stack of a Rust guest takes 1 MiB.
@@ -228,33 +228,33 @@ pub const FUEL_FOR_SETUP: u64 = 100_000 * crate::cost::FUEL_PER_MICROSECOND;
 /// between two calls.
 pub const FUEL_FOR_HANDOVER: u64 = 2_000 * crate::cost::FUEL_PER_MICROSECOND;
 
-/// Bytes of a foreign module as uploaded, including its description: filters contain a language's
+/// Bytes of a compat module as uploaded, including its description: filters contain a language's
 /// run-time library.
-pub const FOREIGN_MODULE_BYTES: usize = 4 << 20;
-/// Bytes of linear memory of a foreign module's instance, by default. Go's runtime has 2.3 to 3 MiB
+pub const COMPAT_MODULE_BYTES: usize = 4 << 20;
+/// Bytes of linear memory of a compat module's instance, by default. Go's runtime has 2.3 to 3 MiB
 /// of data and first collects garbage when its heap reaches 4 MiB: with less, a filter that
 /// allocates runs out of memory.
-pub const FOREIGN_MEMORY_BYTES: usize = 8 << 20;
-/// Functions that a foreign module defines.
-pub const FOREIGN_FUNCTIONS: u32 = 20_000;
-/// Data segments, and element segments, of a foreign module. Go's compiler makes one of every few
+pub const COMPAT_MEMORY_BYTES: usize = 8 << 20;
+/// Functions that a compat module defines.
+pub const COMPAT_FUNCTIONS: u32 = 20_000;
+/// Data segments, and element segments, of a compat module. Go's compiler makes one of every few
 /// non-zero bytes: 29,000 to 40,000.
-pub const FOREIGN_DATA_SEGMENTS: u32 = 65_536;
-/// Like [`NESTING`], for foreign modules: Go's compiler opens a block for each point where a
+pub const COMPAT_DATA_SEGMENTS: u32 = 65_536;
+/// Like [`NESTING`], for compat modules: Go's compiler opens a block for each point where a
 /// function can resume; its runtime reaches 549.
-pub const FOREIGN_NESTING: u32 = 1024;
-/// Like [`BRANCH_TARGETS`], for foreign modules: one for each of those points; filters in Go reach
+pub const COMPAT_NESTING: u32 = 1024;
+/// Like [`BRANCH_TARGETS`], for compat modules: one for each of those points; filters in Go reach
 /// 1,144.
-pub const FOREIGN_BRANCH_TARGETS: u32 = 2048;
-/// Imports of a foreign module; 63 exist.
-pub const FOREIGN_IMPORTS: u32 = 64;
-/// Like [`COMPILE_COST`], for foreign modules. A worker's time and memory are the same.
-pub const FOREIGN_COMPILE_COST: u64 = 4_000_000;
+pub const COMPAT_BRANCH_TARGETS: u32 = 2048;
+/// Imports of a compat module; 63 exist.
+pub const COMPAT_IMPORTS: u32 = 64;
+/// Like [`COMPILE_COST`], for compat modules. A worker's time and memory are the same.
+pub const COMPAT_COMPILE_COST: u64 = 4_000_000;
 /// Keys in each of a description's lists.
-pub const FOREIGN_KEYS: usize = 64;
-/// Bytes of a message, or of its fields, that a foreign module is shown, and of a message that it
+pub const COMPAT_KEYS: usize = 64;
+/// Bytes of a message, or of its fields, that a compat module is shown, and of a message that it
 /// writes.
-pub const FOREIGN_BODY_BYTES: usize = 1 << 20;
+pub const COMPAT_BODY_BYTES: usize = 1 << 20;
 
 /// Headers of one message that a filter has.
 pub const HEADERS: usize = 128;

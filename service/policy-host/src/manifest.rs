@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
-use crate::compat::{Abi, Foreign};
+use crate::compat::{Abi, CompatDescription};
 use crate::{Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the
@@ -48,7 +48,8 @@ pub struct Manifest {
     #[serde(default)]
     histograms: Vec<String>,
     #[serde(default)]
-    foreign: Option<Foreign>,
+    #[serde(rename = "foreign")]
+    compat: Option<CompatDescription>,
 }
 
 /// An entry of `hooks`.
@@ -227,8 +228,8 @@ impl Manifest {
     }
 
     /// The module's description, if it was made for another host.
-    pub fn foreign(&self) -> Option<&Foreign> {
-        self.foreign.as_ref()
+    pub fn compat(&self) -> Option<&CompatDescription> {
+        self.compat.as_ref()
     }
 
     /// Whether it has a tick.
@@ -236,7 +237,7 @@ impl Manifest {
         self.declared_hooks.contains(&DeclaredHook::Tick)
     }
 
-    /// The tick's period, if it has one; a foreign module sets its own, at any time.
+    /// The tick's period, if it has one; a compat module sets its own, at any time.
     pub fn tick(&self) -> Option<Duration> {
         self.tick_ms.map(|ms| Duration::from_millis(ms.into()))
     }
@@ -335,7 +336,7 @@ impl Manifest {
         }
         check_list("hooks", self.declared_hooks.iter(), 1..=3)?;
         self.check_tick()?;
-        self.check_foreign()?;
+        self.check_compat()?;
         check_list(
             "methods",
             self.methods.iter().map(|m| &m.method),
@@ -363,13 +364,13 @@ impl Manifest {
             .try_for_each(|entry| check_method(entry, may_change))
     }
 
-    fn check_foreign(&self) -> Result<(), String> {
-        let Some(foreign) = &self.foreign else {
+    fn check_compat(&self) -> Result<(), String> {
+        let Some(compat) = &self.compat else {
             return Ok(());
         };
-        foreign.check()?;
+        compat.check()?;
         let may_change = self.capabilities().contains(Capabilities::CHANGE);
-        if foreign.changes() && !may_change {
+        if compat.changes() && !may_change {
             return Err("describes changes, but doesn't declare the capability change".to_owned());
         }
         let keys = |entry: &Method| entry.key_lists().iter().any(|(_, keys)| !keys.is_empty());
@@ -384,12 +385,12 @@ impl Manifest {
         match self
             .methods
             .iter()
-            .find(|entry| changes(entry) || (foreign.abi() == Abi::ProxyWasm && reads(entry)))
+            .find(|entry| changes(entry) || (compat.abi() == Abi::ProxyWasm && reads(entry)))
         {
             Some(entry) => Err(format!(
                 "lists fields of {} that a module of {} can't be shown, or can't change",
                 entry.method,
-                foreign.abi()
+                compat.abi()
             )),
             None => Ok(()),
         }
@@ -403,8 +404,8 @@ impl Manifest {
         ) {
             (true, Some(ms)) if (min..=max).contains(&ms) => Ok(()),
             (true, Some(ms)) => Err(format!("has the tick_ms {ms}; {min} to {max} are allowed")),
-            // A foreign module sets its timer itself.
-            (true, None) if self.foreign.is_some() => Ok(()),
+            // A compat module sets its timer itself.
+            (true, None) if self.compat.is_some() => Ok(()),
             (true, None) => Err("has the hook tick, but no tick_ms".to_owned()),
             (false, Some(_)) => Err("has a tick_ms, but not the hook tick".to_owned()),
             (false, None) => Ok(()),

@@ -87,7 +87,7 @@ impl Policy {
         let host = &self.0.host;
         let memory_bytes = match &self.0.code {
             Code::Own(_) => limits.memory_bytes,
-            Code::ProxyWasm(_) | Code::Opa(..) => limits.foreign_memory_bytes,
+            Code::ProxyWasm(_) | Code::Opa(..) => limits.compat_memory_bytes,
         };
         TenantLimits {
             memory_bytes: memory_bytes.min(host.memory_bytes_max),

@@ -56,13 +56,13 @@ impl Rules {
                 cost: limits::COMPILE_COST,
             },
             Some(_) => Bounds {
-                module_bytes: limits::FOREIGN_MODULE_BYTES,
-                functions: limits::FOREIGN_FUNCTIONS,
-                segments: limits::FOREIGN_DATA_SEGMENTS,
-                imports: limits::FOREIGN_IMPORTS,
-                nesting: limits::FOREIGN_NESTING,
-                branch_targets: limits::FOREIGN_BRANCH_TARGETS,
-                cost: limits::FOREIGN_COMPILE_COST,
+                module_bytes: limits::COMPAT_MODULE_BYTES,
+                functions: limits::COMPAT_FUNCTIONS,
+                segments: limits::COMPAT_DATA_SEGMENTS,
+                imports: limits::COMPAT_IMPORTS,
+                nesting: limits::COMPAT_NESTING,
+                branch_targets: limits::COMPAT_BRANCH_TARGETS,
+                cost: limits::COMPAT_COMPILE_COST,
             },
         };
         Rules { abi, bounds }
@@ -76,7 +76,7 @@ fn peek(wasm: &[u8]) -> Option<Abi> {
     let [manifest] = manifests[..] else {
         return None;
     };
-    Some(Manifest::parse(manifest).ok()?.foreign()?.abi())
+    Some(Manifest::parse(manifest).ok()?.compat()?.abi())
 }
 
 /// Scans a module and returns its manifest's bytes.
@@ -191,7 +191,7 @@ fn check_imports(
             Some(Abi::ProxyWasm) => "service/policy-host/PROXY_WASM.md",
             Some(Abi::Opa) => "service/policy-host/OPA.md",
         };
-        return Err(LoadError::UnknownForeignImport { module, name, page });
+        return Err(LoadError::UnknownCompatImport { module, name, page });
     }
     Ok(())
 }

@@ -10,10 +10,10 @@ pub(crate) const MANIFEST_SECTION: &str = "tollgate.manifest";
 
 /// The data of every section that holds a manifest.
 pub(crate) fn manifests(wasm: &[u8]) -> Result<Vec<&[u8]>, LoadError> {
-    if wasm.len() > limits::FOREIGN_MODULE_BYTES {
+    if wasm.len() > limits::COMPAT_MODULE_BYTES {
         return Err(LoadError::TooLarge {
             bytes: wasm.len(),
-            max: limits::FOREIGN_MODULE_BYTES,
+            max: limits::COMPAT_MODULE_BYTES,
         });
     }
     let mut found = Vec::new();

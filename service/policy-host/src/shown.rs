@@ -96,7 +96,7 @@ pub fn changed_metadata(
     changed(metadata, changes)
 }
 
-/// A call's metadata with a foreign module's changes.
+/// A call's metadata with a compat module's changes.
 ///
 /// # Errors
 /// The result would exceed the limits.

@@ -126,7 +126,7 @@ impl SharedState {
 
     /// Sets a value with its compare-and-swap number, which changes. False if `cas` is neither 0
     /// nor the stored number; an absent key accepts any, as in Envoy. Four bytes precede each
-    /// value, so foreign policies see their own values only.
+    /// value, so other policies see their own values only.
     ///
     /// Keys and values may have any length that fits, also 0: filters expect a host that refuses
     /// none, and their SDK ends the instance if one is refused.

@@ -80,7 +80,7 @@ fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)
     let refused = |text: String| (REFUSED, text);
     let mut module = Vec::new();
     let read = std::io::stdin()
-        .take(limits::FOREIGN_MODULE_BYTES as u64)
+        .take(limits::COMPAT_MODULE_BYTES as u64)
         .read_to_end(&mut module);
     read.map_err(|error| unconfined(format!("the module can't be read: {error}")))?;
     let code = engine.precompile_module(&module);

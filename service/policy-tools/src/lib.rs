@@ -32,5 +32,5 @@ pub use session::{Change, Seen};
 pub use test::{Difference, Outcome, Report, test};
 /// A message and its metadata, as a case gives it and as a policy changes it.
 pub use tollgate_policy_chain::sample::Sample;
-/// Descriptions of modules for foreign ABIs.
+/// Descriptions of modules for compat ABIs.
 pub use tollgate_policy_host::{LoadError, compat};

@@ -171,7 +171,7 @@ async fn push(
     let mut others = others.iter();
     let [config, description, proof, schema] =
         announced.map(|is_there| is_there.then(|| others.next()).flatten());
-    let wasm = blob_read(module, policy_limits::FOREIGN_MODULE_BYTES)
+    let wasm = blob_read(module, policy_limits::COMPAT_MODULE_BYTES)
         .map_err(|error| invalid(format!("the module can't be read: {error}")))?;
     let config = config
         .map(|config| blob_read(config, policy_limits::CONFIG_BYTES))
@@ -265,9 +265,9 @@ impl Control {
                 granted: Capabilities::ALL,
                 ..Setup::new(&limits)
             };
-            match policy.manifest().foreign() {
+            match policy.manifest().compat() {
                 None => policy.instantiate(&setup).map(drop),
-                Some(_) => policy.instantiate_foreign(&setup).map(drop),
+                Some(_) => policy.instantiate_compat(&setup).map(drop),
             }
         });
         let checked = checked.await.map_err(|error| {

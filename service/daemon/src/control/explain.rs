@@ -275,7 +275,7 @@ fn witness(
                 });
                 described = merged(described, more);
             }
-            if manifest.foreign().is_some() {
+            if manifest.compat().is_some() {
                 unasked = unasked.or(Some(
                     "it was made for another host's ABI and isn't asked here",
                 ));

@@ -20,8 +20,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_control::{Attachment, Isolation, Owner, Party};
 use tollgate_engine::Status;
-use tollgate_policy_host::isolated::{InstanceHandle, Process, ProcessConfig, SeatError, Seating};
-use tollgate_policy_host::limits::APART_STALL;
+use tollgate_policy_host::isolated::{
+    InstanceHandle, InstanceSetup, InstantiateError, Process, ProcessConfig,
+};
+use tollgate_policy_host::limits::ISOLATED_STALL;
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
@@ -97,8 +99,8 @@ impl Control {
         };
         let cpu = self.cpu_limit(options.cpu_us);
         let (setup_ns, handover_ns) = (
-            self.apart_ns(setup),
-            self.apart_ns(limits.fuel_for_handover),
+            self.isolated_ns(setup),
+            self.isolated_ns(limits.fuel_for_handover),
         );
         let wanted = Wanted {
             loaded: loaded.clone(),
@@ -113,7 +115,7 @@ impl Control {
         let (process, seat) = self.seat(tenant, wanted).await?;
         Ok(How::Isolated(Box::new(Isolated {
             process,
-            seat,
+            instance: seat,
             policy,
             cpu,
             setup_ns,
@@ -123,8 +125,8 @@ impl Control {
     }
 
     /// Time limit of a process for work that takes this much fuel.
-    pub(super) fn apart_ns(&self, fuel: u64) -> u64 {
-        let time = self.rate.time(fuel).saturating_mul(APART_STALL);
+    pub(super) fn isolated_ns(&self, fuel: u64) -> u64 {
+        let time = self.rate.time(fuel).saturating_mul(ISOLATED_STALL);
         u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
     }
 
@@ -138,7 +140,7 @@ impl Control {
     ) -> Result<(), Status> {
         // It can't run in a process. To attach it, its owner has to allow it in the daemon, where
         // it is checked.
-        if policy.manifest().foreign().is_some() {
+        if policy.manifest().compat().is_some() {
             return Ok(());
         }
         let wanted = Wanted {
@@ -187,13 +189,15 @@ impl Control {
             match take_seat(&process, &wanted).await? {
                 Ok(seat) => return Ok((id, seat)),
                 // The process may have died of another cause before.
-                Err(SeatError::Process(why)) if tries == 0 => {
+                Err(InstantiateError::Process(why)) if tries == 0 => {
                     tries += 1;
                     tracing::warn!("the policy process of tenant {tenant} is replaced: {why}");
                     self.forget_process(id);
                 }
-                Err(error @ SeatError::Refused(_)) => return Err(invalid(error.to_string())),
-                Err(error @ SeatError::Full(_)) => {
+                Err(error @ InstantiateError::Refused(_)) => {
+                    return Err(invalid(error.to_string()));
+                }
+                Err(error @ InstantiateError::Full(_)) => {
                     return Err(Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()));
                 }
                 Err(error) => {
@@ -282,7 +286,7 @@ impl Control {
                 }
                 // Idle at two checks in a row, and no request holds it: at the first it may have
                 // just been started.
-                if process.seats() == 0 && Arc::strong_count(process) == 1 {
+                if process.instances() == 0 && Arc::strong_count(process) == 1 {
                     match idle.contains(id) {
                         true => useless.push(*id),
                         false => drop(idle_now.insert(*id)),
@@ -301,7 +305,7 @@ impl Control {
 async fn take_seat(
     process: &Arc<Process>,
     wanted: &Arc<Wanted>,
-) -> Result<Result<InstanceHandle, SeatError>, Status> {
+) -> Result<Result<InstanceHandle, InstantiateError>, Status> {
     let failed = |error: &dyn std::fmt::Display| {
         let text = format!("instantiating the policy failed: {error}");
         Status::new(Code::INTERNAL, text)
@@ -310,7 +314,7 @@ async fn take_seat(
     let (reply, seated) = oneshot::channel();
     let thread = std::thread::Builder::new().name("seat".to_owned());
     let asking = thread.spawn(move || {
-        let _ = reply.send(process.seat(&wanted.seating()));
+        let _ = reply.send(process.instantiate(&wanted.seating()));
     });
     asking.map_err(|error| failed(&error))?;
     seated.await.map_err(|error| failed(&error))
@@ -326,8 +330,8 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn seating(&self) -> Seating<'_> {
-        Seating {
+    fn seating(&self) -> InstanceSetup<'_> {
+        InstanceSetup {
             policy: &self.loaded.policy,
             limits: &self.limits,
             config: self.loaded.config.as_deref(),
@@ -351,9 +355,9 @@ pub(super) fn check_isolation(
             "--isolation process is for tenants' policies only: the provider's policies run in the daemon",
         ));
     }
-    let foreign = policy.manifest().foreign();
-    if let (Some(foreign), Isolation::Process) = (foreign, isolation) {
-        let abi = foreign.abi().name();
+    let compat = policy.manifest().compat();
+    if let (Some(compat), Isolation::Process) = (compat, isolation) {
+        let abi = compat.abi().name();
         return Err(invalid(format!(
             "policy {name} speaks {abi}; such modules can't run in a separate process yet; --isolation none runs it in \
              the daemon"

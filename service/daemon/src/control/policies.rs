@@ -17,7 +17,7 @@ use tollgate_control::{Attachment, Options, Owner, Party, Side, Target};
 use tollgate_engine::Status;
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, ProjectError, Projection};
-use tollgate_policy_host::compat::{Body, EVERY_KEY, Foreign, covers};
+use tollgate_policy_host::compat::{Body, CompatDescription, EVERY_KEY, covers};
 use tollgate_policy_host::{
     Capabilities, Hook, Manifest, Method, Policy, SharedState, ShownKeys, StateLimits,
 };
@@ -404,7 +404,7 @@ fn input_of(
             }))
         }
     };
-    let foreign = foreign_of(attachment, policy, schema, method, hook, &projector)?;
+    let compat = compat_of(attachment, policy, schema, method, hook, &projector)?;
     let label = format!("the input of policy {name} for {place}");
     Ok(Some(PolicyInput {
         version: version.number,
@@ -412,7 +412,7 @@ fn input_of(
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         shown: Arc::new(shown),
         patch,
-        foreign,
+        compat,
     }))
 }
 
@@ -473,7 +473,7 @@ fn ask_in_vain(
         projector: Arc::new(LazyProjector::new(projector, label, &schema.compiler)),
         shown: Arc::default(),
         patch: None,
-        foreign: None,
+        compat: None,
     })
 }
 
@@ -482,8 +482,8 @@ const BODY: &str = "body";
 
 const HOOKS: [Hook; 2] = [Hook::Request, Hook::Reply];
 
-/// The message as a foreign module gets it; `None` for a policy of this project's own ABI.
-fn foreign_of(
+/// The message as a compat module gets it; `None` for a policy of this project's own ABI.
+fn compat_of(
     attachment: &Attachment,
     policy: &Policy,
     schema: &BoundSchema,
@@ -492,7 +492,7 @@ fn foreign_of(
     projector: &Projector,
 ) -> Result<Option<Arc<CompatInput>>, Status> {
     let manifest = policy.manifest();
-    let Some(description) = manifest.foreign() else {
+    let Some(description) = manifest.compat() else {
         return Ok(None);
     };
     let lost = || Status::new(Code::INTERNAL, "the daemon lost a method of a bound schema");
@@ -585,7 +585,7 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
         let both = entries.flat_map(|entry| HOOKS.map(|hook| names(entry, hook)));
         both.flatten().cloned().collect()
     };
-    if let Some(description) = manifest.foreign() {
+    if let Some(description) = manifest.compat() {
         return check_described(name, options, description, &of(Method::fields));
     }
     let kinds: [(_, _, _, Declared, Declared); 2] = [
@@ -625,7 +625,7 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
 fn check_described(
     name: &str,
     options: &Options,
-    description: &Foreign,
+    description: &CompatDescription,
     fields: &[String],
 ) -> Result<(), Status> {
     let has_body = HOOKS

@@ -144,7 +144,7 @@ impl Control {
         let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
         CpuLimit {
             fuel_per_call,
-            apart_ns: self.apart_ns(fuel_per_call),
+            isolated_ns: self.isolated_ns(fuel_per_call),
         }
     }
 }

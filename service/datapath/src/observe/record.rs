@@ -283,7 +283,7 @@ impl Observer {
         notes: &mut Notes,
     ) {
         let origin = engine.origin_of(call);
-        for said in notes.said.drain(..) {
+        for said in notes.decisions.drain(..) {
             let Some(origin) = origin else {
                 continue;
             };

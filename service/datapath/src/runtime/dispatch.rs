@@ -18,6 +18,7 @@ use crate::ports::Who;
 use crate::reply::Reply;
 use crate::report::Report;
 use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::isolated::Successor;
 use tollgate_policy_chain::plan::{Isolated, PolicyChange, Scope};
 
 impl Runtime {
@@ -210,7 +211,11 @@ impl Runtime {
         done: Reply<Result<(), String>>,
     ) {
         let done = Box::new(|could| answer(done, could));
-        self.policies.rehearse(id, (successor, version), done);
+        let successor = Successor {
+            version,
+            isolated: successor,
+        };
+        self.policies.rehearse(id, successor, done);
         self.pass_on_events();
     }
 

@@ -16,6 +16,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use tollgate_engine::{LinkId, SessionId};
 use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::isolated::ProcessWatch;
 use tollgate_policy_chain::policies::Policies;
 use tollgate_policy_host::isolated::Channel;
 use tollgate_shm_abi::wake::Doorbell;
@@ -86,8 +87,11 @@ impl WakeSources {
     }
 
     /// The epoll and the tokens of the channels of policy processes that move here.
-    pub(crate) fn for_processes(&self) -> (&Arc<OwnedFd>, fn(ProcessId) -> u64) {
-        (&self.epoll, process_token)
+    pub(crate) fn for_processes(&self) -> ProcessWatch<'_, fn(ProcessId) -> u64> {
+        ProcessWatch {
+            epoll: &self.epoll,
+            token: process_token,
+        }
     }
 
     /// Begins to connect a link by RDMA, or returns the reason why that is impossible.

@@ -3,29 +3,29 @@
 
 use tollgate_engine::chain::Which;
 
-use super::{Evaluate, Slot};
-use crate::asking::Asking;
+use super::{Decider, Evaluate, Slot};
+use crate::context::EvaluationContext;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
-use crate::isolated::Asker;
+use crate::isolated::Evaluator;
 use crate::plan::{How, Installed, Place, Step};
 use crate::version::Version;
 
 impl Slot {
     /// Notes whether the stable version has handed its state over, or is its only owner again.
     pub(super) fn note_successors(&mut self, installed: &Installed, policy_epoch: u32) {
-        let is_heir = |place: &Place| match place {
+        let is_successor = |place: &Place| match place {
             Place::Put(running) if running.inherit => match &running.how {
                 How::Kept(successor) => successor.policy().manifest().state_version().is_some(),
-                How::Isolated(_) | How::Foreign(_) | How::Fresh(_) | How::Broken(_) => false,
+                How::Isolated(_) | How::Compat(_) | How::Fresh(_) | How::Broken(_) => false,
             },
             _ => false,
         };
         let Some(stable) = &mut self.stable else {
             return;
         };
-        let has_heir = is_heir(&installed.stable) || is_heir(&installed.candidate);
-        if has_heir && stable.has_state() {
+        let has_successor = is_successor(&installed.stable) || is_successor(&installed.candidate);
+        if has_successor && stable.has_state() {
             stable.gave_in = Some(policy_epoch);
         } else if matches!(installed.candidate, Place::Empty) {
             stable.gave_in = None;
@@ -69,7 +69,7 @@ impl Slot {
     pub(super) fn evaluate_as_before(
         &mut self,
         step: &Step,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
         let (today, salt) = (self.assignment(), self.id);
@@ -102,15 +102,15 @@ impl Slot {
                 }
             }
             match (kept, place) {
-                (Some(version), _) => self.decide_kept(version, step, asking, evaluations),
-                (None, Some(which)) => self.decide(which, step, asking, evaluations),
+                (Some(version), _) => self.decide_kept(version, step, context, evaluations),
+                (None, Some(which)) => self.decide(which, step, context, evaluations),
                 (None, None) => {}
             }
             // The former decider failed; the versions in force evaluate the calls that are still
             // wanted.
             for evaluation in evaluations.iter_mut().filter(|q| q.is_wanted()) {
                 evaluation.is_settled = false;
-                evaluation.unasked();
+                evaluation.reset_decision();
             }
         }
     }
@@ -120,24 +120,29 @@ impl Slot {
         &mut self,
         mut version: Version,
         step: &Step,
-        asking: &mut Asking,
+        context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
         let number = version.number;
-        let Some(ask) = step.input_of(number) else {
+        let Some(input) = step.input_of(number) else {
             // It doesn't cover this method.
             self.pass(evaluations);
             return self.past.keep(version.serial, version);
         };
-        let asker = Asker {
+        let evaluator = Evaluator {
             slot: self.id,
             version: number,
             which: Which::Candidate,
-            is_heard: false,
+            is_shadow: false,
             step,
         };
-        let failed = version.ask_all((ask, asker), self.account, None, asking, evaluations);
-        let unfit = self.settle((Evaluate::Kept, number), ask, asking, evaluations);
+        let decider = Decider {
+            evaluate: Evaluate::Kept,
+            number,
+        };
+        let failed =
+            version.evaluate_all(input, evaluator, self.account, None, context, evaluations);
+        let unfit = self.settle(decider, input, context, evaluations);
         if let Some(reason) = &unfit {
             version.fail(reason);
         }
@@ -148,6 +153,6 @@ impl Slot {
             return self.past.keep(version.serial, version);
         }
         self.note_last_words(&mut version);
-        asking.meter.charge(self.account, 0);
+        context.meter.charge(self.account, 0);
     }
 }

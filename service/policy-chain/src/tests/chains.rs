@@ -384,8 +384,8 @@ fn a_chain_out_of_order_is_refused() {
     };
     rig.apply(vec![of(0, Party::Tenant), of(1, Party::ProviderPre)])
         .unwrap();
-    let ask = rig.world.ask([true, true]);
-    let step = |policy| crate::plan::Step::new(policy, Some(ask.clone()), None);
+    let input = rig.world.input([true, true]);
+    let step = |policy| crate::plan::Step::new(policy, Some(input.clone()), None);
     let steps = |ids: [u32; 2]| crate::plan::MethodSteps {
         request: Vec::new(),
         reply: ids.map(step).to_vec(),

@@ -69,12 +69,12 @@ fn a_version_that_says_nothing_about_a_method_lets_it_pass() {
         ..only(0, kept(Act::Deny, 8))
     };
     rig.apply(vec![deny]).unwrap();
-    let ask = rig.world.ask([true, true]);
+    let input = rig.world.input([true, true]);
     let step = |stable: bool, candidate: bool| {
         Step::new(
             0,
-            stable.then(|| ask.clone()),
-            candidate.then(|| ask.clone()),
+            stable.then(|| input.clone()),
+            candidate.then(|| input.clone()),
         )
     };
     let calls: Vec<(u64, u64)> = (0..8).map(|key| (key, key)).collect();
@@ -582,8 +582,8 @@ fn what_isnt_granted_never_enters_the_sandbox() {
         let mut rig = Rig::new();
         rig.apply(vec![only(0, kept(Act::Allow, SAVES_ALL))])
             .unwrap();
-        let ask = rig.world.ask([granted, true]);
-        let chain = rig.chain_of(vec![Step::new(0, Some(ask), None)]);
+        let input = rig.world.input([granted, true]);
+        let chain = rig.chain_of(vec![Step::new(0, Some(input), None)]);
         for calls in [&[(0, secret)][..], &[(1, 7), (2, secret), (3, secret)]] {
             let fates = rig.evaluate(chain, Hook::Request, calls);
             assert!(fates.iter().all(|fate| code(fate).is_none()));
@@ -647,16 +647,19 @@ fn without_room_for_its_chains_nothing_is_bound() {
             .make_chains(&tenant.into(), many(MAX_CHAINS_PER_TENANT));
         made = chains.unwrap();
         let more = rig.policies.make_chains(&tenant.into(), many(1));
-        let said = full(more.unwrap_err());
+        let decision = full(more.unwrap_err());
         assert!(
-            said.contains(&format!(
+            decision.contains(&format!(
                 "{MAX_CHAINS_PER_TENANT} methods of tenant {tenant}'s"
             )),
-            "{said}"
+            "{decision}"
         );
     }
-    let said = full(rig.policies.make_chains(&"e".into(), many(1)).unwrap_err());
-    assert!(said.contains(&format!("limit of {MAX_CHAINS}")), "{said}");
+    let decision = full(rig.policies.make_chains(&"e".into(), many(1)).unwrap_err());
+    assert!(
+        decision.contains(&format!("limit of {MAX_CHAINS}")),
+        "{decision}"
+    );
     // A change that needs a chain is rejected as a whole.
     let change = |id| PolicyChange {
         install: vec![only(id, kept(Act::Allow, 0))],

@@ -25,11 +25,11 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     here.apply(vec![own(5, Act::Count, 0), own(6, Act::Delay, 30)])
         .unwrap();
     let [counts, delays] = [5, 6].map(|id| here.chain(&[id]));
-    let said = |fate| match fate {
+    let decision = |fate| match fate {
         Fate::Denied(count, _) => count,
         passed => panic!("{passed:?}"),
     };
-    assert_eq!(said(here.evaluate_one(counts, 1)), 1);
+    assert_eq!(decision(here.evaluate_one(counts, 1)), 1);
     here.post(delays, Hook::Request, &[(10, 4), (11, 5)]);
     assert_eq!(here.policies.parked(), 2);
     let names = here
@@ -43,7 +43,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     assert_eq!(there.fates.remove(&10), passed(4));
     assert_eq!(there.fates.remove(&11), passed(5));
     assert_eq!(here.fates.len(), 0);
-    assert_eq!(said(there.evaluate_one(names[&counts], 2)), 2);
+    assert_eq!(decision(there.evaluate_one(names[&counts], 2)), 2);
     let counted = there.report(5, ReportedPlace::Stable).unwrap().counts;
     assert_eq!(counted.denied, 2, "here and there");
     // And back.
@@ -51,7 +51,7 @@ fn a_policy_goes_with_what_it_remembers_and_with_the_calls_that_it_delays() {
     let names = there
         .go_to(&mut here, &[5, 6], &chains, &HashMap::new())
         .unwrap();
-    assert_eq!(said(here.evaluate_one(names[&chains[0]], 3)), 3);
+    assert_eq!(decision(here.evaluate_one(names[&chains[0]], 3)), 3);
 }
 
 /// A provider's policy for all tenants evaluates the tenant's calls on the tenant's runtime.

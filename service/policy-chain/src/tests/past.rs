@@ -23,11 +23,11 @@ impl Play {
     /// Changes the places; these versions are evaluated from then on. Returns the policy epoch that
     /// begins.
     fn change(&mut self, installed: Installed, asked: [Option<u32>; 2]) -> u32 {
-        let ask = self.rig.world.ask([true, true]);
+        let input = self.rig.world.input([true, true]);
         let [stable, candidate] = asked.map(|version| {
             version.map(|version| PolicyInput {
                 version,
-                ..ask.clone()
+                ..input.clone()
             })
         });
         let steps = MethodSteps {
@@ -84,7 +84,8 @@ impl Play {
         }
     }
 
-    /// The codes that deny the replies with these keys, whose requests were evaluated in `policy_epoch`.
+    /// The codes that deny the replies with these keys, whose requests were evaluated in
+    /// `policy_epoch`.
     fn denials(&mut self, policy_epoch: u32, keys: impl Iterator<Item = u64>) -> Vec<Option<u32>> {
         self.rig.evaluated_in = policy_epoch;
         let calls: Vec<_> = keys.map(|key| (key, 1)).collect();

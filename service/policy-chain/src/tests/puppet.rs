@@ -19,6 +19,7 @@ use crate::counts::{PolicyReport, ReportedPlace};
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::AccountId;
+use crate::isolated::ProcessWatch;
 use crate::message::{Body, Message, Pool};
 use crate::parked::Position;
 use crate::plan::{
@@ -315,7 +316,7 @@ impl World {
     }
 
     /// The puppet's input, with these of its fields granted.
-    pub(super) fn ask(&self, granted: [bool; 2]) -> PolicyInput {
+    pub(super) fn input(&self, granted: [bool; 2]) -> PolicyInput {
         let fields = [("n", granted[0]), ("text", granted[1])];
         let projector = Projector::new_granted(&self.layouts, self.root, &fields).unwrap();
         let label = "what a puppet reads".to_owned();
@@ -330,7 +331,7 @@ impl World {
                 keys: Vec::new(),
                 layouts: Arc::clone(&self.layouts),
             })),
-            foreign: None,
+            compat: None,
         }
     }
 }
@@ -425,15 +426,15 @@ impl Rig {
 
     /// A chain of these attachments, each of which covers the method in both versions.
     pub(super) fn chain(&mut self, ids: &[u32]) -> ChainId {
-        let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), Some(ask.clone()));
+        let input = self.world.input([true, true]);
+        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), Some(input.clone()));
         self.chain_of(ids.iter().map(step).collect())
     }
 
     /// The same for calls of another tenant.
     pub(super) fn chain_of_other(&mut self, ids: &[u32]) -> ChainId {
-        let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), None);
+        let input = self.world.input([true, true]);
+        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), None);
         self.chain_for("other", ids.iter().map(step).collect())
     }
 
@@ -459,8 +460,8 @@ impl Rig {
         let service = *self
             .service
             .get_or_insert_with(|| self.engine.add_service("t.S", 1));
-        let ask = self.world.ask([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(ask.clone()), None);
+        let input = self.world.input([true, true]);
+        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), None);
         let request = ids.iter().map(step).collect();
         let steps = MethodSteps {
             request,
@@ -548,10 +549,10 @@ impl Rig {
         if self.policies.must_wait(chain) {
             return self.settle(position, evaluations, true);
         }
-        self.ask(position, false, evaluations);
+        self.input(position, false, evaluations);
     }
 
-    fn ask(&mut self, position: Position, is_resumed: bool, mut evaluations: Vec<Evaluation>) {
+    fn input(&mut self, position: Position, is_resumed: bool, mut evaluations: Vec<Evaluation>) {
         let pool = &mut self.pool;
         // Reading the clock takes time as well, which no account pays for.
         let (first_ns, before_ns) = (thread_ns(), thread_ns());
@@ -605,7 +606,7 @@ impl Rig {
             .drain(..)
             .for_each(|evaluation| self.end(evaluation));
         while let Some(position) = self.policies.next_parked(&mut evaluations) {
-            self.ask(position, true, std::mem::take(&mut evaluations));
+            self.input(position, true, std::mem::take(&mut evaluations));
         }
     }
 
@@ -637,9 +638,12 @@ impl Rig {
         }
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
         let epoll = Arc::new(epoll.unwrap());
-        let token = |_| 0;
+        let watch = ProcessWatch {
+            epoll: &epoll,
+            token: |_| 0,
+        };
         let policies = &mut there.policies;
-        Ok(policies.absorb(&tenant, moving, same, (&epoll, token), now_ns()))
+        Ok(policies.absorb(&tenant, moving, same, &watch, now_ns()))
     }
 
     /// Evaluates one request.

@@ -16,7 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use tollgate_policy_host::isolated::{self, Doors, ProcessLimits};
+use tollgate_policy_host::isolated::{self, DescriptorAccess, ProcessLimits};
 use tollgate_policy_host::worker::{self, WorkerLimits};
 
 fn main() -> ExitCode {
@@ -29,11 +29,11 @@ fn main() -> ExitCode {
         }),
         Some(first) if first == "try-apart" => attempt(arguments, |parent, limits| {
             let memory_bytes = limits.memory_bytes;
-            let doors = Doors {
+            let access = DescriptorAccess {
                 doorbell: 3,
                 wake: 4,
             };
-            isolated::confine(parent, &ProcessLimits { memory_bytes }, doors)
+            isolated::confine(parent, &ProcessLimits { memory_bytes }, access)
         }),
         _ => ExitCode::from(64),
     }

@@ -5,7 +5,7 @@
 //!   fake-process WHAT policy-process PARENT MEMORY SPIN USER GROUP
 //! ```
 //!
-//! It reports that it is ready, gives every policy a seat without checking it, and then answers
+//! It reports that it is ready, gives every policy an instance without checking it, and then answers
 //! each order as WHAT says. The bytes are written by hand, because the crate's own code would never
 //! write them.
 
@@ -36,21 +36,21 @@ fn misbehave(what: &str) -> Result<(), Failed> {
     let fds = receive_fds(&socket)?;
     let rings = File::from(fds.as_array()[0].try_clone_to_owned()?);
     let shape = SessionShape {
-        ring_capacity: 4 * limits::APART_ORDERS as u32,
-        send_heap_bytes: limits::APART_ANSWERS_HEAP_BYTES as u64,
-        receive_heap_bytes: limits::APART_VIEWS_HEAP_BYTES as u64,
+        ring_capacity: 4 * limits::ISOLATED_ORDERS as u32,
+        send_heap_bytes: limits::ISOLATED_ANSWERS_HEAP_BYTES as u64,
+        receive_heap_bytes: limits::ISOLATED_VIEWS_HEAP_BYTES as u64,
     };
     let mut end = AppEnd::attach(&shape, fds)?;
     let block = end
         .send_heap
-        .alloc(limits::APART_ANSWER_BYTES)
+        .alloc(limits::ISOLATED_ANSWER_BYTES)
         .ok_or("no room")?;
     match what {
         "reply-nonsense" => say(&mut socket, b"nonsense")?,
         "reply-endless" => socket.write_all(&[255; 8])?,
         _ => say(&mut socket, b"\"Ready\"")?,
     }
-    std::thread::spawn(move || set_up(socket, what_seat()));
+    std::thread::spawn(move || set_up(socket, instance_number()));
     if what == "unasked" {
         std::thread::sleep(Duration::from_millis(50));
         answer(&mut end, &entry(1, 0, 0, 0))?;
@@ -65,20 +65,20 @@ fn misbehave(what: &str) -> Result<(), Failed> {
     }
 }
 
-/// The seat that the process reports for the next policy; the tests' first is 0.
-fn what_seat() -> u32 {
+/// The instance that the process reports for the next policy; the tests' first is 0.
+fn instance_number() -> u32 {
     let wrong = std::env::args().nth(1).as_deref() == Some("seat-other");
     if wrong { 77 } else { 0 }
 }
 
 fn set_up(mut socket: File, first: u32) -> Result<(), std::io::Error> {
-    for seat in first.. {
+    for instance in first.. {
         let header = read(&mut socket)?;
         let header: serde_json::Value = serde_json::from_slice(&header)?;
         let bytes = |name: &str| header[name].as_u64().unwrap_or(0);
         let parts = bytes("code_bytes") + bytes("manifest_bytes") + bytes("config_bytes");
         std::io::copy(&mut (&socket).take(parts), &mut std::io::sink())?;
-        say(&mut socket, format!("{{\"Seated\":{seat}}}").as_bytes())?;
+        say(&mut socket, format!("{{\"Seated\":{instance}}}").as_bytes())?;
     }
     Ok(())
 }

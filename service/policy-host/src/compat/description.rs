@@ -1,9 +1,9 @@
-//! A foreign module's description by the user that pushes it, and its conversion to the missing
+//! A compat module's description by the user that pushes it, and its conversion to the missing
 //! manifest.
 
 use wasmparser::{ExternalKind, Payload};
 
-use crate::compat::{Abi, Body, Foreign};
+use crate::compat::{Abi, Body, CompatDescription};
 use crate::sections::{MANIFEST_SECTION, invalid, manifests, sections};
 use crate::{LoadError, Manifest};
 
@@ -56,7 +56,7 @@ impl Description {
             [] => vec![otherwise.to_owned()],
             given => given.to_vec(),
         };
-        let foreign = Foreign {
+        let compat = CompatDescription {
             abi,
             metadata: self.metadata.clone(),
             reply_metadata: self.reply_metadata.clone(),
@@ -68,7 +68,7 @@ impl Description {
             entrypoint: self.entrypoint.clone(),
         };
         let mut capabilities = self.capabilities.clone();
-        if foreign.changes() {
+        if compat.changes() {
             capabilities.push("change".to_owned());
         }
         if abi == Abi::ProxyWasm {
@@ -86,7 +86,7 @@ impl Description {
             .collect();
         let manifest = serde_json::json!({
             "abi": 1, "name": self.name, "hooks": or(&self.hooks, "request"), "methods": methods,
-            "capabilities": capabilities, "foreign": foreign,
+            "capabilities": capabilities, "foreign": compat,
         })
         .to_string();
         Manifest::parse(manifest.as_bytes()).map_err(LoadError::Manifest)?;

@@ -1,4 +1,4 @@
-//! The rights of a foreign module: the part of a manifest that its author couldn't write.
+//! The rights of a compat module: the part of a manifest that its author couldn't write.
 //!
 //! ```json
 //!   { "abi": 1, "name": "auth", "hooks": ["request"], "methods": [{ "method": "*" }],
@@ -15,7 +15,7 @@ use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::{Hook, limits};
 
-/// The interface of a foreign module.
+/// The interface of a compat module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Abi {
     /// Envoy's filters: proxy-wasm 0.2.0 and 0.2.1.
@@ -58,7 +58,7 @@ pub enum Body {
 /// The manifest's key `foreign`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Foreign {
+pub struct CompatDescription {
     pub(super) abi: Abi,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) metadata: Vec<String>,
@@ -81,7 +81,7 @@ pub struct Foreign {
 /// Stands for every key in a list of keys, except the reserved ones.
 pub const EVERY_KEY: &str = "*";
 
-impl Foreign {
+impl CompatDescription {
     /// Its interface.
     pub fn abi(&self) -> Abi {
         self.abi
@@ -184,11 +184,11 @@ pub fn covers(keys: &[String], key: &str) -> bool {
 }
 
 fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
-    if keys.len() > limits::FOREIGN_KEYS {
+    if keys.len() > limits::COMPAT_KEYS {
         return Err(format!(
             "lists {} {what}; {} are allowed",
             keys.len(),
-            limits::FOREIGN_KEYS
+            limits::COMPAT_KEYS
         ));
     }
     for key in keys.iter().filter(|key| *key != EVERY_KEY) {

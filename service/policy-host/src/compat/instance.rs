@@ -1,15 +1,15 @@
-//! An instance of a foreign module, for any of the interfaces.
+//! An instance of a compat module, for any of the interfaces.
 
 use std::time::Duration;
 
 use crate::opa::Rego;
 use crate::proxy_wasm::Filter;
-use crate::{Fault, ForeignCall, ForeignVerdict, LogLine, MeasuredMetric, Policy};
+use crate::{CompatCall, CompatVerdict, Fault, LogLine, MeasuredMetric, Policy};
 
-/// A foreign module with its own memory, ready to evaluate. May move between threads, but serves one
+/// A compat module with its own memory, ready to evaluate. May move between threads, but serves one
 /// at a time.
 #[derive(Debug)]
-pub struct ForeignInstance(Kind);
+pub struct CompatInstance(Kind);
 
 #[derive(Debug)]
 enum Kind {
@@ -17,21 +17,21 @@ enum Kind {
     Rego(Box<Rego>),
 }
 
-impl ForeignInstance {
-    pub(crate) fn filter(filter: Filter) -> ForeignInstance {
-        ForeignInstance(Kind::Filter(Box::new(filter)))
+impl CompatInstance {
+    pub(crate) fn filter(filter: Filter) -> CompatInstance {
+        CompatInstance(Kind::Filter(Box::new(filter)))
     }
 
-    pub(crate) fn rego(rego: Rego) -> ForeignInstance {
-        ForeignInstance(Kind::Rego(Box::new(rego)))
+    pub(crate) fn rego(rego: Rego) -> CompatInstance {
+        CompatInstance(Kind::Rego(Box::new(rego)))
     }
 
     /// Evaluates one call.
     ///
     /// # Errors
-    /// The module failed and is dead. Only [`ForeignVerdict::Allow`] and [`ForeignVerdict::Change`]
+    /// The module failed and is dead. Only [`CompatVerdict::Allow`] and [`CompatVerdict::Change`]
     /// let a call pass.
-    pub fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub fn evaluate(&mut self, call: &CompatCall<'_>) -> Result<CompatVerdict, Fault> {
         match &mut self.0 {
             Kind::Filter(filter) => filter.evaluate(call),
             Kind::Rego(rego) => rego.evaluate(call),

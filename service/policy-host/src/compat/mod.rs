@@ -1,7 +1,7 @@
 //! Modules for other hosts: filters for Envoy (proxy-wasm), policies compiled by OPA.
 //!
 //! ```text
-//!   module + description ──▶ Policy ──instantiate_foreign──▶ ForeignInstance ──evaluate(ForeignCall)──▶ ForeignVerdict
+//!   module + description ──▶ Policy ──instantiate_compat──▶ CompatInstance ──evaluate(CompatCall)──▶ CompatVerdict
 //!            a manifest with the key `foreign`                    │
 //!                                                                 └─ Fault: the instance is dead
 //! ```
@@ -13,7 +13,7 @@
 //! Invariants:
 //!
 //! - A module sees only what its description names, and its functions reach only what is in a
-//!   [`ForeignCall`].
+//!   [`CompatCall`].
 //! - Each call of a host function is paid with fuel before it is carried out.
 //! - One call is evaluated at a time, with one budget for all its callbacks.
 //! - After a fault, the instance is never called again.
@@ -27,6 +27,6 @@ pub(crate) mod setup;
 mod verdict;
 
 pub use description::{Description, describe, detect};
-pub use grants::{Abi, Body, EVERY_KEY, Foreign, covers};
-pub use instance::ForeignInstance;
-pub use verdict::{ForeignCall, ForeignChange, ForeignVerdict, KeyChange, Shown};
+pub use grants::{Abi, Body, CompatDescription, EVERY_KEY, covers};
+pub use instance::CompatInstance;
+pub use verdict::{CompatCall, CompatChange, CompatVerdict, KeyChange, Shown};

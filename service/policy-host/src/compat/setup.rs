@@ -1,4 +1,4 @@
-//! The inputs of a foreign instance's set-up, for any of the interfaces.
+//! The inputs of a compat instance's set-up, for any of the interfaces.
 
 use wasmtime::{Instance, Store, StoreLimits, StoreLimitsBuilder, TypedFunc};
 
@@ -39,7 +39,7 @@ pub(crate) fn optional<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
         return Ok(None);
     }
     let found = instance.get_typed_func(&mut *store, name);
-    found.map(Some).map_err(|error| LoadError::ForeignExport {
+    found.map(Some).map_err(|error| LoadError::CompatExport {
         name,
         found: cut(&format!("{:#}", error)),
     })
@@ -51,7 +51,7 @@ pub(crate) fn required<T, P: wasmtime::WasmParams, R: wasmtime::WasmResults>(
     store: &mut Store<T>,
     name: &'static str,
 ) -> Result<TypedFunc<P, R>, LoadError> {
-    optional(instance, store, name)?.ok_or_else(|| LoadError::ForeignExport {
+    optional(instance, store, name)?.ok_or_else(|| LoadError::CompatExport {
         name,
         found: "missing".to_owned(),
     })

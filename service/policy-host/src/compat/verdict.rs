@@ -1,12 +1,12 @@
-//! The input and the verdict of a foreign module.
+//! The input and the verdict of a compat module.
 
 use tollgate_shm_abi::metadata::{check_key, check_value};
 
 use crate::{Fault, Hook};
 
-/// One call as a foreign module may see it. The caller has removed everything that isn't granted.
+/// One call as a compat module may see it. The caller has removed everything that isn't granted.
 #[derive(Clone, Copy, Debug)]
-pub struct ForeignCall<'a> {
+pub struct CompatCall<'a> {
     /// The same number for a call's request and its reply, and for no other call in flight.
     pub call: u64,
     /// Request or reply.
@@ -19,14 +19,14 @@ pub struct ForeignCall<'a> {
     pub message: Shown<'a>,
 }
 
-/// The visible part of a message for a foreign module.
+/// The visible part of a message for a compat module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown<'a> {
     /// Nothing.
     Nothing,
-    /// All of it, as protobuf; at most [`crate::limits::FOREIGN_BODY_BYTES`].
+    /// All of it, as protobuf; at most [`crate::limits::COMPAT_BODY_BYTES`].
     Protobuf(&'a [u8]),
-    /// Some of its fields, as a JSON object; at most [`crate::limits::FOREIGN_BODY_BYTES`].
+    /// Some of its fields, as a JSON object; at most [`crate::limits::COMPAT_BODY_BYTES`].
     Json(&'a str),
 }
 
@@ -41,9 +41,9 @@ impl Shown<'_> {
     }
 }
 
-/// A foreign module's decision about a call.
+/// A compat module's decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ForeignVerdict {
+pub enum CompatVerdict {
     /// Let it pass.
     Allow,
     /// End it with an error.
@@ -54,14 +54,14 @@ pub enum ForeignVerdict {
         message: String,
     },
     /// Let it pass, with these changes.
-    Change(ForeignChange),
+    Change(CompatChange),
 }
 
-/// A foreign module's changes: only those that its description allows. Each key and value is valid
+/// A compat module's changes: only those that its description allows. Each key and value is valid
 /// metadata. Not checked yet: whether there is room for them, and whether the body is a valid
 /// message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ForeignChange {
+pub struct CompatChange {
     /// Each key once.
     pub metadata: Vec<KeyChange>,
     /// The message, as protobuf.

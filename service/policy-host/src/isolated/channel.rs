@@ -23,8 +23,8 @@ use tollgate_shm_abi::session::DaemonEnd;
 
 use crate::batch::{Claim, ENTRY_BYTES};
 use crate::isolated::wire::{
-    AnswerEntry, METRIC_BYTES, OrderEntry, Result8, SeatId, Task, put_view, read_log, read_metrics,
-    views_at,
+    AnswerEntry, InstanceId, METRIC_BYTES, OrderEntry, Result8, Task, put_view, read_log,
+    read_metrics, views_at,
 };
 use crate::text::{cut, text};
 use crate::{EvaluateError, Fault, Hook, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
@@ -37,15 +37,15 @@ pub struct Ticket(u64);
 /// are done.
 #[derive(Debug)]
 pub struct InstanceHandle {
-    pub(super) id: SeatId,
-    /// The number of seats in the process.
+    pub(super) id: InstanceId,
+    /// The number of instances in the process.
     pub(super) taken: Arc<AtomicUsize>,
-    pub(super) leave: mpsc::Sender<SeatId>,
+    pub(super) leave: mpsc::Sender<InstanceId>,
 }
 
 impl InstanceHandle {
     /// Its number in the process.
-    pub fn id(&self) -> SeatId {
+    pub fn id(&self) -> InstanceId {
         self.id
     }
 }
@@ -63,16 +63,16 @@ impl Drop for InstanceHandle {
 pub struct Answer {
     /// The order's ticket.
     pub ticket: Ticket,
-    /// The order's seat.
-    pub seat: SeatId,
+    /// The order's instance.
+    pub instance: InstanceId,
     /// See [`Outcome`].
     pub outcome: Outcome,
     /// The time for which the process worked on this order alone, by the daemon's clock: from the
     /// previous answer, or the order's posting, to this answer.
     pub cost_ns: u64,
-    /// The seat's log lines since its last answer, and the number of dropped ones.
+    /// The instance's log lines since its last answer, and the number of dropped ones.
     pub log: (Vec<LogLine>, u64),
-    /// The changes of the seat's metrics since its last answer.
+    /// The changes of the instance's metrics since its last answer.
     pub metrics: Vec<MetricChange>,
 }
 
@@ -83,10 +83,10 @@ pub enum Outcome {
     Evaluated(Vec<Verdict>),
     /// The tick or the hand-over is done.
     Done,
-    /// The policy failed, and its seat is dead.
+    /// The policy failed, and its instance is dead.
     Failed(String),
-    /// Of a hand-over: the heir failed, and its seat is dead.
-    HeirFailed(String),
+    /// Of a hand-over: the successor failed, and its instance is dead.
+    SuccessorFailed(String),
     /// The process is gone.
     Lost(String),
 }
@@ -97,7 +97,7 @@ pub enum PostError {
     /// The maximum number of orders is in flight.
     #[error(
         "the tenant's policy process is {} orders behind",
-        limits::APART_ORDERS
+        limits::ISOLATED_ORDERS
     )]
     Busy,
     /// The process is gone.
@@ -111,7 +111,7 @@ pub enum PostError {
 /// An order in flight.
 struct Pending {
     ticket: Ticket,
-    seat: SeatId,
+    instance: InstanceId,
     /// Offset of its views.
     views: Option<u64>,
     kind: Kind,
@@ -123,7 +123,7 @@ enum Kind {
     Evaluate {
         policy: Policy,
         hook: Hook,
-        methods: [u8; limits::APART_CALLS],
+        methods: [u8; limits::ISOLATED_CALLS],
         count: usize,
     },
     Tick,
@@ -140,10 +140,10 @@ pub struct Channel {
     next_ticket: u64,
     /// The time since which the process has worked on the oldest order.
     head_since_ns: u64,
-    /// Seats that were given up.
-    leaving: mpsc::Receiver<SeatId>,
+    /// Instances that were given up.
+    leaving: mpsc::Receiver<InstanceId>,
     /// The one for which the ring had no room.
-    unsaid: Option<SeatId>,
+    unsent: Option<InstanceId>,
     unrung: bool,
     /// Answers are copied here.
     copied: Vec<u8>,
@@ -164,15 +164,15 @@ impl std::fmt::Debug for Channel {
 /// An order's parameters besides its content.
 #[derive(Clone, Copy, Debug)]
 pub struct Order<'s> {
-    /// The order's seat.
-    pub seat: &'s InstanceHandle,
+    /// The order's instance.
+    pub instance: &'s InstanceHandle,
     /// Now, by the monotonic clock.
     pub now_ns: u64,
     /// The clock that the policy reads.
     pub time_ms: u64,
-    /// The process's time limit once it is the order's turn; [`limits::APART_MARGIN`] is added.
+    /// The process's time limit once it is the order's turn; [`limits::ISOLATED_MARGIN`] is added.
     pub budget_ns: u64,
-    /// Fuel for evaluating one call, from now on; 0 keeps the seat's value.
+    /// Fuel for evaluating one call, from now on; 0 keeps the instance's value.
     pub fuel_per_call: u64,
 }
 
@@ -180,17 +180,17 @@ impl Channel {
     pub(super) fn new(
         end: DaemonEnd,
         process: OwnedFd,
-        leaving: mpsc::Receiver<SeatId>,
+        leaving: mpsc::Receiver<InstanceId>,
     ) -> Channel {
         Channel {
             end,
             process,
             watched_by: None,
-            pending: VecDeque::with_capacity(limits::APART_ORDERS),
+            pending: VecDeque::with_capacity(limits::ISOLATED_ORDERS),
             next_ticket: 0,
             head_since_ns: 0,
             leaving,
-            unsaid: None,
+            unsent: None,
             unrung: false,
             copied: Vec::new(),
             died: false,
@@ -212,8 +212,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Begins an order to evaluate up to `count` calls at a seat of `policy`, with views of up to
-    /// `bytes` together, each rounded up to a multiple of 8. Nothing is sent before
+    /// Begins an order to evaluate up to `count` calls at an instance of `policy`, with views of up
+    /// to `bytes` together, each rounded up to a multiple of 8. Nothing is sent before
     /// [`OrderBuilder::post`].
     ///
     /// # Errors
@@ -230,12 +230,15 @@ impl Channel {
         if !policy.manifest().hooks().contains(&hook) {
             return Err(Misuse::NoHook(hook).into());
         }
-        let max = limits::APART_CALLS;
+        let max = limits::ISOLATED_CALLS;
         if count > max {
             return Err(Misuse::BatchTooLong { count, max }.into());
         }
         let next = views_at(count);
-        let (end, max) = (next + bytes.next_multiple_of(8), limits::APART_VIEWS_BYTES);
+        let (end, max) = (
+            next + bytes.next_multiple_of(8),
+            limits::ISOLATED_VIEWS_BYTES,
+        );
         if end > max {
             return Err(Misuse::ViewTooLong { len: end, max }.into());
         }
@@ -248,7 +251,7 @@ impl Channel {
             hook,
             room: count,
             count: 0,
-            methods: [0; limits::APART_CALLS],
+            methods: [0; limits::ISOLATED_CALLS],
             next,
         })
     }
@@ -262,25 +265,25 @@ impl Channel {
         self.post(order, Task::Tick, Kind::Tick, None)
     }
 
-    /// Orders `heir` to continue from the state of the order's seat, which has the format
-    /// `version`. The heir uses that state for all later orders.
+    /// Orders `successor` to continue from the state of the order's instance, which has the format
+    /// `version`. The successor uses that state for all later orders.
     ///
     /// # Errors
     /// See [`PostError`].
     pub fn hand_over(
         &mut self,
         order: Order<'_>,
-        heir: &InstanceHandle,
+        successor: &InstanceHandle,
         version: u32,
     ) -> Result<Ticket, PostError> {
         self.check_room()?;
-        let heir = heir.id;
-        let task = Task::HandOver { heir, version };
+        let successor = successor.id;
+        let task = Task::HandOver { successor, version };
         self.post(order, task, Kind::HandOver, None)
     }
 
-    /// Wakes the process for posted orders and seats given up, if it sleeps. Call it after posting,
-    /// once for several orders.
+    /// Wakes the process for posted orders and instances given up, if it sleeps. Call it after
+    /// posting, once for several orders.
     #[inline]
     pub fn flush(&mut self) {
         self.say_leaving();
@@ -331,7 +334,7 @@ impl Channel {
     /// The time at which [`expire`](Self::expire) has something to do, if no answer comes.
     pub fn next_due_ns(&self) -> Option<u64> {
         let oldest = self.pending.front()?;
-        let margin = limits::APART_MARGIN.as_nanos() as u64;
+        let margin = limits::ISOLATED_MARGIN.as_nanos() as u64;
         Some(self.head_since_ns + oldest.budget_ns + margin)
     }
 
@@ -370,7 +373,7 @@ impl Channel {
     fn check_room(&self) -> Result<(), PostError> {
         match &self.ended {
             Some(why) => Err(PostError::Ended(why.clone())),
-            None if self.pending.len() >= limits::APART_ORDERS => Err(PostError::Busy),
+            None if self.pending.len() >= limits::ISOLATED_ORDERS => Err(PostError::Busy),
             None => Ok(()),
         }
     }
@@ -384,7 +387,7 @@ impl Channel {
     ) -> Result<Ticket, PostError> {
         let ticket = Ticket(self.next_ticket);
         let entry = OrderEntry {
-            seat: order.seat.id,
+            instance: order.instance.id,
             ticket: ticket.0,
             time_ms: order.time_ms,
             taken: self
@@ -396,7 +399,7 @@ impl Channel {
         };
         match self.end.completions.push(&entry.to_entry()) {
             Ok(()) => {}
-            // Only seats that were given up can fill the ring.
+            // Only instances that were given up can fill the ring.
             Err(PushError::Full) => return Err(PostError::Busy),
             Err(PushError::Misbehaved(how)) => {
                 self.end(format!("it was killed: {how}"));
@@ -410,7 +413,7 @@ impl Channel {
         }
         self.pending.push_back(Pending {
             ticket,
-            seat: order.seat.id,
+            instance: order.instance.id,
             views,
             kind,
             posted_ns: order.now_ns,
@@ -420,9 +423,9 @@ impl Channel {
     }
 
     fn say_leaving(&mut self) {
-        while let Some(seat) = self.unsaid.take().or_else(|| self.leaving.try_recv().ok()) {
+        while let Some(instance) = self.unsent.take().or_else(|| self.leaving.try_recv().ok()) {
             let entry = OrderEntry {
-                seat,
+                instance,
                 ticket: 0,
                 time_ms: 0,
                 taken: 0,
@@ -431,7 +434,7 @@ impl Channel {
             };
             // A full ring takes it later; the next post notices a broken ring.
             if self.end.completions.push(&entry.to_entry()).is_err() {
-                self.unsaid = Some(seat);
+                self.unsent = Some(instance);
                 return;
             }
             self.unrung = true;
@@ -480,7 +483,7 @@ impl Channel {
         self.head_since_ns = now_ns;
         Answer {
             ticket: pending.ticket,
-            seat: pending.seat,
+            instance: pending.instance,
             outcome,
             cost_ns,
             log: Default::default(),
@@ -494,8 +497,10 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
     let reason = || cut(&text(said, limits::CONFIG_ERROR_BYTES));
     match (result, kind) {
         (Result8::Failed, _) => Ok(Outcome::Failed(reason())),
-        (Result8::HeirFailed, Kind::HandOver) => Ok(Outcome::HeirFailed(reason())),
-        (Result8::HeirFailed, _) => Err("it blamed an heir where there is none".to_owned()),
+        (Result8::SuccessorFailed, Kind::HandOver) => Ok(Outcome::SuccessorFailed(reason())),
+        (Result8::SuccessorFailed, _) => {
+            Err("it blamed a successor, but the order has none".to_owned())
+        }
         (Result8::Done, Kind::Tick | Kind::HandOver) => Ok(Outcome::Done),
         (
             Result8::Done,
@@ -555,7 +560,7 @@ pub struct OrderBuilder<'c> {
     /// Maximum number of calls.
     room: usize,
     count: usize,
-    methods: [u8; limits::APART_CALLS],
+    methods: [u8; limits::ISOLATED_CALLS],
     /// Where the next view begins.
     next: usize,
 }

@@ -29,7 +29,7 @@ pub struct ProcessLimits {
 
 /// The descriptors that a confined process keeps, by number; it also keeps 0, 1 and 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Doors {
+pub struct DescriptorAccess {
     /// Written to wake the daemon.
     pub doorbell: RawFd,
     /// Waited on.
@@ -73,14 +73,18 @@ pub const ALLOWED_IN_PART: &[c_long] = &[
 ///
 /// # Errors
 /// States the step that the kernel refused. The process must end then.
-pub fn confine(parent: i32, limits: &ProcessLimits, doors: Doors) -> Result<(), String> {
+pub fn confine(
+    parent: i32,
+    limits: &ProcessLimits,
+    access: DescriptorAccess,
+) -> Result<(), String> {
     confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
-        (Resource::Fsize, limits::APART_WORDS_BYTES),
+        (Resource::Fsize, limits::ISOLATED_OUTPUT_BYTES),
         (Resource::Data, limits.memory_bytes),
     ])?;
     let refused = |error: String| format!("system call filter: {error}");
-    for filter in [without_memfds(), filter(doors)] {
+    for filter in [without_memfds(), filter(access)] {
         let filter = filter.map_err(|error| refused(error.to_string()))?;
         let applied = seccompiler::apply_filter_all_threads(&filter);
         applied.map_err(|error| refused(error.to_string()))?;
@@ -96,10 +100,10 @@ fn without_memfds() -> Result<BpfProgram, BackendError> {
     SeccompFilter::new(rules, SeccompAction::Allow, fails, target)?.try_into()
 }
 
-fn filter(doors: Doors) -> Result<BpfProgram, BackendError> {
+fn filter(access: DescriptorAccess) -> Result<BpfProgram, BackendError> {
     // The other filter decides on `memfd_create`.
     let mut calls = Calls::new(&[ALLOWED, &[libc::SYS_memfd_create]].concat())?;
-    for fd in [0, 1, 2, doors.doorbell] {
+    for fd in [0, 1, 2, access.doorbell] {
         calls.allow_for(libc::SYS_write, fd)?;
     }
     for wait in [
@@ -107,7 +111,7 @@ fn filter(doors: Doors) -> Result<BpfProgram, BackendError> {
         libc::SYS_epoll_pwait,
         libc::SYS_epoll_pwait2,
     ] {
-        calls.allow_for(wait, doors.wake)?;
+        calls.allow_for(wait, access.wake)?;
     }
     calls.or_kill()
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   control plane                 runtime                              policy process of one tenant and runtime
-//!   Process ── seat: code, ─┐     Channel ── orders, views ─────────▶  evaluate thread: instances, in seats
+//!   Process ── set-up: code,┐     Channel ── orders, views ─────────▶  evaluate thread: instances
 //!    spawn      manifest,   │      checks,  (ring + heap that the       │
 //!    kill       config      │      copies    process can only read)     │
 //!     │                     │        ◀──── answers ───────────────────  (ring + heap that the daemon copies out of)
@@ -19,12 +19,12 @@
 //! Invariants:
 //!
 //! - **The process's output is untrusted.** An answer is copied out once and the copy is checked,
-//!   by the same code that checks a guest's verdicts ([`crate::batch`]). A seat's answers are read
-//!   with the manifest that the daemon parsed.
+//!   by the same code that checks a guest's verdicts ([`crate::batch`]). An instance's answers are
+//!   read with the manifest that the daemon parsed.
 //! - **Answers come in the order of the orders.** An answer to any but the oldest order ends the
 //!   process, so no order is answered twice, and no answer goes to another call. The daemon's
-//!   orders also take effect in that order: a seat that inherits a state evaluates after the state was
-//!   handed over.
+//!   orders also take effect in that order: an instance that inherits a state evaluates after the
+//!   state was handed over.
 //! - **Nothing waits for the process.** [`Channel`] posts and takes, and never blocks. An order has
 //!   a deadline, after which the process is killed. When the process ends, all orders in flight are
 //!   handed back at once.
@@ -34,8 +34,8 @@
 //!
 //! | event | result |
 //! |---|---|
-//! | a guest traps, loops, breaks the ABI | its seat is dead, the order fails; other seats go on |
-//! | the process dies, whatever the reason | [`Channel::has_ended`]; all orders in flight fail, all its seats are gone |
+//! | a guest traps, loops, breaks the ABI | its instance is dead, the order fails; other instances go on |
+//! | the process dies, whatever the reason | [`Channel::has_ended`]; all orders in flight fail, all its instances are gone |
 //! | it misses a deadline, or sends an invalid answer | the same, after it was killed |
 //! | it needs more memory than its limit | its allocation fails: a guest's growth is refused, otherwise the process dies |
 //! | the daemon dies | the kernel kills it |
@@ -45,14 +45,14 @@
 
 mod channel;
 mod confine;
+mod instances;
 mod process;
-mod seats;
 mod wire;
 
 pub use channel::{
     Answer, Channel, InstanceHandle, Order, OrderBuilder, Outcome, PostError, Ticket,
 };
-pub use confine::{ALLOWED, ALLOWED_IN_PART, Doors, ProcessLimits, confine};
-pub use process::{Process, ProcessConfig, SeatError, Seating};
-pub use seats::{ARGUMENT, main};
-pub use wire::SeatId;
+pub use confine::{ALLOWED, ALLOWED_IN_PART, DescriptorAccess, ProcessLimits, confine};
+pub use instances::{ARGUMENT, main};
+pub use process::{InstanceSetup, InstantiateError, Process, ProcessConfig};
+pub use wire::InstanceId;

@@ -1,9 +1,9 @@
-//! The control plane's end of a policy process: starts it, creates seats for policies in it, reads
-//! its resource use, ends it.
+//! The control plane's end of a policy process: starts it, creates instances for policies in it,
+//! reads its resource use, ends it.
 //!
-//! Functions here block (a seat's set-up takes up to its budget), except [`Process::start`], which
-//! takes as long as a fork. Call it from a thread that lives as long as the process shall: the
-//! kernel ends the process with that thread.
+//! Functions here block (an instance's set-up takes up to its budget), except [`Process::start`],
+//! which takes as long as a fork. Call it from a thread that lives as long as the process shall:
+//! the kernel ends the process with that thread.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Seek, Write};
@@ -23,8 +23,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tollgate_shm_abi::session::{SessionFds, create};
 
 use crate::isolated::channel::{Channel, InstanceHandle};
-use crate::isolated::seats::ARGUMENT;
-use crate::isolated::wire::{SeatId, SeatReply, SeatRequest, receive, send};
+use crate::isolated::instances::ARGUMENT;
+use crate::isolated::wire::{InstanceId, InstanceReply, InstanceRequest, receive, send};
 use crate::text::cut;
 use crate::{Capabilities, ChildUser, LoadError, Policy, TenantLimits, limits};
 
@@ -46,7 +46,7 @@ pub struct ProcessConfig {
 impl Default for ProcessConfig {
     fn default() -> ProcessConfig {
         ProcessConfig {
-            memory_bytes: limits::APART_MEMORY_BYTES,
+            memory_bytes: limits::ISOLATED_MEMORY_BYTES,
             spin: Duration::from_micros(50),
             user: ChildUser::default(),
             // The running executable, even if another file has its name by now.
@@ -55,9 +55,9 @@ impl Default for ProcessConfig {
     }
 }
 
-/// The inputs for creating a seat.
+/// The inputs for creating an instance.
 #[derive(Clone, Copy, Debug)]
-pub struct Seating<'a> {
+pub struct InstanceSetup<'a> {
     /// The policy.
     pub policy: &'a Policy,
     /// Its instance's limits.
@@ -72,13 +72,13 @@ pub struct Seating<'a> {
     pub fresh: bool,
 }
 
-/// Reasons for not creating a seat.
+/// Reasons for not creating an instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SeatError {
+pub enum InstantiateError {
     /// The policy's or its configuration's fault, in the words of a [`LoadError`].
     #[error("{0}")]
     Refused(String),
-    /// The maximum number of seats is reached.
+    /// The maximum number of instances is reached.
     #[error("the tenant's policy process has {0} instances, which is the limit")]
     Full(usize),
     /// The process died, or isn't a policy process.
@@ -94,17 +94,17 @@ pub struct Process {
     pid: i32,
     socket: Mutex<Socket>,
     words: File,
-    /// The number of seats.
+    /// The number of instances.
     taken: Arc<AtomicUsize>,
-    /// Tells the channel which seats are given up.
-    leave: mpsc::Sender<SeatId>,
+    /// Tells the channel which instances are given up.
+    leave: mpsc::Sender<InstanceId>,
 }
 
 #[derive(Debug)]
 struct Socket {
     stream: UnixStream,
     ready: bool,
-    next_seat: u32,
+    next_instance: u32,
 }
 
 impl Process {
@@ -113,7 +113,7 @@ impl Process {
     /// # Errors
     /// If the machine is short of processes, memory or descriptors.
     pub fn start(config: &ProcessConfig) -> io::Result<(Process, Channel)> {
-        let (end, fds) = create(&limits::apart_shape()).map_err(io::Error::other)?;
+        let (end, fds) = create(&limits::isolated_shape()).map_err(io::Error::other)?;
         let (ours, theirs) = UnixStream::pair()?;
         let words = File::from(memfd_create("tollgate-policies", MemfdFlags::CLOEXEC)?);
         let child = Command::new(&config.program)
@@ -139,7 +139,7 @@ impl Process {
             socket: Mutex::new(Socket {
                 stream: ours,
                 ready: false,
-                next_seat: 0,
+                next_instance: 0,
             }),
             words,
             taken: Arc::default(),
@@ -159,25 +159,28 @@ impl Process {
     /// process.
     ///
     /// # Errors
-    /// See [`SeatError`]. After [`SeatError::Process`] the process has been killed.
-    pub fn seat(&self, seating: &Seating<'_>) -> Result<InstanceHandle, SeatError> {
+    /// See [`InstantiateError`]. After [`InstantiateError::Process`] the process has been killed.
+    pub fn instantiate(
+        &self,
+        setup: &InstanceSetup<'_>,
+    ) -> Result<InstanceHandle, InstantiateError> {
         let mut socket = lock(&self.socket);
         // Only this function increases it, one call at a time.
         let taken = self.taken.load(Ordering::Relaxed);
-        if taken >= limits::APART_SEATS {
-            return Err(SeatError::Full(taken));
+        if taken >= limits::ISOLATED_INSTANCES {
+            return Err(InstantiateError::Full(taken));
         }
-        if let Some(foreign) = seating.policy.manifest().foreign() {
-            let abi = foreign.abi().name();
+        if let Some(compat) = setup.policy.manifest().compat() {
+            let abi = compat.abi().name();
             let text = format!("a module that speaks {abi} can't run in a process of its own yet");
-            return Err(SeatError::Refused(text));
+            return Err(InstantiateError::Refused(text));
         }
-        let code = seating.policy.code();
-        let code = code.map_err(|error: LoadError| SeatError::Refused(error.to_string()))?;
-        let id = SeatId(socket.next_seat);
-        socket.next_seat += 1;
-        match socket.ask(id, seating, &code) {
-            Ok(SeatReply::Seated(seated)) if seated == id => {
+        let code = setup.policy.code();
+        let code = code.map_err(|error: LoadError| InstantiateError::Refused(error.to_string()))?;
+        let id = InstanceId(socket.next_instance);
+        socket.next_instance += 1;
+        match socket.ask(id, setup, &code) {
+            Ok(InstanceReply::Created(hosted)) if hosted == id => {
                 self.taken.fetch_add(1, Ordering::Relaxed);
                 Ok(InstanceHandle {
                     id,
@@ -185,24 +188,24 @@ impl Process {
                     leave: self.leave.clone(),
                 })
             }
-            Ok(SeatReply::Refused(why)) => Err(SeatError::Refused(cut(&why))),
+            Ok(InstanceReply::Refused(why)) => Err(InstantiateError::Refused(cut(&why))),
             Ok(reply) => Err(self.useless(&format!("it answered {reply:?} out of turn"))),
             Err(error) => Err(self.useless(&error.to_string())),
         }
     }
 
-    /// The number of seats.
-    pub fn seats(&self) -> usize {
+    /// The number of instances.
+    pub fn instances(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 
-    fn useless(&self, why: &str) -> SeatError {
+    fn useless(&self, why: &str) -> InstantiateError {
         self.kill();
         let status = lock(&self.child).wait();
         let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         let words = self.last_words();
         let text = format!("{why}, {status} {words}");
-        SeatError::Process(cut(&text).trim_end().to_owned())
+        InstantiateError::Process(cut(&text).trim_end().to_owned())
     }
 
     /// Ends it.
@@ -248,34 +251,39 @@ impl Drop for Process {
 }
 
 impl Socket {
-    fn ask(&mut self, seat: SeatId, seating: &Seating<'_>, code: &[u8]) -> io::Result<SeatReply> {
+    fn ask(
+        &mut self,
+        instance: InstanceId,
+        setup: &InstanceSetup<'_>,
+        code: &[u8],
+    ) -> io::Result<InstanceReply> {
         let mut stream = Timed {
             stream: &self.stream,
-            end: Instant::now() + limits::APART_SETUP_TIMEOUT,
+            end: Instant::now() + limits::ISOLATED_SETUP_TIMEOUT,
         };
         if !self.ready {
             match receive(&mut stream)? {
-                SeatReply::Ready => self.ready = true,
+                InstanceReply::Ready => self.ready = true,
                 reply => return Ok(reply),
             }
         }
-        let limits = seating.policy.cut(seating.limits);
-        let manifest = seating.policy.manifest().source();
-        let request = SeatRequest {
-            seat,
+        let limits = setup.policy.cut(setup.limits);
+        let manifest = setup.policy.manifest().source();
+        let request = InstanceRequest {
+            instance,
             code_bytes: code.len(),
             manifest_bytes: manifest.len(),
-            config_bytes: seating.config.map(<[u8]>::len),
-            fresh: seating.fresh,
-            granted: seating.granted.names().map(str::to_owned).collect(),
-            state: seating.state.to_owned(),
+            config_bytes: setup.config.map(<[u8]>::len),
+            fresh: setup.fresh,
+            granted: setup.granted.names().map(str::to_owned).collect(),
+            state: setup.state.to_owned(),
             memory_bytes: limits.memory_bytes,
             table_elements: limits.table_elements,
             fuel_per_call: limits.fuel_per_call,
             fuel_for_setup: limits.fuel_for_setup,
             fuel_for_handover: limits.fuel_for_handover,
         };
-        let config = seating.config.unwrap_or_default();
+        let config = setup.config.unwrap_or_default();
         send(&mut stream, &request, &[code, manifest, config])?;
         receive(&mut stream)
     }
@@ -298,7 +306,10 @@ impl Timed<'_> {
 }
 
 fn late() -> io::Error {
-    let text = format!("it has taken {:?} for a seat", limits::APART_SETUP_TIMEOUT);
+    let text = format!(
+        "it took longer than {:?} to create an instance",
+        limits::ISOLATED_SETUP_TIMEOUT
+    );
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
 

@@ -1,7 +1,7 @@
 //! The bytes between the daemon and a policy process.
 //!
 //! ```text
-//!   order:   kind 1 | hook 1 | count 2 | seat 4 | heir 4 | version 4 | ticket 8 | time_ms 8 | offset 8 | len 4 | zero 4
+//!   order:   kind 1 | hook 1 | count 2 | instance 4 | successor 4 | version 4 | ticket 8 | time_ms 8 | offset 8 | len 4 | zero 4
 //!            | taken 8 | fuel 8                                                                                       64 bytes
 //!   its part of the daemon's heap:   count x (method 4 | view_off 4 | view_len 4 | zero 4) | views, each 8-aligned
 //!
@@ -11,14 +11,14 @@
 //!     done, of evaluations   count x entry, as a guest leaves it (32 bytes), with addresses from the part's start | their bytes
 //!     failed                 the reason, UTF-8
 //!     then the log:          log_lines x (level 4 | len 4 | text)
-//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), changes since the seat's last answer
+//!     and, at the end:       metrics x (kind 4 | index 2 | bucket 2 | value 8), changes since the instance's last answer
 //! ```
 //!
 //! Little-endian, like everything else. The process trusts the daemon's side. The daemon copies out
 //! the process's side and checks it here. Verdicts keep the guests' own form, so one reader checks
 //! both.
 //!
-//! `fuel` is the budget of each call's evaluation; 0 means the seat's own. `taken` is the first
+//! `fuel` is the budget of each call's evaluation; 0 means the instance's own. `taken` is the first
 //! ticket whose answer the daemon hasn't copied out: the parts of all earlier ones are free.
 //!
 //! Set-up travels over a socket: a length, a header in JSON of that length, then the parts that the
@@ -38,7 +38,7 @@ use crate::{
 
 /// An instance's place in a policy process. The daemon numbers them, and never reuses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct SeatId(pub(super) u32);
+pub struct InstanceId(pub(super) u32);
 
 /// The daemon's order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +51,19 @@ pub(super) enum Task {
         len: u32,
     },
     Tick,
-    /// Save the seat's state and restore it in `heir`; it has the format `version`.
+    /// Save the instance's state and restore it in `successor`; it has the format `version`.
     HandOver {
-        heir: SeatId,
+        successor: InstanceId,
         version: u32,
     },
-    /// The seat is given up; there is no answer.
+    /// The instance is given up; there is no answer.
     Leave,
 }
 
 /// One entry of the ring from the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OrderEntry {
-    pub(super) seat: SeatId,
+    pub(super) instance: InstanceId,
     pub(super) ticket: u64,
     pub(super) time_ms: u64,
     pub(super) taken: u64,
@@ -94,15 +94,15 @@ impl OrderEntry {
                 EVALUATE
             }
             Task::Tick => TICK,
-            Task::HandOver { heir, version } => {
-                entry[8..12].copy_from_slice(&heir.0.to_le_bytes());
+            Task::HandOver { successor, version } => {
+                entry[8..12].copy_from_slice(&successor.0.to_le_bytes());
                 entry[12..16].copy_from_slice(&version.to_le_bytes());
                 HAND_OVER
             }
             Task::Leave => LEAVE,
         };
         entry[1] = hook;
-        entry[4..8].copy_from_slice(&self.seat.0.to_le_bytes());
+        entry[4..8].copy_from_slice(&self.instance.0.to_le_bytes());
         entry[16..24].copy_from_slice(&self.ticket.to_le_bytes());
         entry[24..32].copy_from_slice(&self.time_ms.to_le_bytes());
         entry[48..56].copy_from_slice(&self.taken.to_le_bytes());
@@ -124,14 +124,14 @@ impl OrderEntry {
             },
             TICK => Task::Tick,
             HAND_OVER => Task::HandOver {
-                heir: SeatId(word32(entry, 8)),
+                successor: InstanceId(word32(entry, 8)),
                 version: word32(entry, 12),
             },
             LEAVE => Task::Leave,
             _ => return None,
         };
         Some(OrderEntry {
-            seat: SeatId(word32(entry, 4)),
+            instance: InstanceId(word32(entry, 4)),
             ticket: word64(entry, 16),
             time_ms: word64(entry, 24),
             taken: word64(entry, 48),
@@ -145,10 +145,10 @@ impl OrderEntry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Result8 {
     Done,
-    /// The seat failed (of a hand-over the one that saves) and is dead.
+    /// The instance failed (of a hand-over the one that saves) and is dead.
     Failed,
-    /// Of a hand-over the heir failed, and is dead.
-    HeirFailed,
+    /// Of a hand-over the successor failed, and is dead.
+    SuccessorFailed,
 }
 
 /// One entry of the ring from the process.
@@ -171,7 +171,7 @@ impl AnswerEntry {
         entry[0] = match self.result {
             Result8::Done => 1,
             Result8::Failed => 2,
-            Result8::HeirFailed => 3,
+            Result8::SuccessorFailed => 3,
         };
         entry[4..8].copy_from_slice(&self.len.to_le_bytes());
         entry[8..16].copy_from_slice(&self.ticket.to_le_bytes());
@@ -189,7 +189,7 @@ impl AnswerEntry {
         let result = match entry[0] {
             1 => Result8::Done,
             2 => Result8::Failed,
-            3 => Result8::HeirFailed,
+            3 => Result8::SuccessorFailed,
             other => return Err(format!("an answer has the kind {other}; 1 to 3 exist")),
         };
         let answer = AnswerEntry {
@@ -203,7 +203,7 @@ impl AnswerEntry {
             log_dropped: word64(entry, 40),
             metrics: word32(entry, 48),
         };
-        let most = limits::APART_ANSWER_BYTES;
+        let most = limits::ISOLATED_ANSWER_BYTES;
         if answer.len as usize > most {
             return Err(format!(
                 "an answer has {} bytes, above the limit of {most}",
@@ -435,8 +435,9 @@ pub(super) fn read_log(mut log: &[u8], lines: u32) -> Vec<LogLine> {
 /// A request to create an instance of a policy.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SeatRequest {
-    pub(super) seat: SeatId,
+pub(super) struct InstanceRequest {
+    #[serde(rename = "seat")]
+    pub(super) instance: InstanceId,
     pub(super) code_bytes: usize,
     pub(super) manifest_bytes: usize,
     /// None: it has no configuration.
@@ -456,10 +457,11 @@ pub(super) struct SeatRequest {
 /// The result.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) enum SeatReply {
+pub(super) enum InstanceReply {
     /// The process is confined, and waits for policies.
     Ready,
-    Seated(SeatId),
+    #[serde(rename = "Seated")]
+    Created(InstanceId),
     Refused(String),
 }
 

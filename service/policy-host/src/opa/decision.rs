@@ -14,7 +14,7 @@ use serde_json::Value;
 use tollgate_shm_abi::metadata::is_binary;
 
 use crate::text::{cut, text};
-use crate::{Fault, ForeignChange, ForeignVerdict, KeyChange, limits};
+use crate::{CompatChange, CompatVerdict, Fault, KeyChange, limits};
 
 const PERMISSION_DENIED: u32 = 7;
 
@@ -22,7 +22,7 @@ const PERMISSION_DENIED: u32 = 7;
 pub(super) fn read(
     answer: &[u8],
     may_change: impl Fn(&str) -> bool,
-) -> Result<ForeignVerdict, Fault> {
+) -> Result<CompatVerdict, Fault> {
     let results: Vec<Value> = serde_json::from_slice(answer)
         .map_err(|error| bad(format!("the decision isn't a list in JSON: {error}")))?;
     match results.first().map(|result| &result["result"]) {
@@ -30,7 +30,7 @@ pub(super) fn read(
             PERMISSION_DENIED,
             "the policy's decision is undefined",
         )),
-        Some(Value::Bool(true)) => Ok(ForeignVerdict::Allow),
+        Some(Value::Bool(true)) => Ok(CompatVerdict::Allow),
         Some(Value::Bool(false)) => Ok(denial(PERMISSION_DENIED, "the policy denies the call")),
         Some(Value::Object(decision)) => object(decision, may_change),
         Some(other) => Err(bad(format!(
@@ -44,8 +44,8 @@ fn bad(what: String) -> Fault {
     Fault::BadAnswer(what)
 }
 
-fn denial(code: u32, message: &str) -> ForeignVerdict {
-    ForeignVerdict::Deny {
+fn denial(code: u32, message: &str) -> CompatVerdict {
+    CompatVerdict::Deny {
         code,
         message: text(message.as_bytes(), limits::MESSAGE_BYTES),
     }
@@ -54,7 +54,7 @@ fn denial(code: u32, message: &str) -> ForeignVerdict {
 fn object(
     decision: &serde_json::Map<String, Value>,
     may_change: impl Fn(&str) -> bool,
-) -> Result<ForeignVerdict, Fault> {
+) -> Result<CompatVerdict, Fault> {
     let Some(allow) = decision.get("allow").and_then(Value::as_bool) else {
         return Err(bad("the decision has no boolean `allow`".to_owned()));
     };
@@ -89,9 +89,9 @@ fn object(
         Some(_) => return Err(bad("the decision's metadata isn't an object".to_owned())),
     };
     if metadata.is_empty() {
-        return Ok(ForeignVerdict::Allow);
+        return Ok(CompatVerdict::Allow);
     }
-    Ok(ForeignVerdict::Change(ForeignChange {
+    Ok(CompatVerdict::Change(CompatChange {
         metadata,
         body: None,
     }))
@@ -124,14 +124,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn decide(answer: &str) -> Result<ForeignVerdict, Fault> {
+    fn decide(answer: &str) -> Result<CompatVerdict, Fault> {
         read(answer.as_bytes(), |key| key != "no")
     }
 
     #[test]
     fn decisions_become_verdicts() {
         let deny = |code, message: &str| Ok(denial(code, message));
-        assert_eq!(decide(r#"[{"result": true}]"#), Ok(ForeignVerdict::Allow));
+        assert_eq!(decide(r#"[{"result": true}]"#), Ok(CompatVerdict::Allow));
         assert_eq!(
             decide(r#"[{"result": false}]"#),
             deny(7, "the policy denies the call")
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(decide("[]"), deny(7, "the policy's decision is undefined"));
         assert_eq!(
             decide(r#"[{"result": {"allow": true}}]"#),
-            Ok(ForeignVerdict::Allow)
+            Ok(CompatVerdict::Allow)
         );
         let full = r#"[{"result": {"allow": false, "status": 16, "message": "who are you"}}]"#;
         assert_eq!(decide(full), deny(16, "who are you"));
@@ -148,7 +148,7 @@ mod tests {
             key: key.to_owned(),
             values: values.iter().map(|value| value.to_vec()).collect(),
         };
-        let ForeignVerdict::Change(mut made) = decide(set).unwrap() else {
+        let CompatVerdict::Change(mut made) = decide(set).unwrap() else {
             panic!("nothing is changed");
         };
         made.metadata.sort_by(|one, other| one.key.cmp(&other.key));

@@ -12,10 +12,10 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use tollgate_shm_abi::metadata::is_binary;
 
-use crate::{ForeignCall, Shown};
+use crate::{CompatCall, Shown};
 
 /// The document, as text.
-pub(super) fn json(call: &ForeignCall<'_>) -> String {
+pub(super) fn json(call: &CompatCall<'_>) -> String {
     let (service, method) = call.path.split_once('/').unwrap_or((call.path, ""));
     let mut out = String::with_capacity(128 + call.message.len());
     out.push_str("{\"hook\":");
@@ -47,7 +47,7 @@ pub(super) fn json(call: &ForeignCall<'_>) -> String {
     out
 }
 
-fn values(out: &mut String, call: &ForeignCall<'_>, key: &str) {
+fn values(out: &mut String, call: &CompatCall<'_>, key: &str) {
     let mut separator = '[';
     for (_, value) in call.metadata.iter().filter(|(known, _)| *known == key) {
         out.push(separator);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_call_is_a_document() {
-        let call = ForeignCall {
+        let call = CompatCall {
             call: 1,
             hook: Hook::Reply,
             path: "hotel.Reservation/Reserve",
@@ -86,7 +86,7 @@ mod tests {
             "metadata": {"x-user": ["a\"da", "bob"], "t-bin": ["/w=="]}, "message": {"nights": 2},
         });
         assert_eq!(document, expected);
-        let bare = ForeignCall {
+        let bare = CompatCall {
             metadata: &[],
             message: Shown::Nothing,
             ..call

@@ -7,7 +7,7 @@ use super::{decision, input};
 use crate::budget::{Budget, start_error, store};
 use crate::compat::setup::{configuration, limiter, required};
 use crate::text::cut;
-use crate::{Fault, ForeignCall, ForeignVerdict, LoadError, Policy, Setup, cost, limits};
+use crate::{CompatCall, CompatVerdict, Fault, LoadError, Policy, Setup, cost, limits};
 
 /// Unused, entrypoint, data, input, its length, the heap's end, format 0 (JSON); returns the
 /// decision's address.
@@ -73,7 +73,7 @@ impl Rego {
             |state| &mut state.limiter,
             limits.fuel_for_setup,
         );
-        let ty = memory_type(module).ok_or(LoadError::ForeignExport {
+        let ty = memory_type(module).ok_or(LoadError::CompatExport {
             name: "memory",
             found: "not an import, as OPA's interface has it".to_owned(),
         })?;
@@ -146,8 +146,8 @@ impl Rego {
         let wanted = self
             .policy
             .manifest()
-            .foreign()
-            .and_then(|foreign| foreign.entrypoint());
+            .compat()
+            .and_then(|compat| compat.entrypoint());
         let Some(wanted) = wanted else {
             return Ok(0);
         };
@@ -215,7 +215,7 @@ fn check_version(
 
 /// Evaluating.
 impl Rego {
-    pub(crate) fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub(crate) fn evaluate(&mut self, call: &CompatCall<'_>) -> Result<CompatVerdict, Fault> {
         if self.dead {
             return Err(Fault::Dead);
         }
@@ -223,7 +223,7 @@ impl Rego {
         self.budget.grant(self.fuel_per_call);
         let input = input::json(call);
         // Written here, copied to the guest.
-        self.charge(cost::FOREIGN_CALL + 2 * input.len() as u64)?;
+        self.charge(cost::COMPAT_CALL + 2 * input.len() as u64)?;
         self.store
             .set_fuel(self.budget.left())
             .expect("the engine counts fuel");
@@ -244,7 +244,7 @@ impl Rego {
             ))));
         };
         self.charge(4 * answer.len() as u64)?;
-        let grants = self.policy.manifest().foreign();
+        let grants = self.policy.manifest().compat();
         let may_change =
             |key: &str| grants.is_some_and(|grants| grants.changes_key(call.hook, key));
         decision::read(&answer, may_change).map_err(|fault| self.kill(fault))

@@ -85,7 +85,7 @@ fn get_bytes(
     data_at: u32,
     size_at: u32,
 ) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     let Some(bytes) = buffer(guest.data_mut(), id) else {
         return Ok(missing(id));
     };
@@ -107,7 +107,7 @@ fn set_bytes(
     value_len: u32,
 ) -> Answer {
     let moved = body(guest.data_mut(), id).map_or(0, |body| body.len());
-    charge(&mut guest, cost::FOREIGN + moved as u64)?;
+    charge(&mut guest, cost::COMPAT + moved as u64)?;
     let Some(value) = copy(&mut guest, value, value_len)? else {
         return Ok(status::INVALID_MEMORY_ACCESS);
     };
@@ -116,10 +116,10 @@ fn set_bytes(
     };
     let start = (start as usize).min(body.len());
     let end = start.saturating_add(size as usize).min(body.len());
-    if body.len() - (end - start) + value.len() > limits::FOREIGN_BODY_BYTES + PREFIX {
+    if body.len() - (end - start) + value.len() > limits::COMPAT_BODY_BYTES + PREFIX {
         return Err(wasmtime::Error::msg(format!(
             "the filter makes a body of more than {} bytes",
-            limits::FOREIGN_BODY_BYTES
+            limits::COMPAT_BODY_BYTES
         )));
     }
     body.splice(start..end, value);
@@ -130,7 +130,7 @@ fn set_bytes(
 }
 
 fn get_status(mut guest: Guest<'_>, id: u32, size_at: u32, unused_at: u32) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     let Some(len) = buffer(guest.data_mut(), id).map(|bytes| bytes.len() as u32) else {
         return Ok(missing(id));
     };

@@ -66,7 +66,7 @@ fn get_pairs(mut guest: Guest<'_>, map: u32, data_at: u32, size_at: u32) -> Answ
 /// A map's serialized form; `None`: unknown map.
 fn serialized(guest: &mut Guest<'_>, map: u32) -> wasmtime::Result<Option<Vec<u8>>> {
     let price = readable(guest.data_mut(), map).map_or(0, Headers::price);
-    charge(guest, cost::FOREIGN + price)?;
+    charge(guest, cost::COMPAT + price)?;
     let pairs = readable(guest.data_mut(), map).map(Headers::pairs);
     let pairs = serialize(pairs.unwrap_or_default());
     Ok((map < MAPS).then_some(pairs))
@@ -76,7 +76,7 @@ fn set_pairs(mut guest: Guest<'_>, map: u32, pairs: u32, len: u32) -> Answer {
     // Parsing it costs several times its bytes in the worst case.
     charge(
         &mut guest,
-        cost::FOREIGN + 4 * u64::from(len.min(limits::HEADER_BYTES as u32)),
+        cost::COMPAT + 4 * u64::from(len.min(limits::HEADER_BYTES as u32)),
     )?;
     let (memory, state) = both(&mut guest);
     let Some(bytes) = part(memory, pairs, len) else {
@@ -175,7 +175,7 @@ fn read_key(
     len: u32,
 ) -> wasmtime::Result<Option<Vec<u8>>> {
     let price = readable(guest.data_mut(), map).map_or(0, Headers::price);
-    charge(guest, cost::FOREIGN + price)?;
+    charge(guest, cost::COMPAT + price)?;
     copy(guest, key, len)
 }
 

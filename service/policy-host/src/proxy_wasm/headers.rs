@@ -19,7 +19,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use tollgate_shm_abi::metadata::{check_key, is_binary};
 
-use crate::{Fault, ForeignCall, Hook, KeyChange, cost, limits};
+use crate::{CompatCall, Fault, Hook, KeyChange, cost, limits};
 
 /// As in gRPC: padding is accepted, and not sent.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -62,7 +62,7 @@ pub(super) struct TooMany;
 
 impl Headers {
     /// The headers of a call.
-    pub(super) fn of(call: &ForeignCall<'_>) -> Headers {
+    pub(super) fn of(call: &CompatCall<'_>) -> Headers {
         let service = call
             .path
             .split_once('/')
@@ -297,7 +297,7 @@ mod tests {
     ];
 
     fn headers() -> Headers {
-        Headers::of(&ForeignCall {
+        Headers::of(&CompatCall {
             call: 1,
             hook: Hook::Request,
             path: "hotel.Reservation/Reserve",
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn metadata_can_not_forge_what_is_made_up() {
-        let headers = Headers::of(&ForeignCall {
+        let headers = Headers::of(&CompatCall {
             call: 1,
             hook: Hook::Reply,
             path: "a.B/C",

@@ -29,7 +29,7 @@ use crate::budget::{Budget, start_error, store};
 use crate::compat::Body;
 use crate::compat::setup::{configuration, limiter, optional};
 use crate::{
-    Fault, ForeignCall, ForeignChange, ForeignVerdict, Hook, LoadError, LogLine, Policy, Setup,
+    CompatCall, CompatChange, CompatVerdict, Fault, Hook, LoadError, LogLine, Policy, Setup,
     SharedState, Shown, StateLimits, cost, limits,
 };
 
@@ -108,7 +108,7 @@ impl Filter {
             .instantiate(&mut store)
             .map_err(|error| start_error(&error, limits.fuel_for_setup))?;
         let memory = instance.get_memory(&mut store, "memory");
-        store.data_mut().memory = Some(memory.ok_or_else(|| LoadError::ForeignExport {
+        store.data_mut().memory = Some(memory.ok_or_else(|| LoadError::CompatExport {
             name: "memory",
             found: "missing".to_owned(),
         })?);
@@ -180,7 +180,7 @@ impl Filter {
 
 /// Evaluating.
 impl Filter {
-    pub(crate) fn evaluate(&mut self, call: &ForeignCall<'_>) -> Result<ForeignVerdict, Fault> {
+    pub(crate) fn evaluate(&mut self, call: &CompatCall<'_>) -> Result<CompatVerdict, Fault> {
         self.begin()?;
         let shown: usize = call
             .metadata
@@ -188,7 +188,7 @@ impl Filter {
             .map(|(key, value)| key.len() + value.len())
             .sum();
         // The host's work before and after the callbacks: two copies, and a comparison.
-        self.charge(cost::FOREIGN_CALL + 4 * shown as u64 + 2 * call.message.len() as u64)?;
+        self.charge(cost::COMPAT_CALL + 4 * shown as u64 + 2 * call.message.len() as u64)?;
         let mut stream = self.stream_of(call)?;
         stream.paused = false;
         stream.hook = call.hook;
@@ -212,7 +212,7 @@ impl Filter {
             .map_err(|fault| self.kill(fault))?;
         stream.body = None;
         let waits = call.hook == Hook::Request
-            && !matches!(verdict, ForeignVerdict::Deny { .. })
+            && !matches!(verdict, CompatVerdict::Deny { .. })
             && self.policy.manifest().hooks().contains(&Hook::Reply);
         match waits {
             true => self.store.data_mut().open.push_back(stream),
@@ -279,7 +279,7 @@ impl Filter {
     }
 
     /// The context that began with the call's request, or a new one.
-    fn stream_of(&mut self, call: &ForeignCall<'_>) -> Result<Box<Stream>, Fault> {
+    fn stream_of(&mut self, call: &CompatCall<'_>) -> Result<Box<Stream>, Fault> {
         let open = &mut self.store.data_mut().open;
         let begun = open.iter().position(|stream| stream.call == call.call);
         let begun = begun.and_then(|place| open.remove(place));
@@ -314,22 +314,22 @@ impl Filter {
         }))
     }
 
-    fn verdict(&mut self, stream: &mut Stream) -> Result<ForeignVerdict, Fault> {
+    fn verdict(&mut self, stream: &mut Stream) -> Result<CompatVerdict, Fault> {
         if let Some(local) = stream.local.take() {
-            return Ok(ForeignVerdict::Deny {
+            return Ok(CompatVerdict::Deny {
                 code: local.code,
                 message: local.message,
             });
         }
         if stream.paused {
-            return Ok(ForeignVerdict::Deny {
+            return Ok(CompatVerdict::Deny {
                 code: 14,
                 message: "the filter paused the call, and nothing here would resume it".to_owned(),
             });
         }
         let hook = stream.hook;
-        let Some(grants) = self.policy.manifest().foreign() else {
-            return Ok(ForeignVerdict::Allow);
+        let Some(grants) = self.policy.manifest().compat() else {
+            return Ok(CompatVerdict::Allow);
         };
         let metadata = stream
             .headers()
@@ -347,9 +347,9 @@ impl Filter {
             (false, _) => None,
         };
         if metadata.is_empty() && body.is_none() {
-            return Ok(ForeignVerdict::Allow);
+            return Ok(CompatVerdict::Allow);
         }
-        Ok(ForeignVerdict::Change(ForeignChange { metadata, body }))
+        Ok(CompatVerdict::Change(CompatChange { metadata, body }))
     }
 
     /// Tells the filter that a call is over.
@@ -507,8 +507,8 @@ fn state(policy: &Policy, setup: &Setup<'_>, config: &[u8]) -> Proxy {
         config: config.into(),
         name: manifest.name().to_owned(),
         root_id: manifest
-            .foreign()
-            .map_or("", |foreign| foreign.root_id())
+            .compat()
+            .map_or("", |compat| compat.root_id())
             .to_owned(),
         log: Vec::new(),
         log_dropped: 0,

@@ -13,7 +13,7 @@ pub enum MetricKind {
     Histogram,
 }
 
-/// A metric that a foreign module has defined.
+/// A metric that a compat module has defined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeasuredMetric {
     /// The module's name for it, at most [`limits::NAME_BYTES`]: quote it.

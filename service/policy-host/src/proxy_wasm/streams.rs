@@ -41,7 +41,7 @@ fn send_local_response(
     headers_len: u32,
     grpc_status: i32,
 ) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     // Bytes beyond the limit aren't read: the caller wouldn't see them.
     let most = limits::MESSAGE_BYTES as u32 + 4;
     let details = copy(&mut guest, details, details_len.min(most))?;
@@ -93,7 +93,7 @@ fn code(http_status: u32, grpc_status: i32) -> u32 {
 }
 
 fn continue_stream(mut guest: Guest<'_>, kind: u32) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     match (kind, guest.data_mut().current()) {
         (0 | 1, Some(stream)) => {
             stream.paused = false;
@@ -106,7 +106,7 @@ fn continue_stream(mut guest: Guest<'_>, kind: u32) -> Answer {
 }
 
 fn close_stream(mut guest: Guest<'_>, kind: u32) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     match (kind, guest.data_mut().current()) {
         (0 | 1, Some(stream)) => {
             stream.local.get_or_insert(Local {
@@ -120,7 +120,7 @@ fn close_stream(mut guest: Guest<'_>, kind: u32) -> Answer {
 }
 
 fn set_effective_context(mut guest: Guest<'_>, context: u32) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     if !guest.data().knows(context) {
         return Ok(status::BAD_ARGUMENT);
     }
@@ -130,7 +130,7 @@ fn set_effective_context(mut guest: Guest<'_>, context: u32) -> Answer {
 
 /// Has no effect: a call ends without waiting for it.
 fn done(mut guest: Guest<'_>) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     match guest.data().effective {
         ROOT => Ok(status::NOT_FOUND),
         _ => Ok(status::OK),
@@ -139,7 +139,7 @@ fn done(mut guest: Guest<'_>) -> Answer {
 
 /// The status of a call to another service; there are no such calls.
 fn get_status(mut guest: Guest<'_>, code_at: u32, data_at: u32, size_at: u32) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     match answer(&mut guest, code_at, 0) {
         status::OK => give(&mut guest, &[], data_at, size_at),
         bad => Ok(bad),

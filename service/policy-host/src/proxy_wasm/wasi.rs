@@ -271,7 +271,7 @@ fn poll_oneoff(
     count: u32,
     told_at: u32,
 ) -> Answer {
-    charge(&mut guest, cost::FOREIGN)?;
+    charge(&mut guest, cost::COMPAT)?;
     if count == 0 || count as usize > limits::WRITE_VECTORS {
         return Ok(errno::INVAL);
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate_policy_host::compat::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{
-    Capabilities, Fault, ForeignCall, ForeignChange, ForeignInstance, ForeignVerdict, Hook,
-    KeyChange, LoadError, Setup, SharedState, Shown, StateLimits, TenantLimits, limits,
+    Capabilities, CompatCall, CompatChange, CompatInstance, CompatVerdict, Fault, Hook, KeyChange,
+    LoadError, Setup, SharedState, Shown, StateLimits, TenantLimits, limits,
 };
 
 use crate::guests::HOST;
@@ -60,7 +60,7 @@ fn described(wasm: &[u8], description: &Description) -> Vec<u8> {
     describe(wasm, &description.to_manifest(wasm).unwrap()).unwrap()
 }
 
-fn start(imports: &str, callbacks: &str) -> ForeignInstance {
+fn start(imports: &str, callbacks: &str) -> CompatInstance {
     start_with(imports, callbacks, &description(), b"").unwrap()
 }
 
@@ -69,17 +69,17 @@ fn start_with(
     callbacks: &str,
     description: &Description,
     config: &[u8],
-) -> Result<ForeignInstance, LoadError> {
+) -> Result<CompatInstance, LoadError> {
     let policy = HOST.load(&described(&module(imports, callbacks), description))?;
     let limits = TenantLimits::default();
-    policy.instantiate_foreign(&Setup {
+    policy.instantiate_compat(&Setup {
         granted: Capabilities::ALL,
         config: Some(config),
         ..Setup::new(&limits)
     })
 }
 
-const CALL: ForeignCall<'static> = ForeignCall {
+const CALL: CompatCall<'static> = CompatCall {
     call: 7,
     hook: Hook::Request,
     path: "hotel.Reservation/Reserve",
@@ -87,13 +87,13 @@ const CALL: ForeignCall<'static> = ForeignCall {
     message: Shown::Protobuf(b"\x0a\x03Ada"),
 };
 
-const REPLY: ForeignCall<'static> = ForeignCall {
+const REPLY: CompatCall<'static> = CompatCall {
     hook: Hook::Reply,
     metadata: &[],
     ..CALL
 };
 
-fn said(instance: &mut ForeignInstance) -> String {
+fn said(instance: &mut CompatInstance) -> String {
     let (lines, dropped) = instance.take_log();
     assert_eq!(dropped, 0);
     lines
@@ -122,18 +122,18 @@ const LETTERS: &str = r#"
 fn a_call_has_one_context_from_request_to_reply() {
     let mut filter = start("", LETTERS);
     assert_eq!(said(&mut filter), "I C V F");
-    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(CompatVerdict::Allow));
     assert_eq!(said(&mut filter), "C h b");
-    assert_eq!(filter.evaluate(&REPLY), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&REPLY), Ok(CompatVerdict::Allow));
     assert_eq!(said(&mut filter), "r s D L X");
     // A reply without its request has a context, too.
-    assert_eq!(filter.evaluate(&REPLY), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&REPLY), Ok(CompatVerdict::Allow));
     assert_eq!(said(&mut filter), "C r s D L X");
-    let bare = ForeignCall {
+    let bare = CompatCall {
         message: Shown::Nothing,
         ..CALL
     };
-    assert_eq!(filter.evaluate(&bare), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&bare), Ok(CompatVerdict::Allow));
     assert_eq!(said(&mut filter), "C h", "no body, no callback");
 }
 
@@ -142,16 +142,16 @@ fn contexts_whose_reply_never_comes_are_ended_the_oldest_first() {
     let mut filter = start("", LETTERS);
     filter.take_log();
     for call in 0..limits::OPEN_CALLS as u64 {
-        filter.evaluate(&ForeignCall { call, ..CALL }).unwrap();
+        filter.evaluate(&CompatCall { call, ..CALL }).unwrap();
         filter.take_log();
     }
     let call = 1 << 40;
-    filter.evaluate(&ForeignCall { call, ..CALL }).unwrap();
+    filter.evaluate(&CompatCall { call, ..CALL }).unwrap();
     assert_eq!(said(&mut filter), "D L X C h b");
     // Call 0 is over, call 1 is still open.
-    filter.evaluate(&ForeignCall { call: 0, ..REPLY }).unwrap();
+    filter.evaluate(&CompatCall { call: 0, ..REPLY }).unwrap();
     assert_eq!(said(&mut filter), "C r s D L X");
-    filter.evaluate(&ForeignCall { call: 1, ..REPLY }).unwrap();
+    filter.evaluate(&CompatCall { call: 1, ..REPLY }).unwrap();
     assert_eq!(said(&mut filter), "r s D L X");
 }
 
@@ -207,7 +207,7 @@ fn the_body_is_one_grpc_frame() {
             i32.const 0)"#;
     assert_eq!(
         start(BODY, callbacks).evaluate(&CALL),
-        Ok(ForeignVerdict::Allow)
+        Ok(CompatVerdict::Allow)
     );
 }
 
@@ -227,11 +227,11 @@ fn rewriter(hook: &str, text: &str) -> String {
 #[test]
 fn a_changed_body_must_be_a_frame_and_granted() {
     let mut honest = start(BODY, &rewriter("request", "\\02\\0a\\00"));
-    let change = ForeignChange {
+    let change = CompatChange {
         metadata: Vec::new(),
         body: Some(b"\x0a\0".to_vec()),
     };
-    assert_eq!(honest.evaluate(&CALL), Ok(ForeignVerdict::Change(change)));
+    assert_eq!(honest.evaluate(&CALL), Ok(CompatVerdict::Change(change)));
     let mut broken = start(BODY, &rewriter("request", "redacted"));
     assert!(matches!(broken.evaluate(&CALL), Err(Fault::BadAnswer(_))));
     assert!(broken.is_dead());
@@ -262,12 +262,12 @@ fn changed_headers_are_changed_metadata_if_granted() {
         key: key.to_owned(),
         values: values.iter().map(|value| value.to_vec()).collect(),
     };
-    let expected = ForeignChange {
+    let expected = CompatChange {
         metadata: vec![change("x-gone", &[]), change("x-set", &[b"new"])],
         body: None,
     };
     let verdict = start(REPLACE, callbacks).evaluate(&CALL);
-    assert_eq!(verdict, Ok(ForeignVerdict::Change(expected)));
+    assert_eq!(verdict, Ok(CompatVerdict::Change(expected)));
     let less = Description {
         metadata_changes: vec!["x-set".to_owned()],
         ..description()
@@ -314,8 +314,8 @@ fn reserved_keys_are_nobodys_to_change_not_even_of_one_that_may_change_all() {
 const RESPOND: &str = r#"(import "env" "proxy_send_local_response" (func $respond (param i32 i32 i32 i32 i32 i32 i32 i32) (result i32)))
        (import "env" "proxy_continue_stream" (func $continue (param i32) (result i32)))"#;
 
-fn deny(code: u32, message: &str) -> Result<ForeignVerdict, Fault> {
-    Ok(ForeignVerdict::Deny {
+fn deny(code: u32, message: &str) -> Result<CompatVerdict, Fault> {
+    Ok(CompatVerdict::Deny {
         code,
         message: message.to_owned(),
     })
@@ -349,11 +349,11 @@ fn a_pause_that_nobody_ends_denies() {
     let text = "the filter paused the call, and nothing here would resume it";
     assert_eq!(with("i32.const 1"), deny(14, text));
     let resumed = with("(call $is (i32.const 0) (call $continue (i32.const 0))) i32.const 1");
-    assert_eq!(resumed, Ok(ForeignVerdict::Allow));
+    assert_eq!(resumed, Ok(CompatVerdict::Allow));
     let headers = LETTERS.replace("(call $log (i32.const 104)) i32.const 0", "i32.const 1");
     assert_eq!(
         start(RESPOND, &headers).evaluate(&CALL),
-        Ok(ForeignVerdict::Allow),
+        Ok(CompatVerdict::Allow),
         "the body's callback decides after the headers'"
     );
 }
@@ -369,7 +369,7 @@ fn calls_to_elsewhere_are_refused() {
     );
     assert_eq!(
         start(imports, &callbacks).evaluate(&CALL),
-        Ok(ForeignVerdict::Allow)
+        Ok(CompatVerdict::Allow)
     );
 }
 
@@ -396,7 +396,7 @@ fn addresses_outside_of_memory_are_answered_and_change_nothing() {
     );
     assert_eq!(
         start(&imports, &callbacks).evaluate(&CALL),
-        Ok(ForeignVerdict::Allow)
+        Ok(CompatVerdict::Allow)
     );
 }
 
@@ -409,7 +409,7 @@ fn an_allocator_that_lies_is_a_fault_and_one_that_asks_for_more_gets_none() {
         granted: Capabilities::ALL,
         ..Setup::new(&limits)
     };
-    let mut filter = policy.instantiate_foreign(&setup).unwrap();
+    let mut filter = policy.instantiate_compat(&setup).unwrap();
     assert!(matches!(filter.evaluate(&CALL), Err(Fault::Trap(text)) if text.contains("allocator")));
 }
 
@@ -459,8 +459,8 @@ fn loops_and_expensive_calls_meet_the_budget() {
 
 #[test]
 fn work_of_the_host_is_charged_before_any_callback() {
-    let body = vec![0; limits::FOREIGN_BODY_BYTES];
-    let call = ForeignCall {
+    let body = vec![0; limits::COMPAT_BODY_BYTES];
+    let call = CompatCall {
         message: Shown::Protobuf(&body),
         ..CALL
     };
@@ -508,7 +508,7 @@ fn shared_data_is_swapped_only_if_it_is_what_was_seen() {
         state: Some(&state),
         ..Setup::new(&limits)
     };
-    let mut filter = policy.instantiate_foreign(&setup).unwrap();
+    let mut filter = policy.instantiate_compat(&setup).unwrap();
     filter.evaluate(&CALL).unwrap();
     assert_eq!(said(&mut filter), "one two");
     assert_eq!(state.get(b"key").unwrap()[4..], *b"two");
@@ -585,7 +585,7 @@ fn wasi_is_harmless() {
     };
     let mut filter = start(imports, &callbacks(52, "0", "1"));
     filter.set_time_ms(1234);
-    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(CompatVerdict::Allow));
     assert_eq!(said(&mut filter), "hello");
     let more = Description {
         capabilities: vec!["clock".to_owned(), "random".to_owned()],
@@ -599,7 +599,7 @@ fn wasi_is_harmless() {
     )
     .unwrap();
     filter.set_time_ms(1234);
-    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(CompatVerdict::Allow));
     let exit = r#"(import "wasi_snapshot_preview1" "proc_exit" (func $exit (param i32)))"#;
     let callbacks = r#"(func (export "_initialize") (call $exit (i32.const 3)))"#;
     let refused = start_with(exit, callbacks, &description(), b"").unwrap_err();
@@ -631,7 +631,7 @@ fn descriptions_are_checked_and_appended_once() {
     assert_eq!(describe(&once, &manifest), Err(LoadError::Described));
     let policy = HOST.load(&once).unwrap();
     assert_eq!(policy.manifest().name(), "filter");
-    assert_eq!(policy.manifest().foreign().unwrap().abi(), Abi::ProxyWasm);
+    assert_eq!(policy.manifest().compat().unwrap().abi(), Abi::ProxyWasm);
     assert_eq!(policy.wasm_bytes(), once.len());
     let limits = TenantLimits::default();
     let setup = Setup {
@@ -658,13 +658,13 @@ fn descriptions_are_checked_and_appended_once() {
     );
     assert_eq!(
         refused(Description {
-            metadata: vec!["a".to_owned(); limits::FOREIGN_KEYS + 1],
+            metadata: vec!["a".to_owned(); limits::COMPAT_KEYS + 1],
             ..description()
         }),
         format!(
             "the manifest lists {} metadata; {} are allowed",
-            limits::FOREIGN_KEYS + 1,
-            limits::FOREIGN_KEYS
+            limits::COMPAT_KEYS + 1,
+            limits::COMPAT_KEYS
         )
     );
     let opa = Description {
@@ -691,7 +691,7 @@ fn imports_and_sizes_are_those_of_the_interface() {
     let refused = HOST
         .load(&described(&module(own, ""), &description()))
         .unwrap_err();
-    assert!(matches!(refused, LoadError::UnknownForeignImport { .. }));
+    assert!(matches!(refused, LoadError::UnknownCompatImport { .. }));
     // A native policy can't import foreign functions, however many it imports.
     let wasm = describe(
         &module("", ""),
@@ -699,7 +699,7 @@ fn imports_and_sizes_are_those_of_the_interface() {
     );
     let refused = HOST.load(&wasm.unwrap()).unwrap_err();
     assert!(matches!(refused, LoadError::UnknownImport { .. }));
-    // Between the two limits of size: only a foreign module may have this length.
+    // Between the two limits of size: only a compat module may have this length.
     let long = format!(
         "(data (i32.const 0) \"{}\")",
         "a".repeat(limits::MODULE_BYTES)
@@ -717,7 +717,7 @@ fn imports_and_sizes_are_those_of_the_interface() {
             ..
         })
     ));
-    let far = vec![0; limits::FOREIGN_MODULE_BYTES + 1];
+    let far = vec![0; limits::COMPAT_MODULE_BYTES + 1];
     assert!(matches!(
         describe(&far, "{}"),
         Err(LoadError::TooLarge { .. })
@@ -726,14 +726,14 @@ fn imports_and_sizes_are_those_of_the_interface() {
         .load(&described(&module("", ""), &description()))
         .unwrap();
     let limits = TenantLimits {
-        foreign_memory_bytes: 65_536,
+        compat_memory_bytes: 65_536,
         ..TenantLimits::default()
     };
     let setup = Setup {
         granted: Capabilities::ALL,
         ..Setup::new(&limits)
     };
-    let refused = policy.instantiate_foreign(&setup).unwrap_err();
+    let refused = policy.instantiate_compat(&setup).unwrap_err();
     assert_eq!(
         refused,
         LoadError::Memory {
@@ -744,17 +744,17 @@ fn imports_and_sizes_are_those_of_the_interface() {
 }
 
 #[test]
-fn a_foreign_module_may_grow_to_a_memory_of_its_own_limit() {
+fn a_compat_module_may_grow_to_a_memory_of_its_own_limit() {
     let callbacks = r#"(func (export "proxy_on_request_headers") (param i32 i32 i32) (result i32)
         (loop (br_if 0 (i32.ne (memory.grow (i32.const 1)) (i32.const -1))))
         (call $is (i32.const {pages}) (memory.size)) i32.const 0)"#;
-    let pages = (limits::FOREIGN_MEMORY_BYTES >> 16).to_string();
+    let pages = (limits::COMPAT_MEMORY_BYTES >> 16).to_string();
     let mut filter = start("", &callbacks.replace("{pages}", &pages));
-    assert_eq!(filter.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(filter.evaluate(&CALL), Ok(CompatVerdict::Allow));
 }
 
 #[test]
-fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
+fn what_a_compat_module_has_is_counted_before_it_is_compiled() {
     let refused = |imports: &str, callbacks: &str| {
         let wasm = described(&module(imports, callbacks), &description());
         match HOST.load(&wasm).unwrap_err() {
@@ -763,20 +763,20 @@ fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
         }
     };
     let done = r#"(import "env" "proxy_done" (func (result i32)))"#;
-    let imports = done.repeat(limits::FOREIGN_IMPORTS as usize);
+    let imports = done.repeat(limits::COMPAT_IMPORTS as usize);
     assert_eq!(
         refused(&imports, ""),
-        ("imports", limits::FOREIGN_IMPORTS.into())
+        ("imports", limits::COMPAT_IMPORTS.into())
     );
-    let functions = "(func)".repeat(limits::FOREIGN_FUNCTIONS as usize);
+    let functions = "(func)".repeat(limits::COMPAT_FUNCTIONS as usize);
     assert_eq!(
         refused("", &functions),
-        ("functions", limits::FOREIGN_FUNCTIONS.into())
+        ("functions", limits::COMPAT_FUNCTIONS.into())
     );
-    let segments = r#"(data (i32.const 0) "")"#.repeat(limits::FOREIGN_DATA_SEGMENTS as usize + 1);
+    let segments = r#"(data (i32.const 0) "")"#.repeat(limits::COMPAT_DATA_SEGMENTS as usize + 1);
     assert_eq!(
         refused("", &segments),
-        ("data segments", limits::FOREIGN_DATA_SEGMENTS.into())
+        ("data segments", limits::COMPAT_DATA_SEGMENTS.into())
     );
     let nested = |blocks| {
         format!(
@@ -786,7 +786,7 @@ fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
         )
     };
     let branch = |targets| format!("(func (br_table {} (i32.const 0)))", "0 ".repeat(targets));
-    let (deep, wide) = (limits::FOREIGN_NESTING, limits::FOREIGN_BRANCH_TARGETS);
+    let (deep, wide) = (limits::COMPAT_NESTING, limits::COMPAT_BRANCH_TARGETS);
     assert_eq!(
         refused("", &nested(deep as usize + 1)),
         ("nested blocks", deep.into())
@@ -806,10 +806,10 @@ fn what_a_foreign_module_has_is_counted_before_it_is_compiled() {
         " i32".repeat(1000),
         "block end ".repeat(290)
     );
-    let costly = dear.repeat(limits::FOREIGN_COMPILE_COST as usize / 36_000);
+    let costly = dear.repeat(limits::COMPAT_COMPILE_COST as usize / 36_000);
     assert_eq!(
         refused("", &costly),
-        ("units of compile cost", limits::FOREIGN_COMPILE_COST)
+        ("units of compile cost", limits::COMPAT_COMPILE_COST)
     );
 }
 
@@ -826,6 +826,6 @@ fn one_write_has_a_limit_of_parts() {
     );
     assert_eq!(
         start(imports, &callbacks).evaluate(&CALL),
-        Ok(ForeignVerdict::Allow)
+        Ok(CompatVerdict::Allow)
     );
 }

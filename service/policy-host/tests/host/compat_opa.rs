@@ -2,8 +2,8 @@
 
 use tollgate_policy_host::compat::{Abi, Body, Description, describe, detect};
 use tollgate_policy_host::{
-    Capabilities, Fault, ForeignCall, ForeignInstance, ForeignVerdict, Hook, LoadError, Setup,
-    Shown, TenantLimits, limits,
+    Capabilities, CompatCall, CompatInstance, CompatVerdict, Fault, Hook, LoadError, Setup, Shown,
+    TenantLimits, limits,
 };
 
 use crate::guests::HOST;
@@ -69,7 +69,7 @@ impl Module {
         wat::parse_str(text).unwrap()
     }
 
-    fn start(&self) -> Result<ForeignInstance, LoadError> {
+    fn start(&self) -> Result<CompatInstance, LoadError> {
         self.start_with(&description(), b"{}")
     }
 
@@ -77,12 +77,12 @@ impl Module {
         &self,
         description: &Description,
         config: &[u8],
-    ) -> Result<ForeignInstance, LoadError> {
+    ) -> Result<CompatInstance, LoadError> {
         let wasm = self.wasm();
         let manifest = description.to_manifest(&wasm)?;
         let policy = HOST.load(&describe(&wasm, &manifest)?)?;
         let limits = TenantLimits::default();
-        policy.instantiate_foreign(&Setup {
+        policy.instantiate_compat(&Setup {
             granted: Capabilities::ALL,
             config: Some(config),
             ..Setup::new(&limits)
@@ -110,7 +110,7 @@ fn description() -> Description {
     }
 }
 
-const CALL: ForeignCall<'static> = ForeignCall {
+const CALL: CompatCall<'static> = CompatCall {
     call: 1,
     hook: Hook::Request,
     path: "hotel.Reservation/Reserve",
@@ -134,15 +134,15 @@ fn a_decision_is_made_from_the_input() {
     assert_eq!(detect(&module.wasm()), Ok(Some(Abi::Opa)));
     let mut policy = module.start().unwrap();
     // The input crosses the previous end of memory: the memory has grown.
-    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
-    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
-    let bare = ForeignCall {
+    assert_eq!(policy.evaluate(&CALL), Ok(CompatVerdict::Allow));
+    assert_eq!(policy.evaluate(&CALL), Ok(CompatVerdict::Allow));
+    let bare = CompatCall {
         message: Shown::Nothing,
         ..CALL
     };
     assert!(matches!(
         policy.evaluate(&bare),
-        Ok(ForeignVerdict::Deny { code: 7, .. })
+        Ok(CompatVerdict::Deny { code: 7, .. })
     ));
     assert!(policy.fuel_used() > 0);
 }
@@ -158,7 +158,7 @@ fn the_entrypoint_is_the_one_that_is_named() {
         ..description()
     };
     let mut policy = module.start_with(&named("a/decision"), b"{}").unwrap();
-    assert_eq!(policy.evaluate(&CALL), Ok(ForeignVerdict::Allow));
+    assert_eq!(policy.evaluate(&CALL), Ok(CompatVerdict::Allow));
     let refused = module.start_with(&named("a/other"), b"{}").unwrap_err();
     let text = "the policy has no entrypoint \"a/other\"; there are a/allow, a/decision";
     assert_eq!(refused.to_string(), text);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tollgate_policy_host::isolated::{
-    self, Answer, Channel, InstanceHandle, Order, Outcome, PostError, Process, ProcessConfig,
-    SeatError, Seating, Ticket,
+    self, Answer, Channel, InstanceHandle, InstanceSetup, InstantiateError, Order, Outcome,
+    PostError, Process, ProcessConfig, Ticket,
 };
 use tollgate_policy_host::{
     Capabilities, EvaluateError, Fault, Hook, LogLevel, Policy, TenantLimits, Verdict, limits,
@@ -37,9 +37,9 @@ fn config() -> ProcessConfig {
     }
 }
 
-/// A policy's default seat, with a budget that an overloaded machine keeps.
-fn seating<'a>(policy: &'a Policy, limits: &'a TenantLimits) -> Seating<'a> {
-    Seating {
+/// A policy's default instance, with a budget that an overloaded machine keeps.
+fn instance_setup<'a>(policy: &'a Policy, limits: &'a TenantLimits) -> InstanceSetup<'a> {
+    InstanceSetup {
         policy,
         limits,
         config: None,
@@ -49,9 +49,9 @@ fn seating<'a>(policy: &'a Policy, limits: &'a TenantLimits) -> Seating<'a> {
     }
 }
 
-fn order(seat: &InstanceHandle) -> Order<'_> {
+fn order(instance: &InstanceHandle) -> Order<'_> {
     Order {
-        seat,
+        instance,
         now_ns: now_ns(),
         time_ms: 12_345,
         budget_ns: 10_000_000_000,
@@ -65,8 +65,10 @@ impl Apart {
         Apart { process, channel }
     }
 
-    fn seat(&self, policy: &Policy) -> InstanceHandle {
-        self.process.seat(&seating(policy, &limits())).unwrap()
+    fn instance(&self, policy: &Policy) -> InstanceHandle {
+        self.process
+            .instantiate(&instance_setup(policy, &limits()))
+            .unwrap()
     }
 
     fn post(
@@ -106,12 +108,12 @@ impl Apart {
         }
     }
 
-    fn ask(&mut self, seat: &InstanceHandle, policy: &Policy, views: &[&[u8]]) -> Outcome {
+    fn ask(&mut self, instance: &InstanceHandle, policy: &Policy, views: &[&[u8]]) -> Outcome {
         let ticket = self
-            .post(order(seat), policy, Hook::Request, views)
+            .post(order(instance), policy, Hook::Request, views)
             .unwrap();
         let answer = self.answer();
-        assert_eq!((answer.ticket, answer.seat), (ticket, seat.id()));
+        assert_eq!((answer.ticket, answer.instance), (ticket, instance.id()));
         answer.outcome
     }
 }
@@ -122,13 +124,15 @@ thread_local! {
 }
 
 /// A process's verdict about one request to a module; a fault is in the process's words.
-pub(crate) fn evaluate_apart(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verdict, String> {
+pub(crate) fn evaluate_isolated(parts: &Parts, hook: Hook, view: &[u8]) -> Result<Verdict, String> {
     let policy = parts.load().unwrap();
     SHARED.with_borrow_mut(|shared| {
-        let seat = shared.seat(&policy);
-        shared.post(order(&seat), &policy, hook, &[view]).unwrap();
+        let instance = shared.instance(&policy);
+        shared
+            .post(order(&instance), &policy, hook, &[view])
+            .unwrap();
         let outcome = shared.answer().outcome;
-        drop(seat);
+        drop(instance);
         shared.channel.flush();
         match outcome {
             Outcome::Evaluated(verdicts) => Ok(verdicts.into_iter().next().unwrap()),
@@ -162,37 +166,43 @@ fn evaluate_here(
 fn a_real_policy_judges_batches_apart_as_it_does_here() {
     let policy = guest("acl");
     let list: &[u8] = br#"{"blocked": ["Mallory", "Eve"]}"#;
-    let mut apart = Apart::start(&config());
-    let seat = apart.process.seat(&Seating {
+    let mut isolated = Apart::start(&config());
+    let instance = isolated.process.instantiate(&InstanceSetup {
         config: Some(list),
-        ..seating(&policy, &limits())
+        ..instance_setup(&policy, &limits())
     });
-    let seat = seat.unwrap();
+    let instance = instance.unwrap();
     let names = ["Ada", "Mallory", "Eve", "", "Grace", "eve", "Mallory", "Z"];
     for count in 1..=names.len() {
         let views: Vec<Vec<u8>> = names[..count].iter().map(|name| view(&[name])).collect();
         let views: Vec<&[u8]> = views.iter().map(Vec::as_slice).collect();
         let here = evaluate_here(&policy, Some(list), &views).unwrap();
-        assert_eq!(apart.ask(&seat, &policy, &views), Outcome::Evaluated(here));
+        assert_eq!(
+            isolated.ask(&instance, &policy, &views),
+            Outcome::Evaluated(here)
+        );
     }
 }
 
 #[test]
 fn a_bad_configuration_is_refused_in_the_same_words() {
     let policy = guest("acl");
-    let apart = Apart::start(&config());
+    let isolated = Apart::start(&config());
     let lists = [&b"nonsense"[..], b"[1]"];
     for list in lists {
         let here = policy
             .instantiate(&setup(&limits(), Some(list)))
             .unwrap_err();
-        let refused = apart.process.seat(&Seating {
+        let refused = isolated.process.instantiate(&InstanceSetup {
             config: Some(list),
-            ..seating(&policy, &limits())
+            ..instance_setup(&policy, &limits())
         });
-        assert_eq!(refused.unwrap_err(), SeatError::Refused(here.to_string()));
+        assert_eq!(
+            refused.unwrap_err(),
+            InstantiateError::Refused(here.to_string())
+        );
     }
-    assert!(apart.process.ended().is_none());
+    assert!(isolated.process.ended().is_none());
 }
 
 #[test]
@@ -202,46 +212,52 @@ fn a_capability_that_is_not_granted_is_refused_there_too() {
         manifest: format!("(@custom \"tollgate.manifest\" {manifest:?})"),
         ..Parts::default()
     };
-    let apart = Apart::start(&config());
-    let refused = apart.process.seat(&Seating {
+    let isolated = Apart::start(&config());
+    let refused = isolated.process.instantiate(&InstanceSetup {
         granted: Capabilities::default(),
-        ..seating(&parts.load().unwrap(), &limits())
+        ..instance_setup(&parts.load().unwrap(), &limits())
     });
     let text = "the policy needs capabilities that aren't granted: clock";
-    assert_eq!(refused.unwrap_err(), SeatError::Refused(text.to_owned()));
+    assert_eq!(
+        refused.unwrap_err(),
+        InstantiateError::Refused(text.to_owned())
+    );
 }
 
 #[test]
-fn a_fault_ends_its_seat_and_no_other() {
+fn a_fault_ends_its_instance_and_no_other() {
     let trap = Parts::with_request("unreachable").load().unwrap();
     let endless = Parts::with_request("(loop br 0) unreachable")
         .load()
         .unwrap();
     let allow = Parts::default().load().unwrap();
-    let mut apart = Apart::start(&config());
-    let seats = [&trap, &endless, &allow].map(|policy| apart.seat(policy));
+    let mut isolated = Apart::start(&config());
+    let instances = [&trap, &endless, &allow].map(|policy| isolated.instance(policy));
     let words = [
         (
             &trap,
-            &seats[0],
+            &instances[0],
             "the policy trapped: wasm `unreachable` instruction executed",
         ),
         (
             &endless,
-            &seats[1],
+            &instances[1],
             "the policy exceeded its budget of 350000 units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)",
         ),
     ];
-    for (policy, seat, text) in words {
+    for (policy, instance, text) in words {
         assert_eq!(
-            apart.ask(seat, policy, &[&[0; 8]]),
+            isolated.ask(instance, policy, &[&[0; 8]]),
             Outcome::Failed(text.to_owned())
         );
         let dead = Fault::Dead.to_string();
-        assert_eq!(apart.ask(seat, policy, &[&[0; 8]]), Outcome::Failed(dead));
+        assert_eq!(
+            isolated.ask(instance, policy, &[&[0; 8]]),
+            Outcome::Failed(dead)
+        );
     }
     let allowed = Outcome::Evaluated(vec![Verdict::Allow]);
-    assert_eq!(apart.ask(&seats[2], &allow, &[&[0; 8]]), allowed);
+    assert_eq!(isolated.ask(&instances[2], &allow, &[&[0; 8]]), allowed);
 }
 
 const IMPORTS: &str = r#"(import "tollgate" "log" (func $log (param i32 i32 i32)))
@@ -295,15 +311,16 @@ fn code(outcome: Outcome) -> u32 {
 #[test]
 fn memory_shared_state_clock_and_log_are_as_here() {
     let policy = counter(1);
-    let mut apart = Apart::start(&config());
-    let (one, two) = (apart.seat(&policy), apart.seat(&policy));
+    let mut isolated = Apart::start(&config());
+    let (one, two) = (isolated.instance(&policy), isolated.instance(&policy));
     // The instance's calls, plus the calls of both, plus one for the right time.
-    let codes = [&one, &one, &two].map(|seat| code(apart.ask(seat, &policy, &[&[0; 8]])));
+    let codes =
+        [&one, &one, &two].map(|instance| code(isolated.ask(instance, &policy, &[&[0; 8]])));
     assert_eq!(codes, [3, 5, 5]);
-    apart
+    isolated
         .post(order(&one), &policy, Hook::Request, &[&[0; 8]])
         .unwrap();
-    let (lines, dropped) = apart.answer().log;
+    let (lines, dropped) = isolated.answer().log;
     assert_eq!((lines.len(), dropped), (1, 0));
     assert_eq!(
         (lines[0].level, lines[0].text.as_str()),
@@ -314,16 +331,21 @@ fn memory_shared_state_clock_and_log_are_as_here() {
 #[test]
 fn a_fresh_instance_for_every_call_keeps_the_shared_state_only() {
     let policy = counter(1);
-    let mut apart = Apart::start(&config());
-    let seat = apart.process.seat(&Seating {
+    let mut isolated = Apart::start(&config());
+    let instance = isolated.process.instantiate(&InstanceSetup {
         fresh: true,
-        ..seating(&policy, &limits())
+        ..instance_setup(&policy, &limits())
     });
-    let seat = seat.unwrap();
-    let ticket = apart
-        .post(order(&seat), &policy, Hook::Request, &[&[0; 8], &[0; 8]])
+    let instance = instance.unwrap();
+    let ticket = isolated
+        .post(
+            order(&instance),
+            &policy,
+            Hook::Request,
+            &[&[0; 8], &[0; 8]],
+        )
         .unwrap();
-    let answer = apart.answer();
+    let answer = isolated.answer();
     assert_eq!(answer.ticket, ticket);
     let Outcome::Evaluated(verdicts) = answer.outcome else {
         panic!("{:?}", answer.outcome);
@@ -339,26 +361,32 @@ fn a_fresh_instance_for_every_call_keeps_the_shared_state_only() {
 #[test]
 fn a_tick_and_a_hand_over_take_effect_in_their_order() {
     let (old, new) = (counter(1), counter(2));
-    let mut apart = Apart::start(&config());
-    let (stable, heir) = (apart.seat(&old), apart.seat(&new));
-    apart.channel.tick(order(&stable)).unwrap();
-    apart
+    let mut isolated = Apart::start(&config());
+    let (stable, successor) = (isolated.instance(&old), isolated.instance(&new));
+    isolated.channel.tick(order(&stable)).unwrap();
+    isolated
         .post(order(&stable), &old, Hook::Request, &[&[0; 8]])
         .unwrap();
-    apart.channel.hand_over(order(&stable), &heir, 1).unwrap();
-    apart
-        .post(order(&heir), &new, Hook::Request, &[&[0; 8]])
+    isolated
+        .channel
+        .hand_over(order(&stable), &successor, 1)
         .unwrap();
-    assert_eq!(apart.answer().outcome, Outcome::Done);
-    assert_eq!(code(apart.answer().outcome), 2 + 1 + 1);
-    assert_eq!(apart.answer().outcome, Outcome::Done);
+    isolated
+        .post(order(&successor), &new, Hook::Request, &[&[0; 8]])
+        .unwrap();
+    assert_eq!(isolated.answer().outcome, Outcome::Done);
+    assert_eq!(code(isolated.answer().outcome), 2 + 1 + 1);
+    assert_eq!(isolated.answer().outcome, Outcome::Done);
     // It was 2 when it was handed over.
-    assert_eq!(code(apart.answer().outcome), 3 + 2 + 1);
-    apart.channel.hand_over(order(&stable), &heir, 13).unwrap();
+    assert_eq!(code(isolated.answer().outcome), 3 + 2 + 1);
+    isolated
+        .channel
+        .hand_over(order(&stable), &successor, 13)
+        .unwrap();
     let text = "the policy trapped: wasm `unreachable` instruction executed".to_owned();
-    assert_eq!(apart.answer().outcome, Outcome::HeirFailed(text));
+    assert_eq!(isolated.answer().outcome, Outcome::SuccessorFailed(text));
     assert_eq!(
-        code(apart.ask(&stable, &old, &[&[0; 8]])),
+        code(isolated.ask(&stable, &old, &[&[0; 8]])),
         3 + 3 + 1,
         "it lives on"
     );
@@ -373,61 +401,64 @@ fn orders_beyond_the_limit_are_refused_and_nobody_waits() {
         fuel_per_call: u64::MAX / 2,
         ..limits()
     };
-    let mut apart = Apart::start(&config());
-    let seat = apart.process.seat(&seating(&policy, &slow)).unwrap();
-    for _ in 0..limits::APART_ORDERS {
-        apart
-            .post(order(&seat), &policy, Hook::Request, &[&[0; 8]])
+    let mut isolated = Apart::start(&config());
+    let instance = isolated
+        .process
+        .instantiate(&instance_setup(&policy, &slow))
+        .unwrap();
+    for _ in 0..limits::ISOLATED_ORDERS {
+        isolated
+            .post(order(&instance), &policy, Hook::Request, &[&[0; 8]])
             .unwrap();
     }
-    let one_more = apart.post(order(&seat), &policy, Hook::Request, &[&[0; 8]]);
+    let one_more = isolated.post(order(&instance), &policy, Hook::Request, &[&[0; 8]]);
     assert_eq!(one_more, Err(PostError::Busy));
     // Killed during a call: all orders in flight are handed back at once, and no new order is
     // accepted.
-    let pid = Pid::from_raw(apart.process.pid()).unwrap();
+    let pid = Pid::from_raw(isolated.process.pid()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     let mut lost = 0;
-    while lost < limits::APART_ORDERS {
-        let outcome = apart.answer().outcome;
+    while lost < limits::ISOLATED_ORDERS {
+        let outcome = isolated.answer().outcome;
         assert!(
             matches!(&outcome, Outcome::Lost(why) if why.ends_with("it died")),
             "{outcome:?}"
         );
         lost += 1;
     }
-    assert!(apart.channel.take(now_ns()).is_none());
-    let ended = apart.post(order(&seat), &policy, Hook::Request, &[&[0; 8]]);
+    assert!(isolated.channel.take(now_ns()).is_none());
+    let ended = isolated.post(order(&instance), &policy, Hook::Request, &[&[0; 8]]);
     assert!(matches!(ended, Err(PostError::Ended(_))), "{ended:?}");
     assert_eq!(
-        apart.process.ended().map(|status| status.to_string()),
+        isolated.process.ended().map(|status| status.to_string()),
         Some("signal: 9 (SIGKILL)".to_owned())
     );
 }
 
 #[test]
-fn an_order_changes_what_its_seat_may_use() {
+fn an_order_changes_what_its_instance_may_use() {
     // About 3,000 units.
     let counts = "(local $n i32) (local.set $n (i32.const 500))
         (loop $on (local.set $n (i32.sub (local.get $n) (i32.const 1))) (br_if $on (local.get $n)))";
     let counts = format!("{counts} {ALLOW} i32.const 0");
     let policy = Parts::with_request(&counts).load().unwrap();
     for fresh in [false, true] {
-        let mut apart = Apart::start(&config());
+        let mut isolated = Apart::start(&config());
         let limits = limits();
-        let seating = Seating {
+        let setup = InstanceSetup {
             fresh,
-            ..seating(&policy, &limits)
+            ..instance_setup(&policy, &limits)
         };
-        let seat = apart.process.seat(&seating).unwrap();
+        let instance = isolated.process.instantiate(&setup).unwrap();
         let mut evaluated = |fuel_per_call| {
             let order = Order {
                 fuel_per_call,
-                ..order(&seat)
+                ..order(&instance)
             };
-            apart
+            isolated
                 .post(order, &policy, Hook::Request, &[&[0; 8]])
                 .unwrap();
-            apart.answer().outcome
+            isolated.answer().outcome
         };
         for fuel_per_call in [0, 100_000, 0] {
             let outcome = evaluated(fuel_per_call);
@@ -447,16 +478,19 @@ fn a_process_that_does_not_answer_in_time_is_killed() {
         fuel_per_call: u64::MAX / 2,
         ..limits()
     };
-    let mut apart = Apart::start(&config());
-    let seat = apart.process.seat(&seating(&policy, &slow)).unwrap();
+    let mut isolated = Apart::start(&config());
+    let instance = isolated
+        .process
+        .instantiate(&instance_setup(&policy, &slow))
+        .unwrap();
     let hasty = Order {
         budget_ns: 1_000_000,
-        ..order(&seat)
+        ..order(&instance)
     };
-    apart
+    isolated
         .post(hasty, &policy, Hook::Request, &[&[0; 8]])
         .unwrap();
-    let Outcome::Lost(why) = apart.answer().outcome else {
+    let Outcome::Lost(why) = isolated.answer().outcome else {
         panic!("lost");
     };
     let says = why
@@ -471,25 +505,25 @@ fn views_and_calls_are_bounded_before_anything_is_posted() {
         ..Parts::default()
     };
     let policy = large.load().unwrap();
-    let mut apart = Apart::start(&config());
-    let seat = apart.seat(&policy);
+    let mut isolated = Apart::start(&config());
+    let instance = isolated.instance(&policy);
     let beyond = [
-        (Hook::Request, limits::APART_CALLS + 1, 8),
-        (Hook::Request, 1, limits::APART_VIEWS_BYTES),
+        (Hook::Request, limits::ISOLATED_CALLS + 1, 8),
+        (Hook::Request, 1, limits::ISOLATED_VIEWS_BYTES),
         (Hook::Reply, 1, 8),
     ];
     for (hook, count, bytes) in beyond {
-        let refused = apart
+        let refused = isolated
             .channel
-            .begin(order(&seat), &policy, hook, count, bytes);
+            .begin(order(&instance), &policy, hook, count, bytes);
         assert!(
             matches!(refused, Err(PostError::Misuse(_))),
             "{hook} {count} {bytes}"
         );
     }
-    let mut evaluation = apart
+    let mut evaluation = isolated
         .channel
-        .begin(order(&seat), &policy, Hook::Request, 1, 8)
+        .begin(order(&instance), &policy, Hook::Request, 1, 8)
         .unwrap();
     let refused: [Result<(), EvaluateError<Infallible>>; 2] = [
         evaluation.push(0, 16, |_| Ok(16)),
@@ -507,10 +541,10 @@ fn views_and_calls_are_bounded_before_anything_is_posted() {
         "there was room for one"
     );
     drop(evaluation);
-    assert_eq!(apart.channel.under_way(), 0);
+    assert_eq!(isolated.channel.under_way(), 0);
     let largest = vec![0; limits::VIEW_BYTES];
     assert_eq!(
-        apart.ask(&seat, &policy, &[&largest]),
+        isolated.ask(&instance, &policy, &[&largest]),
         Outcome::Evaluated(vec![Verdict::Allow])
     );
 }
@@ -525,24 +559,27 @@ fn memory_beyond_the_limit_is_refused_to_the_process_as_a_whole() {
         ..Parts::default()
     };
     let policy = touch.load().unwrap();
-    let apart = Apart::start(&ProcessConfig {
+    let isolated = Apart::start(&ProcessConfig {
         memory_bytes: 48 << 20,
         ..config()
     });
-    let mut seated = Vec::new();
+    let mut hosted = Vec::new();
     let why = loop {
-        match apart.process.seat(&seating(&policy, &limits())) {
-            Ok(seat) => seated.push(seat),
+        match isolated
+            .process
+            .instantiate(&instance_setup(&policy, &limits()))
+        {
+            Ok(instance) => hosted.push(instance),
             Err(why) => break why,
         }
         assert!(
-            seated.len() < 12,
+            hosted.len() < 12,
             "{} instances of 4 MB in 48 MiB",
-            seated.len()
+            hosted.len()
         );
     };
-    assert!(seated.len() >= 2, "{}: {why}", seated.len());
-    let resident = apart.process.resident_bytes();
+    assert!(hosted.len() >= 2, "{}: {why}", hosted.len());
+    let resident = isolated.process.resident_bytes();
     assert!(
         resident.is_none_or(|bytes| bytes < 64 << 20),
         "{resident:?}"
@@ -552,19 +589,24 @@ fn memory_beyond_the_limit_is_refused_to_the_process_as_a_whole() {
 #[test]
 fn a_process_has_as_many_seats_as_there_may_be() {
     let policy = Parts::default().load().unwrap();
-    let mut apart = Apart::start(&ProcessConfig {
+    let mut isolated = Apart::start(&ProcessConfig {
         memory_bytes: 1 << 30,
         ..config()
     });
-    let mut seats: Vec<InstanceHandle> = (0..limits::APART_SEATS)
-        .map(|_| apart.seat(&policy))
+    let mut instances: Vec<InstanceHandle> = (0..limits::ISOLATED_INSTANCES)
+        .map(|_| isolated.instance(&policy))
         .collect();
-    let full = apart.process.seat(&seating(&policy, &limits()));
-    assert_eq!(full.unwrap_err(), SeatError::Full(limits::APART_SEATS));
-    seats.pop();
-    apart.channel.flush();
-    apart.seat(&policy);
-    assert_eq!(apart.process.seats(), limits::APART_SEATS - 1);
+    let full = isolated
+        .process
+        .instantiate(&instance_setup(&policy, &limits()));
+    assert_eq!(
+        full.unwrap_err(),
+        InstantiateError::Full(limits::ISOLATED_INSTANCES)
+    );
+    instances.pop();
+    isolated.channel.flush();
+    isolated.instance(&policy);
+    assert_eq!(isolated.process.instances(), limits::ISOLATED_INSTANCES - 1);
 }
 
 // ---- a process under an attacker's control ----
@@ -594,7 +636,7 @@ fn what_no_honest_process_says_ends_it_and_every_call_in_it() {
             "an answer has 4294967295 bytes, above the limit of 1048576",
         ),
         ("short", "its answer lacks verdicts"),
-        ("heir", "it blamed an heir where there is none"),
+        ("heir", "it blamed a successor, but the order has none"),
         ("other", "it answered order 1 when it was order 0's turn"),
         ("no-verdict", "the policy left verdict 0 for call 0"),
         ("verdict", "the policy left verdict 9 for call 0"),
@@ -604,18 +646,18 @@ fn what_no_honest_process_says_ends_it_and_every_call_in_it() {
         ("die", "it died"),
     ];
     for (what, words) in cases {
-        let mut apart = fake(directory.path(), what);
-        let seat = apart.seat(&policy);
+        let mut isolated = fake(directory.path(), what);
+        let instance = isolated.instance(&policy);
         let views: [&[u8]; 2] = [&[0; 8], &[0; 8]];
         for _ in 0..3 {
-            apart
-                .post(order(&seat), &policy, Hook::Request, &views)
+            isolated
+                .post(order(&instance), &policy, Hook::Request, &views)
                 .unwrap();
         }
         // The second answer reveals an index that goes back.
-        let first = apart.answer().outcome;
+        let first = isolated.answer().outcome;
         let first = match what {
-            "index-back" if matches!(first, Outcome::Evaluated(_)) => apart.answer().outcome,
+            "index-back" if matches!(first, Outcome::Evaluated(_)) => isolated.answer().outcome,
             _ => first,
         };
         let Outcome::Lost(why) = first else {
@@ -623,12 +665,12 @@ fn what_no_honest_process_says_ends_it_and_every_call_in_it() {
         };
         assert!(why.contains(words), "{what}: {why}");
         let mut rest = 0;
-        while let Some(answer) = apart.channel.take(now_ns()) {
+        while let Some(answer) = isolated.channel.take(now_ns()) {
             assert_eq!(answer.outcome, Outcome::Lost(why.clone()), "{what}");
             rest += 1;
         }
         assert!(rest >= 1, "{what}: the others are lost with it");
-        assert!(apart.channel.has_ended().is_some(), "{what}");
+        assert!(isolated.channel.has_ended().is_some(), "{what}");
     }
 }
 
@@ -637,18 +679,18 @@ fn answering_twice_or_unasked_ends_the_process() {
     let directory = tempfile::tempdir().unwrap();
     let policy = Parts::default().load().unwrap();
     for what in ["twice", "unasked"] {
-        let mut apart = fake(directory.path(), what);
-        let seat = apart.seat(&policy);
+        let mut isolated = fake(directory.path(), what);
+        let instance = isolated.instance(&policy);
         if what == "twice" {
             let allowed = Outcome::Evaluated(vec![Verdict::Allow]);
-            assert_eq!(apart.ask(&seat, &policy, &[&[0; 8]]), allowed);
+            assert_eq!(isolated.ask(&instance, &policy, &[&[0; 8]]), allowed);
         }
         let began = Instant::now();
-        while apart.channel.has_ended().is_none() {
-            assert!(apart.channel.take(now_ns()).is_none());
+        while isolated.channel.has_ended().is_none() {
+            assert!(isolated.channel.take(now_ns()).is_none());
             assert!(began.elapsed() < Duration::from_secs(30), "{what}");
         }
-        let why = apart.channel.has_ended().unwrap();
+        let why = isolated.channel.has_ended().unwrap();
         assert!(why.contains("and none is under way"), "{what}: {why}");
     }
 }
@@ -657,19 +699,19 @@ fn answering_twice_or_unasked_ends_the_process() {
 fn reasons_and_logs_of_a_liar_are_cut_and_made_text() {
     let directory = tempfile::tempdir().unwrap();
     let policy = Parts::default().load().unwrap();
-    let mut apart = fake(directory.path(), "reason");
-    let seat = apart.seat(&policy);
-    let Outcome::Failed(why) = apart.ask(&seat, &policy, &[&[0; 8]]) else {
+    let mut isolated = fake(directory.path(), "reason");
+    let instance = isolated.instance(&policy);
+    let Outcome::Failed(why) = isolated.ask(&instance, &policy, &[&[0; 8]]) else {
         panic!("failed");
     };
     assert_eq!(why.chars().count(), limits::NAME_BYTES);
     assert!(why.chars().all(|c| c == char::REPLACEMENT_CHARACTER));
-    let mut apart = fake(directory.path(), "log");
-    let seat = apart.seat(&policy);
-    apart
-        .post(order(&seat), &policy, Hook::Request, &[&[0; 8]])
+    let mut isolated = fake(directory.path(), "log");
+    let instance = isolated.instance(&policy);
+    isolated
+        .post(order(&instance), &policy, Hook::Request, &[&[0; 8]])
         .unwrap();
-    let (lines, dropped) = apart.answer().log;
+    let (lines, dropped) = isolated.answer().log;
     assert!(lines.is_empty(), "no line is whole: {lines:?}");
     assert_eq!(dropped, u64::MAX, "as it says");
 }
@@ -679,15 +721,19 @@ fn a_process_that_lies_about_its_set_up_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     let policy = Parts::default().load().unwrap();
     for what in ["reply-nonsense", "reply-endless", "seat-other"] {
-        let apart = fake(directory.path(), what);
-        let seat = apart.process.seat(&seating(&policy, &limits()));
+        let isolated = fake(directory.path(), what);
+        let instance = isolated
+            .process
+            .instantiate(&instance_setup(&policy, &limits()));
         assert!(
-            matches!(seat, Err(SeatError::Process(_))),
-            "{what}: {seat:?}"
+            matches!(instance, Err(InstantiateError::Process(_))),
+            "{what}: {instance:?}"
         );
-        let again = apart.process.seat(&seating(&policy, &limits()));
+        let again = isolated
+            .process
+            .instantiate(&instance_setup(&policy, &limits()));
         assert!(
-            matches!(again, Err(SeatError::Process(_))),
+            matches!(again, Err(InstantiateError::Process(_))),
             "{what}: {again:?}"
         );
     }
@@ -701,8 +747,11 @@ fn a_process_that_lies_about_its_set_up_is_killed() {
         program: PathBuf::from("/bin/false"),
         ..ProcessConfig::default()
     }) {
-        let seat = process.seat(&seating(&policy, &limits()));
-        assert!(matches!(seat, Err(SeatError::Process(_))), "{seat:?}");
+        let instance = process.instantiate(&instance_setup(&policy, &limits()));
+        assert!(
+            matches!(instance, Err(InstantiateError::Process(_))),
+            "{instance:?}"
+        );
     }
 }
 
@@ -787,17 +836,17 @@ fn what_a_policy_process_may_call_is_bound_to_its_descriptors() {
 #[test]
 fn instances_share_a_state_by_its_name_only() {
     let policy = counter(1);
-    let mut apart = Apart::start(&config());
+    let mut isolated = Apart::start(&config());
     let limits = limits();
-    let seats = ["a", "b", "a"].map(|state| {
-        let seating = Seating {
+    let instances = ["a", "b", "a"].map(|state| {
+        let setup = InstanceSetup {
             state,
-            ..seating(&policy, &limits)
+            ..instance_setup(&policy, &limits)
         };
-        apart.process.seat(&seating).unwrap()
+        isolated.process.instantiate(&setup).unwrap()
     });
-    let codes = seats
+    let codes = instances
         .each_ref()
-        .map(|seat| code(apart.ask(seat, &policy, &[&[0; 8]])));
+        .map(|instance| code(isolated.ask(instance, &policy, &[&[0; 8]])));
     assert_eq!(codes, [3, 3, 4]);
 }

@@ -180,7 +180,7 @@ fn exports_of_another_type_are_named() {
 }
 
 #[test]
-fn foreign_imports_are_named() {
+fn compat_imports_are_named() {
     let import = |imports| {
         refusal(&Parts {
             imports,

@@ -7,7 +7,7 @@ use tollgate_policy_host::{
 };
 
 use crate::guests::write;
-use crate::isolated::evaluate_apart;
+use crate::isolated::evaluate_isolated;
 use crate::wat::Parts;
 
 fn vectors(name: &str) -> Vec<Value> {
@@ -167,12 +167,12 @@ fn evaluate(parts: &Parts, hook: Hook) -> Result<Verdict, Fault> {
         Err(EvaluateError::Fault(fault)) => Err(fault),
         Err(other) => panic!("{other:?}"),
     };
-    let apart = evaluate_apart(parts, hook, &view);
+    let isolated = evaluate_isolated(parts, hook, &view);
     // The process cuts long reasons.
     let said = here
         .clone()
         .map_err(|fault| fault.to_string().chars().take(256).collect());
-    assert_eq!(apart, said);
+    assert_eq!(isolated, said);
     here
 }
 

@@ -230,13 +230,13 @@ impl Control {
             });
         }
         let made = tokio::task::spawn_blocking(move || {
-            let made = match recipe.is_foreign() {
+            let made = match recipe.is_compat() {
                 false => recipe
                     .instantiate()
                     .map(|instance| How::Kept(Box::new(instance))),
                 true => recipe
-                    .instantiate_foreign()
-                    .map(|instance| How::Foreign(Box::new(instance))),
+                    .instantiate_compat()
+                    .map(|instance| How::Compat(Box::new(instance))),
             };
             made.map(|kept| (kept, recipe))
         });
@@ -271,7 +271,7 @@ impl Control {
             state: None,
         };
         // The complete attempt reports a failure, and in more detail.
-        let is_tried = leaves_nothing && !recipe.is_foreign();
+        let is_tried = leaves_nothing && !recipe.is_compat();
         is_tried.then(|| quick.instantiate().ok()).flatten()
     }
 

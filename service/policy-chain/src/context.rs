@@ -6,7 +6,7 @@ use crate::accounts::Accounts;
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
 use crate::ids::{AccountId, Why};
-use crate::isolated::Processes;
+use crate::isolated::{OrderTime, Processes};
 use crate::message::Pool;
 use crate::stopwatch::Stopwatch;
 
@@ -33,7 +33,7 @@ impl FuelTime {
 }
 
 /// What an evaluation needs besides the policies.
-pub(crate) struct Asking<'a> {
+pub(crate) struct EvaluationContext<'a> {
     pub(crate) hook: Hook,
     pub(crate) pool: &'a mut Pool,
     pub(crate) processes: &'a mut Processes,
@@ -44,7 +44,7 @@ pub(crate) struct Asking<'a> {
     pub(crate) meter: Meter<'a>,
 }
 
-impl Asking<'_> {
+impl EvaluationContext<'_> {
     /// A policy delays a call.
     #[cold]
     pub(crate) fn delay(&mut self, evaluation: &mut Evaluation, delay_us: u32) {
@@ -71,6 +71,14 @@ impl Meter<'_> {
         account.is_none_or(|id| self.accounts.may_spend(id, now_ns))
     }
 
+    /// The clocks' times for an order to a process.
+    pub(crate) fn order_time(&self) -> OrderTime {
+        OrderTime {
+            now_ns: self.watch.now_ns(),
+            time_ms: self.time_ms,
+        }
+    }
+
     /// Charges `account` for what has run since the last look at the clock and has used `fuel`.
     /// Returns the cost.
     #[inline]
@@ -80,6 +88,61 @@ impl Meter<'_> {
             self.accounts.charge(id, cost_ns);
         }
         cost_ns
+    }
+}
+
+/// Unix time as policies see it: advanced by this runtime's own clock, and occasionally set from
+/// the system's.
+#[derive(Default)]
+pub(crate) struct CoarseClock {
+    ahead_ms: i64,
+}
+
+impl CoarseClock {
+    pub(crate) fn set(&mut self, now_ns: u64) {
+        let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let unix_ms = unix.map_or(0, |time| time.as_millis() as i64);
+        self.ahead_ms = unix_ms - (now_ns / 1_000_000) as i64;
+    }
+
+    #[inline]
+    fn time_ms(&self, now_ns: u64) -> u64 {
+        (now_ns / 1_000_000).saturating_add_signed(self.ahead_ms)
+    }
+}
+
+/// What measures evaluations and pays for them, and the events that they cause.
+pub(crate) struct Metering {
+    pub(crate) accounts: Accounts,
+    /// Events for the control plane.
+    pub(crate) events: Vec<PolicyEvent>,
+    pub(crate) clock: CoarseClock,
+    fuel_time: FuelTime,
+}
+
+impl Metering {
+    pub(crate) fn new(cpu_share_percent: u8, rate: Rate, now_ns: u64) -> Self {
+        let mut clock = CoarseClock::default();
+        clock.set(now_ns);
+        Self {
+            accounts: Accounts::new(cpu_share_percent),
+            events: Vec::new(),
+            clock,
+            fuel_time: FuelTime::new(rate),
+        }
+    }
+
+    /// Starts the measurement of an evaluation.
+    #[inline]
+    pub(crate) fn meter(&mut self) -> Meter<'_> {
+        let watch = Stopwatch::start();
+        Meter {
+            time_ms: self.clock.time_ms(watch.now_ns()),
+            watch,
+            fuel_time: self.fuel_time,
+            accounts: &mut self.accounts,
+            events: &mut self.events,
+        }
     }
 }
 

@@ -1,12 +1,12 @@
-//! The policy process itself: two threads, and the seats that pass between them.
+//! The policy process itself: two threads, and the instances that pass between them.
 //!
 //! ```text
-//!   set-up thread:  socket ─▶ load, instantiate ─▶ seat ──(queue)──▶ evaluate thread:  order ─▶ seat ─▶ answer
+//!   set-up thread:  socket ─▶ load, instantiate ─▶ instance ──(queue)──▶ evaluate thread:  order ─▶ instance ─▶ answer
 //! ```
 //!
-//! Invariant: a seat is in the evaluate thread's queue before the daemon is told of it, so every
-//! order's seat is there. The process trusts the daemon. Invalid input from the daemon ends the
-//! process, and the daemon notices the end.
+//! Invariant: an instance is in the evaluate thread's queue before the daemon is told of it, so
+//! every order's instance is there. The process trusts the daemon. Invalid input from the daemon
+//! ends the process, and the daemon notices the end.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -25,10 +25,10 @@ use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 
 use crate::artifact::Artifact;
 use crate::confinement::drop_privileges;
-use crate::isolated::confine::{Doors, ProcessLimits, confine};
+use crate::isolated::confine::{DescriptorAccess, ProcessLimits, confine};
 use crate::isolated::wire::{
-    AnswerEntry, OrderEntry, Result8, SeatId, SeatReply, SeatRequest, Task, Writer, receive,
-    receive_part, send, view,
+    AnswerEntry, InstanceId, InstanceReply, InstanceRequest, OrderEntry, Result8, Task, Writer,
+    receive, receive_part, send, view,
 };
 use crate::{
     BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest,
@@ -71,17 +71,17 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let socket = Socket(io::stdin());
     let fds = receive_fds(&socket).map_err(|error| format!("no shared memory: {error}"))?;
     let [.., doorbell, wake] = fds.as_array();
-    let doors = Doors {
+    let access = DescriptorAccess {
         doorbell: doorbell.as_raw_fd(),
         wake: wake.as_raw_fd(),
     };
-    let end = AppEnd::attach(&limits::apart_shape(), fds).map_err(|error| error.to_string())?;
+    let end = AppEnd::attach(&limits::isolated_shape(), fds).map_err(|error| error.to_string())?;
     let evaluate = Evaluate::new(end, Duration::from_micros(spin_us));
     // The first read of the clock asks the kernel where the clock is; later this would kill the
     // process.
     let _the_time = now_ns();
     let host = Host::for_process()?;
-    let (seats, seated) = mpsc::channel();
+    let (instances, hosted) = mpsc::channel();
     let (confined, go) = mpsc::channel::<()>();
     let (begun, has_begun) = mpsc::channel::<()>();
     // Created before the filter, which forbids new threads.
@@ -90,7 +90,7 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
             let ended = Setting {
                 host,
                 socket,
-                seats,
+                instances,
                 states: HashMap::new(),
             }
             .run();
@@ -107,9 +107,9 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     spawned.map_err(|error| format!("no thread: {error}"))?;
     // A thread's first system calls are forbidden later.
     has_begun.recv().map_err(|error| error.to_string())?;
-    confine(parent, &ProcessLimits { memory_bytes }, doors)?;
+    confine(parent, &ProcessLimits { memory_bytes }, access)?;
     confined.send(()).map_err(|error| error.to_string())?;
-    evaluate.run(&seated)
+    evaluate.run(&hosted)
 }
 
 /// Descriptor 0, which is a socket to the daemon: the filter allows no other number.
@@ -155,11 +155,11 @@ fn receive_fds(socket: &Socket) -> io::Result<SessionFds> {
 
 // ---- set-up ----
 
-/// The content of a seat.
-struct Seated {
+/// The content of an instance.
+struct HostedInstance {
     policy: Policy,
     state: SharedState,
-    request: SeatRequest,
+    request: InstanceRequest,
     config: Option<Vec<u8>>,
     /// None: each call gets a new instance.
     instance: Option<Instance>,
@@ -169,7 +169,7 @@ struct Seated {
     told: Metrics,
 }
 
-impl Seated {
+impl HostedInstance {
     /// The changes of metrics since the last call.
     fn metric_changes(&mut self) -> Vec<MetricChange> {
         let now = match &self.instance {
@@ -213,42 +213,42 @@ impl Seated {
 struct Setting {
     host: Host,
     socket: Socket,
-    seats: mpsc::Sender<(SeatId, Box<Seated>)>,
+    instances: mpsc::Sender<(InstanceId, Box<HostedInstance>)>,
     states: HashMap<String, SharedState>,
 }
 
 impl Setting {
     /// Runs until the daemon closes the socket.
     fn run(mut self) -> io::Result<()> {
-        send(&mut self.socket, &SeatReply::Ready, &[])?;
+        send(&mut self.socket, &InstanceReply::Ready, &[])?;
         loop {
-            let request: SeatRequest = receive(&mut self.socket)?;
+            let request: InstanceRequest = receive(&mut self.socket)?;
             let code = receive_part(&mut self.socket, request.code_bytes)?;
             let manifest = receive_part(&mut self.socket, request.manifest_bytes)?;
             let config = match request.config_bytes {
                 Some(bytes) => Some(receive_part(&mut self.socket, bytes)?),
                 None => None,
             };
-            let seat = request.seat;
-            let reply = match self.seat(request, code, &manifest, config) {
-                Ok(seated) => {
-                    let queued = self.seats.send((seat, Box::new(seated)));
+            let instance = request.instance;
+            let reply = match self.instance(request, code, &manifest, config) {
+                Ok(hosted) => {
+                    let queued = self.instances.send((instance, Box::new(hosted)));
                     queued.map_err(io::Error::other)?;
-                    SeatReply::Seated(seat)
+                    InstanceReply::Created(instance)
                 }
-                Err(error) => SeatReply::Refused(error.to_string()),
+                Err(error) => InstanceReply::Refused(error.to_string()),
             };
             send(&mut self.socket, &reply, &[])?;
         }
     }
 
-    fn seat(
+    fn instance(
         &mut self,
-        request: SeatRequest,
+        request: InstanceRequest,
         code: Vec<u8>,
         manifest: &[u8],
         config: Option<Vec<u8>>,
-    ) -> Result<Seated, LoadError> {
+    ) -> Result<HostedInstance, LoadError> {
         let manifest = Manifest::parse(manifest).map_err(LoadError::Manifest)?;
         let module = Artifact::from_daemon(code).load(self.host.engine());
         let module = module.map_err(|error| LoadError::Compile(format!("{error:#}")))?;
@@ -258,7 +258,7 @@ impl Setting {
             .states
             .entry(request.state.clone())
             .or_insert_with(fresh);
-        let mut seated = Seated {
+        let mut hosted = HostedInstance {
             policy,
             state: state.clone(),
             request,
@@ -267,9 +267,9 @@ impl Setting {
             gone: Metrics::default(),
             told: Metrics::default(),
         };
-        let instance = seated.instantiate()?;
-        seated.instance = (!seated.request.fresh).then_some(instance);
-        Ok(seated)
+        let instance = hosted.instantiate()?;
+        hosted.instance = (!hosted.request.fresh).then_some(instance);
+        Ok(hosted)
     }
 }
 
@@ -279,7 +279,7 @@ impl Setting {
 struct Evaluate {
     end: AppEnd,
     patience: Patience,
-    seats: HashMap<SeatId, Box<Seated>>,
+    instances: HashMap<InstanceId, Box<HostedInstance>>,
     /// Answers whose parts the daemon may still read: their tickets and offsets.
     read_still: VecDeque<(u64, u64)>,
 }
@@ -298,12 +298,15 @@ impl Evaluate {
         Evaluate {
             end,
             patience: Patience::new(spin),
-            seats: HashMap::new(),
+            instances: HashMap::new(),
             read_still: VecDeque::new(),
         }
     }
 
-    fn run(mut self, seated: &mpsc::Receiver<(SeatId, Box<Seated>)>) -> Result<(), String> {
+    fn run(
+        mut self,
+        hosted: &mpsc::Receiver<(InstanceId, Box<HostedInstance>)>,
+    ) -> Result<(), String> {
         loop {
             let order = self.end.completions.pop();
             let Some(entry) = order.map_err(|error| error.to_string())? else {
@@ -311,7 +314,7 @@ impl Evaluate {
                 continue;
             };
             self.patience.reset();
-            self.seats.extend(seated.try_iter());
+            self.instances.extend(hosted.try_iter());
             let order = OrderEntry::of_entry(&entry).ok_or("an order of an unknown kind")?;
             self.obey(&order)?;
         }
@@ -332,7 +335,7 @@ impl Evaluate {
 
     fn obey(&mut self, order: &OrderEntry) -> Result<(), String> {
         if order.task == Task::Leave {
-            self.seats.remove(&order.seat);
+            self.instances.remove(&order.instance);
             return Ok(());
         }
         while let Some(&(ticket, offset)) = self.read_still.front()
@@ -382,14 +385,19 @@ impl Evaluate {
     }
 
     fn carry_out(&mut self, order: &OrderEntry) -> Result<Done, String> {
-        let mut heir = match order.task {
-            Task::HandOver { heir, .. } => Some(self.seats.remove(&heir).ok_or("no such heir")?),
+        let mut successor = match order.task {
+            Task::HandOver { successor, .. } => Some(
+                self.instances
+                    .remove(&successor)
+                    .ok_or("the successor of a hand-over doesn't exist")?,
+            ),
             _ => None,
         };
-        let seated = self.seats.get_mut(&order.seat);
-        let seated = seated.ok_or_else(|| format!("no seat {}", order.seat.0))?;
+        let hosted = self.instances.get_mut(&order.instance);
+        let hosted =
+            hosted.ok_or_else(|| format!("instance {} doesn't exist", order.instance.0))?;
         if order.fuel_per_call != 0 {
-            seated.set_fuel_per_call(order.fuel_per_call);
+            hosted.set_fuel_per_call(order.fuel_per_call);
         }
         let mut fresh = None;
         let (ended, fuel) = match order.task {
@@ -407,21 +415,28 @@ impl Evaluate {
                     fuel: 0,
                     part: Writer::new(count.into()),
                 };
-                let evaluated = evaluating.evaluate(seated, &mut fresh, count.into());
+                let evaluated = evaluating.evaluate(hosted, &mut fresh, count.into());
                 (evaluated.map(|()| evaluating.part), evaluating.fuel)
             }
-            Task::Tick => tick(seated, order.time_ms),
-            Task::HandOver { version, .. } => hand_over(seated, heir.as_deref_mut(), version),
+            Task::Tick => tick(hosted, order.time_ms),
+            Task::HandOver { version, .. } => hand_over(hosted, successor.as_deref_mut(), version),
             Task::Leave => (Ok(Writer::new(0)), 0),
         };
-        let logger = fresh.as_mut().or(seated.instance.as_mut());
+        let logger = fresh.as_mut().or(hosted.instance.as_mut());
         let log = logger.map(Instance::take_log).unwrap_or_default();
         if let Some(last) = &fresh {
-            seated.gone.absorb(last.metrics());
+            hosted.gone.absorb(last.metrics());
         }
-        let metrics = seated.metric_changes();
-        if let (Task::HandOver { heir: seat, .. }, Some(heir)) = (order.task, heir) {
-            self.seats.insert(seat, heir);
+        let metrics = hosted.metric_changes();
+        if let (
+            Task::HandOver {
+                successor: instance,
+                ..
+            },
+            Some(successor),
+        ) = (order.task, successor)
+        {
+            self.instances.insert(instance, successor);
         }
         let done = |result, part| Done {
             result,
@@ -434,7 +449,7 @@ impl Evaluate {
         match ended {
             Ok(part) => Ok(done(Result8::Done, part)),
             Err(Failed::InstanceHandle(fault)) => Ok(done(Result8::Failed, reason(fault))),
-            Err(Failed::Heir(fault)) => Ok(done(Result8::HeirFailed, reason(fault))),
+            Err(Failed::Successor(fault)) => Ok(done(Result8::SuccessorFailed, reason(fault))),
             Err(Failed::Daemon(text)) => Err(text),
         }
     }
@@ -443,7 +458,7 @@ impl Evaluate {
 /// The cause of a failure.
 enum Failed {
     InstanceHandle(Fault),
-    Heir(Fault),
+    Successor(Fault),
     /// The daemon sent an invalid order.
     Daemon(String),
 }
@@ -451,8 +466,8 @@ enum Failed {
 /// The result, and the fuel used.
 type Ended = (Result<Writer, Failed>, u64);
 
-fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
-    let Some(instance) = &mut seated.instance else {
+fn tick(hosted: &mut HostedInstance, time_ms: u64) -> Ended {
+    let Some(instance) = &mut hosted.instance else {
         return (Ok(Writer::new(0)), 0);
     };
     instance.set_time_ms(time_ms);
@@ -463,12 +478,16 @@ fn tick(seated: &mut Seated, time_ms: u64) -> Ended {
     (ended, instance.fuel_used())
 }
 
-/// Gives the heir the seat's state; the fuel is that of both.
-fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> Ended {
+/// Gives the successor the instance's state; the fuel is that of both.
+fn hand_over(
+    hosted: &mut HostedInstance,
+    successor: Option<&mut HostedInstance>,
+    version: u32,
+) -> Ended {
     let nothing = || Ok(Writer::new(0));
-    let heir = heir.and_then(|heir| heir.instance.as_mut());
-    let (Some(instance), Some(heir)) = (&mut seated.instance, heir) else {
-        // Nothing is kept: the heir starts with an empty state.
+    let successor = successor.and_then(|successor| successor.instance.as_mut());
+    let (Some(instance), Some(successor)) = (&mut hosted.instance, successor) else {
+        // Nothing is kept: the successor starts with an empty state.
         return (nothing(), 0);
     };
     let saved = instance.save();
@@ -477,13 +496,13 @@ fn hand_over(seated: &mut Seated, heir: Option<&mut Seated>, version: u32) -> En
         Ok(saved) => saved,
         Err(fault) => return (Err(Failed::InstanceHandle(fault)), fuel),
     };
-    let heirs_own = heir.policy().manifest().state_version();
-    let (Some(saved), Some(_)) = (saved, heirs_own) else {
+    let own_format = successor.policy().manifest().state_version();
+    let (Some(saved), Some(_)) = (saved, own_format) else {
         return (nothing(), fuel);
     };
-    let restored = heir.restore(version, &saved);
-    fuel += heir.fuel_used();
-    let ended = restored.map(|()| Writer::new(0)).map_err(Failed::Heir);
+    let restored = successor.restore(version, &saved);
+    fuel += successor.fuel_used();
+    let ended = restored.map(|()| Writer::new(0)).map_err(Failed::Successor);
     (ended, fuel)
 }
 
@@ -500,23 +519,23 @@ impl Evaluating<'_> {
     /// `fresh` is the last instance that was created for a call.
     fn evaluate(
         &mut self,
-        seated: &mut Seated,
+        hosted: &mut HostedInstance,
         fresh: &mut Option<Instance>,
         count: usize,
     ) -> Result<(), Failed> {
-        if let Some(instance) = &mut seated.instance {
+        if let Some(instance) = &mut hosted.instance {
             return self.ask(instance, 0..count);
         }
         for index in 0..count {
-            let mut instance = seated.instantiate().map_err(|error| {
-                self.fuel += seated.request.fuel_for_setup;
+            let mut instance = hosted.instantiate().map_err(|error| {
+                self.fuel += hosted.request.fuel_for_setup;
                 Failed::InstanceHandle(Fault::Trap(error.to_string()))
             })?;
             self.fuel += instance.fuel_used();
             // Earlier instances are gone: their log lines move to the next one.
             if let Some(before) = fresh.as_mut() {
                 instance.inherit_log(before);
-                seated.gone.absorb(before.metrics());
+                hosted.gone.absorb(before.metrics());
             }
             let asked = self.ask(&mut instance, index..index + 1);
             *fresh = Some(instance);
