@@ -7,10 +7,10 @@ use tollgate_control::audit;
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::apps::schemas;
+use crate::control::apps::turns::Turn;
 use crate::control::error::{DaemonError, failed};
-use crate::control::schemas;
 use crate::control::state::Control;
-use crate::control::turns::Turn;
 use tollgate_datapath::command::{Command, Event};
 use tollgate_datapath::log_limited;
 use tollgate_policy_chain::events::PolicyEvent;

@@ -14,19 +14,20 @@ use tollgate_telemetry::limits::MAX_RECORDS;
 use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
 use crate::config::Config;
-use crate::control::admission::Admission;
-use crate::control::compile::Compilation;
+use crate::control::apps::admission::Admission;
+use crate::control::apps::listeners::Listeners;
+use crate::control::apps::schemas::Schemas;
+use crate::control::apps::socket_file::{Access, SocketFile};
+use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
-use crate::control::listeners::Listeners;
-use crate::control::runtimes::Common;
-use crate::control::schemas::Schemas;
-use crate::control::socket_file::{Access, SocketFile};
+use crate::control::observe::{exporters, telemetry};
+use crate::control::placement::placing;
+use crate::control::placement::runtimes::Common;
+use crate::control::policies::compile::Compilation;
+use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
-use crate::control::{
-    accepting, child_user, exporters, key_file, names, origin, placing, prefetch, state_directory,
-    supervisor, takeover, telemetry, turns,
-};
+use crate::control::{key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
 use tollgate_datapath::command::Command;
@@ -218,7 +219,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
     #[cfg(feature = "rdma")]
-    tokio::task::spawn_local(crate::control::by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));

@@ -15,10 +15,10 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
-use crate::control::compile::Compilation;
-use crate::control::listeners::Listeners;
-use crate::control::runtimes::{engine_id, tuning};
-use crate::control::schemas::Schemas;
+use crate::control::apps::listeners::Listeners;
+use crate::control::apps::schemas::Schemas;
+use crate::control::placement::runtimes::{engine_id, tuning};
+use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
@@ -61,8 +61,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         ended_early: RefCell::default(),
         pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
-        names: super::names::Names::default(),
-        turns: super::turns::Turns::default(),
+        names: crate::control::apps::names::Names::default(),
+        turns: crate::control::apps::turns::Turns::default(),
         attachments: RefCell::default(),
         rotated: Notify::new(),
         processes: RefCell::default(),
@@ -72,7 +72,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         strangers: RefCell::default(),
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),
-        admission: super::admission::Admission::new(None, 1),
+        admission: crate::control::apps::admission::Admission::new(None, 1),
         heaps: std::rc::Rc::default(),
         listeners: Listeners::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),

@@ -11,12 +11,12 @@ use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
-use crate::control::model::LiveBinding;
+use crate::control::apps::turns::Turn;
+use crate::control::apps::{connection, descriptor_sets};
+use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
 use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
-use crate::control::turns::Turn;
-use crate::control::{connection, descriptor_sets};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::binds::ServiceSchema;
 use tollgate_datapath::command::Command;

@@ -1,0 +1,11 @@
+//! Runtimes, and the tenants on them.
+//!
+//! ```text
+//!   runtimes.rs: starts runtimes     resizing.rs: changes their number     placing.rs: moves tenants
+//! ```
+//!
+//! Invariant: a tenant has one runtime. Its calls survive a move and a change of the number.
+
+pub(super) mod placing;
+pub(super) mod resizing;
+pub(super) mod runtimes;
