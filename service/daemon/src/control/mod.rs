@@ -4,7 +4,7 @@
 //! ```text
 //!   start.rs: opens everything, and ends it     state.rs: the shared state
 //!   Unix socket ── apps/ ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
-//!                          └─ operators/ ──┬─ policies/: attachments, and the stages of their versions
+//!                          └─ operators/ ──┬─ policies/: attachments, and stages of their versions
 //!                                          ├─ placement/: runtimes, and the tenants on them
 //!                                          ├─ observe/: metrics, and records of single calls
 //!                                          └─ takeover/: another process takes over

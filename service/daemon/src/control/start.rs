@@ -21,6 +21,7 @@ use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
 use crate::control::observe::{exporters, telemetry};
+use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::runtimes::Common;
 use crate::control::policies::compile::Compilation;
@@ -169,10 +170,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         threads: RefCell::new(threads),
         events,
         counted_before: RefCell::default(),
-        placement: RefCell::new(placement),
-        gates: RefCell::default(),
+        homes: Homes::new(placement),
         ended_early: RefCell::default(),
-        pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(compiler)),
         names: names::Names::default(),
         turns: turns::Turns::default(),

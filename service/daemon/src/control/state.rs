@@ -7,9 +7,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
@@ -32,6 +30,7 @@ use crate::control::apps::{heaps, names, turns};
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::taps::Taps;
 use crate::control::packets::Socket;
+use crate::control::placement::homes::Homes;
 use crate::control::policies::attachments::Attachments;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::processes::Processes;
@@ -39,7 +38,6 @@ use crate::control::refusals;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::command::{Command, Event, Handle};
-use tollgate_datapath::placement::Placement;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
 use tollgate_datapath::report::Report;
@@ -70,15 +68,10 @@ pub(super) struct Control {
     /// The counts of removed runtimes.
     pub(super) counted_before: RefCell<Report>,
     /// The tenants' runtimes.
-    pub(super) placement: RefCell<Placement>,
-    /// Each tenant's gate: held for reading while a request of its applications is served, for
-    /// writing while it moves.
-    pub(super) gates: RefCell<HashMap<String, Arc<RwLock<()>>>>,
+    pub(super) homes: Homes,
     /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
     /// here.
     pub(super) ended_early: RefCell<Option<Vec<EndedEarly>>>,
-    /// The pause of each tenant's last move.
-    pub(super) pauses: RefCell<HashMap<String, Duration>>,
     pub(super) schemas: RefCell<Schemas>,
     pub(super) names: names::Names,
     pub(super) turns: turns::Turns,
@@ -148,7 +141,7 @@ impl Control {
 
     /// A tenant's runtime.
     pub(super) fn runtime_of(&self, tenant: &str) -> usize {
-        self.placement.borrow().home(tenant)
+        self.homes.of(tenant)
     }
 
     /// The number of runtimes.

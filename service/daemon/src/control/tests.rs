@@ -17,6 +17,7 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
+use crate::control::placement::homes::Homes;
 use crate::control::placement::runtimes::{engine_id, tuning};
 use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
@@ -56,10 +57,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         threads: RefCell::default(),
         events: mpsc::unbounded_channel().0,
         counted_before: RefCell::default(),
-        placement: RefCell::new(Placement::spread(1)),
-        gates: RefCell::default(),
+        homes: Homes::new(Placement::spread(1)),
         ended_early: RefCell::default(),
-        pauses: RefCell::default(),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
         names: crate::control::apps::names::Names::default(),
         turns: crate::control::apps::turns::Turns::default(),

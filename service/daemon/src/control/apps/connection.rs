@@ -101,7 +101,7 @@ pub(crate) fn go_on(
     let (ended, told) = oneshot::channel();
     let open = Open {
         at: Rc::new(Cell::new((runtime, session))),
-        gate: control.gate(&tenant),
+        gate: control.homes.gate(&tenant),
         place: control.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
         _heap: control.heaps.go_on(&tenant, receive_heap_bytes),
         tenant,
@@ -402,7 +402,7 @@ async fn open_session(
     let heap = control.heaps.open(&tenant, shape.receive_heap_bytes);
     let heap = heap.map_err(exhausted)?;
     let (end, session_fds) = tollgate_shm_abi::session::create(&shape).map_err(exhausted)?;
-    let gate = control.gate(&tenant);
+    let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
     let runtime = control.runtime_of(&tenant);
     let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);

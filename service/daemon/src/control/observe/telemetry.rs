@@ -6,7 +6,7 @@
 //!                              ├─ gather: Measure ──▶ every runtime, between two calls
 //!   every interval_s ──────────┘      │
 //!                                     ▼ families
-//!        the scrape's answer, the daemon's exporter, each tenant's exporter (own points only), live.rs
+//!        the scrape's answer, the daemon's exporter, each tenant's exporter (own points only), JSON
 //! ```
 //!
 //! Invariant: points of the provider's policies have no tenant, so only the daemon's own exporter

@@ -1,7 +1,7 @@
 //! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's
 //! own user only.
 //!
-//! [`crate::control::policies::lifecycle`] changes attachments, and [`super::report`] makes reports.
+//! [`crate::control::policies::lifecycle`] changes attachments; [`super::report`] makes reports.
 //! This file has the authorization, the dispatch of requests, and the push of modules.
 
 use std::os::fd::OwnedFd;

@@ -58,13 +58,7 @@ pub(crate) async fn remove(
     control.end_sessions();
     lifecycle::end_attachments(control, &had.attachments).await?;
     control.attachments.borrow_mut().misfits.forget(&tenant);
-    control.pauses.borrow_mut().remove(&tenant);
-    let assigned = control
-        .placement
-        .borrow_mut()
-        .assigned
-        .remove(tenant.as_str());
-    if assigned.is_some() {
+    if control.homes.forget(&tenant) {
         control.tell_placement().await?;
     }
     tracing::info!("tenant {tenant} was removed, with {sessions} sessions");

@@ -235,7 +235,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "runtimes": control.runtimes(),
         "datapath": report.runtimes,
         "tenants": tenants,
-        "homes": control.homes(&tenants),
+        "homes": control.homes.report(&tenants),
         "sessions": report.sessions,
         "rdma": of_rdma(control),
         "links": report.links,

@@ -16,12 +16,9 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{OwnedRwLockWriteGuard, RwLock};
-use tokio::time::timeout;
 use tollgate_control::audit::Actor;
 use tollgate_control::{ALL, Owner, Store};
 use tollgate_engine::Status;
@@ -31,7 +28,6 @@ use tollgate_shm_abi::status::Code;
 use crate::control::error::{DaemonError, failed};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
-use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
 use tollgate_datapath::command::Map;
 use tollgate_datapath::migration::{Move, Moved};
 use tollgate_datapath::{Command, Placement};
@@ -69,13 +65,13 @@ pub(crate) async fn move_tenant(
             "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
         )));
     }
-    let mut after = control.placement.borrow().clone();
+    let mut after = control.homes.placement();
     match wanted {
         Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
         None => drop(after.assigned.remove(tenant.as_str())),
     }
     let (from, to) = (control.runtime_of(&tenant), after.home(&tenant));
-    let gate = control.shut_gate(&tenant).await?;
+    let gate = control.homes.shut_gate(&tenant).await?;
     let moved = match from == to {
         true => None,
         false => Some(control.relocate(&tenant, to).await?),
@@ -91,7 +87,7 @@ pub(crate) async fn move_tenant(
         return Err(store_failed(&error));
     }
     drop(gate);
-    control.placement.replace(after);
+    control.homes.place(after);
     control.tell_placement().await?;
     let mut report =
         json!({"tenant": tenant, "from": from, "runtime": to, "by_name": wanted.is_none()});
@@ -104,31 +100,7 @@ pub(crate) async fn move_tenant(
     Ok(report)
 }
 
-/// While this exists, no request about the tenant is served.
-pub(crate) type Shut = OwnedRwLockWriteGuard<()>;
-
 impl Control {
-    /// A tenant's gate.
-    pub(crate) fn gate(&self, tenant: &str) -> Arc<RwLock<()>> {
-        let mut gates = self.gates.borrow_mut();
-        if gates.len() > 2 * MAX_SESSIONS {
-            // Drops unused gates.
-            gates.retain(|_, gate| Arc::strong_count(gate) > 1);
-        }
-        Arc::clone(gates.entry(tenant.to_owned()).or_default())
-    }
-
-    /// Waits until no request of the tenant's applications is in flight.
-    pub(crate) async fn shut_gate(&self, tenant: &str) -> Result<Shut, Status> {
-        let shut = timeout(MOVE_PATIENCE, self.gate(tenant).write_owned()).await;
-        shut.map_err(|_elapsed| {
-            let text = format!(
-                "a binding of tenant {tenant} is still pending after {MOVE_PATIENCE:?}: try again"
-            );
-            Status::new(Code::UNAVAILABLE, text)
-        })
-    }
-
     /// Moves a tenant, whose gate is shut. An error says why it stays.
     pub(crate) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
         let from = self.runtime_of(tenant);
@@ -216,9 +188,6 @@ impl Control {
                 live.runtime = to;
             }
         }
-        if moved.refused.is_none() {
-            self.placement.borrow_mut().assign(&tenant.into(), to);
-        }
         let pause = Duration::from_nanos(moved.still_ns);
         tracing::info!(
             "tenant {tenant} moved to runtime {to} in {} us, with {} sessions, {} links and {} calls in flight",
@@ -227,13 +196,13 @@ impl Control {
             moved.links,
             moved.calls
         );
-        let mut pauses = self.pauses.borrow_mut();
-        pauses.insert(tenant.to_owned(), pause);
+        let stays = moved.refused.is_none().then_some(to);
+        self.homes.moved(tenant, stays, pause);
     }
 
     /// Sends the placement to every runtime, and waits until all use it.
     pub(crate) async fn tell_placement(&self) -> Result<(), Status> {
-        let placement = self.placement.borrow().clone();
+        let placement = self.homes.placement();
         let runtimes = self.runtimes.borrow().clone();
         let map = Map {
             placement,
@@ -249,20 +218,5 @@ impl Control {
             self.answered(answer).await?;
         }
         Ok(())
-    }
-
-    /// For `status`: each tenant's runtime, whether an operator set it, and the pause of its last
-    /// move.
-    pub(crate) fn homes(&self, tenants: &[String]) -> Value {
-        let (placement, pauses) = (self.placement.borrow(), self.pauses.borrow());
-        let home = |tenant: &String| {
-            let runtime = placement.home(tenant);
-            let pause = pauses.get(tenant).map(|pause| pause.as_micros() as u64);
-            json!({
-                "tenant": tenant, "runtime": runtime, "moved": placement.assigned.get(tenant.as_str()) == Some(&runtime),
-                "pause_us": pause,
-            })
-        };
-        tenants.iter().map(home).collect()
     }
 }

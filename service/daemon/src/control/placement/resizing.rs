@@ -42,7 +42,7 @@ impl Control {
         if before == after {
             return Ok(());
         }
-        let was = self.placement.borrow().clone();
+        let was = self.homes.placement();
         let shall = Placement {
             runtimes: after,
             ..was.clone()
@@ -57,7 +57,7 @@ impl Control {
             .collect();
         let mut gates = Vec::with_capacity(going.len());
         for (tenant, ..) in &going {
-            gates.push(self.shut_gate(tenant).await?);
+            gates.push(self.homes.shut_gate(tenant).await?);
         }
         // While they move, each tenant's runtime is explicit.
         let mut meanwhile = Placement {
@@ -70,7 +70,7 @@ impl Control {
         self.admission.has_runtimes(before.max(after));
         let moved = async {
             self.grow(config, after).await?;
-            self.placement.replace(meanwhile);
+            self.homes.place(meanwhile);
             self.tell_placement().await?;
             for (tenant, _, to) in &going {
                 self.relocate(tenant, *to).await?;
@@ -198,7 +198,7 @@ impl Control {
 
     /// Ends runtimes without tenants, if there are any, and puts this placement in force.
     async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
-        self.placement.replace(placement.clone());
+        self.homes.place(placement.clone());
         let gone = self.runtimes.borrow_mut().split_off(count);
         let threads = self.threads.borrow_mut().split_off(count);
         self.tell_placement().await?;
