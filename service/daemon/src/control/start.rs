@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
+use crate::control::apps::sessions::Sessions;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
@@ -171,7 +172,6 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         events,
         counted_before: RefCell::default(),
         homes: Homes::new(placement),
-        ended_early: RefCell::default(),
         schemas: RefCell::new(Schemas::new(compiler)),
         names: names::Names::default(),
         turns: turns::Turns::default(),
@@ -180,8 +180,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
-        sessions: RefCell::default(),
-        strangers: RefCell::default(),
+        sessions: Sessions::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),
         admission: Admission::new(getrlimit(Resource::Nofile).current, count),

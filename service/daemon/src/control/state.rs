@@ -1,9 +1,7 @@
 //! The state of the control plane, and its commands to the runtimes.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::process::Child;
 use std::rc::Rc;
@@ -14,7 +12,7 @@ use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Repeats, Store, StoreError, audit};
-use tollgate_engine::{SessionId, Status};
+use tollgate_engine::Status;
 use tollgate_policy_host::{ChildUser, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
@@ -25,11 +23,10 @@ use crate::config::Config;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
-use crate::control::apps::sessions::Connected;
+use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::taps::Taps;
-use crate::control::packets::Socket;
 use crate::control::placement::homes::Homes;
 use crate::control::policies::attachments::Attachments;
 use crate::control::policies::compile::Compilation;
@@ -42,9 +39,6 @@ use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
 use tollgate_datapath::report::Report;
 use tollgate_policy_chain::plan::PolicyChange;
-
-/// A session without a known id here, and the reason why it ended.
-type EndedEarly = ((usize, SessionId), String);
 
 pub(super) type Threads = Vec<std::thread::JoinHandle<()>>;
 
@@ -69,9 +63,6 @@ pub(super) struct Control {
     pub(super) counted_before: RefCell<Report>,
     /// The tenants' runtimes.
     pub(super) homes: Homes,
-    /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
-    /// here.
-    pub(super) ended_early: RefCell<Option<Vec<EndedEarly>>>,
     pub(super) schemas: RefCell<Schemas>,
     pub(super) names: names::Names,
     pub(super) turns: turns::Turns,
@@ -84,10 +75,8 @@ pub(super) struct Control {
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Repeated events, such as faults, that the audit log coalesces.
     pub(super) repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
-    /// Open sessions, by runtime and number.
-    pub(super) sessions: RefCell<HashMap<(usize, SessionId), Connected>>,
-    /// Connections without a request so far.
-    pub(super) strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
+    /// Open sessions, and connections without a request so far.
+    pub(super) sessions: Sessions,
     /// Held for reading during an application's request, for writing while another process takes
     /// over.
     pub(super) requests: RwLock<()>,

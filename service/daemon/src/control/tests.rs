@@ -17,6 +17,7 @@ use tollgate_transport::LinkConfig;
 use crate::config::Config;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
+use crate::control::apps::sessions::Sessions;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::runtimes::{engine_id, tuning};
 use crate::control::policies::compile::Compilation;
@@ -58,7 +59,6 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         events: mpsc::unbounded_channel().0,
         counted_before: RefCell::default(),
         homes: Homes::new(Placement::spread(1)),
-        ended_early: RefCell::default(),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
         names: crate::control::apps::names::Names::default(),
         turns: crate::control::apps::turns::Turns::default(),
@@ -67,8 +67,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
         repeats: RefCell::default(),
-        sessions: RefCell::default(),
-        strangers: RefCell::default(),
+        sessions: Sessions::default(),
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),
         admission: crate::control::apps::admission::Admission::new(None, 1),

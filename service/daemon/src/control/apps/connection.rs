@@ -6,7 +6,7 @@
 //! connection.
 
 use std::cell::Cell;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -131,27 +131,6 @@ fn attend(
     });
 }
 
-/// A connection without a request so far: another process can take it over.
-struct Stranger<'c> {
-    control: &'c Control,
-    socket: RawFd,
-}
-
-impl<'c> Stranger<'c> {
-    pub(crate) fn new(control: &'c Control, socket: &Rc<Socket>) -> Stranger<'c> {
-        let mut strangers = control.strangers.borrow_mut();
-        strangers.insert(socket.as_raw_fd(), Rc::clone(socket));
-        let socket = socket.as_raw_fd();
-        Stranger { control, socket }
-    }
-}
-
-impl Drop for Stranger<'_> {
-    fn drop(&mut self) {
-        self.control.strangers.borrow_mut().remove(&self.socket);
-    }
-}
-
 impl Open {
     fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<Status>) {
         let connected = Connected {
@@ -162,8 +141,7 @@ impl Open {
             token: self.token,
             keeps_early_calls: self.keeps_early_calls,
         };
-        let mut sessions = control.sessions.borrow_mut();
-        sessions.insert(self.at.get(), connected);
+        control.sessions.register(connected);
     }
 }
 
@@ -174,7 +152,9 @@ async fn talk(
     mut open: Option<Open>,
     (mut ended, mut told): Ended,
 ) {
-    let mut stranger = open.is_none().then(|| Stranger::new(control, socket));
+    let mut stranger = open
+        .is_none()
+        .then(|| control.sessions.add_stranger(socket));
     let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
     loop {
         let may_be_silent = open.is_some() || (stranger.is_none() && admin::is_operator(user));
@@ -273,7 +253,7 @@ async fn talk(
         // Not while it moves between two runtimes.
         let _where_it_is = open.gate.read().await;
         let (runtime, session) = open.at.get();
-        control.sessions.borrow_mut().remove(&(runtime, session));
+        control.sessions.remove((runtime, session));
         let mut attachments = control.attachments.borrow_mut();
         attachments
             .bindings

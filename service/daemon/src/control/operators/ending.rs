@@ -49,10 +49,10 @@ pub(crate) async fn remove(
     if request.is_question {
         let had = control.store.holdings(&tenant);
         let had = had.map_err(|error| store_failed(&error))?;
-        return Ok(told(&tenant, &had, control.sessions_of(&tenant)));
+        return Ok(told(&tenant, &had, control.sessions.count_of(&tenant)));
     }
     let _one_at_a_time = control.begin_change().await?;
-    let sessions = control.sessions_of(&tenant);
+    let sessions = control.sessions.count_of(&tenant);
     let had = control.store.remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     control.end_sessions();
@@ -103,21 +103,15 @@ impl Control {
     /// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
     /// tenant was removed.
     pub(crate) fn end_sessions(&self) {
-        let mut sessions = self.sessions.borrow_mut();
-        let over: Vec<_> = sessions
-            .iter()
-            .filter_map(|(at, connected)| {
-                let why = self.why_over(&connected.tenant, &connected.token)?;
-                Some((*at, why))
-            })
-            .collect();
-        for ((runtime, session), why) in over {
-            if let Some(connected) = sessions.remove(&(runtime, session)) {
-                // The session's connection closes it too, but later: until then it could call.
-                self.send(runtime, Command::CloseSession { session });
-                tracing::info!("session {} was ended: {why}", session.0);
-                connected.end(Status::new(Code::UNAUTHENTICATED, why));
-            }
+        let over = self
+            .sessions
+            .take_over(|connected| self.why_over(&connected.tenant, &connected.token));
+        for (connected, why) in over {
+            let (runtime, session) = connected.at.get();
+            // The session's connection closes it too, but later: until then it could call.
+            self.send(runtime, Command::CloseSession { session });
+            tracing::info!("session {} was ended: {why}", session.0);
+            connected.end(Status::new(Code::UNAUTHENTICATED, why));
         }
     }
 
@@ -133,14 +127,6 @@ impl Control {
             }
             Err(_) => format!("tenant {tenant} was removed from this daemon"),
         })
-    }
-
-    fn sessions_of(&self, tenant: &str) -> usize {
-        let sessions = self.sessions.borrow();
-        let its = sessions
-            .values()
-            .filter(|connected| connected.tenant == tenant);
-        its.count()
     }
 
     /// Ends sessions when the grace of their token is over.

@@ -112,11 +112,11 @@ impl Control {
             same: self.same(from, to),
             reply: Some(reply),
         });
-        self.ended_early.replace(Some(Vec::new()));
+        self.sessions.begin_move();
         self.send(from, Command::Part { order });
         // Without a timeout: afterwards the tenant's runtime would be unknown.
         let answer = answer.await;
-        let early = self.ended_early.take().unwrap_or_default();
+        let early = self.sessions.end_move();
         let answer = answer.map_err(|_dropped| {
             let text = format!("runtime {from} or runtime {to} has ended");
             Status::new(Code::INTERNAL, text)
@@ -128,7 +128,7 @@ impl Control {
         let moved = answer.map_err(stays)?;
         self.follow(tenant, from, &moved);
         for (at, reason) in early {
-            self.session_ended(at, reason);
+            self.sessions.ended(at, reason);
         }
         match moved.refused {
             Some(why) => Err(stays(why)),
@@ -160,15 +160,7 @@ impl Control {
     /// Updates the tenant's sessions, bindings and attachments to its new runtime.
     fn follow(&self, tenant: &str, from: usize, moved: &Moved) {
         let to = moved.runtime;
-        let mut sessions = self.sessions.borrow_mut();
-        let names = moved.sessions.iter();
-        let connected: Vec<_> = names
-            .filter_map(|(old, new)| Some(((to, *new), sessions.remove(&(from, *old))?)))
-            .collect();
-        for (at, connected) in connected {
-            connected.at.set(at);
-            sessions.insert(at, connected);
-        }
+        self.sessions.renamed(from, to, &moved.sessions);
         let mut attachments = self.attachments.borrow_mut();
         for binding in &mut attachments.bindings {
             if binding.runtime != from || binding.tenant != tenant {
