@@ -24,6 +24,7 @@ use crate::control::error::{DaemonError, confined, failed};
 use crate::control::observe::{exporters, telemetry};
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
+use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::Common;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::{child_user, origin};
@@ -32,7 +33,6 @@ use crate::control::takeover::Predecessor;
 use crate::control::{key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
-use tollgate_datapath::command::Command;
 
 /// Raises the limit of descriptors to the hard limit: a session takes five, and the soft limit is
 /// often 1,024.
@@ -167,10 +167,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         child_user,
         trusted,
         rate,
-        runtimes: RefCell::new(runtimes),
-        threads: RefCell::new(threads),
+        runtimes: Runtimes::new(runtimes, threads),
         events,
-        counted_before: RefCell::default(),
         homes: Homes::new(placement),
         schemas: RefCell::new(Schemas::new(compiler)),
         names: names::Names::default(),
@@ -254,10 +252,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         supervisor::stops();
     }
     control.compilation.stop();
-    for runtime in &*control.runtimes.borrow() {
-        runtime.send(Command::Stop);
-    }
-    for thread in control.threads.take() {
+    for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError(
                 "a runtime panicked; this is a bug, please report it".to_owned(),

@@ -28,19 +28,17 @@ use crate::control::apps::{heaps, names, turns};
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
 use crate::control::policies::attachments::Attachments;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::processes::Processes;
 use crate::control::refusals;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
-use tollgate_datapath::command::{Command, Event, Handle};
+use tollgate_datapath::command::{Command, Event};
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
-use tollgate_datapath::report::Report;
 use tollgate_policy_chain::plan::PolicyChange;
-
-pub(super) type Threads = Vec<std::thread::JoinHandle<()>>;
 
 /// The state of the control plane.
 pub(super) struct Control {
@@ -55,12 +53,9 @@ pub(super) struct Control {
     pub(super) trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
     pub(super) rate: Rate,
-    pub(super) runtimes: RefCell<Vec<Handle>>,
-    pub(super) threads: RefCell<Threads>,
+    pub(super) runtimes: Runtimes,
     /// Events of the runtimes.
     pub(super) events: UnboundedSender<Event>,
-    /// The counts of removed runtimes.
-    pub(super) counted_before: RefCell<Report>,
     /// The tenants' runtimes.
     pub(super) homes: Homes,
     pub(super) schemas: RefCell<Schemas>,
@@ -135,14 +130,12 @@ impl Control {
 
     /// The number of runtimes.
     pub(super) fn runtimes(&self) -> usize {
-        self.runtimes.borrow().len()
+        self.runtimes.count()
     }
 
     /// Sends a command to a runtime. A removed runtime needs none.
     pub(super) fn send(&self, runtime: usize, command: Command) {
-        if let Some(runtime) = self.runtimes.borrow().get(runtime) {
-            runtime.send(command);
-        }
+        self.runtimes.send(runtime, command);
     }
 
     /// Sends a command, and waits for its answer.

@@ -19,6 +19,7 @@ use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{engine_id, tuning};
 use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
@@ -54,10 +55,8 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
-        runtimes: RefCell::new(vec![handle]),
-        threads: RefCell::default(),
+        runtimes: Runtimes::new(vec![handle], Vec::new()),
         events: mpsc::unbounded_channel().0,
-        counted_before: RefCell::default(),
         homes: Homes::new(Placement::spread(1)),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
         names: crate::control::apps::names::Names::default(),

@@ -61,7 +61,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
         };
         // The tenant is known after the first BIND; the link moves then.
         let index = (turn + 1) % control.runtimes();
-        let runtime = control.runtimes.borrow().get(index).cloned();
+        let runtime = control.runtimes.handle(index);
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
             return std::io::Error::other("a runtime has no poller");
         };

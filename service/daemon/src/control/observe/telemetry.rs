@@ -140,7 +140,7 @@ async fn gather(control: &Control) -> Result<Metrics, Status> {
 
 /// The counts and durations of all runtimes.
 pub(crate) async fn measure(control: &Control) -> Result<Report, Status> {
-    let mut report = control.counted_before.borrow().clone();
+    let mut report = control.runtimes.counted_before();
     let mut asked = Vec::new();
     for runtime in 0..control.runtimes() {
         asked.push(control.begin(runtime, |reply| Command::Measure { reply }));

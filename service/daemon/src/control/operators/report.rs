@@ -195,7 +195,7 @@ impl<'a> Joined<'a> {
 
 /// All runtimes' reports.
 async fn gather(control: &Control) -> Result<Report, Status> {
-    let mut report = control.counted_before.borrow().clone();
+    let mut report = control.runtimes.counted_before();
     for runtime in 0..control.runtimes() {
         let part = control
             .ask(runtime, |reply| Command::Report { reply })

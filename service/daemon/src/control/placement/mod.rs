@@ -1,7 +1,8 @@
 //! Runtimes, and the tenants on them.
 //!
 //! ```text
-//!   runtimes.rs: starts runtimes        resizing.rs: changes their number
+//!   runtimes.rs: starts runtimes        running.rs: their handles and threads
+//!   resizing.rs: changes their number
 //!   homes.rs: each tenant's runtime     placing.rs: moves tenants
 //! ```
 //!
@@ -10,4 +11,5 @@
 pub(super) mod homes;
 pub(super) mod placing;
 pub(super) mod resizing;
+pub(super) mod running;
 pub(super) mod runtimes;

@@ -195,7 +195,7 @@ impl Control {
     /// Sends the placement to every runtime, and waits until all use it.
     pub(crate) async fn tell_placement(&self) -> Result<(), Status> {
         let placement = self.homes.placement();
-        let runtimes = self.runtimes.borrow().clone();
+        let runtimes = self.runtimes.handles();
         let map = Map {
             placement,
             runtimes,

@@ -130,8 +130,7 @@ impl Control {
         };
         for index in self.runtimes()..count {
             let (handle, thread) = common.start(index).map_err(internal)?;
-            self.runtimes.borrow_mut().push(handle);
-            self.threads.borrow_mut().push(thread);
+            self.runtimes.add(handle, thread);
             self.furnish(index).await?;
         }
         Ok(())
@@ -199,21 +198,19 @@ impl Control {
     /// Ends runtimes without tenants, if there are any, and puts this placement in force.
     async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
         self.homes.place(placement.clone());
-        let gone = self.runtimes.borrow_mut().split_off(count);
-        let threads = self.threads.borrow_mut().split_off(count);
+        let (gone, threads) = self.runtimes.split_off(count);
         self.tell_placement().await?;
         // From here on nothing is sent to them.
         let map = Map {
             placement,
-            runtimes: self.runtimes.borrow().clone(),
+            runtimes: self.runtimes.handles(),
         };
         for (handle, index) in gone.iter().zip(count..) {
             let (reply, counted) = crate::control::state::reply();
             let map = Box::new(map.clone());
             handle.send(Command::Retire { map, reply });
             let counted = self.answered(counted).await?;
-            let mut retired = self.counted_before.borrow_mut();
-            retired.absorb(Report {
+            self.runtimes.keep_counts(Report {
                 calls: counted.calls,
                 bytes: counted.bytes,
                 shares: counted.shares,
@@ -223,7 +220,6 @@ impl Control {
                 unrecorded: counted.unrecorded,
                 ..Report::default()
             });
-            retired.merge_shares();
             let mut attachments = self.attachments.borrow_mut();
             let lives = attachments.live.iter();
             let lives = lives.filter(|(_, live)| live.runtime == index);

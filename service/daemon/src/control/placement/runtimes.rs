@@ -13,7 +13,7 @@ use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
-use crate::control::state::Threads;
+use crate::control::placement::running::Threads;
 use tollgate_datapath::command::{Event, Handle};
 use tollgate_datapath::peer_room::PeerRoom;
 use tollgate_datapath::placement::next_engine_id;
