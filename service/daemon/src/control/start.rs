@@ -30,6 +30,7 @@ use crate::control::policies::compile::Compilation;
 use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
+use crate::control::takeover::replacement::Replacement;
 use crate::control::{key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
@@ -192,9 +193,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         state_since: predecessor
             .and_then(Predecessor::state_since)
             .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
-        retired: Notify::new(),
-        successor: RefCell::default(),
-        refused_upgrade: RefCell::default(),
+        replacement: Replacement::default(),
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),
@@ -262,7 +261,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if !is_replaced {
         socket.remove();
     }
-    match control.successor.take() {
+    match control.replacement.take_successor() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
         _ => Ok(()),
     }
@@ -351,11 +350,11 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     tokio::select! {
         _ = interrupt.recv() => {},
         _ = terminate.recv() => {},
-        () = control.retired.notified() => return Ok(true),
+        () = control.replacement.retired() => return Ok(true),
     }
     // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
         _nobody_takes_over = control.requests.read() => Ok(false),
-        () = control.retired.notified() => Ok(true),
+        () = control.replacement.retired() => Ok(true),
     }
 }

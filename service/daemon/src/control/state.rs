@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Child;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 
@@ -33,6 +32,7 @@ use crate::control::policies::attachments::Attachments;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::processes::Processes;
 use crate::control::refusals;
+use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::command::{Command, Event};
@@ -90,11 +90,8 @@ pub(super) struct Control {
     pub(super) began_ns: u64,
     /// The age of the state if it is in memory only: the time when it was empty.
     pub(super) state_since: String,
-    /// Notified when another process has taken over.
-    pub(super) retired: Notify,
-    pub(super) successor: RefCell<Option<Child>>,
-    /// Why the last upgrade failed, for operators that used a signal.
-    pub(super) refused_upgrade: RefCell<Option<String>>,
+    /// Whether another process has taken over.
+    pub(super) replacement: Replacement,
     /// Exporters of telemetry.
     pub(super) exporters: RefCell<Exporters>,
     /// Watchers of calls.

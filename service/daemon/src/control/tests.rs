@@ -23,6 +23,7 @@ use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{engine_id, tuning};
 use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
+use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::placement::Placement;
@@ -78,9 +79,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         program: PathBuf::new(),
         began_ns: 0,
         state_since: String::new(),
-        retired: Notify::new(),
-        successor: RefCell::default(),
-        refused_upgrade: RefCell::default(),
+        replacement: Replacement::default(),
         exporters: RefCell::default(),
         taps: RefCell::default(),
         tapped: Notify::new(),

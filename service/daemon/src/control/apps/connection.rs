@@ -217,9 +217,9 @@ async fn talk(
         }
         let Some((open, bound)) = open.as_ref().zip(served) else {
             let reads = send_unless_hurried(control, socket, id, answer).await;
-            if control.successor.borrow().is_some() {
+            if control.replacement.is_replaced() {
                 // That was this process's last answer.
-                control.retired.notify_one();
+                control.replacement.retire();
             }
             if !reads {
                 break;

@@ -303,7 +303,7 @@ fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
     let mut problems = control.store.problems();
     let compiler = control.compilation.compiler().problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
-    problems.extend(control.refused_upgrade.borrow().iter().cloned());
+    problems.extend(control.replacement.problem());
     problems.extend(
         attachments
             .misfits
