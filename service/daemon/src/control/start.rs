@@ -21,6 +21,7 @@ use crate::control::apps::sessions::Sessions;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
+use crate::control::observe::taps::Taps;
 use crate::control::observe::{exporters, telemetry};
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
@@ -195,8 +196,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         replacement: Replacement::default(),
         exporters: RefCell::default(),
-        taps: RefCell::default(),
-        tapped: Notify::new(),
+        taps: Taps::default(),
         console: Rc::default(),
         records,
     });

@@ -95,9 +95,7 @@ pub(super) struct Control {
     /// Exporters of telemetry.
     pub(super) exporters: RefCell<Exporters>,
     /// Watchers of calls.
-    pub(super) taps: RefCell<Taps>,
-    /// Notified when a tap is opened.
-    pub(super) tapped: Notify,
+    pub(super) taps: Taps,
     /// The web console.
     pub(super) console: Rc<Console<Actor>>,
     /// The runtimes' records of single calls.

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
+use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{engine_id, tuning};
@@ -81,8 +82,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         state_since: String::new(),
         replacement: Replacement::default(),
         exporters: RefCell::default(),
-        taps: RefCell::default(),
-        tapped: Notify::new(),
+        taps: Taps::default(),
         console: Rc::default(),
         records: std::sync::mpsc::sync_channel(1).0,
     };

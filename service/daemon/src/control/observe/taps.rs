@@ -1,10 +1,16 @@
 //! Watchers of calls as they end, with the calls that they haven't fetched yet.
+//!
+//! Invariants: at most [`MAX_TAPS`] taps are open, and each keeps at most [`MAX_TAPPED`] calls; it
+//! counts the others. A tap's number is never reused. No borrow outlives a method, so none is held
+//! across a wait.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tollgate_control::audit::rfc3339;
 use tollgate_telemetry::prometheus::Now;
@@ -12,38 +18,105 @@ use tollgate_telemetry::record::{
     Attribute, Attributes, Event, POLICY, PROVIDERS_POLICY, Record, Side, Span,
 };
 
-use crate::limits::MAX_TAPPED;
+use crate::limits::{MAX_TAPPED, MAX_TAPS, TAP_PATIENCE};
 use tollgate_datapath::tuning::Tap;
 
 /// All watchers.
 #[derive(Default)]
 pub(crate) struct Taps {
-    pub(crate) open: BTreeMap<u64, Open>,
-    pub(crate) opened: u64,
+    all: RefCell<All>,
+    /// Notified when a tap is opened and the runtimes have it.
+    opened: Notify,
 }
 
-pub(crate) struct Open {
-    pub(crate) tap: Tap,
-    pub(crate) seen: VecDeque<Value>,
+#[derive(Default)]
+struct All {
+    open: BTreeMap<u64, Open>,
+    opened: u64,
+}
+
+struct Open {
+    tap: Tap,
+    seen: VecDeque<Value>,
     /// Calls that were dropped by runtimes, or for which there was no room here.
-    pub(crate) missed: u64,
-    pub(crate) asked: Instant,
+    missed: u64,
+    asked: Instant,
+}
+
+impl Open {
+    fn is_abandoned(&self) -> bool {
+        self.asked.elapsed() > TAP_PATIENCE
+    }
 }
 
 impl Taps {
+    /// Opens a tap, and returns its number. `None`: [`MAX_TAPS`] are open.
+    pub(crate) fn open(&self, tap: Tap) -> Option<u64> {
+        let mut all = self.all.borrow_mut();
+        if all.open.len() >= MAX_TAPS {
+            return None;
+        }
+        all.opened += 1;
+        let id = all.opened;
+        let open = Open {
+            tap,
+            seen: VecDeque::new(),
+            missed: 0,
+            asked: Instant::now(),
+        };
+        all.open.insert(id, open);
+        Some(id)
+    }
+
+    /// The calls of a tap since the last time, and the number of missed ones. `None`: there is no
+    /// such tap.
+    pub(crate) fn fetch(&self, id: u64) -> Option<(VecDeque<Value>, u64)> {
+        let mut all = self.all.borrow_mut();
+        let open = all.open.get_mut(&id)?;
+        open.asked = Instant::now();
+        Some((
+            std::mem::take(&mut open.seen),
+            std::mem::take(&mut open.missed),
+        ))
+    }
+
+    /// The runtimes have a new tap.
+    pub(crate) fn told(&self) {
+        self.opened.notify_one();
+    }
+
+    /// Waits for a new tap.
+    pub(crate) async fn opened(&self) {
+        self.opened.notified().await;
+    }
+
     /// Whether there are watchers.
     pub(crate) fn any(&self) -> bool {
-        !self.open.is_empty()
+        !self.all.borrow().open.is_empty()
+    }
+
+    /// Whether a tap was not asked for a while.
+    pub(crate) fn any_abandoned(&self) -> bool {
+        let all = self.all.borrow();
+        all.open.values().any(Open::is_abandoned)
+    }
+
+    /// Closes taps that were not asked for a while.
+    pub(crate) fn close_abandoned(&self) {
+        let mut all = self.all.borrow_mut();
+        all.open.retain(|_, open| !open.is_abandoned());
     }
 
     /// The taps, for the runtimes.
     pub(crate) fn in_force(&self) -> Arc<[Tap]> {
-        self.open.values().map(|open| open.tap.clone()).collect()
+        let all = self.all.borrow();
+        all.open.values().map(|open| open.tap.clone()).collect()
     }
 
     /// A call has ended.
-    pub(crate) fn note(&mut self, record: &Record, now: Now) {
-        if self.open.is_empty() {
+    pub(crate) fn note(&self, record: &Record, now: Now) {
+        let mut all = self.all.borrow_mut();
+        if all.open.is_empty() {
             return;
         }
         let (span, withheld, is_traced) = match record {
@@ -52,7 +125,7 @@ impl Taps {
             Record::Line(_) => return,
         };
         let is_denied = denied_by(&span.attributes).is_some();
-        for open in self.open.values_mut() {
+        for open in all.open.values_mut() {
             // The runtimes don't tell which taps they belong to: all taps have missed them.
             open.missed += withheld;
             let code = span.outcome.code;

@@ -97,8 +97,8 @@ pub(crate) async fn follow_records(control: Rc<Control>, left: Receiver<Record>)
     let config = control.config();
     let (is_told, is_logged) = (config.telemetry.is_told(), config.telemetry.log_failures);
     loop {
-        if !is_told && !is_logged && !control.taps.borrow().any() {
-            control.tapped.notified().await;
+        if !is_told && !is_logged && !control.taps.any() {
+            control.taps.opened().await;
         }
         tokio::time::sleep(COLLECT_EVERY).await;
         watching::end_abandoned(&control).await;
@@ -108,7 +108,7 @@ pub(crate) async fn follow_records(control: Rc<Control>, left: Receiver<Record>)
             if let (true, Record::Line(line)) = (is_logged, &record) {
                 log(line);
             }
-            control.taps.borrow_mut().note(&record, now);
+            control.taps.note(&record, now);
             control.exporters.borrow().push(record, now);
         }
     }

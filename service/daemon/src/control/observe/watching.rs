@@ -13,11 +13,10 @@
 //!
 //! Absent on purpose: fields of messages, which a runtime no longer has when a call ends.
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tokio::time::Instant;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
@@ -27,7 +26,7 @@ use tollgate_telemetry::record::{Side, Span};
 use tollgate_telemetry::w3c::TraceId;
 
 use crate::control::observe::exporters::now;
-use crate::control::observe::taps::{Open, denied_by, told};
+use crate::control::observe::taps::{denied_by, told};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
@@ -39,22 +38,16 @@ pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, St
         let _one_at_a_time = control.begin_change().await?;
         let id = open(control, request)?;
         control.tune(&control.config()).await?;
-        control.tapped.notify_one();
+        control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
     }
-    let mut taps = control.taps.borrow_mut();
-    let Some(open) = taps.open.get_mut(&request.tap) else {
+    let Some((calls, missed)) = control.taps.fetch(request.tap) else {
         let text = format!(
             "tap {} doesn't exist: it was never opened, or nobody asked for its calls for {TAP_PATIENCE:?}",
             request.tap
         );
         return Err(Status::new(Code::NOT_FOUND, text));
     };
-    open.asked = Instant::now();
-    let (calls, missed) = (
-        std::mem::take(&mut open.seen),
-        std::mem::take(&mut open.missed),
-    );
     Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
 }
 
@@ -68,26 +61,16 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
         false => format!("{}/{}", request.service, request.method),
     };
     check(control, &request)?;
-    let mut taps = control.taps.borrow_mut();
-    if taps.open.len() >= MAX_TAPS {
-        let text = format!("{MAX_TAPS} taps are open already, which is the limit");
-        return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
-    }
-    taps.opened += 1;
-    let id = taps.opened;
-    let open = Open {
-        tap: Tap {
-            tenant: request.tenant,
-            method,
-            denied: request.denied,
-            failed: request.failed,
-        },
-        seen: VecDeque::new(),
-        missed: 0,
-        asked: Instant::now(),
+    let tap = Tap {
+        tenant: request.tenant,
+        method,
+        denied: request.denied,
+        failed: request.failed,
     };
-    taps.open.insert(id, open);
-    Ok(id)
+    control.taps.open(tap).ok_or_else(|| {
+        let text = format!("{MAX_TAPS} taps are open already, which is the limit");
+        Status::new(Code::RESOURCE_EXHAUSTED, text)
+    })
 }
 
 /// Rejects unknown tenants, and methods that no bound version of the service has: their calls would
@@ -133,15 +116,13 @@ pub(crate) fn no_method<'n>(
 
 /// Closes taps that were not asked for a while.
 pub(crate) async fn end_abandoned(control: &Control) {
-    let is_abandoned = |open: &Open| open.asked.elapsed() > TAP_PATIENCE;
-    if !control.taps.borrow().open.values().any(is_abandoned) {
+    if !control.taps.any_abandoned() {
         return;
     }
     let Ok(_one_at_a_time) = control.begin_change().await else {
         return;
     };
-    let is_kept = |_: &u64, open: &mut Open| !is_abandoned(open);
-    control.taps.borrow_mut().open.retain(is_kept);
+    control.taps.close_abandoned();
     if let Err(status) = control.tune(&control.config()).await {
         tracing::warn!(
             "runtimes may still record calls for closed taps: {}",

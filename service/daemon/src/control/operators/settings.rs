@@ -106,7 +106,7 @@ impl Control {
     pub(crate) async fn tune(&self, before: &Config) -> Result<(), Status> {
         let config = self.config();
         let cpu = self.cpu_limit(None);
-        let taps = self.taps.borrow().in_force();
+        let taps = self.taps.in_force();
         let mut asked = Vec::new();
         for runtime in 0..self.runtimes() {
             let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
