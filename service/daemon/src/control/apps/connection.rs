@@ -89,14 +89,30 @@ fn enter(control: &Control, socket: &ControlSocket) -> Result<admission::Connect
     control.admission.connect(user, admin::is_operator(user))
 }
 
+/// A session that another process opened.
+pub(crate) struct Inherited {
+    pub(crate) runtime: usize,
+    pub(crate) session: SessionId,
+    pub(crate) tenant: String,
+    pub(crate) token: TokenDigest,
+    pub(crate) keeps_early_calls: bool,
+    pub(crate) receive_heap_bytes: u64,
+}
+
 /// Continues a session that another process opened, until its connection closes.
 pub(crate) fn go_on(
     control: &Rc<Control>,
     socket: ControlSocket,
-    (runtime, session): (usize, SessionId),
-    (tenant, token, keeps_early_calls): (String, TokenDigest, bool),
-    receive_heap_bytes: u64,
+    inherited: Inherited,
 ) -> std::io::Result<()> {
+    let Inherited {
+        runtime,
+        session,
+        tenant,
+        token,
+        keeps_early_calls,
+        receive_heap_bytes,
+    } = inherited;
     let socket = Rc::new(watch(socket)?);
     let (ended, told) = oneshot::channel();
     let open = Open {

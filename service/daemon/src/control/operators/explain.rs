@@ -35,7 +35,7 @@ use crate::control::apps::descriptor_sets;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::apps::turns::Turn;
 use crate::control::observe::watching::{no_method, no_tenant};
-use crate::control::operators::replay::{Kinds, kinds_in, readable, told};
+use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
 use crate::control::policies::attachments::granted;
 use crate::control::policies::lifecycle::side_of;
 use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
@@ -394,7 +394,10 @@ impl Witness {
         });
         let entry = loaded.policy.manifest().methods().get(ask.method as usize);
         let view = entry.map(|entry| {
-            let names = (entry.fields(hook), entry.metadata(hook));
+            let names = Names {
+                fields: entry.fields(hook),
+                keys: entry.metadata(hook),
+            };
             readable(&view, names, kinds)
         });
         let (log, _dropped) = instance.take_log();

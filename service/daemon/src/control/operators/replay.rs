@@ -188,9 +188,13 @@ fn compare(
         }
         changed += 1;
         if changes.len() < SHOWN_DIFFERENCES {
+            let names = Names {
+                fields: entry.fields(view.hook),
+                keys: entry.metadata(view.hook),
+            };
             changes.push(json!({
                 "hook": view.hook.to_string(), "method": entry.pattern(), "before": one, "after": other,
-                "view": readable(&view.view, (entry.fields(view.hook), entry.metadata(view.hook)), &kinds),
+                "view": readable(&view.view, names, &kinds),
             }));
         }
     }
@@ -338,13 +342,18 @@ pub(crate) fn kinds_in(layouts: &Layouts, root: MessageId) -> impl Fn(&str) -> O
     }
 }
 
+/// The names of a view's values, in the order of the view.
+#[derive(Clone, Copy)]
+pub(crate) struct Names<'n> {
+    /// Paths of fields.
+    pub(crate) fields: &'n [String],
+    /// Keys of metadata.
+    pub(crate) keys: &'n [String],
+}
+
 /// A view by its fields' paths and metadata keys. A field of unknown kind is shown as bytes if it
 /// points into the view, otherwise as a signed number.
-pub(crate) fn readable(
-    view: &[u8],
-    (fields, keys): (&[String], &[String]),
-    kinds: Kinds<'_>,
-) -> Value {
+pub(crate) fn readable(view: &[u8], Names { fields, keys }: Names<'_>, kinds: Kinds<'_>) -> Value {
     let word = |at: usize| -> Option<u32> {
         let bytes = view.get(at..at + 4)?;
         Some(u32::from_le_bytes(bytes.try_into().ok()?))
@@ -422,9 +431,26 @@ mod tests {
         view.extend(field(1, 9, u64::MAX - 3));
         view.extend(b"Ada\xff");
         let expected = json!({"name": "Ada", "nights": -1, "raw": "1 bytes", "lie": -4});
-        assert_eq!(readable(&view, (&fields, &[]), &|_| None), expected);
+        assert_eq!(
+            readable(
+                &view,
+                Names {
+                    fields: &fields,
+                    keys: &[]
+                },
+                &|_| None
+            ),
+            expected
+        );
         for cut in 0..view.len() {
-            let _no_panic = readable(&view[..cut], (&fields, &[]), &|_| None);
+            let _no_panic = readable(
+                &view[..cut],
+                Names {
+                    fields: &fields,
+                    keys: &[],
+                },
+                &|_| None,
+            );
         }
     }
 
@@ -433,7 +459,14 @@ mod tests {
         let check = |kind: Kind, len: u32, value: u64, expected: Value| {
             let view = [&24u32.to_le_bytes()[..], &1u32.to_le_bytes()].concat();
             let view = [view, field(1, len, value), b"Ada".to_vec()].concat();
-            let shown = readable(&view, (&["it".to_owned()], &[]), &|_| Some(kind));
+            let shown = readable(
+                &view,
+                Names {
+                    fields: &["it".to_owned()],
+                    keys: &[],
+                },
+                &|_| Some(kind),
+            );
             assert_eq!(shown, json!({ "it": expected }), "{kind:?}");
         };
         check(Kind::String, 0, 24, json!(""));
@@ -464,9 +497,26 @@ mod tests {
         view.extend(b"Ada");
         view.extend([1, 0, 0, 0, 0xff]);
         let expected = json!({"metadata user": ["Ada", "\\xff"], "metadata lie": []});
-        assert_eq!(readable(&view, (&[], &keys), &|_| None), expected);
+        assert_eq!(
+            readable(
+                &view,
+                Names {
+                    fields: &[],
+                    keys: &keys
+                },
+                &|_| None
+            ),
+            expected
+        );
         for cut in 0..view.len() {
-            let _no_panic = readable(&view[..cut], (&[], &keys), &|_| None);
+            let _no_panic = readable(
+                &view[..cut],
+                Names {
+                    fields: &[],
+                    keys: &keys,
+                },
+                &|_| None,
+            );
         }
     }
 }

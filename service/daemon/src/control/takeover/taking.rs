@@ -216,9 +216,16 @@ impl Beginning {
                 let now = || control.store.token_of(&left.tenant).ok().flatten();
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
-                    let of = (left.tenant, token, left.keeps_early_calls);
+                    let inherited = connection::Inherited {
+                        runtime,
+                        session: resumed.session,
+                        tenant: left.tenant,
+                        token,
+                        keeps_early_calls: left.keeps_early_calls,
+                        receive_heap_bytes: resumed.heap_bytes,
+                    };
                     announce(&socket, &resumed)
-                        && connection::go_on(control, socket, key, of, resumed.heap_bytes).is_ok()
+                        && connection::go_on(control, socket, inherited).is_ok()
                 })
             });
             if !went_on {
