@@ -21,8 +21,9 @@ use crate::control::apps::sessions::Sessions;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
+use crate::control::observe::exporters::Exporters;
 use crate::control::observe::taps::Taps;
-use crate::control::observe::{exporters, telemetry};
+use crate::control::observe::telemetry;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
@@ -161,6 +162,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     };
     let (runtimes, threads) = common.start_all(count)?;
     let placement = placing::restored(&store, runtimes.len())?;
+    let exporters = Exporters::start(&config)?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
         link,
@@ -195,13 +197,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
             .and_then(Predecessor::state_since)
             .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         replacement: Replacement::default(),
-        exporters: RefCell::default(),
+        exporters,
         taps: Taps::default(),
         console: Rc::default(),
         records,
     });
-    let exporters = exporters::Exporters::start(&control.config())?;
-    control.exporters.replace(exporters);
     control
         .tell_placement()
         .await

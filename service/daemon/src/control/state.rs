@@ -93,7 +93,7 @@ pub(super) struct Control {
     /// Whether another process has taken over.
     pub(super) replacement: Replacement,
     /// Exporters of telemetry.
-    pub(super) exporters: RefCell<Exporters>,
+    pub(super) exporters: Exporters,
     /// Watchers of calls.
     pub(super) taps: Taps,
     /// The web console.

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
+use crate::control::observe::exporters::Exporters;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
@@ -81,7 +82,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         began_ns: 0,
         state_since: String::new(),
         replacement: Replacement::default(),
-        exporters: RefCell::default(),
+        exporters: Exporters::default(),
         taps: Taps::default(),
         console: Rc::default(),
         records: std::sync::mpsc::sync_channel(1).0,

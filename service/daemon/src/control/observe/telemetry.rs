@@ -79,14 +79,14 @@ pub(crate) async fn follow_scrapes(control: Rc<Control>) {
 
 /// Exports metrics, if there are exporters.
 pub(crate) async fn follow_metrics(control: Rc<Control>) {
-    if control.exporters.borrow().0.is_empty() {
+    if control.exporters.0.is_empty() {
         return;
     }
     let every = Duration::from_secs(control.config().telemetry.interval_s.into());
     loop {
         tokio::time::sleep(every).await;
         match gather(&control).await {
-            Ok(metrics) => control.exporters.borrow().snapshot(&metrics, now()),
+            Ok(metrics) => control.exporters.snapshot(&metrics, now()),
             Err(status) => tracing::warn!("metrics can't be gathered: {}", status.message),
         }
     }
@@ -109,7 +109,7 @@ pub(crate) async fn follow_records(control: Rc<Control>, left: Receiver<Record>)
                 log(line);
             }
             control.taps.note(&record, now);
-            control.exporters.borrow().push(record, now);
+            control.exporters.push(record, now);
         }
     }
 }
@@ -159,7 +159,7 @@ pub(crate) fn metrics(control: &Control, report: &mut Report) -> Metrics {
     families.extend(of_tenants(report));
     families.extend(of_runtimes(report));
     families.extend(of_links(report));
-    families.extend(of_exports(&control.exporters.borrow()));
+    families.extend(of_exports(&control.exporters));
     families.extend(of_records(report));
     families.retain(|family| !family.points.is_empty());
     Metrics { families }
