@@ -22,6 +22,7 @@ use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
 use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeats::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::observe::telemetry;
 use crate::control::placement::homes::Homes;
@@ -181,7 +182,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
-        repeats: RefCell::default(),
+        repeats: Repeated::default(),
         sessions: Sessions::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),

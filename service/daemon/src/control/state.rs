@@ -10,7 +10,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Repeats, Store, StoreError, audit};
+use tollgate_control::{Store, StoreError};
 use tollgate_engine::Status;
 use tollgate_policy_host::{ChildUser, Rate};
 use tollgate_provenance::TrustedKeys;
@@ -25,6 +25,7 @@ use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
 use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeats::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
@@ -69,7 +70,7 @@ pub(super) struct Control {
     /// One administrative change at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Repeated events, such as faults, that the audit log coalesces.
-    pub(super) repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
+    pub(super) repeats: Repeated,
     /// Open sessions, and connections without a request so far.
     pub(super) sessions: Sessions,
     /// Held for reading during an application's request, for writing while another process takes

@@ -19,6 +19,7 @@ use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeats::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
@@ -68,7 +69,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
-        repeats: RefCell::default(),
+        repeats: Repeated::default(),
         sessions: Sessions::default(),
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),

@@ -11,7 +11,7 @@
 
 pub(super) mod exporters;
 pub(super) mod metrics_json;
-mod repeats;
+pub(super) mod repeats;
 pub(super) mod taps;
 pub(super) mod telemetry;
 pub(super) mod watching;

@@ -1,24 +1,41 @@
 //! Events that may repeat forever, for the audit log: the first is recorded at once, the others as
 //! a count from time to time.
+//!
+//! Invariant: no borrow outlives a method, so none is held while a record is written.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
 use serde_json::Value;
 use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Due, Repeats};
 
 use crate::control::state::Control;
 use crate::limits::{AUDIT_FLUSH, STATE_RETRY};
+
+/// Events that may repeat forever, and their counts since the last record.
+#[derive(Default)]
+pub(crate) struct Repeated(RefCell<Repeats<(Event, Value)>>);
+
+impl Repeated {
+    /// An event has happened. Returns what to record now, if anything.
+    fn happened(&self, key: &str, event: Event, details: Value) -> Option<Due<(Event, Value)>> {
+        let mut repeats = self.0.borrow_mut();
+        repeats.happened(Instant::now(), key, (event, details))
+    }
+
+    /// The next count that is due.
+    fn due(&self) -> Option<Due<(Event, Value)>> {
+        self.0.borrow_mut().due(Instant::now())
+    }
+}
 
 impl Control {
     /// Records an event that may repeat forever.
     pub(crate) fn happened(&self, event: Event, culprit: &str, details: Value) {
         let key = format!("{} {culprit}", event.name());
-        let due = {
-            let mut repeats = self.repeats.borrow_mut();
-            repeats.happened(Instant::now(), &key, (event, details))
-        };
-        if let Some(due) = due {
+        if let Some(due) = self.repeats.happened(&key, event, details) {
             self.record_due(due);
         }
     }
@@ -32,17 +49,13 @@ impl Control {
                 self.store.retry();
                 retried = Instant::now();
             }
-            loop {
-                let due = self.repeats.borrow_mut().due(Instant::now());
-                match due {
-                    Some(due) => self.record_due(due),
-                    None => break,
-                }
+            while let Some(due) = self.repeats.due() {
+                self.record_due(due);
             }
         }
     }
 
-    fn record_due(&self, due: tollgate_control::Due<(Event, Value)>) {
+    fn record_due(&self, due: Due<(Event, Value)>) {
         let (event, mut details) = due.event;
         details["times"] = due.times.into();
         if let Err(error) = self.store.record(Actor::Daemon, event, details) {
