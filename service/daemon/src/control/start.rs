@@ -22,7 +22,7 @@ use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
 use crate::control::observe::exporters::Exporters;
-use crate::control::observe::repeats::Repeated;
+use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::observe::telemetry;
 use crate::control::placement::homes::Homes;

@@ -25,7 +25,7 @@ use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
 use crate::control::observe::exporters::Exporters;
-use crate::control::observe::repeats::Repeated;
+use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;

@@ -19,7 +19,7 @@ use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::observe::exporters::Exporters;
-use crate::control::observe::repeats::Repeated;
+use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;

@@ -1,35 +1,15 @@
 //! Events that may repeat forever, for the audit log: the first is recorded at once, the others as
 //! a count from time to time.
-//!
-//! Invariant: no borrow outlives a method, so none is held while a record is written.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Instant;
 
 use serde_json::Value;
+use tollgate_control::Due;
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{Due, Repeats};
 
 use crate::control::state::Control;
 use crate::limits::{AUDIT_FLUSH, STATE_RETRY};
-
-/// Events that may repeat forever, and their counts since the last record.
-#[derive(Default)]
-pub(crate) struct Repeated(RefCell<Repeats<(Event, Value)>>);
-
-impl Repeated {
-    /// An event has happened. Returns what to record now, if anything.
-    fn happened(&self, key: &str, event: Event, details: Value) -> Option<Due<(Event, Value)>> {
-        let mut repeats = self.0.borrow_mut();
-        repeats.happened(Instant::now(), key, (event, details))
-    }
-
-    /// The next count that is due.
-    fn due(&self) -> Option<Due<(Event, Value)>> {
-        self.0.borrow_mut().due(Instant::now())
-    }
-}
 
 impl Control {
     /// Records an event that may repeat forever.
