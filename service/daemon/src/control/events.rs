@@ -4,13 +4,11 @@ use std::rc::Rc;
 
 use tokio::sync::mpsc;
 use tollgate_control::audit;
-use tollgate_engine::{SessionId, Status};
-use tollgate_shm_abi::status::Code;
 
+use crate::control::apps::schemas;
+use crate::control::apps::turns::Turn;
 use crate::control::error::{DaemonError, failed};
-use crate::control::schemas;
 use crate::control::state::Control;
-use crate::control::turns::Turn;
 use tollgate_datapath::command::{Command, Event};
 use tollgate_datapath::log_limited;
 use tollgate_policy_chain::events::PolicyEvent;
@@ -24,10 +22,9 @@ impl Control {
                     session,
                     reason,
                 } => {
-                    let sessions = self.sessions.borrow();
-                    let connected = sessions.get(&(runtime, session));
-                    let tenant = connected.map(|at| at.tenant.clone()).unwrap_or_default();
-                    drop(sessions);
+                    let at = (runtime, session);
+                    let tenant = self.sessions.with(at, |session| session.tenant.clone());
+                    let tenant = tenant.unwrap_or_default();
                     log_limited!(
                         warn,
                         "session ended",
@@ -35,7 +32,7 @@ impl Control {
                         "session {} was ended: {reason}",
                         session.0
                     );
-                    self.session_ended((runtime, session), reason);
+                    self.sessions.ended(at, reason);
                 }
                 Event::Compare {
                     runtime,
@@ -113,18 +110,6 @@ impl Control {
                     tracing::info!(policy = label, "{dropped} more lines were dropped");
                 }
             }
-        }
-    }
-
-    pub(super) fn session_ended(&self, at: (usize, SessionId), reason: String) {
-        let connected = self.sessions.borrow_mut().remove(&at);
-        match (connected, &mut *self.ended_early.borrow_mut()) {
-            (Some(connection), _) => {
-                let text = format!("the session was ended: {reason}");
-                connection.end(Status::new(Code::FAILED_PRECONDITION, text));
-            }
-            (None, Some(early)) => early.push((at, reason)),
-            (None, None) => {}
         }
     }
 

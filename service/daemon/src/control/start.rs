@@ -15,22 +15,29 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 
 use crate::capacity::Capacity;
 use crate::config::Config;
-use crate::control::admission::Admission;
-use crate::control::compile::Compilation;
+use crate::control::apps::admission::Admission;
+use crate::control::apps::listeners::Listeners;
+use crate::control::apps::schemas::Schemas;
+use crate::control::apps::sessions::Sessions;
+use crate::control::apps::socket_file::{Access, SocketFile};
+use crate::control::apps::{accepting, names, prefetch, turns};
 use crate::control::error::{DaemonError, confined, failed};
-use crate::control::listeners::Listeners;
-use crate::control::runtimes::Common;
-use crate::control::schemas::Schemas;
-use crate::control::socket_file::{Access, SocketFile};
+use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeated::Repeated;
+use crate::control::observe::taps::Taps;
+use crate::control::observe::telemetry;
+use crate::control::placement::homes::Homes;
+use crate::control::placement::placing;
+use crate::control::placement::running::Runtimes;
+use crate::control::placement::runtimes::Common;
+use crate::control::policies::compile::Compilation;
+use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
-use crate::control::{
-    accepting, child_user, exporters, key_file, names, origin, placing, prefetch, state_directory,
-    supervisor, takeover, telemetry, turns,
-};
+use crate::control::takeover::replacement::Replacement;
+use crate::control::{key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
-use tollgate_datapath::command::Command;
 
 /// Raises the limit of descriptors to the hard limit: a session takes five, and the soft limit is
 /// often 1,024.
@@ -157,6 +164,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     };
     let (runtimes, threads) = common.start_all(count)?;
     let placement = placing::restored(&store, runtimes.len())?;
+    let exporters = Exporters::start(&config)?;
     let control = Rc::new(Control {
         settings: RefCell::new(settings),
         link,
@@ -165,14 +173,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         child_user,
         trusted,
         rate,
-        runtimes: RefCell::new(runtimes),
-        threads: RefCell::new(threads),
+        runtimes: Runtimes::new(runtimes, threads),
         events,
-        counted_before: RefCell::default(),
-        placement: RefCell::new(placement),
-        gates: RefCell::default(),
-        ended_early: RefCell::default(),
-        pauses: RefCell::default(),
+        homes: Homes::new(placement),
         schemas: RefCell::new(Schemas::new(compiler)),
         names: names::Names::default(),
         turns: turns::Turns::default(),
@@ -180,9 +183,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
-        repeats: RefCell::default(),
-        sessions: RefCell::default(),
-        strangers: RefCell::default(),
+        repeats: Repeated::default(),
+        sessions: Sessions::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),
         admission: Admission::new(getrlimit(Resource::Nofile).current, count),
@@ -196,17 +198,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         state_since: predecessor
             .and_then(Predecessor::state_since)
             .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
-        retired: Notify::new(),
-        successor: RefCell::default(),
-        refused_upgrade: RefCell::default(),
-        exporters: RefCell::default(),
-        taps: RefCell::default(),
-        tapped: Notify::new(),
+        replacement: Replacement::default(),
+        exporters,
+        taps: Taps::default(),
         console: Rc::default(),
         records,
     });
-    let exporters = exporters::Exporters::start(&control.config())?;
-    control.exporters.replace(exporters);
     control
         .tell_placement()
         .await
@@ -219,7 +216,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
     #[cfg(feature = "rdma")]
-    tokio::task::spawn_local(crate::control::by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
@@ -257,10 +254,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         supervisor::stops();
     }
     control.compilation.stop();
-    for runtime in &*control.runtimes.borrow() {
-        runtime.send(Command::Stop);
-    }
-    for thread in control.threads.take() {
+    for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError(
                 "a runtime panicked; this is a bug, please report it".to_owned(),
@@ -270,7 +264,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if !is_replaced {
         socket.remove();
     }
-    match control.successor.take() {
+    match control.replacement.take_successor() {
         Some(successor) if std::process::id() == 1 => takeover::stand_in(successor).await,
         _ => Ok(()),
     }
@@ -359,11 +353,11 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     tokio::select! {
         _ = interrupt.recv() => {},
         _ = terminate.recv() => {},
-        () = control.retired.notified() => return Ok(true),
+        () = control.replacement.retired() => return Ok(true),
     }
     // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
         _nobody_takes_over = control.requests.read() => Ok(false),
-        () = control.retired.notified() => Ok(true),
+        () = control.replacement.retired() => Ok(true),
     }
 }

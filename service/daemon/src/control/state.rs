@@ -1,22 +1,17 @@
 //! The state of the control plane, and its commands to the runtimes.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::process::Child;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::Duration;
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Repeats, Store, StoreError, audit};
-use tollgate_engine::{SessionId, Status};
+use tollgate_control::{Store, StoreError};
+use tollgate_engine::Status;
 use tollgate_policy_host::{ChildUser, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
@@ -24,30 +19,27 @@ use tollgate_telemetry::record::Record;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
-use crate::control::admission::Admission;
-use crate::control::compile::Compilation;
-use crate::control::exporters::Exporters;
-use crate::control::listeners::Listeners;
-use crate::control::packets::Socket;
-use crate::control::policies::Attachments;
-use crate::control::processes::Processes;
-use crate::control::schemas::Schemas;
-use crate::control::sessions::Connected;
-use crate::control::taps::Taps;
-use crate::control::{heaps, names, refusals, turns};
+use crate::control::apps::admission::Admission;
+use crate::control::apps::listeners::Listeners;
+use crate::control::apps::schemas::Schemas;
+use crate::control::apps::sessions::Sessions;
+use crate::control::apps::{heaps, names, turns};
+use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeated::Repeated;
+use crate::control::observe::taps::Taps;
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::attachments::Attachments;
+use crate::control::policies::compile::Compilation;
+use crate::control::policies::processes::Processes;
+use crate::control::refusals;
+use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
-use tollgate_datapath::command::{Command, Event, Handle};
-use tollgate_datapath::placement::Placement;
+use tollgate_datapath::command::{Command, Event};
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
-use tollgate_datapath::report::Report;
 use tollgate_policy_chain::plan::PolicyChange;
-
-/// A session without a known id here, and the reason why it ended.
-type EndedEarly = ((usize, SessionId), String);
-
-pub(super) type Threads = Vec<std::thread::JoinHandle<()>>;
 
 /// The state of the control plane.
 pub(super) struct Control {
@@ -62,22 +54,11 @@ pub(super) struct Control {
     pub(super) trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
     pub(super) rate: Rate,
-    pub(super) runtimes: RefCell<Vec<Handle>>,
-    pub(super) threads: RefCell<Threads>,
+    pub(super) runtimes: Runtimes,
     /// Events of the runtimes.
     pub(super) events: UnboundedSender<Event>,
-    /// The counts of removed runtimes.
-    pub(super) counted_before: RefCell<Report>,
     /// The tenants' runtimes.
-    pub(super) placement: RefCell<Placement>,
-    /// Each tenant's gate: held for reading while a request of its applications is served, for
-    /// writing while it moves.
-    pub(super) gates: RefCell<HashMap<String, Arc<RwLock<()>>>>,
-    /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
-    /// here.
-    pub(super) ended_early: RefCell<Option<Vec<EndedEarly>>>,
-    /// The pause of each tenant's last move.
-    pub(super) pauses: RefCell<HashMap<String, Duration>>,
+    pub(super) homes: Homes,
     pub(super) schemas: RefCell<Schemas>,
     pub(super) names: names::Names,
     pub(super) turns: turns::Turns,
@@ -89,11 +70,9 @@ pub(super) struct Control {
     /// One administrative change at a time.
     pub(super) changing: tokio::sync::Mutex<()>,
     /// Repeated events, such as faults, that the audit log coalesces.
-    pub(super) repeats: RefCell<Repeats<(audit::Event, serde_json::Value)>>,
-    /// Open sessions, by runtime and number.
-    pub(super) sessions: RefCell<HashMap<(usize, SessionId), Connected>>,
-    /// Connections without a request so far.
-    pub(super) strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
+    pub(super) repeats: Repeated,
+    /// Open sessions, and connections without a request so far.
+    pub(super) sessions: Sessions,
     /// Held for reading during an application's request, for writing while another process takes
     /// over.
     pub(super) requests: RwLock<()>,
@@ -112,17 +91,12 @@ pub(super) struct Control {
     pub(super) began_ns: u64,
     /// The age of the state if it is in memory only: the time when it was empty.
     pub(super) state_since: String,
-    /// Notified when another process has taken over.
-    pub(super) retired: Notify,
-    pub(super) successor: RefCell<Option<Child>>,
-    /// Why the last upgrade failed, for operators that used a signal.
-    pub(super) refused_upgrade: RefCell<Option<String>>,
+    /// Whether another process has taken over.
+    pub(super) replacement: Replacement,
     /// Exporters of telemetry.
-    pub(super) exporters: RefCell<Exporters>,
+    pub(super) exporters: Exporters,
     /// Watchers of calls.
-    pub(super) taps: RefCell<Taps>,
-    /// Notified when a tap is opened.
-    pub(super) tapped: Notify,
+    pub(super) taps: Taps,
     /// The web console.
     pub(super) console: Rc<Console<Actor>>,
     /// The runtimes' records of single calls.
@@ -147,19 +121,17 @@ impl Control {
 
     /// A tenant's runtime.
     pub(super) fn runtime_of(&self, tenant: &str) -> usize {
-        self.placement.borrow().home(tenant)
+        self.homes.of(tenant)
     }
 
     /// The number of runtimes.
     pub(super) fn runtimes(&self) -> usize {
-        self.runtimes.borrow().len()
+        self.runtimes.count()
     }
 
     /// Sends a command to a runtime. A removed runtime needs none.
     pub(super) fn send(&self, runtime: usize, command: Command) {
-        if let Some(runtime) = self.runtimes.borrow().get(runtime) {
-            runtime.send(command);
-        }
+        self.runtimes.send(runtime, command);
     }
 
     /// Sends a command, and waits for its answer.

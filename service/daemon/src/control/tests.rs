@@ -15,11 +15,18 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
-use crate::control::compile::Compilation;
-use crate::control::listeners::Listeners;
-use crate::control::runtimes::{engine_id, tuning};
-use crate::control::schemas::Schemas;
+use crate::control::apps::listeners::Listeners;
+use crate::control::apps::schemas::Schemas;
+use crate::control::apps::sessions::Sessions;
+use crate::control::observe::exporters::Exporters;
+use crate::control::observe::repeated::Repeated;
+use crate::control::observe::taps::Taps;
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
+use crate::control::placement::runtimes::{engine_id, tuning};
+use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
+use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::placement::Placement;
@@ -52,27 +59,21 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
-        runtimes: RefCell::new(vec![handle]),
-        threads: RefCell::default(),
+        runtimes: Runtimes::new(vec![handle], Vec::new()),
         events: mpsc::unbounded_channel().0,
-        counted_before: RefCell::default(),
-        placement: RefCell::new(Placement::spread(1)),
-        gates: RefCell::default(),
-        ended_early: RefCell::default(),
-        pauses: RefCell::default(),
+        homes: Homes::new(Placement::spread(1)),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
-        names: super::names::Names::default(),
-        turns: super::turns::Turns::default(),
+        names: crate::control::apps::names::Names::default(),
+        turns: crate::control::apps::turns::Turns::default(),
         attachments: RefCell::default(),
         rotated: Notify::new(),
         processes: RefCell::default(),
         changing: tokio::sync::Mutex::new(()),
-        repeats: RefCell::default(),
-        sessions: RefCell::default(),
-        strangers: RefCell::default(),
+        repeats: Repeated::default(),
+        sessions: Sessions::default(),
         requests: tokio::sync::RwLock::default(),
         hurry: tokio::sync::Notify::new(),
-        admission: super::admission::Admission::new(None, 1),
+        admission: crate::control::apps::admission::Admission::new(None, 1),
         heaps: std::rc::Rc::default(),
         listeners: Listeners::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),
@@ -81,12 +82,9 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         program: PathBuf::new(),
         began_ns: 0,
         state_since: String::new(),
-        retired: Notify::new(),
-        successor: RefCell::default(),
-        refused_upgrade: RefCell::default(),
-        exporters: RefCell::default(),
-        taps: RefCell::default(),
-        tapped: Notify::new(),
+        replacement: Replacement::default(),
+        exporters: Exporters::default(),
+        taps: Taps::default(),
         console: Rc::default(),
         records: std::sync::mpsc::sync_channel(1).0,
     };

@@ -37,6 +37,7 @@
 
 mod predecessor;
 mod protocol;
+pub(super) mod replacement;
 mod successor;
 mod taking;
 mod transfer;

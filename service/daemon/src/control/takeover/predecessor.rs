@@ -38,13 +38,13 @@ pub(crate) async fn upgrade(
     supervisor::reloads();
     let replaced = replace(control, by, request).await;
     match &replaced {
-        Ok(_) => supervisor::replaced_by(control.successor.borrow().as_ref().map(Child::id)),
+        Ok(_) => supervisor::replaced_by(control.replacement.pid()),
         Err(status) => {
             let sentence = format!("no upgrade: {}", status.message);
             supervisor::goes_on(&sentence);
             let at = audit::rfc3339(SystemTime::now());
             let problem = format!("{at}: {sentence}");
-            *control.refused_upgrade.borrow_mut() = Some(problem);
+            control.replacement.refused(problem);
         }
     }
     replaced
@@ -114,7 +114,7 @@ async fn replace(
         begun.elapsed().as_millis(),
         pause.as_micros()
     );
-    *control.successor.borrow_mut() = successor.child.take();
+    control.replacement.succeeded(successor.child.take());
     Ok(json!({
         "from": {"pid": std::process::id(), "version": env!("CARGO_PKG_VERSION")},
         "to": {"pid": pid, "version": ready.version, "program": program},
@@ -424,7 +424,7 @@ pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonErr
     tokio::task::spawn_local(async move {
         while signals.recv().await.is_some() {
             match upgrade(&control, Actor::Daemon, &messages::Upgrade::default()).await {
-                Ok(_) => control.retired.notify_one(),
+                Ok(_) => control.replacement.retire(),
                 Err(status) => tracing::error!("no upgrade: {}", status.message),
             }
         }

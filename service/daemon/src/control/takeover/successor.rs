@@ -13,7 +13,7 @@ use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 
 use crate::config::Config;
-use crate::control::accepting;
+use crate::control::apps::accepting;
 use crate::control::error::{DaemonError, failed};
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer};

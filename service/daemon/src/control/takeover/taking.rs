@@ -11,12 +11,12 @@ use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
-use crate::control::model::LiveBinding;
+use crate::control::apps::turns::Turn;
+use crate::control::apps::{connection, descriptor_sets};
+use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
 use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
-use crate::control::turns::Turn;
-use crate::control::{connection, descriptor_sets};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::binds::ServiceSchema;
 use tollgate_datapath::command::Command;
@@ -216,9 +216,16 @@ impl Beginning {
                 let now = || control.store.token_of(&left.tenant).ok().flatten();
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
-                    let of = (left.tenant, token, left.keeps_early_calls);
+                    let inherited = connection::Inherited {
+                        runtime,
+                        session: resumed.session,
+                        tenant: left.tenant,
+                        token,
+                        keeps_early_calls: left.keeps_early_calls,
+                        receive_heap_bytes: resumed.heap_bytes,
+                    };
                     announce(&socket, &resumed)
-                        && connection::go_on(control, socket, key, of, resumed.heap_bytes).is_ok()
+                        && connection::go_on(control, socket, inherited).is_ok()
                 })
             });
             if !went_on {

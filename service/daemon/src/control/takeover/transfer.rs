@@ -162,12 +162,7 @@ impl Standstill {
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
             for (session, lent) in handover_state.sessions {
-                let (left, socket) = {
-                    let sessions = control.sessions.borrow();
-                    // Its connection has ended: nobody would notice the end of its application.
-                    let Some(connected) = sessions.get(&(index, session)) else {
-                        return Err(format!("session {} has no connection", session.0));
-                    };
+                let left = control.sessions.with((index, session), |connected| {
                     let left = SessionLeft {
                         runtime: index,
                         session,
@@ -176,9 +171,13 @@ impl Standstill {
                         keeps_early_calls: connected.keeps_early_calls,
                     };
                     let socket = connected.socket.get_ref().0.as_fd();
-                    let socket = socket.try_clone_to_owned().map_err(system)?;
-                    (left, socket)
+                    Ok((left, socket.try_clone_to_owned()?))
+                });
+                // Its connection has ended: nobody would notice the end of its application.
+                let Some(left) = left else {
+                    return Err(format!("session {} has no connection", session.0));
                 };
+                let (left, socket) = left.map_err(system)?;
                 let fds: Vec<OwnedFd> = std::iter::once(socket).chain(lent).collect();
                 channel
                     .say(&Message::Session(left), &borrowed(&fds))
@@ -193,15 +192,7 @@ impl Standstill {
                 channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
-        let strangers: Result<Vec<_>, _> = {
-            let strangers = control.strangers.borrow();
-            let sockets = strangers.values().map(|at| {
-                let socket = at.get_ref().0.as_fd();
-                socket.try_clone_to_owned()
-            });
-            sockets.collect()
-        };
-        for socket in strangers.map_err(system)? {
+        for socket in control.sessions.strangers_sockets().map_err(system)? {
             channel
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;

@@ -1,0 +1,403 @@
+//! Admission at the control socket: limits of connections and sessions, with a share for each user
+//! and tenant and a reserve for the operator.
+//!
+//! | what | at most | of one | left to the operator |
+//! |---|---|---|---|
+//! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
+//! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
+//! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
+//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//!
+//! The operator is root or the daemon's own user. Shares shrink if this process may have few
+//! descriptors. A silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::limits::{
+    KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
+    MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
+};
+use tollgate_datapath::PeerRoom;
+
+/// The remedy for too few descriptors.
+const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or ulimit -Hn";
+
+/// Counts connections, sessions, bindings and descriptors.
+pub(crate) struct Admission {
+    /// Descriptors that this process may have.
+    all: usize,
+    /// Descriptors that connections and sessions may take.
+    descriptors: Cell<usize>,
+    taken: RefCell<Taken>,
+}
+
+#[derive(Default)]
+struct Taken {
+    /// With and without a session.
+    connections: usize,
+    /// Connections without a session of users that aren't the operator.
+    strangers: HashMap<u32, usize>,
+    sessions: usize,
+    /// Descriptors of sessions, without their connections'.
+    descriptors: usize,
+    of_tenants: HashMap<String, Of>,
+}
+
+/// The usage of one tenant.
+#[derive(Default)]
+struct Of {
+    sessions: usize,
+    /// Including those of its connections.
+    descriptors: usize,
+    bindings: usize,
+}
+
+/// A connection's place, until it is dropped.
+pub(crate) struct Connection {
+    admission: Rc<Admission>,
+    /// The user of a connection without a session; `None` for the operator's connections and for
+    /// those with a session.
+    stranger: RefCell<Option<u32>>,
+}
+
+/// A session's place, until it is dropped.
+pub(crate) struct Session {
+    admission: Rc<Admission>,
+    tenant: String,
+    descriptors: usize,
+    bindings: Cell<usize>,
+}
+
+impl Taken {
+    fn descriptors(&self) -> usize {
+        self.connections + self.descriptors
+    }
+}
+
+impl Admission {
+    /// For a process with this limit of descriptors (`None`: no limit). Peers of its runtimes take
+    /// some of them.
+    pub(crate) fn new(descriptors: Option<u64>, runtimes: usize) -> Rc<Admission> {
+        let all = descriptors.map_or(usize::MAX, |most| {
+            usize::try_from(most).unwrap_or(usize::MAX)
+        });
+        let admission = Rc::new(Admission {
+            all,
+            descriptors: Cell::new(0),
+            taken: RefCell::default(),
+        });
+        admission.has_runtimes(runtimes);
+        admission
+    }
+
+    /// Notes the new number of runtimes, whose peers take descriptors.
+    pub(crate) fn has_runtimes(&self, runtimes: usize) {
+        let peers = PeerRoom::of_each(runtimes, u64::try_from(self.all).ok());
+        let kept = KEPT_DESCRIPTORS + peers.descriptors(runtimes);
+        self.descriptors.set(self.all.saturating_sub(kept));
+    }
+
+    /// A place for a connection of this user, or the reason why there is none.
+    pub(crate) fn connect(
+        self: &Rc<Self>,
+        user: u32,
+        is_operator: bool,
+    ) -> Result<Connection, String> {
+        let mut taken = self.taken.borrow_mut();
+        let kept = match is_operator {
+            true => 0,
+            false => OPERATORS_CONNECTIONS,
+        };
+        if taken.connections >= MAX_CONNECTIONS - kept {
+            return Err(format!(
+                "the daemon has {} control connections, which is the limit",
+                taken.connections
+            ));
+        }
+        if taken.descriptors() + kept >= self.descriptors.get() {
+            return Err(self.out_of_descriptors());
+        }
+        if !is_operator {
+            let most = STRANGERS_PER_USER.min(self.descriptors.get() / SHARES_OF_DESCRIPTORS);
+            let its = taken.strangers.entry(user).or_default();
+            if *its >= most {
+                return Err(format!(
+                    "user {user} has {its} connections without a session, which is the limit"
+                ));
+            }
+            *its += 1;
+        }
+        taken.connections += 1;
+        Ok(Connection {
+            admission: Rc::clone(self),
+            stranger: RefCell::new((!is_operator).then_some(user)),
+        })
+    }
+
+    /// A place for a connection whose session another process opened: it stays regardless of the
+    /// limits.
+    pub(crate) fn go_on_with_connection(self: &Rc<Self>) -> Connection {
+        self.taken.borrow_mut().connections += 1;
+        Connection {
+            admission: Rc::clone(self),
+            stranger: RefCell::new(None),
+        }
+    }
+
+    /// A place for a tenant's session that takes this many descriptors, including its connection's;
+    /// or the reason why there is none.
+    pub(crate) fn open(
+        self: &Rc<Self>,
+        tenant: &str,
+        descriptors: usize,
+    ) -> Result<Session, String> {
+        let taken = self.taken.borrow();
+        if taken.sessions >= MAX_SESSIONS {
+            return Err(format!(
+                "the daemon has {MAX_SESSIONS} sessions, which is the limit"
+            ));
+        }
+        if let Some(its) = taken.of_tenants.get(tenant) {
+            let count = its.sessions;
+            if count >= MAX_SESSIONS_PER_TENANT {
+                return Err(format!(
+                    "tenant {tenant} has {count} sessions, which is the limit of one tenant"
+                ));
+            }
+            let has = its.descriptors;
+            if has + descriptors > self.descriptors.get() / SHARES_OF_DESCRIPTORS {
+                return Err(format!(
+                    "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of the daemon's descriptors \
+                     ({RAISE_DESCRIPTORS})"
+                ));
+            }
+        }
+        let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
+        if taken.descriptors() + needed > self.descriptors.get() {
+            return Err(self.out_of_descriptors());
+        }
+        drop(taken);
+        Ok(self.go_on(tenant, descriptors))
+    }
+
+    /// A place for a session that another process opened: it stays regardless of the limits.
+    pub(crate) fn go_on(self: &Rc<Self>, tenant: &str, descriptors: usize) -> Session {
+        let mut taken = self.taken.borrow_mut();
+        taken.sessions += 1;
+        taken.descriptors += descriptors - 1;
+        let its = taken.of_tenants.entry(tenant.to_owned()).or_default();
+        its.sessions += 1;
+        its.descriptors += descriptors;
+        Session {
+            admission: Rc::clone(self),
+            tenant: tenant.to_owned(),
+            descriptors,
+            bindings: Cell::new(0),
+        }
+    }
+
+    fn out_of_descriptors(&self) -> String {
+        let most = self.all;
+        format!(
+            "the daemon may have {most} descriptors; the rest is reserved for its operator and its peers ({RAISE_DESCRIPTORS})"
+        )
+    }
+}
+
+impl Connection {
+    /// The connection has a session now and counts as its tenant's from now on.
+    pub(crate) fn has_session(&self) {
+        let Some(user) = self.stranger.take() else {
+            return;
+        };
+        let strangers = &mut self.admission.taken.borrow_mut().strangers;
+        if let Some(its) = strangers.get_mut(&user) {
+            *its -= 1;
+            if *its == 0 {
+                strangers.remove(&user);
+            }
+        }
+    }
+}
+
+impl Session {
+    /// A place for one more binding of this session, held until the session ends even if the
+    /// binding fails; or the reason why there is none.
+    pub(crate) fn bind(&self) -> Result<(), String> {
+        let mut taken = self.admission.taken.borrow_mut();
+        let its = taken.of_tenants.entry(self.tenant.clone()).or_default();
+        if its.bindings >= MAX_BINDINGS_PER_TENANT {
+            let (tenant, count) = (&self.tenant, its.bindings);
+            return Err(format!(
+                "tenant {tenant} has {count} bindings, which is the limit of one tenant"
+            ));
+        }
+        its.bindings += 1;
+        self.bindings.set(self.bindings.get() + 1);
+        Ok(())
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.has_session();
+        self.admission.taken.borrow_mut().connections -= 1;
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let mut taken = self.admission.taken.borrow_mut();
+        taken.sessions -= 1;
+        taken.descriptors -= self.descriptors - 1;
+        if let Some(its) = taken.of_tenants.get_mut(&self.tenant) {
+            its.sessions -= 1;
+            its.descriptors -= self.descriptors;
+            its.bindings -= self.bindings.get();
+            if its.sessions == 0 {
+                taken.of_tenants.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::limits::DESCRIPTORS_PER_SESSION;
+
+    /// Takes places until there are no more: their number, and the reason for the end.
+    fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
+        let mut taken = Vec::new();
+        loop {
+            match take() {
+                Ok(place) => taken.push(place),
+                Err(why) => return (taken, why),
+            }
+        }
+    }
+
+    #[test]
+    fn a_user_without_sessions_leaves_room_for_others_and_all_of_them_for_the_operator() {
+        let admission = Admission::new(None, 1);
+        let (first, why) = all(|| admission.connect(1_000, false));
+        assert_eq!(first.len(), STRANGERS_PER_USER);
+        assert!(why.contains("user 1000 has 512 connections"), "{why}");
+        let mut user = 1_001;
+        let (others, why) = all(|| {
+            user += 1;
+            admission.connect(user, false)
+        });
+        let strangers = first.len() + others.len();
+        assert_eq!(strangers, MAX_CONNECTIONS - OPERATORS_CONNECTIONS);
+        assert!(why.contains("control connections"), "{why}");
+        let (operators, _) = all(|| admission.connect(0, true));
+        assert_eq!(operators.len(), OPERATORS_CONNECTIONS);
+        drop((first, others, operators));
+        assert!(admission.taken.borrow().strangers.is_empty());
+        assert_eq!(admission.taken.borrow().connections, 0);
+    }
+
+    #[test]
+    fn a_connection_with_a_session_is_no_strangers() {
+        let admission = Admission::new(None, 1);
+        let (taken, _) = all(|| admission.connect(1_000, false));
+        assert!(admission.connect(1_000, false).is_err());
+        taken[0].has_session();
+        admission.connect(1_000, false).unwrap();
+    }
+
+    #[test]
+    fn a_tenant_leaves_sessions_to_others() {
+        let admission = Admission::new(None, 1);
+        let (one, why) = all(|| admission.open("mallory", DESCRIPTORS_PER_SESSION));
+        assert_eq!(one.len(), MAX_SESSIONS_PER_TENANT);
+        assert!(why.contains("tenant mallory has 1024 sessions"), "{why}");
+        let mut tenant = 0;
+        let (others, why) = all(|| {
+            tenant += 1;
+            admission.open(&format!("t{tenant}"), DESCRIPTORS_PER_SESSION)
+        });
+        assert_eq!(one.len() + others.len(), MAX_SESSIONS);
+        assert!(why.contains("the daemon has 4096 sessions"), "{why}");
+        let _more = admission.go_on("mallory", DESCRIPTORS_PER_SESSION);
+        drop((one, others));
+        assert_eq!(admission.taken.borrow().of_tenants.len(), 1);
+    }
+
+    #[test]
+    fn a_tenants_bindings_are_counted_over_its_sessions_and_end_with_them() {
+        let admission = Admission::new(None, 1);
+        let sessions = [
+            admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
+            admission.open("mallory", DESCRIPTORS_PER_SESSION).unwrap(),
+        ];
+        for k in 0..MAX_BINDINGS_PER_TENANT {
+            sessions[k % 2].bind().unwrap();
+        }
+        let why = sessions[0].bind().unwrap_err();
+        assert!(why.contains("tenant mallory has 65536 bindings"), "{why}");
+        admission
+            .open("acme", DESCRIPTORS_PER_SESSION)
+            .unwrap()
+            .bind()
+            .unwrap();
+        let [first, second] = sessions;
+        drop(second);
+        first.bind().unwrap();
+    }
+
+    #[test]
+    fn where_there_are_few_descriptors_shares_are_small_and_the_operator_still_gets_in() {
+        let admission = Admission::new(Some(1_024), 1);
+        let mut kept = Vec::new();
+        let mut tenant = 0;
+        let (sessions, why) = all(|| {
+            tenant += 1;
+            let connection = admission.connect(1_000, false)?;
+            let session = admission.open(&format!("t{}", tenant / 20), DESCRIPTORS_PER_SESSION)?;
+            connection.has_session();
+            kept.push(connection);
+            Ok(session)
+        });
+        assert!(why.contains("1024 descriptors"), "{why}");
+        assert!(sessions.len() > 50, "{}", sessions.len());
+        let (operators, _) = all(|| admission.connect(0, true));
+        assert!(operators.len() >= OPERATORS_CONNECTIONS - DESCRIPTORS_PER_SESSION);
+        let alone = Admission::new(Some(1_024), 1);
+        let (one, why) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
+        assert!(why.contains("LimitNOFILE"), "{why}");
+        let peers = PeerRoom::of_each(1, Some(1_024)).descriptors(1);
+        assert_eq!(
+            one.len(),
+            (1_024 - KEPT_DESCRIPTORS - peers) / 5 / SHARES_OF_DESCRIPTORS
+        );
+        assert!(alone.open("acme", DESCRIPTORS_PER_SESSION).is_ok());
+    }
+
+    #[test]
+    fn peers_of_all_runtimes_kept_descriptors_and_the_rest_fit_into_what_there_is() {
+        for (most, runtimes) in [(1_024, 1), (1_024, 8), (4_096, 8), (20_000, 64)] {
+            let admission = Admission::new(Some(most), 1);
+            admission.has_runtimes(runtimes);
+            let peers = PeerRoom::of_each(runtimes, Some(most)).descriptors(runtimes);
+            let (connections, _) = all_of(&admission);
+            let taken = connections.len() + KEPT_DESCRIPTORS + peers;
+            assert!(taken <= most as usize, "{runtimes}: {taken}");
+            let (operators, _) = all(|| admission.connect(0, true));
+            assert!(operators.len() >= OPERATORS_CONNECTIONS, "{runtimes}");
+        }
+    }
+
+    /// Connections of as many users as needed.
+    fn all_of(admission: &Rc<Admission>) -> (Vec<Connection>, String) {
+        let mut user = 1_000;
+        all(|| {
+            user += 1;
+            admission.connect(user, false)
+        })
+    }
+}

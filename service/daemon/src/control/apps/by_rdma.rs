@@ -1,0 +1,106 @@
+//! RDMA peers, accepted at the daemon's TCP port number, and clean-up after sessions at the
+//! devices.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::io::unix::AsyncFd;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
+
+use crate::control::reactor::{Watched, watch};
+use crate::control::state::Control;
+use crate::limits::RDMA_ROUND;
+use tollgate_datapath::Command;
+use tollgate_datapath::log_limited;
+use tollgate_datapath::rdma::Rdma;
+
+/// Accepts RDMA peers for as long as the daemon runs. A failure is retried: a predecessor may still
+/// have the port.
+pub(crate) async fn peers(control: Rc<Control>, address: SocketAddr) {
+    loop {
+        let error = match listen(&control, address) {
+            Ok(Some(listener)) => {
+                tracing::info!("peers are accepted over RDMA at {address}");
+                control.not_listening.replace(None);
+                accept(&control, listener).await
+            }
+            Ok(None) => return,
+            Err(error) => error,
+        };
+        let why = error.to_string();
+        let before = control.not_listening.replace(Some(why.clone()));
+        if before.as_ref() != Some(&why) {
+            tracing::info!("peers aren't accepted over RDMA at {address}: {why}");
+        }
+        tokio::time::sleep(RDMA_ROUND).await;
+    }
+}
+
+type Listener = AsyncFd<Watched<RdmaListener>>;
+
+fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<Listener>> {
+    let Rdma::Ready {
+        devices, options, ..
+    } = &control.rdma
+    else {
+        return Ok(None);
+    };
+    let listener = RdmaListener::bind(devices, address, options);
+    watch(listener.map_err(std::io::Error::other)?).map(Some)
+}
+
+/// Returns why accepting ended.
+async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
+    let mut turn = 0;
+    let config = control.rdma.link_config(&control.link);
+    loop {
+        let mut ready = match listener.readable_mut().await {
+            Ok(ready) => ready,
+            Err(error) => return error,
+        };
+        // The tenant is known after the first BIND; the link moves then.
+        let index = (turn + 1) % control.runtimes();
+        let runtime = control.runtimes.handle(index);
+        let Some(door) = runtime.and_then(|runtime| runtime.door) else {
+            return std::io::Error::other("a runtime has no poller");
+        };
+        let next = ready.try_io(|inner| {
+            let listener = &mut inner.get_mut().0;
+            let accepted = listener.accept_at(&door, &config, now_ns());
+            match accepted.transpose() {
+                Some(accepted) => Ok(accepted),
+                None => Err(std::io::ErrorKind::WouldBlock.into()),
+            }
+        });
+        let accepted: Result<RdmaLink, RdmaError> = match next {
+            Ok(Ok(accepted)) => accepted,
+            Ok(Err(error)) => return error,
+            Err(_would_block) => continue,
+        };
+        // Also after a failed one: other runtimes may have room.
+        turn = index;
+        match accepted {
+            Ok(link) => {
+                let link = Box::new(link);
+                control.send(turn, Command::AcceptByRdma { link });
+            }
+            Err(error) => log_limited!(
+                warn,
+                "peer not accepted",
+                "",
+                "a peer's RDMA connection can't be accepted: {error}"
+            ),
+        }
+    }
+}
+
+/// Unregisters the memory of ended sessions.
+pub(crate) async fn sweep(control: Rc<Control>) {
+    loop {
+        tokio::time::sleep(RDMA_ROUND).await;
+        if let Rdma::Ready { devices, .. } = &control.rdma {
+            devices.sweep();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Descriptor sets that come with a request.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tollgate_engine::Status;
+use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::apps::schemas;
+use crate::control::apps::schemas::{BoundSchema, Bringer, SetKey};
+use crate::control::apps::turns::Turn;
+use crate::control::state::Control;
+
+/// The blob of a request that carries one; `what` names the request.
+pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
+    let blob = one_descriptor(what, fds)?;
+    blob_read(blob, tollgate_schema::limits::MAX_DESCRIPTOR_SET).map_err(|error| {
+        Status::new(
+            Code::INVALID_ARGUMENT,
+            format!("the schema can't be read: {error}"),
+        )
+    })
+}
+
+pub(crate) fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f OwnedFd, Status> {
+    match fds {
+        [blob] => Ok(blob),
+        _ => Err(Status::new(
+            Code::INVALID_ARGUMENT,
+            format!(
+                "{what} carries one descriptor, its schema; this one carried {}",
+                fds.len()
+            ),
+        )),
+    }
+}
+
+/// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled
+/// when they are first called.
+pub(crate) async fn intern(
+    control: &Control,
+    turn: &Turn,
+    by: &Bringer,
+    bytes: Vec<u8>,
+    service: &str,
+) -> Result<Arc<BoundSchema>, Status> {
+    /// Larger descriptor sets are resolved on a blocking thread. One of this size takes less than
+    /// about 2 ms.
+    const RESOLVED_HERE: usize = 4 << 10;
+    /// Larger sets are hashed there, too. One of this size takes about 0.3 ms.
+    const HASHED_HERE: usize = 256 << 10;
+    let (bytes, name) = (Arc::new(bytes), Arc::<str>::from(service));
+    let key = if bytes.len() <= HASHED_HERE {
+        SetKey::new(&bytes, service)
+    } else {
+        let (bytes, name) = (Arc::clone(&bytes), Arc::clone(&name));
+        turn.apart(move || SetKey::new(&bytes, &name)).await?
+    };
+    if let Some(known) = control.schemas.borrow_mut().known(&key) {
+        return Ok(known);
+    }
+    let resolved = if bytes.len() <= RESOLVED_HERE {
+        schemas::parse(&bytes, service)?
+    } else {
+        let bytes = Arc::clone(&bytes);
+        turn.apart(move || schemas::parse(&bytes, &name)).await??
+    };
+    control
+        .schemas
+        .borrow_mut()
+        .intern(key, resolved, &bytes, by)
+}

@@ -1,0 +1,29 @@
+//! Serves applications and peers: their connections, sessions, schemas and names.
+//!
+//! ```text
+//!   socket_file.rs, listeners.rs ─▶ accepting.rs ─┬─▶ connection.rs: one application or operator
+//!                                                 └─▶ a runtime (RDMA: by_rdma.rs): a peer
+//!   connection.rs ─▶ admission.rs, heaps.rs: may it have a session, how much memory
+//!                 ─▶ descriptor_sets.rs ─▶ turns.rs ─▶ schemas.rs: the schema of a binding
+//!                 ─▶ fitting.rs: an answer in packets
+//!   prefetch.rs: schemas before the first binding      names.rs: addresses of peers
+//! ```
+//!
+//! Invariant: the input is untrusted. A tenant uses at most its share of connections, memory, turns
+//! and look-ups, so it delays no other tenant and not the operator.
+
+pub(super) mod accepting;
+pub(super) mod admission;
+#[cfg(feature = "rdma")]
+pub(super) mod by_rdma;
+pub(super) mod connection;
+pub(super) mod descriptor_sets;
+mod fitting;
+pub(super) mod heaps;
+pub(super) mod listeners;
+pub(super) mod names;
+pub(super) mod prefetch;
+pub(super) mod schemas;
+pub(super) mod sessions;
+pub(super) mod socket_file;
+pub(super) mod turns;

@@ -1,0 +1,80 @@
+//! Schemas that are resolved and compiled before the first application binds them. A binding then
+//! costs a look-up, and first calls don't compete with the compiler for a core. mRPC (section 4.1)
+//! does the same with its cache of bindings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::apps::schemas::{self, BoundSchema};
+use crate::control::apps::turns::Turn;
+use crate::control::error::{DaemonError, failed};
+use crate::control::state::Control;
+use crate::limits::PREFETCH_TIMEOUT;
+
+/// How often the progress of the compilation is checked.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Prefetches the files of the configuration.
+pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
+    for path in &control.config().prefetch {
+        let doing = format!(
+            "the descriptor set in {} can't be prefetched",
+            path.display()
+        );
+        let bytes = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        let done = prefetch(control, bytes).await;
+        done.map_err(|status| failed(&doing)(&status.message))?;
+    }
+    Ok(())
+}
+
+/// Resolves and keeps every service of a descriptor set, and compiles its methods. Answers when
+/// they are compiled.
+pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
+    let set = Arc::new(set);
+    let read = Arc::clone(&set);
+    let operators = Turn::operators();
+    let parsed = operators.apart(move || schemas::parse_all(&read));
+    let parsed = parsed.await??;
+    if parsed.is_empty() {
+        let text = "the descriptor set has no service";
+        return Err(Status::new(Code::INVALID_ARGUMENT, text));
+    }
+    let mut kept = Vec::with_capacity(parsed.len());
+    for (key, resolved) in parsed {
+        kept.push(control.schemas.borrow_mut().keep(key, resolved, &set)?);
+    }
+    let begin = Instant::now();
+    while !kept.iter().all(|schema| is_settled(schema)) && begin.elapsed() < PREFETCH_TIMEOUT {
+        tokio::time::sleep(LOOK).await;
+    }
+    let services: Vec<Value> = kept.iter().map(report).collect();
+    Ok(json!({ "services": services }))
+}
+
+/// Asks for missing machine code. Whether everything is compiled or has failed.
+fn is_settled(schema: &BoundSchema) -> bool {
+    let mut settled = true;
+    for method in &schema.service.methods {
+        // Asks again if the queue was full.
+        method.called();
+        method.crosses();
+        settled &= method.is_settled();
+    }
+    settled
+}
+
+fn report(schema: &Arc<BoundSchema>) -> Value {
+    let methods = &schema.service.methods;
+    json!({
+        "service": schema.service.name,
+        "methods": methods.len(),
+        "compiled": methods.iter().filter(|method| method.is_compiled()).count(),
+        "compiled_wire": methods.iter().filter(|method| method.is_wire_compiled()).count(),
+    })
+}

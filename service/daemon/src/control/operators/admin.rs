@@ -1,0 +1,281 @@
+//! Administration: tenants, policies, settings, the audit log, status. For root and the daemon's
+//! own user only.
+//!
+//! [`crate::control::policies::lifecycle`] changes attachments; [`super::report`] makes reports.
+//! This file has the authorization, the dispatch of requests, and the push of modules.
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use prost::Message as _;
+use tollgate_control::audit::Actor;
+use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
+use tollgate_engine::Status;
+use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
+use tollgate_shm_abi::blob::blob_read;
+use tollgate_shm_abi::control::ControlSocket;
+use tollgate_shm_abi::messages::{
+    Done, PolicyProof, PolicyPush, PolicyPushed, RequestBody, ResponseBody, TenantAdded, Tenants,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::answers::Answer;
+use crate::control::apps::{descriptor_sets, prefetch};
+use crate::control::observe::{metrics_json, watching};
+use crate::control::operators::{console, ending, explain, replay, report, settings};
+use crate::control::own_user::{is_own, own_user};
+use crate::control::placement::placing;
+use crate::control::policies::{given, lifecycle, origin};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use crate::control::takeover;
+use crate::limits::PROOF_BYTES;
+
+/// Rejects everybody but root and the daemon's own user; returns the actor.
+pub(crate) fn authorize(socket: &ControlSocket) -> Result<Actor, Status> {
+    let peer = socket
+        .peer()
+        .map_err(|error| Status::new(Code::UNAUTHENTICATED, error.to_string()))?;
+    if is_operator(peer.uid) {
+        let (uid, pid) = (peer.uid, peer.pid);
+        return Ok(Actor::Admin { uid, pid });
+    }
+    let may = match own_user() {
+        Some(own) => format!("root and user {own} may"),
+        None => "only root may, because in this daemon's user namespace unmapped users look like the daemon's own".to_owned(),
+    };
+    let text = format!("user {} may not administer this daemon; {may}", peer.uid);
+    Err(Status::new(Code::PERMISSION_DENIED, text))
+}
+
+/// Root and the daemon's own user are operators; only root where other users look like the daemon's
+/// own ([`own_user`]).
+pub(crate) fn is_operator(user: u32) -> bool {
+    user == 0 || is_own(user)
+}
+
+/// Carries out one administrative request.
+pub(crate) async fn handle(
+    control: &Rc<Control>,
+    actor: Actor,
+    body: RequestBody,
+    fds: Vec<OwnedFd>,
+) -> Result<Answer, Status> {
+    let store = &control.store;
+    let failed = |error: StoreError| store_failed(&error);
+    Ok(match body {
+        RequestBody::TenantAdd(request) => {
+            let token = store.add_tenant(actor, &request.name).map_err(failed)?;
+            token_of(&token)
+        }
+        RequestBody::TenantRotate(request) => {
+            token_of(&ending::rotate(control, actor, &request).await?)
+        }
+        RequestBody::TenantRemove(request) => {
+            report::answer(&ending::remove(control, actor, request).await?)?
+        }
+        RequestBody::TenantList(request) => {
+            let names = store.tenants().map_err(failed)?;
+            match request.in_report {
+                true => report::answer(&names.into())?,
+                false => ResponseBody::Tenants(Tenants { names }).into(),
+            }
+        }
+        RequestBody::TenantMove(request) => {
+            report::answer(&placing::move_tenant(control, actor, request).await?)?
+        }
+        RequestBody::PolicyPush(request) => push(control, actor, request, fds).await?.into(),
+        RequestBody::PolicyAttach(request) => {
+            let warnings = lifecycle::attach(control, actor, request, fds).await?;
+            ResponseBody::Done(Done { warnings }).into()
+        }
+        RequestBody::PolicyDetach(request) => {
+            lifecycle::detach(control, actor, &request).await?;
+            ResponseBody::Done(Done::default()).into()
+        }
+        RequestBody::PolicyUpgrade(request) => {
+            let (changed, warnings) = lifecycle::upgrade(control, actor, request, fds).await?;
+            let mut report = report::changed(&changed);
+            report["warnings"] = warnings.into();
+            report::answer(&report)?
+        }
+        RequestBody::PolicyDelete(request) => {
+            report::answer(&ending::delete(control, actor, request).await?)?
+        }
+        RequestBody::PolicyStep(request) => {
+            let changed = lifecycle::step(control, actor, request).await?;
+            report::answer(&report::changed(&changed))?
+        }
+        RequestBody::PolicyList(_) => report::answer(&report::list(control)?)?,
+        RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
+        RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
+        RequestBody::Explain(request) => {
+            report::answer(&explain::explain(control, request, fds).await?)?
+        }
+        RequestBody::Tap(request) => report::answer(&watching::tap(control, request).await?)?,
+        RequestBody::TraceShow(request) => {
+            report::answer(&watching::show(control, &request).await?)?
+        }
+        RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
+        RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
+        RequestBody::Prefetch(_) => {
+            let set = descriptor_sets::descriptor_set("a prefetch", &fds)?;
+            report::answer(&prefetch::prefetch(control, set).await?)?
+        }
+        RequestBody::Settings(_) => report::answer(&settings::show(control))?,
+        RequestBody::SettingsChange(request) => {
+            report::answer(&settings::change(control, actor, request).await?)?
+        }
+        RequestBody::Upgrade(request) => {
+            let done = takeover::upgrade(control, actor, &request).await?;
+            report::answer(&done)?
+        }
+        RequestBody::Status(_) => report::answer(&report::status(control).await?)?,
+        RequestBody::Metrics(_) => report::answer(&metrics_json::report(control).await?)?,
+        RequestBody::Console(request) => {
+            report::answer(&console::invite(control, actor, request)?)?
+        }
+        RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_) => {
+            return Err(Status::new(
+                Code::INTERNAL,
+                "an application's request reached the administration",
+            ));
+        }
+    })
+}
+
+/// A token for its requester. It is shown only this once.
+fn token_of(token: &Token) -> Answer {
+    let token = token.reveal().to_owned();
+    ResponseBody::TenantAdded(TenantAdded { token }).into()
+}
+
+async fn push(
+    control: &Control,
+    actor: Actor,
+    request: PolicyPush,
+    fds: Vec<OwnedFd>,
+) -> Result<ResponseBody, Status> {
+    let announced = [
+        request.has_config,
+        request.has_description,
+        request.has_proof,
+        request.has_schema,
+    ];
+    let expected = 1 + announced.into_iter().map(usize::from).sum::<usize>();
+    let Some((module, others)) = fds.split_first().filter(|_| fds.len() == expected) else {
+        return Err(invalid(format!(
+            "a push carries a module and optionally a configuration, a description, a proof of origin and a schema; this one announced \
+             {expected} descriptors and carried {}",
+            fds.len()
+        )));
+    };
+    let mut others = others.iter();
+    let [config, description, proof, schema] =
+        announced.map(|is_there| is_there.then(|| others.next()).flatten());
+    let wasm = blob_read(module, policy_limits::COMPAT_MODULE_BYTES)
+        .map_err(|error| invalid(format!("the module can't be read: {error}")))?;
+    let config = config
+        .map(|config| blob_read(config, policy_limits::CONFIG_BYTES))
+        .transpose()
+        .map_err(|error| invalid(format!("the configuration can't be read: {error}")))?;
+    let proof = proof.map(read_proof).transpose()?;
+    let owner = if request.provider {
+        Owner::Provider
+    } else {
+        Owner::Tenant(request.tenant)
+    };
+    // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
+    control.require_owner(&owner)?;
+    origin::check(&control.trusted, &wasm, proof.as_ref())?;
+    let wasm = match description {
+        Some(description) => described(&wasm, description)?,
+        None => wasm,
+    };
+    let (policy, wasm) = control.load(&owner, wasm).await?;
+    let schema = schema.map_or(&[][..], std::slice::from_ref);
+    let given = given::given(control, request.has_schema, schema).await?;
+    let warning = given.map(|given| given.check(&policy, &request.name));
+    let warning = warning.transpose()?.flatten();
+    // A configuration that the policy rejects is rejected now, not when it is attached.
+    let isolation = control.config().policies.isolation;
+    match (&owner, isolation) {
+        (Owner::Tenant(tenant), Isolation::Process) => {
+            control.check_apart(tenant, policy, config.clone()).await?;
+        }
+        _ => control.check_configuration(policy, config.clone()).await?,
+    }
+    let pushed = control
+        .store
+        .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
+    let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
+    let warnings = warning.into_iter().collect();
+    Ok(ResponseBody::PolicyPushed(PolicyPushed {
+        name,
+        version,
+        warnings,
+    }))
+}
+
+/// The module with the manifest that it lacks. Its origin was proved with the bytes that its author
+/// published.
+fn described(wasm: &[u8], description: &OwnedFd) -> Result<Vec<u8>, Status> {
+    let manifest = blob_read(description, policy_limits::MANIFEST_BYTES)
+        .map_err(|error| invalid(format!("the description can't be read: {error}")))?;
+    let manifest = std::str::from_utf8(&manifest)
+        .map_err(|error| invalid(format!("the description isn't text: {error}")))?;
+    compat::describe(wasm, manifest).map_err(|error| invalid(error.to_string()))
+}
+
+fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
+    let bytes = blob_read(blob, PROOF_BYTES)
+        .map_err(|error| invalid(format!("the proof of origin can't be read: {error}")))?;
+    PolicyProof::decode(&bytes[..])
+        .map_err(|error| invalid(format!("the proof of origin doesn't parse: {error}")))
+}
+
+impl Control {
+    /// The provider always exists.
+    pub(crate) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
+        let required = self.store.require_owner(owner);
+        required.map_err(|error| store_failed(&error))
+    }
+
+    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
+    pub(crate) async fn load(
+        &self,
+        owner: &Owner,
+        wasm: Vec<u8>,
+    ) -> Result<(Policy, Vec<u8>), Status> {
+        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
+        self.attachments
+            .borrow_mut()
+            .remember(*policy.digest(), policy.clone());
+        Ok((policy, wasm))
+    }
+
+    /// Checks that the policy accepts this configuration, with a temporary instance.
+    async fn check_configuration(
+        &self,
+        policy: Policy,
+        config: Option<Vec<u8>>,
+    ) -> Result<(), Status> {
+        let limits = self.limits_for(None);
+        let checked = tokio::task::spawn_blocking(move || {
+            let setup = Setup {
+                config: config.as_deref(),
+                granted: Capabilities::ALL,
+                ..Setup::new(&limits)
+            };
+            match policy.manifest().compat() {
+                None => policy.instantiate(&setup).map(drop),
+                Some(_) => policy.instantiate_compat(&setup).map(drop),
+            }
+        });
+        let checked = checked.await.map_err(|error| {
+            let text = format!("checking the configuration failed: {error}");
+            Status::new(Code::INTERNAL, text)
+        })?;
+        checked.map_err(|error| invalid(error.to_string()))
+    }
+}

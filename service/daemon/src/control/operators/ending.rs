@@ -1,0 +1,151 @@
+//! Final ends: of tokens, tenants and versions of policies.
+//!
+//! ```text
+//!   the store, one transaction ─▶ sessions with invalid tokens ─▶ attachments here and on runtimes
+//! ```
+//!
+//! Invariants: a session never outlives the token that it was opened with. Calls end before the
+//! policies that evaluate them, so no call passes without evaluation. The store's changes are never
+//! undone: a daemon that is killed halfway starts without the tenant and its policies.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_control::audit::Actor;
+use tollgate_control::{Attachment, Holdings, Owner, PolicyVersion, Token, TokenDigest};
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove, TenantRotate};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::policies::lifecycle;
+use crate::control::refusals::store_failed;
+use crate::control::state::Control;
+use tollgate_datapath::Command;
+
+/// Gives a tenant another token. Sessions of the former token end at once, or after the grace
+/// period if there is one.
+pub(crate) async fn rotate(
+    control: &Control,
+    actor: Actor,
+    request: &TenantRotate,
+) -> Result<Token, Status> {
+    let _one_at_a_time = control.begin_change().await?;
+    let grace = Duration::from_millis(request.grace_ms);
+    let rotated = control.store.rotate_token(actor, &request.tenant, grace);
+    let token = rotated.map_err(|error| store_failed(&error))?;
+    control.end_sessions();
+    control.rotated.notify_one();
+    Ok(token)
+}
+
+/// Removes a tenant with everything it has, or lists what would be removed.
+pub(crate) async fn remove(
+    control: &Control,
+    actor: Actor,
+    request: TenantRemove,
+) -> Result<Value, Status> {
+    let tenant = request.tenant;
+    if request.is_question {
+        let had = control.store.holdings(&tenant);
+        let had = had.map_err(|error| store_failed(&error))?;
+        return Ok(told(&tenant, &had, control.sessions.count_of(&tenant)));
+    }
+    let _one_at_a_time = control.begin_change().await?;
+    let sessions = control.sessions.count_of(&tenant);
+    let had = control.store.remove_tenant(actor, &tenant);
+    let had = had.map_err(|error| store_failed(&error))?;
+    control.end_sessions();
+    lifecycle::end_attachments(control, &had.attachments).await?;
+    control.attachments.borrow_mut().misfits.forget(&tenant);
+    if control.homes.forget(&tenant) {
+        control.tell_placement().await?;
+    }
+    tracing::info!("tenant {tenant} was removed, with {sessions} sessions");
+    Ok(told(&tenant, &had, sessions))
+}
+
+fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
+    let policies: Vec<_> = had.policies.iter().map(PolicyVersion::to_string).collect();
+    let place = |a: &Attachment| {
+        let owner = match a.target.owner() {
+            Owner::Provider => "(provider)".to_owned(),
+            Owner::Tenant(tenant) => tenant,
+        };
+        json!({"owner": owner, "policy": a.policy, "place": a.target.to_string()})
+    };
+    let attachments: Vec<_> = had.attachments.iter().map(place).collect();
+    json!({"tenant": tenant, "sessions": sessions, "policies": policies, "attachments": attachments})
+}
+
+/// Deletes versions of a policy that no attachment needs.
+pub(crate) async fn delete(
+    control: &Control,
+    actor: Actor,
+    request: PolicyDelete,
+) -> Result<Value, Status> {
+    // An attachment in progress may need a version.
+    let _one_at_a_time = control.begin_change().await?;
+    let owner = match request.provider {
+        true => Owner::Provider,
+        false => Owner::Tenant(request.tenant),
+    };
+    let version = (request.version > 0).then_some(request.version);
+    let deleted = control
+        .store
+        .delete_policy(actor, &owner, &request.policy, version);
+    let deleted = deleted.map_err(|error| store_failed(&error))?;
+    let deleted: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
+    Ok(json!({"deleted": deleted}))
+}
+
+impl Control {
+    /// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
+    /// tenant was removed.
+    pub(crate) fn end_sessions(&self) {
+        let over = self
+            .sessions
+            .take_over(|connected| self.why_over(&connected.tenant, &connected.token));
+        for (connected, why) in over {
+            let (runtime, session) = connected.at.get();
+            // The session's connection closes it too, but later: until then it could call.
+            self.send(runtime, Command::CloseSession { session });
+            tracing::info!("session {} was ended: {why}", session.0);
+            connected.end(Status::new(Code::UNAUTHENTICATED, why));
+        }
+    }
+
+    /// The reason why a session is over, if it is. A store that can't be read ends no session.
+    pub(crate) fn why_over(&self, tenant: &str, token: &TokenDigest) -> Option<String> {
+        if !matches!(self.store.tenant_of(token), Ok(None)) {
+            return None;
+        }
+        let exists = self.store.require_owner(&Owner::Tenant(tenant.to_owned()));
+        Some(match exists {
+            Ok(()) => {
+                format!("the token of tenant {tenant} was rotated: open a session with the new one")
+            }
+            Err(_) => format!("tenant {tenant} was removed from this daemon"),
+        })
+    }
+
+    /// Ends sessions when the grace of their token is over.
+    pub(crate) async fn follow_tokens(self: Rc<Self>) {
+        /// By then, changes of the clock are noticed, and a store that another process held for a
+        /// while.
+        const LOOK: Duration = Duration::from_secs(60);
+        loop {
+            let next = self.store.next_token_ends().unwrap_or(None);
+            // The store counts in milliseconds.
+            let next = next
+                .map_or(LOOK, |next| next + Duration::from_millis(1))
+                .min(LOOK);
+            tokio::select! {
+                () = tokio::time::sleep(next) => {}
+                () = self.rotated.notified() => continue,
+            }
+            let _one_at_a_time = self.changing.lock().await;
+            self.end_sessions();
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Serves operators: requests on the control socket, and the web console.
+//!
+//! ```text
+//!   connection ─▶ admin.rs ─┬─▶ report.rs, explain.rs, replay.rs: questions
+//!   browser ─▶ console.rs ──┤
+//!                           └─▶ settings.rs, ending.rs, policies::lifecycle, placement: changes
+//! ```
+//!
+//! Invariant: only root and the daemon's own user get here, and the audit log records each change.
+
+pub(super) mod admin;
+pub(super) mod console;
+pub(super) mod ending;
+mod explain;
+mod replay;
+mod report;
+pub(super) mod settings;

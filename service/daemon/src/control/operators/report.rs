@@ -1,0 +1,565 @@
+//! Reports for operators, as JSON: status, policies, the audit log.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use serde_json::{Value, json};
+use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
+use tollgate_engine::Status;
+use tollgate_policy_host::{Hook, Manifest};
+use tollgate_shm_abi::blob::blob_create;
+use tollgate_shm_abi::messages::{PolicyShow, Report as Blob, ResponseBody};
+use tollgate_shm_abi::status::Code;
+use tollgate_shm_abi::wait::now_ns;
+use tollgate_transport::frame::{self, feature_names};
+
+use crate::capacity::Capacity;
+use crate::control::answers::Answer;
+use crate::control::policies::attachments::Attachments;
+use crate::control::policies::model::Live;
+use crate::control::refusals::{internal, invalid, store_failed};
+use crate::control::state::Control;
+use crate::verify_audit::sentence;
+use tollgate_datapath::Command;
+use tollgate_datapath::report::{PeerReport, Report};
+use tollgate_policy_chain::counts::{Counts, PolicyReport};
+use tollgate_policy_chain::metrics::NamedMetrics;
+
+/// A report as an answer.
+pub(crate) fn answer(report: &Value) -> Result<Answer, Status> {
+    let blob = blob_create(report.to_string().as_bytes());
+    let blob = blob.map_err(|error| Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()))?;
+    Ok(Answer {
+        body: ResponseBody::Report(Blob {}),
+        fds: vec![blob],
+    })
+}
+
+/// The attachments that a change concerned.
+pub(crate) fn changed(attachments: &[Attachment]) -> Value {
+    let all: Vec<_> = attachments.iter().map(of_attachment).collect();
+    json!({"attachments": all})
+}
+
+/// A policy's owner as `policy list` shows it: the tenant's name, or `(provider)`.
+fn owner_name(owner: &Owner) -> &str {
+    owner.tenant().unwrap_or("(provider)")
+}
+
+fn of_attachment(attachment: &Attachment) -> Value {
+    let Attachment {
+        target,
+        policy,
+        slot,
+        options,
+    } = attachment;
+    let candidate = slot.candidate.map(|candidate| {
+        json!({
+            "version": candidate.version, "mode": candidate.trial.to_string(),
+            "probation_ms": candidate.probation_ms,
+        })
+    });
+    json!({
+        "owner": owner_name(&target.owner()), "policy": policy, "place": target.to_string(),
+        "party": target.party.name(), "tenant": target.tenant, "service": target.service,
+        "method": target.method, "side": target.side.name(),
+        "stable": slot.stable, "candidate": candidate, "previous": slot.previous,
+        "quarantine": slot.quarantine, "options": options,
+    })
+}
+
+fn of_rdma(control: &Control) -> Value {
+    json!({
+        "unavailable": control.rdma.unavailable().map(|why| &**why), "devices": control.rdma.devices(),
+        "not_listening": *control.not_listening.borrow(),
+    })
+}
+
+/// A version's role in a slot; `None`: it evaluates no calls.
+fn role(slot: &Slot, version: u32) -> Option<String> {
+    let candidate = slot
+        .candidate
+        .filter(|candidate| candidate.version == version);
+    if slot.stable == Some(version) {
+        return Some("stable".to_owned());
+    }
+    candidate.map(|candidate| candidate.trial.to_string())
+}
+
+/// All attachments, joined with the runtimes' counts.
+struct Joined<'a> {
+    control: &'a Control,
+    /// By attachment, in the chain's order.
+    by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
+    /// The keys of the attachments of one policy.
+    by_policy: HashMap<(Owner, &'a str), Vec<u64>>,
+    counted: HashMap<u32, Vec<&'a PolicyReport>>,
+}
+
+impl<'a> Joined<'a> {
+    pub(crate) fn new(
+        control: &'a Control,
+        lives: impl Iterator<Item = (u32, &'a Live)>,
+        report: &'a Report,
+    ) -> Self {
+        let mut by_attachment: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+        for (id, live) in lives {
+            by_attachment
+                .entry(live.place)
+                .or_default()
+                .push((id, live));
+        }
+        let mut by_policy: HashMap<_, Vec<u64>> = HashMap::new();
+        for (place, lives) in &by_attachment {
+            let Attachment { target, policy, .. } = &lives[0].1.attachment;
+            let policy = (target.owner(), policy.as_str());
+            by_policy.entry(policy).or_default().push(*place);
+        }
+        let mut counted: HashMap<u32, Vec<_>> = HashMap::new();
+        for policy in &report.policies {
+            counted.entry(policy.id).or_default().push(policy);
+        }
+        Joined {
+            control,
+            by_attachment,
+            by_policy,
+            counted,
+        }
+    }
+
+    /// The attachments of a policy, in the chain's order of their places.
+    fn attachments_of(
+        &self,
+        owner: &Owner,
+        policy: &'a str,
+    ) -> impl Iterator<Item = &[(u32, &'a Live)]> {
+        let places = self.by_policy.get(&(owner.clone(), policy));
+        places
+            .into_iter()
+            .flatten()
+            .map(|place| &self.by_attachment[place][..])
+    }
+
+    /// The counts of an attachment's versions, over all runtimes.
+    fn versions(&self, lives: &[(u32, &Live)]) -> Vec<Value> {
+        struct Sum<'a> {
+            counts: Counts,
+            alive: bool,
+            place: Value,
+            last_fault: Option<&'a str>,
+            metrics: NamedMetrics,
+        }
+        let mut sums: BTreeMap<u32, Sum<'_>> = BTreeMap::new();
+        for policy in lives
+            .iter()
+            .flat_map(|(id, _)| self.counted.get(id).into_iter().flatten())
+        {
+            let sum = sums.entry(policy.version).or_insert_with(|| Sum {
+                counts: Counts::default(),
+                alive: true,
+                place: json!(policy.place),
+                last_fault: None,
+                metrics: NamedMetrics::default(),
+            });
+            sum.counts.add(&policy.counts);
+            sum.alive &= policy.alive;
+            sum.last_fault = sum.last_fault.or(policy.last_fault.as_deref());
+            sum.metrics.absorb(&policy.metrics);
+        }
+        let one = |(version, sum): (u32, Sum<'_>)| {
+            let mut value = json!(sum.counts);
+            value["version"] = version.into();
+            value["place"] = sum.place;
+            value["alive"] = sum.alive.into();
+            value["last_fault"] = sum.last_fault.into();
+            value["metrics"] = json!(sum.metrics);
+            value
+        };
+        sums.into_iter().map(one).collect()
+    }
+
+    fn attachment(&self, lives: &[(u32, &Live)]) -> Value {
+        let (_, first) = lives[0];
+        let mut value = of_attachment(&first.attachment);
+        value["isolation"] = json!(self.control.isolation_of(&first.attachment));
+        let fallback = lives.iter().find_map(|(_, live)| {
+            let running = live.stable.as_ref().map(|stable| stable.number);
+            let why = live.fallback.as_ref()?;
+            Some(json!({"running": running, "why": why}))
+        });
+        value["fallback"] = fallback.into();
+        value["versions"] = self.versions(lives).into();
+        value
+    }
+}
+
+/// All runtimes' reports.
+async fn gather(control: &Control) -> Result<Report, Status> {
+    let mut report = control.runtimes.counted_before();
+    for runtime in 0..control.runtimes() {
+        let part = control
+            .ask(runtime, |reply| Command::Report { reply })
+            .await?;
+        report.absorb(part);
+    }
+    report.merge_shares();
+    Ok(report)
+}
+
+/// `tollgate status`.
+pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
+    let report = gather(control).await?;
+    let (store, config) = (&control.store, control.config());
+    let failed = |error| store_failed(&error);
+    let stored = store.policies().map_err(failed)?;
+    let tenants = store.tenants().map_err(failed)?;
+    let attachments = control.attachments.borrow();
+    let joined = Joined::new(control, attachments.live.iter(), &report);
+    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+    let places = joined.by_attachment.values();
+    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let now_ns = now_ns();
+    let peers = of_peers(report.peers.clone(), now_ns);
+    let mut wrong = of_daemon(control, &attachments);
+    wrong.extend(report.problems.iter().cloned());
+    Ok(json!({
+        "name": config.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "pid": std::process::id(),
+        "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
+        "problems": problems(wrong, &places, &peers),
+        "peers": peers,
+        "socket": config.socket_path(),
+        "listen": control.listen.map(|address| address.to_string()),
+        "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
+        "runtimes": control.runtimes(),
+        "datapath": report.runtimes,
+        "tenants": tenants,
+        "homes": control.homes.report(&tenants),
+        "sessions": report.sessions,
+        "rdma": of_rdma(control),
+        "links": report.links,
+        "services": report.services,
+        "policies": policies,
+        "attachments": places,
+        "accounts": report.accounts,
+        "shares": report.shares,
+        "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
+        "calls": report.calls,
+        "bytes": report.bytes,
+        "schemas": control.schemas.borrow().counters(),
+        "compiler": control.compilation.report(),
+        "processes": control.processes.borrow().report(),
+        "live_calls": report.live_calls,
+        "capacity": Capacity::of_this_process(&config).report(),
+    }))
+}
+
+/// Peers, each once for all tenants that have it in the same state, with the duration of that
+/// state.
+fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
+    for peer in &mut peers {
+        // The port of an accepted connection is arbitrary.
+        if !peer.dialled
+            && let Ok(address) = peer.address.parse::<SocketAddr>()
+        {
+            peer.address = address.ip().to_string();
+        }
+    }
+    let mut together: BTreeMap<_, (Vec<String>, PeerReport)> = BTreeMap::new();
+    for peer in peers {
+        let key = (
+            peer.name.clone(),
+            peer.address.clone(),
+            peer.dialled,
+            peer.state,
+        );
+        let tenant = peer.tenant.clone();
+        let (tenants, known) = together
+            .entry(key)
+            .or_insert_with(|| (Vec::new(), peer.clone()));
+        tenants.extend(tenant);
+        // The longest duration, and any error.
+        known.since_ns = match (known.since_ns, peer.since_ns) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        known.last_error = known.last_error.take().or(peer.last_error);
+    }
+    let one = |(mut tenants, peer): (Vec<String>, PeerReport)| {
+        tenants.sort_unstable();
+        tenants.dedup();
+        let since_ms = |since_ns| now_ns.saturating_sub(since_ns) / 1_000_000;
+        json!({
+            "name": peer.name, "address": peer.address, "dialled": peer.dialled, "state": peer.state,
+            "for_ms": peer.since_ns.map(since_ms), "last_error": peer.last_error, "tenants": tenants,
+        })
+    };
+    together.into_values().map(one).collect()
+}
+
+/// Problems beyond attachments and peers: files, the compiler's cache, a failed upgrade,
+/// applications whose schemas don't fit.
+fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
+    let mut problems = control.store.problems();
+    let compiler = control.compilation.compiler().problem();
+    problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
+    problems.extend(control.replacement.problem());
+    problems.extend(
+        attachments
+            .misfits
+            .lately(Instant::now())
+            .filter_map(|misfit| {
+                let runtime = control.runtime_of(&misfit.tenant);
+                attachments.misfit(runtime, misfit)
+            }),
+    );
+    problems
+}
+
+/// Problems that an operator should know of, one sentence each. `tollgate status` shows them first.
+fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> Vec<String> {
+    let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
+    let mut problems = of_daemon;
+    for at in attachments {
+        let policy = format!("policy {} of {}", word(&at["policy"]), word(&at["owner"]));
+        let place = word(&at["place"]);
+        if let Some(why) = at["quarantine"].as_str() {
+            problems.push(format!("{policy} is quarantined at {place}: {why}; release it, or upgrade it to another version"));
+        }
+        if let Some(why) = at["fallback"]["why"].as_str() {
+            let running = &at["fallback"]["running"];
+            problems.push(format!(
+                "{policy} runs as version {running} at {place}, because the attached version can't run: {why}"
+            ));
+        }
+    }
+    for peer in peers.iter().filter(|peer| peer["state"] == "lost") {
+        let why = peer["last_error"]
+            .as_str()
+            .unwrap_or("the reason is unknown");
+        problems.push(format!(
+            "peer {} can't be reached: {why}",
+            word(&peer["address"])
+        ));
+    }
+    problems
+}
+
+/// A stored version, its places, and its counts.
+fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
+    let mut sum = Counts::default();
+    let mut places = Vec::new();
+    for lives in joined.attachments_of(&info.owner, &info.policy.name) {
+        let Attachment { target, slot, .. } = &lives[0].1.attachment;
+        let ids = lives
+            .iter()
+            .flat_map(|(id, _)| joined.counted.get(id).into_iter().flatten());
+        let of_version: Vec<_> = ids.filter(|p| p.version == info.policy.version).collect();
+        of_version.iter().for_each(|policy| sum.add(&policy.counts));
+        let Some(role) = role(slot, info.policy.version) else {
+            continue;
+        };
+        let last_fault = of_version
+            .iter()
+            .find_map(|policy| policy.last_fault.as_deref());
+        places.push(json!({
+            "place": target.to_string(), "role": role, "party": target.party.name(), "tenant": target.tenant,
+            "service": target.service, "method": target.method, "side": target.side.name(),
+            "alive": of_version.iter().all(|policy| policy.alive), "last_fault": last_fault,
+            "quarantine": slot.quarantine.as_ref().filter(|_| role == "stable"),
+        }));
+    }
+    let mut value = json!(sum);
+    value["tenant"] = info.owner.tenant().into();
+    value["owner"] = owner_name(&info.owner).into();
+    value["name"] = info.policy.name.as_str().into();
+    value["version"] = info.policy.version.into();
+    value["digest"] = hex(&info.digest).into();
+    value["module_bytes"] = info.module_bytes.into();
+    value["configuration"] = info.config_digest.map(|digest| hex(&digest)).into();
+    value["attachments"] = places.into();
+    value
+}
+
+/// The answer to `tollgate policy list`, without the runtimes' counts.
+pub(crate) fn list(control: &Control) -> Result<Value, Status> {
+    let stored = control
+        .store
+        .policies()
+        .map_err(|error| store_failed(&error))?;
+    let (attachments, report) = (control.attachments.borrow(), Report::default());
+    let joined = Joined::new(control, attachments.live.iter(), &report);
+    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+    Ok(json!({"policies": policies}))
+}
+
+/// `tollgate policy show`.
+pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value, Status> {
+    let owner = if request.provider {
+        Owner::Provider
+    } else {
+        Owner::Tenant(request.tenant)
+    };
+    control.require_owner(&owner)?;
+    let mut stored = control
+        .store
+        .policies()
+        .map_err(|error| store_failed(&error))?;
+    stored.retain(|info| info.owner == owner && info.policy.name == request.policy);
+    let chosen = match request.version {
+        0 => stored.last(),
+        version => stored.iter().find(|info| info.policy.version == version),
+    };
+    let Some(chosen) = chosen else {
+        let version = match request.version {
+            0 => String::new(),
+            version => format!("@{version}"),
+        };
+        let text = format!("{owner} has no policy {}{version}", request.policy);
+        return Err(Status::new(Code::NOT_FOUND, text));
+    };
+    let loaded = control
+        .version(&owner, &request.policy, chosen.policy.version)
+        .await;
+    let manifest = match loaded.map(|version| version.loaded) {
+        Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),
+        Ok(Err(why)) => json!({"error": why}),
+        Err(status) => json!({"error": status.message}),
+    };
+    let report = gather(control).await?;
+    let attachments = control.attachments.borrow();
+    let joined = Joined::new(control, attachments.live.iter(), &report);
+    let places = joined.attachments_of(&owner, &request.policy);
+    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let mut value = of_policy(chosen, &joined);
+    value["manifest"] = manifest;
+    value["versions"] = stored.iter().map(|info| info.policy.version).collect();
+    value["attachments"] = places.into();
+    Ok(value)
+}
+
+fn of_manifest(manifest: &Manifest) -> Value {
+    let methods: Vec<_> = manifest
+        .methods()
+        .iter()
+        .map(|method| {
+            json!({
+                "method": method.pattern(),
+                "fields": method.fields(Hook::Request), "reply_fields": method.fields(Hook::Reply),
+                "changes": method.changes(Hook::Request), "reply_changes": method.changes(Hook::Reply),
+                "metadata": method.metadata(Hook::Request), "reply_metadata": method.metadata(Hook::Reply),
+                "metadata_changes": method.metadata_changes(Hook::Request),
+                "reply_metadata_changes": method.metadata_changes(Hook::Reply),
+            })
+        })
+        .collect();
+    let hooks: Vec<_> = manifest.hooks().iter().map(Hook::to_string).collect();
+    json!({
+        "name": manifest.name(), "version": manifest.version(), "hooks": hooks, "methods": methods,
+        "capabilities": manifest.capabilities().names().collect::<Vec<_>>(),
+        "state_version": manifest.state_version(), "tick_ms": manifest.tick().map(|tick| tick.as_millis() as u64),
+        "counters": manifest.counters(), "gauges": manifest.gauges(), "histograms": manifest.histograms(),
+    })
+}
+
+/// `tollgate audit show` and `head`.
+pub(crate) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
+    let store = &control.store;
+    if last as usize > limits::MAX_SHOWN {
+        let most = limits::MAX_SHOWN;
+        return Err(invalid(format!(
+            "{last} records are too many; at most {most} can be shown"
+        )));
+    }
+    let records = store
+        .audit_last(last as usize)
+        .map_err(|error| store_failed(&error))?;
+    let file = store.audit_file();
+    let kept = file.is_none().then_some(limits::AUDIT_RING);
+    let head = store.audit_head().to_string();
+    Ok(json!({"head": head, "file": file, "kept": kept, "records": records}))
+}
+
+/// `tollgate audit verify`, on a blocking thread.
+pub(crate) async fn verify(control: &Control) -> Result<Value, Status> {
+    let store: &Store = &control.store;
+    let verification = store
+        .audit_verification()
+        .map_err(|error| store_failed(&error))?;
+    let found = tokio::task::spawn_blocking(|| verification.run()).await;
+    Ok(match found.map_err(internal)? {
+        Ok(verified) => {
+            json!({"edited": false, "records": verified.records, "sentence": sentence(&verified)})
+        }
+        Err(edited) => {
+            let sentence = format!("the audit log was edited: {edited}");
+            json!({"edited": true, "line": edited.line, "sentence": sentence})
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(name: Option<&str>, address: &str, tenant: &str, state: &'static str) -> PeerReport {
+        PeerReport {
+            name: name.map(str::to_owned),
+            address: address.to_owned(),
+            dialled: state != "ready" || name == Some("b"),
+            tenant: Some(tenant.to_owned()),
+            state,
+            since_ns: Some(1_000_000_000),
+            last_error: (state == "lost").then(|| "Connection refused".to_owned()),
+        }
+    }
+
+    #[test]
+    fn a_peer_is_told_of_once() {
+        let mut later = peer(Some("b"), "10.0.0.2:7472", "bank", "ready");
+        (later.since_ns, later.last_error) = (None, Some("reset".to_owned()));
+        let peers = vec![
+            later,
+            peer(Some("c"), "10.0.0.3:40000", "acme", "ready"),
+            peer(Some("b"), "10.0.0.2:7472", "acme", "ready"),
+            peer(None, "10.0.0.9:7472", "acme", "lost"),
+            peer(Some("c"), "10.0.0.3:40001", "bank", "ready"),
+        ];
+        let told = of_peers(peers, 6_000_000_000);
+        let expected = json!([
+            {"name": null, "address": "10.0.0.9:7472", "dialled": true, "state": "lost", "for_ms": 5_000,
+             "last_error": "Connection refused", "tenants": ["acme"]},
+            {"name": "b", "address": "10.0.0.2:7472", "dialled": true, "state": "ready", "for_ms": 5_000,
+             "last_error": "reset", "tenants": ["acme", "bank"]},
+            {"name": "c", "address": "10.0.0.3", "dialled": false, "state": "ready", "for_ms": 5_000,
+             "last_error": null, "tenants": ["acme", "bank"]},
+        ]);
+        assert_eq!(json!(told), expected);
+        assert_eq!(
+            problems(Vec::new(), &[], &told),
+            ["peer 10.0.0.9:7472 can't be reached: Connection refused"]
+        );
+    }
+
+    #[test]
+    fn policies_that_do_not_run_as_they_should_are_problems() {
+        let at = |quarantine: Value, fallback: Value| json!({"owner": "acme", "policy": "acl", "place": "client a.B/*", "quarantine": quarantine, "fallback": fallback});
+        let attachments = [
+            at(json!(null), json!(null)),
+            at(json!("5 faults"), json!(null)),
+            at(
+                json!(null),
+                json!({"running": 1, "why": "its module is damaged"}),
+            ),
+        ];
+        assert_eq!(
+            problems(Vec::new(), &attachments, &[]),
+            [
+                "policy acl of acme is quarantined at client a.B/*: 5 faults; release it, or upgrade it to another version",
+                "policy acl of acme runs as version 1 at client a.B/*, because the attached version can't run: its module is damaged",
+            ]
+        );
+    }
+}

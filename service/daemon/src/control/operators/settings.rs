@@ -1,0 +1,150 @@
+//! Settings that change while calls run: checked, stored, and in force on every runtime before the
+//! answer.
+//!
+//! Steps that can fail come first, and a change is stored before it is made, so a rejected change
+//! has no effect. A runtime takes a change between two calls. Values that are read when needed
+//! (quarantines, the memory of instances) are in force as soon as they are stored.
+
+use std::sync::Arc;
+
+use rustix::thread::CpuSet;
+use serde_json::{Value, json};
+use tollgate_control::audit::{Actor, Event};
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::SettingsChange;
+
+use crate::config::Config;
+use crate::control::error::{DaemonError, failed};
+use crate::control::placement::runtimes::tuning;
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use crate::limits::MAX_CORE;
+use crate::settings::{Change, Settings};
+use tollgate_datapath::Command;
+use tollgate_policy_chain::plan::CpuLimit;
+
+impl Settings {
+    /// The settings at the start. Logs stored values that can't be used.
+    pub(crate) fn restored(
+        configured: Config,
+        store: &tollgate_control::Store,
+    ) -> Result<Settings, DaemonError> {
+        let set = store.settings();
+        let set = set.map_err(|error| failed("the store can't be read")(&error))?;
+        let settings = Settings::new(configured, set, usable_cores());
+        for (key, why) in settings.unused() {
+            tracing::error!("{key} has a value from run time that can't be used: {why}");
+        }
+        Ok(settings)
+    }
+}
+
+/// The cores that the kernel allows to this process; empty if the kernel doesn't tell.
+fn usable_cores() -> Vec<usize> {
+    let allowed = rustix::thread::sched_getaffinity(None);
+    let allowed = allowed.unwrap_or_else(|_| CpuSet::new());
+    (0..=MAX_CORE)
+        .filter(|core| allowed.is_set(*core))
+        .collect()
+}
+
+/// The answer to `tollgate daemon settings`.
+pub(crate) fn show(control: &Control) -> Value {
+    control.settings.borrow().report(|_| true)
+}
+
+/// `tollgate daemon set` and `reset`: makes all changes, or none. Returns the settings afterwards.
+pub(crate) async fn change(
+    control: &Control,
+    actor: Actor,
+    request: SettingsChange,
+) -> Result<Value, Status> {
+    let changes: Vec<Change> = request
+        .changes
+        .into_iter()
+        .map(|c| (c.key, c.value))
+        .collect();
+    if changes.is_empty() {
+        return Err(invalid("a change of settings must name at least one"));
+    }
+    let _one_at_a_time = control.begin_change().await?;
+    let before = control.settings.borrow().clone();
+    let changed = before.changed(changes);
+    let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;
+    let details = changes.iter().map(|(key, _)| {
+        let values = json!({"from": before.value_of(key), "to": after.value_of(key)});
+        (key.clone(), values)
+    });
+    let details = Value::Object(details.collect());
+    let event = match changes.iter().any(|(_, value)| value.is_some()) {
+        true => Event::Set,
+        false => Event::Reset,
+    };
+    // Runtimes may refuse this, too. So it comes first, and is reverted if the change can't be
+    // stored.
+    control.resize(&after.in_force()).await?;
+    let stored = control
+        .store
+        .change_settings(actor, event, details, &changes);
+    if let Err(error) = stored {
+        if let Err(status) = control.resize(&before.in_force()).await {
+            tracing::error!(
+                "the change of the number of runtimes can't be reverted: {}",
+                status.message
+            );
+        }
+        return Err(store_failed(&error));
+    }
+    let report = after.report(|key| changes.iter().any(|(changed, _)| changed == key));
+    control.settings.replace(after);
+    control.tune(&before.in_force()).await?;
+    Ok(report)
+}
+
+impl Control {
+    /// Puts the current settings in force on all runtimes, and waits for them.
+    pub(crate) async fn tune(&self, before: &Config) -> Result<(), Status> {
+        let config = self.config();
+        let cpu = self.cpu_limit(None);
+        let taps = self.taps.in_force();
+        let mut asked = Vec::new();
+        for runtime in 0..self.runtimes() {
+            let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+            tuning.telemetry.taps = Arc::clone(&taps);
+            let of = match config.policies.cpu_us == before.policies.cpu_us {
+                true => Vec::new(),
+                false => self.with_default_cpu(runtime),
+            };
+            // All runtimes are told before one is waited for.
+            asked.push(self.begin(runtime, |done| Command::Tune {
+                tuning,
+                cpu,
+                of,
+                done,
+            }));
+        }
+        for answer in asked {
+            self.answered(answer).await?;
+        }
+        Ok(())
+    }
+
+    /// The attachments on a runtime without a CPU limit of their own.
+    fn with_default_cpu(&self, runtime: usize) -> Vec<u32> {
+        let attachments = self.attachments.borrow();
+        let lives = attachments.live.iter();
+        let lives = lives.filter(|(_, live)| {
+            live.runtime == runtime && live.attachment.options.cpu_us.is_none()
+        });
+        lives.map(|(id, _)| id).collect()
+    }
+
+    /// The CPU limit of one call's evaluation.
+    pub(crate) fn cpu_limit(&self, cpu_us: Option<u32>) -> CpuLimit {
+        let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
+        CpuLimit {
+            fuel_per_call,
+            isolated_ns: self.isolated_ns(fuel_per_call),
+        }
+    }
+}

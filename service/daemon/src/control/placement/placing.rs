@@ -1,0 +1,214 @@
+//! Placement of tenants on runtimes, by a hash of the name or by an operator's override, and moves
+//! between runtimes.
+//!
+//! ```text
+//!   shut the gate (no requests of the tenant's applications) ─▶ Part ─▶ (two runtimes) ─▶ Moved
+//!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
+//! ```
+//!
+//! Invariants: one change at a time ([`Control::changing`]), and no request about the tenant is in
+//! flight: all earlier commands are done when the old runtime parts with the tenant. The stored
+//! placement is the actual one; if it can't be stored, the tenant moves back.
+//!
+//! Events may still be in flight. Those of the old runtime name sessions by their old ids, which
+//! are not reused for a long time. Those of the new runtime are kept until the new ids are known
+//! here. Attachments keep their ids, and the new runtime starts a comparison of schemas again.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tollgate_control::audit::Actor;
+use tollgate_control::{ALL, Owner, Store};
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::TenantMove;
+use tollgate_shm_abi::status::Code;
+
+use crate::control::error::{DaemonError, failed};
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use tollgate_datapath::command::Map;
+use tollgate_datapath::migration::{Move, Moved};
+use tollgate_datapath::{Command, Placement};
+
+/// The stored placement.
+pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
+    let stored = store.placements();
+    let stored = stored.map_err(|error| failed("the store can't be read")(&error))?;
+    let mut placement = Placement::spread(runtimes);
+    for (tenant, runtime) in stored {
+        let runtime = runtime as usize;
+        if runtime >= runtimes {
+            tracing::warn!(
+                "tenant {tenant} was moved to runtime {runtime}, which does not exist; using default placement"
+            );
+        }
+        placement.assign(&tenant.into(), runtime);
+    }
+    Ok(placement)
+}
+
+/// The answer to `tollgate tenant move`: the tenant's runtime, and what moved.
+pub(crate) async fn move_tenant(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: TenantMove,
+) -> Result<Value, Status> {
+    let TenantMove { tenant, runtime } = request;
+    let _one_at_a_time = control.begin_change().await?;
+    control.require_owner(&Owner::Tenant(tenant.clone()))?;
+    let wanted = runtime.map(|runtime| runtime as usize);
+    let runtimes = control.runtimes();
+    if let Some(wanted) = wanted.filter(|wanted| *wanted >= runtimes) {
+        return Err(invalid(format!(
+            "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
+        )));
+    }
+    let mut after = control.homes.placement();
+    match wanted {
+        Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
+        None => drop(after.assigned.remove(tenant.as_str())),
+    }
+    let (from, to) = (control.runtime_of(&tenant), after.home(&tenant));
+    let gate = control.homes.shut_gate(&tenant).await?;
+    let moved = match from == to {
+        true => None,
+        false => Some(control.relocate(&tenant, to).await?),
+    };
+    let details = json!({"tenant": tenant, "from": from, "to": to, "by_name": wanted.is_none()});
+    let stored = control.store.place(actor, details, &tenant, runtime);
+    if let Err(error) = stored {
+        if moved.is_some()
+            && let Err(status) = control.relocate(&tenant, from).await
+        {
+            tracing::error!("a move can't be reverted: {}", status.message);
+        }
+        return Err(store_failed(&error));
+    }
+    drop(gate);
+    control.homes.place(after);
+    control.tell_placement().await?;
+    let mut report =
+        json!({"tenant": tenant, "from": from, "runtime": to, "by_name": wanted.is_none()});
+    if let Some(moved) = moved {
+        report["sessions"] = moved.sessions.len().into();
+        report["links"] = moved.links.into();
+        report["calls"] = moved.calls.into();
+        report["pause_us"] = (moved.still_ns / 1_000).into();
+    }
+    Ok(report)
+}
+
+impl Control {
+    /// Moves a tenant, whose gate is shut. An error says why it stays.
+    pub(crate) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
+        let from = self.runtime_of(tenant);
+        let (reply, answer) = crate::control::state::reply();
+        let order = Box::new(Move {
+            tenant: tenant.into(),
+            to,
+            attachments: self.attachments_of(tenant),
+            same: self.same(from, to),
+            reply: Some(reply),
+        });
+        self.sessions.begin_move();
+        self.send(from, Command::Part { order });
+        // Without a timeout: afterwards the tenant's runtime would be unknown.
+        let answer = answer.await;
+        let early = self.sessions.end_move();
+        let answer = answer.map_err(|_dropped| {
+            let text = format!("runtime {from} or runtime {to} has ended");
+            Status::new(Code::INTERNAL, text)
+        })?;
+        let stays = |why| {
+            let text = format!("tenant {tenant} stays on runtime {from}: {why}");
+            Status::new(Code::FAILED_PRECONDITION, text)
+        };
+        let moved = answer.map_err(stays)?;
+        self.follow(tenant, from, &moved);
+        for (at, reason) in early {
+            self.sessions.ended(at, reason);
+        }
+        match moved.refused {
+            Some(why) => Err(stays(why)),
+            None => Ok(moved),
+        }
+    }
+
+    /// A tenant's own attachments.
+    fn attachments_of(&self, tenant: &str) -> Vec<u32> {
+        let attachments = self.attachments.borrow();
+        attachments.live.naming(tenant).map(|(id, _)| id).collect()
+    }
+
+    /// The ids on another runtime of the attachments for all tenants.
+    fn same(&self, from: usize, to: usize) -> HashMap<u32, u32> {
+        let attachments = self.attachments.borrow();
+        let there: HashMap<_, _> = attachments
+            .live
+            .naming(ALL)
+            .filter(|(_, live)| live.runtime == to)
+            .map(|(id, live)| (live.place, id))
+            .collect();
+        let here = attachments.live.naming(ALL);
+        let here = here.filter(|(_, live)| live.runtime == from);
+        here.filter_map(|(id, live)| Some((id, *there.get(&live.place)?)))
+            .collect()
+    }
+
+    /// Updates the tenant's sessions, bindings and attachments to its new runtime.
+    fn follow(&self, tenant: &str, from: usize, moved: &Moved) {
+        let to = moved.runtime;
+        self.sessions.renamed(from, to, &moved.sessions);
+        let mut attachments = self.attachments.borrow_mut();
+        for binding in &mut attachments.bindings {
+            if binding.runtime != from || binding.tenant != tenant {
+                continue;
+            }
+            binding.runtime = to;
+            if let Some(name) = moved.sessions.get(&binding.session) {
+                binding.session = *name;
+            }
+            binding.service = binding
+                .service
+                .map(|id| moved.services.get(&id).copied().unwrap_or(id));
+        }
+        let lives: Vec<u32> = attachments.live.naming(tenant).map(|(id, _)| id).collect();
+        for id in lives {
+            if let Some(live) = attachments.live.get_mut(id) {
+                live.runtime = to;
+            }
+        }
+        let pause = Duration::from_nanos(moved.still_ns);
+        tracing::info!(
+            "tenant {tenant} moved to runtime {to} in {} us, with {} sessions, {} links and {} calls in flight",
+            pause.as_micros(),
+            moved.sessions.len(),
+            moved.links,
+            moved.calls
+        );
+        let stays = moved.refused.is_none().then_some(to);
+        self.homes.moved(tenant, stays, pause);
+    }
+
+    /// Sends the placement to every runtime, and waits until all use it.
+    pub(crate) async fn tell_placement(&self) -> Result<(), Status> {
+        let placement = self.homes.placement();
+        let runtimes = self.runtimes.handles();
+        let map = Map {
+            placement,
+            runtimes,
+        };
+        let told: Vec<_> = (0..self.runtimes())
+            .map(|runtime| {
+                let map = Box::new(map.clone());
+                self.begin(runtime, |done| Command::Place { map, done })
+            })
+            .collect();
+        for answer in told {
+            self.answered(answer).await?;
+        }
+        Ok(())
+    }
+}

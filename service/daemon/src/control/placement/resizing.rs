@@ -1,0 +1,241 @@
+//! Changes the number of runtimes while calls run.
+//!
+//! ```text
+//!   more:   threads start ─▶ every tenant is assigned to its present runtime
+//!           ─▶ attachments for all tenants on the new runtimes ─▶ tenants move ─▶ hash placement
+//!   fewer:  every tenant is assigned to its present runtime ─▶ tenants move ─▶ hash placement
+//!           ─▶ no more commands to the last runtimes ─▶ threads end
+//! ```
+//!
+//! Only the last runtimes are added or removed, so the others keep their numbers. Tenants are
+//! placed anew by their names, unless an operator has moved them. The gates of all moving tenants
+//! are shut before the first move; a failure moves all of them back.
+
+use tollgate_control::{ALL, Candidate};
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::config::Config;
+use crate::control::placement::runtimes::Common;
+use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::refusals::{internal, store_failed};
+use crate::control::state::Control;
+use tollgate_datapath::command::Map;
+use tollgate_datapath::report::Report;
+use tollgate_datapath::{Command, Placement};
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
+
+impl Control {
+    /// Sets the configured number of runtimes after a hand-over, which keeps the predecessor's
+    /// number.
+    pub(crate) async fn resize_as_configured(&self) {
+        let _one_at_a_time = self.changing.lock().await;
+        if let Err(status) = self.resize(&self.config()).await {
+            let runtimes = self.runtimes();
+            tracing::error!("{runtimes} runtimes remain: {}", status.message);
+        }
+    }
+
+    /// Sets the number of runtimes of a configuration. The caller holds [`Control::changing`].
+    pub(crate) async fn resize(&self, config: &Config) -> Result<(), Status> {
+        let (before, after) = (self.runtimes(), config.runtimes());
+        if before == after {
+            return Ok(());
+        }
+        let was = self.homes.placement();
+        let shall = Placement {
+            runtimes: after,
+            ..was.clone()
+        };
+        self.check_assigned(&shall)?;
+        let tenants = self.store.tenants();
+        let tenants = tenants.map_err(|error| store_failed(&error))?;
+        let going: Vec<_> = tenants
+            .iter()
+            .map(|tenant| (tenant.as_str(), was.home(tenant), shall.home(tenant)))
+            .filter(|(_, from, to)| from != to)
+            .collect();
+        let mut gates = Vec::with_capacity(going.len());
+        for (tenant, ..) in &going {
+            gates.push(self.homes.shut_gate(tenant).await?);
+        }
+        // While they move, each tenant's runtime is explicit.
+        let mut meanwhile = Placement {
+            runtimes: before.max(after),
+            ..was.clone()
+        };
+        for tenant in &tenants {
+            meanwhile.assign(&tenant.as_str().into(), was.home(tenant));
+        }
+        self.admission.has_runtimes(before.max(after));
+        let moved = async {
+            self.grow(config, after).await?;
+            self.homes.place(meanwhile);
+            self.tell_placement().await?;
+            for (tenant, _, to) in &going {
+                self.relocate(tenant, *to).await?;
+            }
+            Ok(())
+        };
+        if let Err(status) = moved.await {
+            for (tenant, from, _) in &going {
+                let Err(status) = self.back(tenant, *from).await else {
+                    continue;
+                };
+                tracing::error!("tenant {tenant} can't be moved back: {}", status.message);
+            }
+            self.shrink(before, was).await?;
+            self.admission.has_runtimes(before);
+            return Err(status);
+        }
+        self.shrink(after, shall).await?;
+        self.admission.has_runtimes(after);
+        tracing::info!(
+            "the number of runtimes changed from {before} to {after}; {} tenants moved",
+            going.len()
+        );
+        Ok(())
+    }
+
+    async fn back(&self, tenant: &str, home: usize) -> Result<(), Status> {
+        match self.runtime_of(tenant) == home {
+            true => Ok(()),
+            false => self.relocate(tenant, home).await.map(drop),
+        }
+    }
+
+    /// Rejects the removal of a runtime that a tenant is assigned to.
+    fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
+        let before = self.runtimes();
+        let mut assigned = shall.assigned.iter();
+        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(*runtime));
+        let Some((tenant, runtime)) = lost else {
+            return Ok(());
+        };
+        let text = format!(
+            "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
+        );
+        Err(Status::new(Code::FAILED_PRECONDITION, text))
+    }
+
+    /// Starts the missing runtimes, each with its threads and attachments.
+    async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
+        let common = Common {
+            config,
+            rate: self.rate,
+            link: &self.link,
+            rdma: &self.rdma,
+            events: &self.events,
+            records: &self.records,
+        };
+        for index in self.runtimes()..count {
+            let (handle, thread) = common.start(index).map_err(internal)?;
+            self.runtimes.add(handle, thread);
+            self.furnish(index).await?;
+        }
+        Ok(())
+    }
+
+    /// Puts the attachments for all tenants in force on another runtime.
+    async fn furnish(&self, runtime: usize) -> Result<(), Status> {
+        let all: Vec<Live> = {
+            let attachments = self.attachments.borrow();
+            let lives = attachments.live.naming(ALL);
+            let lives = lives.filter(|(_, live)| live.runtime == 0);
+            let lives: Vec<_> = lives.map(|(_, live)| live.clone()).collect();
+            attachments.check_room(lives.len())?;
+            lives
+        };
+        let mut change = PolicyChange::default();
+        for first in all {
+            let (stable, stable_place) = self.another(&first, first.stable.as_ref()).await?;
+            let on_trial = first.candidate.as_ref().filter(|version| {
+                let candidate = first.attachment.slot.candidate;
+                candidate.is_some_and(|Candidate { version: its, .. }| its == version.number)
+            });
+            let (candidate, candidate_place) = self.another(&first, on_trial).await?;
+            let live = Live {
+                runtime,
+                stable,
+                candidate,
+                incarnation: 0,
+                faults: Faults::default(),
+                ..first
+            };
+            let mut attachments = self.attachments.borrow_mut();
+            let id = attachments.insert(live.clone())?;
+            change
+                .install
+                .push(live.installed(id, stable_place, candidate_place));
+        }
+        self.apply(runtime, change).await
+    }
+
+    /// A copy, for another runtime, of a version that runs on the first one.
+    async fn another(
+        &self,
+        first: &Live,
+        version: Option<&Version>,
+    ) -> Result<(Option<Version>, Place), Status> {
+        let Some(version) = version.cloned() else {
+            return Ok((None, Place::Empty));
+        };
+        let slot = &first.attachment.slot;
+        let how = match &slot.quarantine {
+            Some(why) if slot.stable == Some(version.number) => {
+                How::Broken(format!("it is quarantined: {why}"))
+            }
+            _ => self.how(&first.attachment, &version).await?,
+        };
+        let running = Running {
+            version: version.number,
+            how,
+            inherit: false,
+        };
+        Ok((Some(version), Place::Put(running)))
+    }
+
+    /// Ends runtimes without tenants, if there are any, and puts this placement in force.
+    async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
+        self.homes.place(placement.clone());
+        let (gone, threads) = self.runtimes.split_off(count);
+        self.tell_placement().await?;
+        // From here on nothing is sent to them.
+        let map = Map {
+            placement,
+            runtimes: self.runtimes.handles(),
+        };
+        for (handle, index) in gone.iter().zip(count..) {
+            let (reply, counted) = crate::control::state::reply();
+            let map = Box::new(map.clone());
+            handle.send(Command::Retire { map, reply });
+            let counted = self.answered(counted).await?;
+            self.runtimes.keep_counts(Report {
+                calls: counted.calls,
+                bytes: counted.bytes,
+                shares: counted.shares,
+                measured: counted.measured,
+                times: counted.times,
+                untraced: counted.untraced,
+                unrecorded: counted.unrecorded,
+                ..Report::default()
+            });
+            let mut attachments = self.attachments.borrow_mut();
+            let lives = attachments.live.iter();
+            let lives = lives.filter(|(_, live)| live.runtime == index);
+            let lives: Vec<u32> = lives.map(|(id, _)| id).collect();
+            for id in lives {
+                attachments.live.remove(id);
+            }
+        }
+        for thread in threads {
+            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+            if !matches!(joined, Ok(Ok(()))) {
+                tracing::error!(
+                    "a runtime panicked when it ended; this is a bug, please report it"
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,103 @@
+//! Starts runtimes.
+
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use rustix::process::{Resource, getrlimit};
+use tokio::sync::mpsc::UnboundedSender;
+use tollgate_engine::EngineId;
+use tollgate_engine::limits::MAX_ENGINE_IDS;
+use tollgate_policy_host::Rate;
+use tollgate_telemetry::record::Record;
+use tollgate_transport::LinkConfig;
+
+use crate::config::Config;
+use crate::control::error::{DaemonError, failed};
+use crate::control::placement::running::Threads;
+use tollgate_datapath::command::{Event, Handle};
+use tollgate_datapath::peer_room::PeerRoom;
+use tollgate_datapath::placement::next_engine_id;
+use tollgate_datapath::rdma::Rdma;
+use tollgate_datapath::reply::Events;
+use tollgate_datapath::tuning::{Tuning, Watch};
+use tollgate_datapath::{Options, spawn};
+
+/// What all runtimes of a daemon are started with.
+pub(crate) struct Common<'a> {
+    pub(crate) config: &'a Config,
+    /// Fuel per microsecond.
+    pub(crate) rate: Rate,
+    pub(crate) link: &'a LinkConfig,
+    pub(crate) rdma: &'a Rdma,
+    pub(crate) events: &'a UnboundedSender<Event>,
+    pub(crate) records: &'a SyncSender<Record>,
+}
+
+impl Common<'_> {
+    /// Starts runtimes 0 to `count` - 1.
+    pub(crate) fn start_all(&self, count: usize) -> Result<(Vec<Handle>, Threads), DaemonError> {
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for index in 0..count {
+            let (handle, thread) = self.start(index)?;
+            handles.push(handle);
+            threads.push(thread);
+        }
+        Ok((handles, threads))
+    }
+
+    /// Starts one runtime.
+    pub(crate) fn start(
+        &self,
+        index: usize,
+    ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
+        let options = Options {
+            index,
+            engine_id: engine_id()?,
+            tuning: tuning(self.config, index, self.link.clone()),
+            rate: self.rate,
+            rdma: self.rdma.clone(),
+            records: self.records.clone(),
+        };
+        let events = self.events.clone();
+        let tell = Events::new(move |event| {
+            let _control_ended = events.send(event);
+        });
+        spawn(options, tell).map_err(|error| failed("a runtime can't start")(&error))
+    }
+}
+
+/// A runtime's settings from a configuration, without taps.
+pub(crate) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
+    Tuning {
+        core: config.cores.get(runtime).copied(),
+        waiting: config.waiting,
+        spin_us: config.spin_us,
+        scheduling: config.scheduling,
+        wait_target: config.wait_target(),
+        link: LinkConfig {
+            window_calls: config.link.window_calls,
+            window_bytes: config.link.window_bytes,
+            ..link
+        },
+        room: PeerRoom::of_each(config.runtimes(), getrlimit(Resource::Nofile).current),
+        cpu_share_percent: config.policies.cpu_share_percent,
+        telemetry: Watch {
+            durations: config.telemetry.durations,
+            traces: config.telemetry.is_told() || config.telemetry.kept_spans > 0,
+            sampler: config.telemetry.sampler(),
+            told: config.telemetry.is_told(),
+            kept_spans: config.telemetry.kept_spans as usize,
+            taps: Arc::default(),
+            lines: config.telemetry.is_told() || config.telemetry.log_failures,
+        },
+    }
+}
+
+/// The id of the next engine.
+pub(crate) fn engine_id() -> Result<EngineId, DaemonError> {
+    next_engine_id().ok_or_else(|| {
+        DaemonError(format!(
+            "this daemon and its predecessors have started {MAX_ENGINE_IDS} runtimes, which is the limit: restart it"
+        ))
+    })
+}

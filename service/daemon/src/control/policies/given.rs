@@ -1,0 +1,87 @@
+//! A schema that an operator sends with a policy because no application has bound one yet. The
+//! policy is checked against it; then it is dropped.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use tollgate_control::ALL;
+use tollgate_engine::Status;
+use tollgate_policy_host::Policy;
+
+use crate::control::apps::descriptor_sets::descriptor_set;
+use crate::control::apps::schemas::{self, BoundSchema};
+use crate::control::apps::turns::Turn;
+use crate::control::policies::attachments::check_fields;
+use crate::control::refusals::invalid;
+use crate::control::state::Control;
+
+/// Every service of the schema; at least one.
+pub(crate) struct Given(Vec<Arc<BoundSchema>>);
+
+/// The schema of a request, if it announced one.
+pub(crate) async fn given(
+    control: &Control,
+    is_announced: bool,
+    fds: &[OwnedFd],
+) -> Result<Option<Given>, Status> {
+    if !is_announced {
+        return match fds.len() {
+            0 => Ok(None),
+            more => Err(invalid(format!(
+                "the request announced no schema and carried {more} descriptors"
+            ))),
+        };
+    }
+    let set = Arc::new(descriptor_set("a request with a schema", fds)?);
+    let read = Arc::clone(&set);
+    let parsed = Turn::operators()
+        .apart(move || schemas::parse_all(&read))
+        .await??;
+    if parsed.is_empty() {
+        return Err(invalid("the request's schema has no service"));
+    }
+    let schemas = control.schemas.borrow();
+    let lent = parsed
+        .into_iter()
+        .map(|(_, resolved)| schemas.lent(resolved, &set, &None));
+    Ok(Some(Given(lent.collect())))
+}
+
+impl Given {
+    /// The service, or all services.
+    pub(crate) fn of(&self, service: &str) -> Result<Vec<Arc<BoundSchema>>, Status> {
+        let is_it = |schema: &&Arc<BoundSchema>| service == ALL || schema.layout.name == service;
+        let found: Vec<_> = self.0.iter().filter(is_it).cloned().collect();
+        if found.is_empty() {
+            return Err(invalid(format!(
+                "the request's schema has no service {service}; it has {}",
+                self.names()
+            )));
+        }
+        Ok(found)
+    }
+
+    /// Checks that the schema has everything that a policy reads and changes. Returns a warning if
+    /// the policy covers no method of it.
+    pub(crate) fn check(&self, policy: &Policy, name: &str) -> Result<Option<String>, Status> {
+        let mut is_for_any = false;
+        for schema in &self.0 {
+            for method in &schema.layout.methods {
+                is_for_any |= check_fields(policy, name, schema, method)?;
+            }
+        }
+        Ok((!is_for_any).then(|| {
+            let names = self.names();
+            format!("nothing was checked: policy {name} covers no method of {names}")
+        }))
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<_> = self
+            .0
+            .iter()
+            .map(|schema| schema.layout.name.as_str())
+            .collect();
+        names.join(", ")
+    }
+}

@@ -1,0 +1,367 @@
+//! Processes for isolated policies of tenants: one per tenant, started when a policy first needs
+//! it.
+//!
+//! ```text
+//!   an instance is needed ─▶ no live process: start one, give its channel to the tenant's runtime
+//!                         ─▶ instance
+//!   it ended (says the runtime), or takes too much memory ─▶ kill, reap, drop;
+//!                                                            reloads start the next one
+//!   no instance is left ─▶ end
+//! ```
+//!
+//! Invariant: the control plane's own thread starts each process, because the kernel kills a
+//! process with the thread that started it.
+
+use std::collections::HashSet;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tollgate_control::{Attachment, Isolation, Owner, Party};
+use tollgate_engine::Status;
+use tollgate_policy_host::isolated::{
+    InstanceHandle, InstanceSetup, InstantiateError, Process, ProcessConfig,
+};
+use tollgate_policy_host::limits::ISOLATED_STALL;
+use tollgate_policy_host::{Policy, TenantLimits};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::policies::attachments::granted;
+use crate::control::policies::lifecycle::Seats;
+use crate::control::policies::model::{Loaded, Version};
+use crate::control::refusals::invalid;
+use crate::control::state::Control;
+use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
+use tollgate_datapath::Command;
+use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::plan::{How, Isolated};
+
+/// How often the processes are checked.
+const LOOK: Duration = Duration::from_millis(200);
+
+impl Control {
+    /// Where an attachment's instances run: its own option, or the daemon's configuration for
+    /// tenants.
+    pub(crate) fn isolation_of(&self, attachment: &Attachment) -> Isolation {
+        match (attachment.target.party, attachment.options.isolation) {
+            (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
+            (Party::Tenant, Some(own)) => own,
+            (Party::Tenant, None) => self.config().policies.isolation,
+        }
+    }
+
+    /// Checks that the version in force can hand its state over to the successor if both run in the
+    /// same process. A temporary instance is asked: the process answers only after the upgrade is
+    /// in force.
+    pub(crate) async fn rehearse(
+        &self,
+        attachment: &Attachment,
+        runtime: usize,
+        version: &Version,
+        seats: &mut Seats,
+    ) -> Result<(), Status> {
+        let id = {
+            let attachments = self.attachments.borrow();
+            let mut lives = attachments.live.at(&attachment.target, &attachment.policy);
+            let there = lives.find(|(_, live)| live.runtime == runtime);
+            there.map(|(id, _)| id)
+        };
+        let Some(id) = id else {
+            return Ok(());
+        };
+        let How::Isolated(successor) = self.seated(attachment, version, seats).await? else {
+            return Ok(());
+        };
+        let version = version.number;
+        let rehearsed = self.ask(runtime, |done| Command::Rehearse {
+            id,
+            version,
+            successor,
+            done,
+        });
+        let rehearsed = rehearsed.await?;
+        rehearsed.map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
+    }
+
+    /// A version, prepared to run in its tenant's process.
+    pub(crate) async fn how_apart(
+        &self,
+        attachment: &Attachment,
+        loaded: Loaded,
+    ) -> Result<How, Status> {
+        let (tenant, options) = (&attachment.target.tenant, &attachment.options);
+        let limits = self.limits_for(options.cpu_us);
+        let setup = if options.fresh {
+            limits.fuel_for_setup
+        } else {
+            0
+        };
+        let cpu = self.cpu_limit(options.cpu_us);
+        let (setup_ns, handover_ns) = (
+            self.isolated_ns(setup),
+            self.isolated_ns(limits.fuel_for_handover),
+        );
+        let wanted = Wanted {
+            loaded: loaded.clone(),
+            limits,
+            granted: granted(options)?,
+            state: attachment.policy.clone(),
+            fresh: options.fresh,
+        };
+        // Answers are checked against this.
+        let policy = loaded.policy.configured(loaded.config.as_deref());
+        let policy = policy.map_err(|error| invalid(error.to_string()))?;
+        let (process, seat) = self.seat(tenant, wanted).await?;
+        Ok(How::Isolated(Box::new(Isolated {
+            process,
+            instance: seat,
+            policy,
+            cpu,
+            setup_ns,
+            handover_ns,
+            fresh: options.fresh,
+        })))
+    }
+
+    /// Time limit of a process for work that takes this much fuel.
+    pub(crate) fn isolated_ns(&self, fuel: u64) -> u64 {
+        let time = self.rate.time(fuel).saturating_mul(ISOLATED_STALL);
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Checks that a tenant's policy accepts its configuration, with a temporary instance in the
+    /// tenant's process.
+    pub(crate) async fn check_apart(
+        &self,
+        tenant: &str,
+        policy: Policy,
+        config: Option<Vec<u8>>,
+    ) -> Result<(), Status> {
+        // It can't run in a process. To attach it, its owner has to allow it in the daemon, where
+        // it is checked.
+        if policy.manifest().compat().is_some() {
+            return Ok(());
+        }
+        let wanted = Wanted {
+            loaded: Loaded {
+                policy,
+                config: config.map(Arc::from),
+            },
+            limits: self.limits_for(None),
+            granted: tollgate_policy_host::Capabilities::ALL,
+            // A name that shares no state.
+            state: String::new(),
+            fresh: false,
+        };
+        self.seat(tenant, wanted).await.map(drop)
+    }
+
+    async fn seat(
+        &self,
+        tenant: &str,
+        wanted: Wanted,
+    ) -> Result<(ProcessId, InstanceHandle), Status> {
+        let turn = {
+            let mut processes = self.processes.borrow_mut();
+            Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
+        };
+        let seat = {
+            let _one_at_a_time = turn.lock().await;
+            self.seat_now(tenant, Arc::new(wanted)).await
+        };
+        drop(turn);
+        let mut processes = self.processes.borrow_mut();
+        processes
+            .turns
+            .retain(|_, turn| Arc::strong_count(turn) > 1);
+        seat
+    }
+
+    async fn seat_now(
+        &self,
+        tenant: &str,
+        wanted: Arc<Wanted>,
+    ) -> Result<(ProcessId, InstanceHandle), Status> {
+        let mut tries = 0;
+        loop {
+            let (id, process) = self.process_of(tenant)?;
+            match take_seat(&process, &wanted).await? {
+                Ok(seat) => return Ok((id, seat)),
+                // The process may have died of another cause before.
+                Err(InstantiateError::Process(why)) if tries == 0 => {
+                    tries += 1;
+                    tracing::warn!("the policy process of tenant {tenant} is replaced: {why}");
+                    self.forget_process(id);
+                }
+                Err(error @ InstantiateError::Refused(_)) => {
+                    return Err(invalid(error.to_string()));
+                }
+                Err(error @ InstantiateError::Full(_)) => {
+                    return Err(Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()));
+                }
+                Err(error) => {
+                    self.forget_process(id);
+                    return Err(Status::new(Code::UNAVAILABLE, error.to_string()));
+                }
+            }
+        }
+    }
+
+    /// The tenant's process; started if there is none.
+    fn process_of(&self, tenant: &str) -> Result<(ProcessId, Arc<Process>), Status> {
+        let mut processes = self.processes.borrow_mut();
+        if let Some((id, process)) = processes.by_tenant.get(tenant)
+            && process.ended().is_none()
+        {
+            return Ok((*id, Arc::clone(process)));
+        }
+        let config = ProcessConfig {
+            memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
+            // Each tenant has one, so its spin is limited.
+            spin: self.config().spin().min(MAX_SPIN),
+            user: self.child_user,
+            ..ProcessConfig::default()
+        };
+        let (process, channel) = Process::start(&config).map_err(|error| {
+            let text = format!("no policy process can be started for tenant {tenant}: {error}");
+            Status::new(Code::UNAVAILABLE, text)
+        })?;
+        let (id, process) = (ProcessId(processes.next), Arc::new(process));
+        processes.next += 1;
+        processes.started += 1;
+        tracing::info!(
+            "policy process {} was started for tenant {tenant}",
+            process.pid()
+        );
+        self.send(
+            self.runtime_of(tenant),
+            Command::Process {
+                id,
+                tenant: tenant.into(),
+                channel: Box::new(channel),
+            },
+        );
+        let kept = (id, Arc::clone(&process));
+        processes.by_tenant.insert(tenant.to_owned(), kept);
+        Ok((id, process))
+    }
+
+    /// Drops a process, and kills it if it is still running.
+    fn forget_process(&self, id: ProcessId) -> Option<(String, Arc<Process>)> {
+        let mut processes = self.processes.borrow_mut();
+        let known = processes.by_tenant.iter().find(|(_, (its, _))| *its == id);
+        let tenant = known?.0.clone();
+        let (_, process) = processes.by_tenant.remove(&tenant)?;
+        processes.ended += 1;
+        process.kill();
+        Some((tenant, process))
+    }
+
+    /// Handles a runtime's event that a process has ended.
+    pub(crate) fn process_ended(&self, id: ProcessId, reason: &str) {
+        if let Some((tenant, process)) = self.forget_process(id) {
+            let words = process.last_words();
+            tracing::warn!("tenant {tenant}: {reason} {words}");
+        }
+    }
+
+    /// Ends processes without instances, and those above their memory limit.
+    pub(crate) async fn follow_processes(self: Rc<Self>) {
+        let most =
+            (u64::from(self.config().policies.process_memory_mib) << 20) + PROCESS_OVERHEAD_BYTES;
+        let mut idle = HashSet::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let mut useless = Vec::new();
+            let mut idle_now = HashSet::new();
+            for (id, process) in self.processes.borrow().by_tenant.values() {
+                let resident = process.resident_bytes().unwrap_or(0);
+                if resident > most {
+                    tracing::warn!(
+                        "policy process {} keeps {resident} bytes: killed",
+                        process.pid()
+                    );
+                    process.kill();
+                }
+                // Idle at two checks in a row, and no request holds it: at the first it may have
+                // just been started.
+                if process.instances() == 0 && Arc::strong_count(process) == 1 {
+                    match idle.contains(id) {
+                        true => useless.push(*id),
+                        false => drop(idle_now.insert(*id)),
+                    }
+                }
+            }
+            idle = idle_now;
+            for id in useless {
+                self.forget_process(id);
+            }
+        }
+    }
+}
+
+/// Asks on a separate thread: a hanging process blocks only that thread.
+async fn take_seat(
+    process: &Arc<Process>,
+    wanted: &Arc<Wanted>,
+) -> Result<Result<InstanceHandle, InstantiateError>, Status> {
+    let failed = |error: &dyn std::fmt::Display| {
+        let text = format!("instantiating the policy failed: {error}");
+        Status::new(Code::INTERNAL, text)
+    };
+    let (process, wanted) = (Arc::clone(process), Arc::clone(wanted));
+    let (reply, seated) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("seat".to_owned());
+    let asking = thread.spawn(move || {
+        let _ = reply.send(process.instantiate(&wanted.seating()));
+    });
+    asking.map_err(|error| failed(&error))?;
+    seated.await.map_err(|error| failed(&error))
+}
+
+/// An instance to create.
+struct Wanted {
+    loaded: Loaded,
+    limits: TenantLimits,
+    granted: tollgate_policy_host::Capabilities,
+    state: String,
+    fresh: bool,
+}
+
+impl Wanted {
+    fn seating(&self) -> InstanceSetup<'_> {
+        InstanceSetup {
+            policy: &self.loaded.policy,
+            limits: &self.limits,
+            config: self.loaded.config.as_deref(),
+            granted: self.granted,
+            state: &self.state,
+            fresh: self.fresh,
+        }
+    }
+}
+
+/// Rejects isolation that a policy can't have.
+pub(crate) fn check_isolation(
+    attachment: &Attachment,
+    isolation: Isolation,
+    policy: &Policy,
+    name: &str,
+) -> Result<(), Status> {
+    let asked = attachment.options.isolation == Some(Isolation::Process);
+    if attachment.target.owner() == Owner::Provider && asked {
+        return Err(invalid(
+            "--isolation process is for tenants' policies only: the provider's policies run in the daemon",
+        ));
+    }
+    let compat = policy.manifest().compat();
+    if let (Some(compat), Isolation::Process) = (compat, isolation) {
+        let abi = compat.abi().name();
+        return Err(invalid(format!(
+            "policy {name} speaks {abi}; such modules can't run in a separate process yet; --isolation none runs it in \
+             the daemon"
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,402 @@
+//! Prepares a stored version for a place: loads it, checks that it fits, instantiates it.
+//!
+//! This file changes nothing that is in force.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::MutexGuard;
+use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion, Target};
+use tollgate_engine::Status;
+use tollgate_policy_host::{
+    Capabilities, Hook, Instance, Method, Policy, SharedState, TenantLimits,
+};
+use tollgate_shm_abi::status::Code;
+
+use crate::control::apps::schemas::BoundSchema;
+use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
+use crate::control::policies::isolated::check_isolation;
+use crate::control::policies::lifecycle::{Next, Plan, Seats, refused};
+use crate::control::policies::model::{Faults, Live, Loaded, Version};
+use crate::control::refusals::invalid;
+use crate::control::state::Control;
+use crate::limits::QUICK_SETUP;
+use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
+
+impl Control {
+    /// A stored version, compiled.
+    pub(in crate::control) async fn version(
+        &self,
+        owner: &Owner,
+        name: &str,
+        number: u32,
+    ) -> Result<Version, Status> {
+        let reference = PolicyVersion {
+            name: name.to_owned(),
+            version: number,
+        };
+        let stored = self.store.policy(owner, &reference).map_err(refused)?;
+        let compiled = self.attachments.borrow().compiled(&stored.digest);
+        let policy = match compiled {
+            Some(policy) => policy,
+            None => self.load(owner, stored.wasm).await?.0,
+        };
+        let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
+        // The configuration was accepted when the version was pushed.
+        let policy = policy.configured(config.as_deref());
+        let loaded = policy.map(|policy| Loaded { policy, config });
+        Ok(Version {
+            number,
+            loaded: loaded.map_err(|error| error.to_string()),
+        })
+    }
+
+    /// The plans of a sketch, with their versions, instances in processes, and the lock of changes.
+    ///
+    /// A worker may have to compile a version that is in no cache, and a tenant's process has to
+    /// create an instance; both may be slow. So the lock is taken afterwards, and the plans are
+    /// made again, because the state in force may have changed meanwhile. A stored version never
+    /// changes.
+    pub(super) async fn loaded(
+        &self,
+        sketch: impl Fn() -> Result<Vec<Plan<u32>>, Status>,
+    ) -> Result<(Vec<Plan<Version>>, Seats, MutexGuard<'_, ()>), Status> {
+        let mut versions: BTreeMap<u32, Version> = BTreeMap::new();
+        let mut seats = Seats::default();
+        for plan in sketch()? {
+            self.load_missing(&plan, &mut versions).await?;
+            self.seat_early(&plan.with(&versions), &mut seats).await?;
+        }
+        loop {
+            let one_at_a_time = self.begin_change().await?;
+            let sketched = sketch()?;
+            let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
+                let plans = sketched.into_iter().map(|plan| plan.with(&versions));
+                return Ok((plans.collect(), seats, one_at_a_time));
+            };
+            drop(one_at_a_time);
+            self.load_missing(missing, &mut versions).await?;
+        }
+    }
+
+    /// Creates the instances in processes that a plan needs.
+    async fn seat_early(&self, plan: &Plan<Version>, seats: &mut Seats) -> Result<(), Status> {
+        let attachment = &plan.attachment;
+        if self.isolation_of(attachment) != Isolation::Process {
+            return Ok(());
+        }
+        for next in [&plan.stable, &plan.candidate] {
+            // A version that isn't allowed there is rejected under the lock.
+            if let Next::Put { version, inherit } = next
+                && self.check(attachment, next, &[]).is_ok()
+            {
+                // A successor needs a second instance for its rehearsal.
+                for _ in 0..=u8::from(*inherit) {
+                    let how = self.how(attachment, version).await?;
+                    seats.0.push((attachment.clone(), version.number, how));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A version ready to run, with an instance that was created early if there is one.
+    pub(in crate::control) async fn seated(
+        &self,
+        attachment: &Attachment,
+        version: &Version,
+        seats: &mut Seats,
+    ) -> Result<How, Status> {
+        let Some(mut how) = seats.take(attachment, version.number) else {
+            return self.how(attachment, version).await;
+        };
+        // The settings may have changed since.
+        how.limit_cpu(self.cpu_limit(attachment.options.cpu_us));
+        Ok(how)
+    }
+
+    /// All plans of a request are about one policy, so a number identifies the version.
+    async fn load_missing(
+        &self,
+        plan: &Plan<u32>,
+        versions: &mut BTreeMap<u32, Version>,
+    ) -> Result<(), Status> {
+        let Attachment { target, policy, .. } = &plan.attachment;
+        let owner = target.owner();
+        self.require_owner(&owner)?;
+        for number in plan.numbers() {
+            if let Entry::Vacant(lacking) = versions.entry(number) {
+                lacking.insert(self.version(&owner, policy, number).await?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a version may be put where the attachment is: it covers that place, it fits the
+    /// schemas that running applications have bound there and those of the request, and it has the
+    /// grants that it needs. Returns a warning if there was no schema to check.
+    pub(super) fn check(
+        &self,
+        attachment: &Attachment,
+        next: &Next<Version>,
+        given: &[Arc<BoundSchema>],
+    ) -> Result<Option<String>, Status> {
+        let Attachment {
+            target,
+            policy: name,
+            options,
+            ..
+        } = attachment;
+        let Next::Put { version, .. } = next else {
+            return Ok(None);
+        };
+        let Ok(Loaded { policy, .. }) = &version.loaded else {
+            return Ok(None);
+        };
+        let name = format!("{name}@{}", version.number);
+        check_relevant(policy, &name, target)?;
+        check_grants(policy, &name, options)?;
+        check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
+        let live = Live {
+            attachment: attachment.clone(),
+            runtime: 0,
+            place: 0,
+            stable: Some(version.clone()),
+            candidate: None,
+            fallback: None,
+            incarnation: 0,
+            faults: Faults::default(),
+        };
+        let attachments = self.attachments.borrow();
+        let bound = attachments.bound_at(target);
+        for (tenant, schema) in &bound {
+            let fits = fits(&attachments, &live, schema);
+            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
+            fits.map_err(|status| match target.tenant.as_str() {
+                ALL => {
+                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
+                    Status::new(status.code, text)
+                }
+                _ => status,
+            })?;
+        }
+        for schema in given {
+            fits(&attachments, &live, schema)?;
+        }
+        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
+        let is_checked = !bound.is_empty() || !given.is_empty();
+        Ok((!is_checked)
+            .then(|| unchecked(policy, &name, target))
+            .flatten())
+    }
+
+    /// Limits of CPU and memory for an instance.
+    pub(in crate::control) fn limits_for(&self, cpu_us: Option<u32>) -> TenantLimits {
+        let config = self.config();
+        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
+        TenantLimits {
+            memory_bytes: config.policies.memory_kib as usize * 1024,
+            ..TenantLimits::for_cpu(per_call, self.rate)
+        }
+    }
+
+    /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
+    /// guest code; at once if the set-up is short.
+    pub(in crate::control) async fn how(
+        &self,
+        attachment: &Attachment,
+        version: &Version,
+    ) -> Result<How, Status> {
+        let loaded = match &version.loaded {
+            Ok(loaded) => loaded.clone(),
+            Err(why) => return Ok(How::Broken(why.clone())),
+        };
+        if self.isolation_of(attachment) == Isolation::Process {
+            return self.how_apart(attachment, loaded).await;
+        }
+        let recipe = Recipe {
+            policy: loaded.policy,
+            limits: self.limits_for(attachment.options.cpu_us),
+            config: loaded.config,
+            granted: granted(&attachment.options)?,
+            state: Some(self.state_of(attachment)),
+        };
+        if let Some(quick) = self.set_up_quickly(&recipe) {
+            return Ok(match attachment.options.fresh {
+                true => How::Fresh(Box::new(recipe)),
+                false => How::Kept(Box::new(quick)),
+            });
+        }
+        let made = tokio::task::spawn_blocking(move || {
+            let made = match recipe.is_compat() {
+                false => recipe
+                    .instantiate()
+                    .map(|instance| How::Kept(Box::new(instance))),
+                true => recipe
+                    .instantiate_compat()
+                    .map(|instance| How::Compat(Box::new(instance))),
+            };
+            made.map(|kept| (kept, recipe))
+        });
+        let made = made.await.map_err(|error| {
+            let text = format!("instantiating the policy failed: {error}");
+            Status::new(Code::INTERNAL, text)
+        })?;
+        let (kept, recipe) = made.map_err(|error| invalid(error.to_string()))?;
+        Ok(if attachment.options.fresh {
+            How::Fresh(Box::new(recipe))
+        } else {
+            kept
+        })
+    }
+
+    /// An instance whose set-up takes at most [`QUICK_SETUP`], without a switch of threads. A
+    /// set-up that takes longer is discarded, so this isn't tried if the set-up could leave
+    /// something behind.
+    fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
+        let manifest = recipe.policy.manifest();
+        let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
+        let quick = TenantLimits::for_cpu(QUICK_SETUP, self.rate);
+        let limits = TenantLimits {
+            fuel_for_setup: quick.fuel_per_call.min(recipe.limits.fuel_for_setup),
+            ..recipe.limits.clone()
+        };
+        let quick = Recipe {
+            policy: recipe.policy.clone(),
+            limits,
+            config: recipe.config.clone(),
+            granted: recipe.granted,
+            state: None,
+        };
+        // The complete attempt reports a failure, and in more detail.
+        let is_tried = leaves_nothing && !recipe.is_compat();
+        is_tried.then(|| quick.instantiate().ok()).flatten()
+    }
+
+    pub(super) async fn place(
+        &self,
+        attachment: &Attachment,
+        next: &Next<Version>,
+        seats: &mut Seats,
+    ) -> Result<Place, Status> {
+        Ok(match next {
+            Next::Keep => Place::Keep,
+            Next::Empty => Place::Empty,
+            Next::FromCandidate => Place::FromCandidate,
+            Next::Put { version, inherit } => Place::Put(Running {
+                version: version.number,
+                how: self.seated(attachment, version, seats).await?,
+                inherit: *inherit,
+            }),
+        })
+    }
+
+    fn state_of(&self, attachment: &Attachment) -> SharedState {
+        let owner = attachment.target.owner();
+        let mut attachments = self.attachments.borrow_mut();
+        attachments.state_of(owner, &attachment.policy)
+    }
+}
+
+/// Checks that a schema has everything that a version reads of each method.
+fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<(), Status> {
+    let target = &live.attachment.target;
+    let methods = schema.layout.methods.iter();
+    for method in methods.filter(|method| target.is_for(&method.name)) {
+        attachments.steps_of(0, live, schema, method)?;
+    }
+    Ok(())
+}
+
+/// Checks that one of the schemas has the target's method: of two versions of a service, the older
+/// may lack it.
+fn has_method<'s>(
+    target: &Target,
+    mut schemas: impl Iterator<Item = &'s Arc<BoundSchema>> + Clone,
+) -> Result<(), Status> {
+    let has = |schema: &Arc<BoundSchema>| {
+        let mut methods = schema.layout.methods.iter();
+        methods.any(|method| target.is_for(&method.name))
+    };
+    if target.method.is_empty() || schemas.clone().next().is_none() || schemas.any(has) {
+        return Ok(());
+    }
+    let Target {
+        service, method, ..
+    } = target;
+    Err(invalid(format!(
+        "service {service} has no method {method:?}"
+    )))
+}
+
+/// The warning if no schema is known; `None` if the version fits every schema.
+fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
+    let reads = |method: &Method| {
+        let of = |hook| !method.fields(hook).is_empty() || !method.changes(hook).is_empty();
+        of(Hook::Request) || of(Hook::Reply)
+    };
+    let is_safe = target.method.is_empty() && !policy.manifest().methods().iter().any(reads);
+    if is_safe {
+        return None;
+    }
+    let all = |text: &str, all: &str, one: &str| match text {
+        ALL => all.to_owned(),
+        text => format!("{one}{text}"),
+    };
+    let tenant = all(&target.tenant, "any tenant", "tenant ");
+    let service = all(&target.service, "a service", "");
+    let side = target.side.name();
+    Some(format!(
+        "nothing was checked: no application of {tenant} has bound {service} on the {side} side. If {name} doesn't fit the schema of a later \
+         application, that application's binding is refused; --proto FILE checks a schema now"
+    ))
+}
+
+impl Seats {
+    fn take(&mut self, attachment: &Attachment, version: u32) -> Option<How> {
+        let is_its = |its: &Attachment| {
+            its.target == attachment.target
+                && its.policy == attachment.policy
+                && its.options == attachment.options
+        };
+        let found = |(its, number, _): &(Attachment, u32, How)| *number == version && is_its(its);
+        let at = self.0.iter().position(found)?;
+        Some(self.0.swap_remove(at).2)
+    }
+}
+
+impl Plan<u32> {
+    fn numbers(&self) -> impl Iterator<Item = u32> {
+        let of = |next: &Next<u32>| match next {
+            Next::Put { version, .. } => Some(*version),
+            _ => None,
+        };
+        [of(&self.stable), of(&self.candidate)]
+            .into_iter()
+            .flatten()
+    }
+
+    fn lacks(&self, versions: &BTreeMap<u32, Version>) -> bool {
+        self.numbers().any(|number| !versions.contains_key(&number))
+    }
+
+    /// The plan with versions instead of numbers; all are loaded.
+    fn with(self, versions: &BTreeMap<u32, Version>) -> Plan<Version> {
+        let of = |next: Next<u32>| match next {
+            Next::Keep => Next::Keep,
+            Next::Empty => Next::Empty,
+            Next::FromCandidate => Next::FromCandidate,
+            Next::Put { version, inherit } => Next::Put {
+                version: versions[&version].clone(),
+                inherit,
+            },
+        };
+        Plan {
+            attachment: self.attachment,
+            stable: of(self.stable),
+            candidate: of(self.candidate),
+        }
+    }
+}

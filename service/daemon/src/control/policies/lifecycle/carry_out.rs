@@ -1,0 +1,273 @@
+//! Carries plans out, all or none: in the store, in memory, and on the runtimes.
+//!
+//! Steps that can fail without a runtime come first, then the store, then the runtimes. If state is
+//! handed over, the runtimes come before the store, because only they can find that the hand-over
+//! fails; a refused change is reverted.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use tollgate_control::{ALL, Target};
+use tollgate_engine::Status;
+
+use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, refused};
+use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::state::Control;
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
+
+impl Control {
+    /// Carries out all plans or none.
+    pub(super) async fn carry_out(
+        self: &Rc<Self>,
+        plans: Vec<Plan<Version>>,
+        mut seats: Seats,
+        told: Told,
+    ) -> Result<(), Status> {
+        let hands_over = plans.iter().any(|plan| {
+            let mut nexts = [&plan.stable, &plan.candidate].into_iter();
+            nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
+        });
+        // Steps that can fail without a runtime.
+        let mut works = Vec::new();
+        for plan in &plans {
+            for runtime in self.runtimes_of(&plan.attachment.target) {
+                let (attachment, seats) = (&plan.attachment, &mut seats);
+                let stable = self.place(attachment, &plan.stable, seats).await?;
+                let candidate = self.place(attachment, &plan.candidate, seats).await?;
+                for successor in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
+                    if let (Next::Put { version, .. }, Place::Put(running)) = successor
+                        && running.inherit
+                        && matches!(running.how, How::Isolated(_))
+                    {
+                        self.rehearse(attachment, runtime, version, seats).await?;
+                    }
+                }
+                works.push((plan, runtime, stable, candidate));
+            }
+        }
+        self.check_room(&plans)?;
+        // An application may have bound another schema meanwhile. From here on, nothing waits until
+        // the chains are made.
+        for plan in &plans {
+            self.check(&plan.attachment, &plan.stable, &[])?;
+            self.check(&plan.attachment, &plan.candidate, &[])?;
+        }
+        let store = |told: Told| {
+            let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
+            self.store
+                .put(told.actor, told.event, told.details, &attachments)
+                .map_err(refused)
+        };
+        let mut told = Some(told);
+        if !hands_over && let Some(told) = told.take() {
+            store(told)?;
+        }
+        let before = self.settle(&plans)?;
+        let mut applied = Vec::new();
+        let settled = self.apply_all(&plans, works, &mut applied).await;
+        let settled = match (settled, told.take()) {
+            (Ok(()), Some(told)) => store(told),
+            (settled, _) => settled,
+        };
+        if let Err(status) = settled {
+            if hands_over {
+                self.take_back(&plans, before, &applied).await;
+            }
+            return Err(status);
+        }
+        for plan in &plans {
+            self.watch(&plan.attachment);
+        }
+        Ok(())
+    }
+
+    fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
+        let attachments = self.attachments.borrow();
+        let new = plans.iter().map(|plan| &plan.attachment);
+        let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
+        let lives = new.map(|new| self.runtimes_of(&new.target).len());
+        attachments.check_room(lives.sum())
+    }
+
+    /// The runtimes that an attachment's calls can be on.
+    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<usize> {
+        if target.tenant == ALL {
+            (0..self.runtimes()).collect()
+        } else {
+            vec![self.runtime_of(&target.tenant)]
+        }
+    }
+
+    /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
+    fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(u32, Option<Live>)>, Status> {
+        let mut attachments = self.attachments.borrow_mut();
+        attachments.generation += 1;
+        let mut before = Vec::new();
+        for plan in plans {
+            let target = &plan.attachment.target;
+            let ids = attachments.ids_at(target, &plan.attachment.policy);
+            if ids.is_empty() {
+                let place = attachments.next_place();
+                for runtime in self.runtimes_of(target) {
+                    let mut live = Live {
+                        attachment: plan.attachment.clone(),
+                        runtime,
+                        place,
+                        stable: None,
+                        candidate: None,
+                        fallback: None,
+                        incarnation: 0,
+                        faults: Faults::default(),
+                    };
+                    take_over(&mut live, plan);
+                    before.push((attachments.insert(live)?, None));
+                }
+            }
+            for id in ids {
+                if let Some(live) = attachments.live.get_mut(id) {
+                    before.push((id, Some(live.clone())));
+                    take_over(live, plan);
+                }
+            }
+        }
+        Ok(before)
+    }
+
+    /// Records the runtimes that have applied the change, until one refuses.
+    async fn apply_all(
+        &self,
+        plans: &[Plan<Version>],
+        works: Vec<(&Plan<Version>, usize, Place, Place)>,
+        applied: &mut Vec<usize>,
+    ) -> Result<(), Status> {
+        let changes = {
+            let attachments = self.attachments.borrow();
+            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            for (plan, runtime, stable, candidate) in works {
+                let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
+                for id in ids {
+                    if let Some(live) = attachments.live.get(id)
+                        && live.runtime == runtime
+                    {
+                        let installed = live.installed(id, stable, candidate);
+                        changes.entry(runtime).or_default().install.push(installed);
+                        break;
+                    }
+                }
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                change.chains = attachments.changed_chains(&targets, *runtime)?;
+            }
+            changes
+        };
+        for (runtime, change) in changes {
+            self.apply(runtime, change).await?;
+            applied.push(runtime);
+        }
+        Ok(())
+    }
+
+    /// Reverts an upgrade that a runtime refused or that couldn't be stored. The version that
+    /// decided decides again; a former candidate is gone. Where the version had already been
+    /// replaced, it gets its state back if the new version can save it for the former one;
+    /// otherwise it starts with fresh state.
+    async fn take_back(
+        &self,
+        plans: &[Plan<Version>],
+        before: Vec<(u32, Option<Live>)>,
+        applied: &[usize],
+    ) {
+        for inherit in [true, false] {
+            let taken_back = self.restore_lives(plans, &before, applied, inherit).await;
+            match taken_back {
+                Ok(()) => return,
+                Err(status) if inherit => {
+                    tracing::warn!(
+                        "an upgrade is reverted without its state: {}",
+                        status.message
+                    );
+                }
+                Err(status) => {
+                    tracing::error!("an upgrade can't be reverted: {}", status.message);
+                }
+            }
+        }
+    }
+
+    async fn restore_lives(
+        &self,
+        plans: &[Plan<Version>],
+        before: &[(u32, Option<Live>)],
+        applied: &[usize],
+        inherit: bool,
+    ) -> Result<(), Status> {
+        let mut stables = BTreeMap::new();
+        for (id, was) in before {
+            let Some(was) = was.as_ref().filter(|was| applied.contains(&was.runtime)) else {
+                continue;
+            };
+            let replaced = plans.iter().any(|plan| {
+                let attachment = &plan.attachment;
+                attachment.target == was.attachment.target
+                    && attachment.policy == was.attachment.policy
+                    && matches!(plan.stable, Next::Put { inherit: true, .. })
+            });
+            if let (true, Some(version)) = (replaced, &was.stable) {
+                let running = Running {
+                    version: version.number,
+                    how: self.how(&was.attachment, version).await?,
+                    inherit,
+                };
+                stables.insert(*id, Place::Put(running));
+            }
+        }
+        let changes = {
+            let mut attachments = self.attachments.borrow_mut();
+            attachments.generation += 1;
+            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            for (id, was) in before {
+                let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
+                    continue;
+                };
+                *live = was.clone();
+                let stable = stables.remove(id).unwrap_or(Place::Keep);
+                let installed = live.installed(*id, stable, Place::Empty);
+                let change = changes.entry(live.runtime).or_default();
+                change.install.push(installed);
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                let chains = attachments.changed_chains(&targets, *runtime);
+                change.chains = chains.unwrap_or_default();
+            }
+            changes
+        };
+        for (runtime, change) in changes {
+            self.apply(runtime, change).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Applies a runtime's change of places to the control plane's copy.
+fn take_over(live: &mut Live, plan: &Plan<Version>) {
+    live.attachment = plan.attachment.clone();
+    let stable_stays = matches!(plan.stable, Next::Keep);
+    if !stable_stays {
+        live.fallback = None;
+        live.faults = Faults::default();
+    }
+    match &plan.stable {
+        Next::Keep => {}
+        Next::Empty => live.stable = None,
+        Next::FromCandidate => live.stable = live.candidate.take(),
+        Next::Put { version, .. } => live.stable = Some(version.clone()),
+    }
+    match &plan.candidate {
+        Next::Keep | Next::FromCandidate => {}
+        Next::Empty => live.candidate = None,
+        Next::Put { version, .. } => live.candidate = Some(version.clone()),
+    }
+    live.incarnation += 1;
+}

@@ -1,0 +1,80 @@
+//! The life cycle of an attachment's versions: operators' requests, and the daemon's own steps.
+//!
+//! ```text
+//!   attach, upgrade, promote, rollback, release, detach       operator.rs, with words.rs
+//!   reload (a fresh instance), quarantine (too many faults)   faults.rs  ┐ by the daemon, on events
+//!   rollback (a candidate failed), promote (its probation     trials.rs  ┘ of runtimes and timers
+//!   is over)
+//!        │
+//!        ▼
+//!   plan: the new slot, and the content of each place
+//!        load ─▶ fit? ─▶ instantiate                          candidates.rs
+//!             ─▶ store + audit record                         carry_out.rs; at the start: start.rs
+//!             ─▶ one command per runtime ─▶ in force
+//! ```
+//!
+//! Invariants: one change at a time ([`crate::control::state::Control::changing`]). While one is
+//! carried out, nothing is compiled, and no tenant's process is waited for. Steps that can fail
+//! come before the change of the store, so a rejected change has no effect. Only a runtime can find that
+//! the hand-over of state fails: an upgrade asks the runtimes first, and stores what they have
+//! accepted.
+
+mod candidates;
+mod carry_out;
+mod faults;
+mod operator;
+mod start;
+#[cfg(test)]
+mod tests;
+mod trials;
+mod words;
+
+use serde_json::{Value, json};
+use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, StoreError};
+use tollgate_engine::Status;
+
+use crate::control::refusals::store_failed;
+use tollgate_policy_chain::plan::How;
+
+pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
+pub(in crate::control) use words::{selection_of, side_of};
+
+/// The content of one of an attachment's two places: the version's number in a sketch, the version
+/// itself in a plan.
+#[derive(Clone)]
+enum Next<V> {
+    Keep,
+    Empty,
+    FromCandidate,
+    Put { version: V, inherit: bool },
+}
+
+/// An attachment as it is to be.
+struct Plan<V> {
+    attachment: Attachment,
+    stable: Next<V>,
+    candidate: Next<V>,
+}
+
+/// Versions whose instances in processes were created before the lock of changes was taken.
+#[derive(Default)]
+pub(crate) struct Seats(Vec<(Attachment, u32, How)>);
+
+/// The actor, and the record for the audit log.
+struct Told {
+    actor: Actor,
+    event: Event,
+    details: Value,
+}
+
+fn details_of(attachment: &Attachment) -> Value {
+    json!({
+        "owner": attachment.target.owner().to_string(), "policy": attachment.policy,
+        "place": attachment.target.to_string(), "slot": attachment.slot, "options": attachment.options,
+    })
+}
+
+fn refused(error: StoreError) -> Status {
+    store_failed(&error)
+}

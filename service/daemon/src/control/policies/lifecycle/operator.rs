@@ -1,0 +1,327 @@
+//! Operators' requests: attach, upgrade, promote, roll back, release, detach.
+//!
+//! Each request becomes plans for the attachments that it names; all plans are carried out, or
+//! none. Versions are loaded first and may have to be compiled; the lock of changes is taken
+//! afterwards ([`Control::loaded`]).
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, Candidate, PolicyVersion, SlotError, StoreError, Target};
+use tollgate_engine::Status;
+use tollgate_shm_abi::messages::{
+    MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, STEP_PROMOTE,
+    STEP_RELEASE, STEP_ROLLBACK,
+};
+
+use crate::control::apps::schemas::BoundSchema;
+use crate::control::policies::given::given;
+use crate::control::policies::lifecycle::words::{
+    merge, party_of, selection_of, side_of, trial_of,
+};
+use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
+use crate::control::policies::model::Version;
+use crate::control::refusals::{invalid, store_failed};
+use crate::control::state::Control;
+use tollgate_policy_chain::plan::PolicyChange;
+
+/// Puts a version in force, or on trial if no version decides.
+pub(in crate::control) async fn attach(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: PolicyAttach,
+    fds: Vec<OwnedFd>,
+) -> Result<Vec<String>, Status> {
+    let given = given(control, request.has_schema, &fds).await?;
+    let given = given.map(|given| given.of(&request.service)).transpose()?;
+    let given = given.unwrap_or_default();
+    let sketch = || Ok(vec![control.attaching(&request)?]);
+    let (plans, seats, _one_at_a_time) = control.loaded(sketch).await?;
+    let warnings = control.check_all(&plans, &given)?;
+    let details = plans.first().map(|plan| {
+        let mut details = details_of(&plan.attachment);
+        details["isolation"] = json!(control.isolation_of(&plan.attachment));
+        details
+    });
+    let told = Told {
+        actor,
+        event: Event::Attach,
+        details: details.unwrap_or_default(),
+    };
+    control.carry_out(plans, seats, told).await?;
+    Ok(warnings)
+}
+
+/// Puts a version on trial beside the stable one, or replaces it at once, in all selected places or
+/// none.
+pub(in crate::control) async fn upgrade(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: PolicyUpgrade,
+    fds: Vec<OwnedFd>,
+) -> Result<(Vec<Attachment>, Vec<String>), Status> {
+    let given = given(control, request.has_schema, &fds).await?;
+    let (plans, seats, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    let mut warnings = Vec::new();
+    for plan in &plans {
+        let of = &plan.attachment.target.service;
+        let given = given.as_ref().map(|given| given.of(of)).transpose()?;
+        let plan = std::slice::from_ref(plan);
+        warnings.extend(control.check_all(plan, &given.unwrap_or_default())?);
+    }
+    let changed = carry_out_all(control, actor, Event::Upgrade, plans, seats).await?;
+    Ok((changed, warnings))
+}
+
+/// Promotes, rolls back or releases, in all selected places or none.
+pub(in crate::control) async fn step(
+    control: &Rc<Control>,
+    actor: Actor,
+    request: PolicyStep,
+) -> Result<Vec<Attachment>, Status> {
+    let event = match request.step {
+        STEP_PROMOTE => Event::Promote,
+        STEP_ROLLBACK => Event::Rollback,
+        STEP_RELEASE => Event::Release,
+        other => {
+            return Err(invalid(format!(
+                "step {other} is neither promote (1), rollback (2) nor release (3)"
+            )));
+        }
+    };
+    let at = request.at.unwrap_or_default();
+    let (plans, seats, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
+    for plan in &plans {
+        control.check(&plan.attachment, &plan.stable, &[])?;
+    }
+    carry_out_all(control, actor, event, plans, seats).await
+}
+
+async fn carry_out_all(
+    control: &Rc<Control>,
+    actor: Actor,
+    event: Event,
+    plans: Vec<Plan<Version>>,
+    seats: Seats,
+) -> Result<Vec<Attachment>, Status> {
+    let changed: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
+    let details = details_of_all(&changed);
+    let told = Told {
+        actor,
+        event,
+        details,
+    };
+    control.carry_out(plans, seats, told).await?;
+    Ok(changed)
+}
+
+/// Ends attachments.
+pub(in crate::control) async fn detach(
+    control: &Control,
+    actor: Actor,
+    request: &PolicySelection,
+) -> Result<(), Status> {
+    let (owner, which) = selection_of(request)?;
+    let _one_at_a_time = control.begin_change().await?;
+    let ended = control
+        .store
+        .detach(actor, &owner, &request.policy, &which)
+        .map_err(refused)?;
+    end_attachments(control, &ended).await
+}
+
+/// Removes attachments from the runtimes that the store has removed.
+pub(in crate::control) async fn end_attachments(
+    control: &Control,
+    ended: &[Attachment],
+) -> Result<(), Status> {
+    let changes = {
+        let mut attachments = control.attachments.borrow_mut();
+        attachments.generation += 1;
+        let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+        for Attachment { target, policy, .. } in ended {
+            for id in attachments.ids_at(target, policy) {
+                if let Some(live) = attachments.live.remove(id) {
+                    changes.entry(live.runtime).or_default().remove.push(id);
+                }
+            }
+        }
+        for Attachment { target, policy, .. } in ended {
+            attachments.drop_idle_state(target.owner(), policy);
+        }
+        let targets: Vec<_> = ended.iter().map(|ended| &ended.target).collect();
+        for (runtime, change) in &mut changes {
+            change.chains = attachments.changed_chains(&targets, *runtime)?;
+        }
+        changes
+    };
+    for (runtime, change) in changes {
+        control.apply(runtime, change).await?;
+    }
+    Ok(())
+}
+
+fn step_refused(target: &Target, why: SlotError) -> Status {
+    let place = target.to_string();
+    store_failed(&StoreError::Step { place, why })
+}
+
+fn details_of_all(changed: &[Attachment]) -> Value {
+    let Some(first) = changed.first() else {
+        return json!({});
+    };
+    let places: Vec<_> = changed
+        .iter()
+        .map(|a| json!({"place": a.target.to_string(), "slot": a.slot}))
+        .collect();
+    json!({"owner": first.target.owner().to_string(), "policy": first.policy, "places": places})
+}
+
+// ---- plans from a request and the state in force ----
+
+impl Control {
+    /// Like [`check`](Control::check), for every version of the plans.
+    fn check_all(
+        &self,
+        plans: &[Plan<Version>],
+        given: &[Arc<BoundSchema>],
+    ) -> Result<Vec<String>, Status> {
+        let mut warnings = Vec::new();
+        for plan in plans {
+            for next in [&plan.stable, &plan.candidate] {
+                warnings.extend(self.check(&plan.attachment, next, given)?);
+            }
+        }
+        Ok(warnings)
+    }
+
+    fn attaching(&self, request: &PolicyAttach) -> Result<Plan<u32>, Status> {
+        let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
+        let trial = match request.mode {
+            MODE_ENFORCE => None,
+            mode => Some(trial_of(mode, request.percent)?),
+        };
+        let target = Target {
+            party: party_of(request.party)?,
+            tenant: request.tenant.clone(),
+            service: request.service.clone(),
+            method: request.method.clone(),
+            side: side_of(request.side)?,
+        };
+        let known = self.attachments.borrow().at(&target, &name);
+        let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
+        merge(&mut options, request.options.clone().unwrap_or_default())?;
+        let slot = slot.attach(&name, version, trial);
+        let slot = slot.map_err(|why| step_refused(&target, why))?;
+        let put = Next::Put {
+            version,
+            inherit: false,
+        };
+        let (stable, candidate) = match trial {
+            None => (put, Next::Empty),
+            Some(_) => (Next::Keep, put),
+        };
+        let attachment = Attachment {
+            target,
+            policy: name,
+            slot,
+            options,
+        };
+        Ok(Plan {
+            attachment,
+            stable,
+            candidate,
+        })
+    }
+
+    fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<u32>>, Status> {
+        let version = request.version;
+        let trial = match request.mode {
+            MODE_ENFORCE => None,
+            mode => Some(Candidate {
+                version,
+                trial: trial_of(mode, request.percent)?,
+                probation_ms: request.probation_ms,
+            }),
+        };
+        let selected = self.selected(&request.at.clone().unwrap_or_default())?;
+        let plan = |before: Attachment| {
+            let slot = match trial {
+                Some(trial) => before.slot.upgrade(&before.policy, trial),
+                None => before.slot.replace(&before.policy, version),
+            };
+            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+            // Quarantined until an operator acts, as now.
+            let quarantined = before.slot.quarantine.is_some();
+            let runs = before.slot.candidate.map(|c| c.version) == Some(version);
+            let next = Next::Put {
+                version,
+                inherit: !quarantined,
+            };
+            let (stable, candidate) = match (trial, runs) {
+                (None, true) => (Next::FromCandidate, Next::Keep),
+                (None, false) => (next, Next::Keep),
+                (Some(_), _) => {
+                    let stable = match before.slot.stable {
+                        Some(version) if quarantined => Next::Put {
+                            version,
+                            inherit: false,
+                        },
+                        _ => Next::Keep,
+                    };
+                    (stable, if runs { Next::Keep } else { next })
+                }
+            };
+            Ok(Plan {
+                attachment: Attachment { slot, ..before },
+                stable,
+                candidate,
+            })
+        };
+        selected.into_iter().map(plan).collect()
+    }
+
+    fn stepping(&self, event: Event, at: &PolicySelection) -> Result<Vec<Plan<u32>>, Status> {
+        let plan = |before: Attachment| {
+            let slot = match event {
+                Event::Promote => before.slot.promote(&before.policy),
+                Event::Rollback => before.slot.roll_back(&before.policy),
+                _ => Ok(before.slot.released()),
+            };
+            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+            let had_candidate = before.slot.candidate.is_some();
+            let (stable, candidate) = match (event, slot.stable) {
+                (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
+                (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
+                (_, Some(version)) => {
+                    let inherit = false;
+                    (Next::Put { version, inherit }, Next::Keep)
+                }
+                (Event::Rollback, None) => (Next::Keep, Next::Empty),
+                (_, None) => (Next::Keep, Next::Keep),
+            };
+            Ok(Plan {
+                attachment: Attachment { slot, ..before },
+                stable,
+                candidate,
+            })
+        };
+        self.selected(at)?.into_iter().map(plan).collect()
+    }
+
+    /// The selected attachments.
+    fn selected(&self, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
+        let (owner, which) = selection_of(request)?;
+        let mut selected = self.store.attachments_of(&owner).map_err(refused)?;
+        selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
+        if selected.is_empty() {
+            let policy = request.policy.clone();
+            return Err(store_failed(&StoreError::NotAttached { owner, policy }));
+        }
+        Ok(selected)
+    }
+}

@@ -1,0 +1,168 @@
+//! Puts the stored attachments in force when the daemon starts.
+//!
+//! The stored slot is the operator's wish. A stable version that can't be loaded is replaced by the
+//! previous one, in memory only, until an operator acts or the next start succeeds. The trial of a
+//! candidate that can't be loaded ends.
+
+use std::rc::Rc;
+
+use serde_json::json;
+use tollgate_control::Attachment;
+use tollgate_control::audit::{Actor, Event};
+use tollgate_engine::Status;
+
+use crate::control::error::DaemonError;
+use crate::control::policies::lifecycle::{details_of, refused};
+use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::state::Control;
+use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
+
+impl Control {
+    /// Puts the stored attachments in force. A version that can't be loaded is replaced by the
+    /// previous one, or rejects its calls.
+    pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
+        let order = self
+            .store
+            .attachments()
+            .map_err(|error| DaemonError(format!("the store can't be read: {error}")))?;
+        for attachment in order {
+            let place = self.attachments.borrow_mut().next_place();
+            for runtime in self.runtimes_of(&attachment.target) {
+                let restored = self.revive(attachment.clone(), runtime, place).await;
+                restored.map_err(|status| {
+                    DaemonError(format!("a policy can't be installed: {}", status.message))
+                })?;
+            }
+            let known = self
+                .attachments
+                .borrow()
+                .at(&attachment.target, &attachment.policy);
+            if let Some(known) = known {
+                self.watch(&known);
+            }
+        }
+        Ok(())
+    }
+
+    async fn revive(
+        &self,
+        mut attachment: Attachment,
+        runtime: usize,
+        place: u64,
+    ) -> Result<(), Status> {
+        let (stable, fallback) = self.revive_stable(&attachment).await;
+        let candidate = match attachment.slot.candidate {
+            Some(wanted) => match self.revived(&attachment, wanted.version).await {
+                Ok(revived) => Some(revived),
+                Err(status) => {
+                    attachment.slot.candidate = None;
+                    let why = "the trial is over: ";
+                    self.load_failed(
+                        &attachment,
+                        wanted.version,
+                        &format!("{why}{}", status.message),
+                    );
+                    let details = details_of(&attachment);
+                    let only = std::slice::from_ref(&attachment);
+                    let stored = self
+                        .store
+                        .put(Actor::Daemon, Event::Rollback, details, only);
+                    stored.map_err(refused)?;
+                    None
+                }
+            },
+            None => None,
+        };
+        let put = |revived: Option<(Version, How)>| match revived {
+            Some((version, how)) => {
+                let running = Running {
+                    version: version.number,
+                    how,
+                    inherit: false,
+                };
+                (Some(version), Place::Put(running))
+            }
+            None => (None, Place::Empty),
+        };
+        let ((stable, stable_place), (candidate, candidate_place)) = (put(stable), put(candidate));
+        let change = {
+            let live = Live {
+                attachment,
+                runtime,
+                place,
+                stable,
+                candidate,
+                fallback,
+                incarnation: 0,
+                faults: Faults::default(),
+            };
+            let mut attachments = self.attachments.borrow_mut();
+            let id = attachments.insert(live.clone())?;
+            let install = vec![live.installed(id, stable_place, candidate_place)];
+            PolicyChange {
+                install,
+                ..Default::default()
+            }
+        };
+        self.apply(runtime, change).await
+    }
+
+    /// The stored stable version; or its replacement, and why.
+    async fn revive_stable(
+        &self,
+        attachment: &Attachment,
+    ) -> (Option<(Version, How)>, Option<String>) {
+        let slot = &attachment.slot;
+        let Some(number) = slot.stable else {
+            return (None, None);
+        };
+        let broken = |why: String| {
+            let version = Version {
+                number,
+                loaded: Err(why.clone()),
+            };
+            Some((version, How::Broken(why)))
+        };
+        if let Some(why) = &slot.quarantine {
+            return (broken(format!("it is quarantined: {why}")), None);
+        }
+        let error = match self.revived(attachment, number).await {
+            Ok(revived) => return (Some(revived), None),
+            Err(status) => status.message,
+        };
+        let why = format!(
+            "{}@{number} couldn't be loaded when the daemon started: {error}",
+            attachment.policy
+        );
+        self.load_failed(attachment, number, &error);
+        if let Some(previous) = slot.previous
+            && let Ok(revived) = self.revived(attachment, previous).await
+        {
+            return (Some(revived), Some(why));
+        }
+        (broken(why.clone()), Some(why))
+    }
+
+    async fn revived(
+        &self,
+        attachment: &Attachment,
+        number: u32,
+    ) -> Result<(Version, How), Status> {
+        let owner = attachment.target.owner();
+        let version = self.version(&owner, &attachment.policy, number).await?;
+        let how = self.how(attachment, &version).await?;
+        Ok((version, how))
+    }
+
+    fn load_failed(&self, attachment: &Attachment, number: u32, why: &str) {
+        let (policy, place) = (&attachment.policy, attachment.target.to_string());
+        tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
+        let details = json!({
+            "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
+            "place": place, "reason": why,
+        });
+        if let Err(error) = self.store.record(Actor::Daemon, Event::LoadFailed, details) {
+            tracing::error!("the audit log lacks a record of this failure: {error}");
+        }
+    }
+}

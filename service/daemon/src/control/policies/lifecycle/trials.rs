@@ -1,0 +1,112 @@
+//! Ends trials without an operator: rolls back after a runtime's report, or promotes after the
+//! probation.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, Candidate};
+
+use crate::control::policies::lifecycle::{Next, Plan, Seats, Told};
+use crate::control::state::Control;
+
+impl Control {
+    /// A runtime has ended a trial: ends it everywhere, and in the store.
+    pub(in crate::control) async fn trial_failed(
+        self: Rc<Self>,
+        id: u32,
+        version: u32,
+        reason: String,
+    ) {
+        let _one_at_a_time = self.changing.lock().await;
+        let found = {
+            let attachments = self.attachments.borrow();
+            attachments.live.get(id).map(|live| live.attachment.clone())
+        };
+        let on_trial = |a: &Attachment| a.slot.candidate.is_some_and(|c| c.version == version);
+        let Some(before) = found.filter(on_trial) else {
+            return;
+        };
+        let mut slot = before.slot.clone();
+        slot.candidate = None;
+        let details = json!({
+            "owner": before.target.owner().to_string(), "policy": before.policy, "version": version,
+            "place": before.target.to_string(), "slot": slot, "reason": reason,
+        });
+        tracing::warn!("{}@{version} was rolled back: {reason}", before.policy);
+        let plan = Plan {
+            attachment: Attachment { slot, ..before },
+            stable: Next::Keep,
+            candidate: Next::Empty,
+        };
+        let told = Told {
+            actor: Actor::Daemon,
+            event: Event::Rollback,
+            details,
+        };
+        if let Err(status) = self.carry_out(vec![plan], Seats::default(), told).await {
+            tracing::error!("a rollback can't be carried out: {}", status.message);
+        }
+    }
+
+    /// Promotes the candidate after its probation, unless something has changed meanwhile.
+    pub(super) fn watch(self: &Rc<Self>, attachment: &Attachment) {
+        let Some(Candidate {
+            version,
+            probation_ms: Some(ms),
+            ..
+        }) = attachment.slot.candidate
+        else {
+            return;
+        };
+        let ids = {
+            let attachments = self.attachments.borrow();
+            attachments.ids_at(&attachment.target, &attachment.policy)
+        };
+        let incarnation = |control: &Control, id: u32| {
+            let attachments = control.attachments.borrow();
+            attachments.live.get(id).map(|live| live.incarnation)
+        };
+        let Some((id, began)) = ids
+            .first()
+            .and_then(|id| Some((*id, incarnation(self, *id)?)))
+        else {
+            return;
+        };
+        let (control, target, policy) = (
+            Rc::clone(self),
+            attachment.target.clone(),
+            attachment.policy.clone(),
+        );
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(ms)).await;
+            let _one_at_a_time = control.changing.lock().await;
+            let known = control.attachments.borrow().at(&target, &policy);
+            let (Some(before), true) = (known, incarnation(&control, id) == Some(began)) else {
+                return;
+            };
+            let Ok(slot) = before.slot.promote(&policy) else {
+                return;
+            };
+            let details = json!({
+                "owner": target.owner().to_string(), "policy": policy, "version": version,
+                "place": target.to_string(), "slot": slot, "reason": format!("{ms} ms without a failure"),
+            });
+            let plan = Plan {
+                attachment: Attachment { slot, ..before },
+                stable: Next::FromCandidate,
+                candidate: Next::Keep,
+            };
+            let told = Told {
+                actor: Actor::Daemon,
+                event: Event::Promote,
+                details,
+            };
+            let carried_out = control.carry_out(vec![plan], Seats::default(), told).await;
+            if let Err(status) = carried_out {
+                tracing::error!("{policy}@{version} can't be promoted: {}", status.message);
+            }
+        });
+    }
+}

@@ -1,0 +1,23 @@
+//! Policies in force: modules, versions, attachments, and their processes.
+//!
+//! ```text
+//!   lifecycle/ changes ─▶ attachments.rs ─▶ a chain per method ─▶ the runtimes
+//!   origin.rs ─▶ compile.rs ─▶ a version (model.rs) ─▶ given.rs: the schema to check it against
+//!   isolated.rs, processes.rs, child_user.rs: processes of isolated policies
+//!   misfits.rs: bindings that an attachment doesn't fit
+//! ```
+//!
+//! Invariant: a change is complete on every runtime, or it isn't made.
+
+pub(super) mod attachment_index;
+pub(super) mod attachments;
+pub(super) mod child_user;
+pub(super) mod compile;
+pub(super) mod given;
+mod input_cache;
+pub(super) mod isolated;
+pub(super) mod lifecycle;
+mod misfits;
+pub(super) mod model;
+pub(super) mod origin;
+pub(super) mod processes;
