@@ -32,13 +32,13 @@ const FULL: [(&str, &str); 4] = [
     (
         "proxy-wasm",
         r#"{"abi": 1, "name": "auth", "hooks": ["request", "tick"], "methods": [{"method": "*"}], "capabilities": ["change"],
- "foreign": {"abi": "proxy-wasm", "metadata": ["authorization"], "reply_metadata": ["*"], "metadata_changes": ["x-user"],
+ "compat": {"abi": "proxy-wasm", "metadata": ["authorization"], "reply_metadata": ["*"], "metadata_changes": ["x-user"],
   "reply_metadata_changes": ["*"], "body": "change", "reply_body": "read", "root_id": "auth"}}"#,
     ),
     (
         "opa",
         r#"{"abi": 1, "name": "opa", "hooks": ["reply"], "methods": [{"method": "a.B/C", "fields": ["x"], "reply_fields": ["y"]}],
- "foreign": {"abi": "opa", "metadata": ["role"], "entrypoint": "authz/allow"}}"#,
+ "compat": {"abi": "opa", "metadata": ["role"], "entrypoint": "authz/allow"}}"#,
     ),
     ("plain", PLAIN),
 ];
@@ -84,7 +84,7 @@ fn can_be_remembered(error: &LoadError) {
             text.len()
         }
         LoadError::UnknownImport { module, name }
-        | LoadError::UnknownForeignImport { module, name, .. } => module.len().max(name.len()),
+        | LoadError::UnknownCompatImport { module, name, .. } => module.len().max(name.len()),
         _ => 0,
     };
     assert!(longest <= limits::REASON_BYTES, "{error}");
@@ -118,12 +118,12 @@ fn within_limits(manifest: &Manifest) {
             }
         }
     }
-    let Some(foreign) = manifest.foreign() else {
+    let Some(compat) = manifest.compat() else {
         return;
     };
     for hook in [Hook::Request, Hook::Reply] {
-        for keys in [foreign.keys(hook), foreign.key_changes(hook)] {
-            assert!(keys.len() <= limits::FOREIGN_KEYS, "{keys:?}");
+        for keys in [compat.keys(hook), compat.key_changes(hook)] {
+            assert!(keys.len() <= limits::COMPAT_KEYS, "{keys:?}");
             keys.iter().for_each(|key| is_key(key));
         }
     }

@@ -17,7 +17,7 @@ use tollgate_policy_chain::limits::{
     RECORDED_BYTES,
 };
 use tollgate_policy_host::limits::{
-    ARTIFACT_BYTES, ARTIFACTS_IN_MEMORY_BYTES, FOREIGN_MEMORY_BYTES, FOREIGN_MODULE_BYTES,
+    ARTIFACT_BYTES, ARTIFACTS_IN_MEMORY_BYTES, COMPAT_MEMORY_BYTES, COMPAT_MODULE_BYTES,
     KEPT_MEMORY_BYTES, STATE_BYTES,
 };
 use tollgate_schema::limits::MAX_DESCRIPTOR_SET;
@@ -295,8 +295,8 @@ fn of_policies(config: &Config) -> Vec<Line> {
         line(
             "memory of instances",
             config.policies.instances,
-            memory.max(FOREIGN_MEMORY_BYTES as u64) + KEPT_MEMORY_BYTES as u64,
-            "policies.instances, policies.memory_kib, FOREIGN_MEMORY_BYTES",
+            memory.max(COMPAT_MEMORY_BYTES as u64) + KEPT_MEMORY_BYTES as u64,
+            "policies.instances, policies.memory_kib, COMPAT_MEMORY_BYTES",
         ),
         line(
             "state of policies",
@@ -325,8 +325,8 @@ fn of_policies(config: &Config) -> Vec<Line> {
         line(
             "modules waiting for a compile worker",
             COMPILATIONS_QUEUED,
-            FOREIGN_MODULE_BYTES,
-            "COMPILATIONS_QUEUED, FOREIGN_MODULE_BYTES",
+            COMPAT_MODULE_BYTES,
+            "COMPILATIONS_QUEUED, COMPAT_MODULE_BYTES",
         ),
         line(
             "compile workers (processes)",

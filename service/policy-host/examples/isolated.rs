@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     };
     let (process, mut channel) = Process::start(&config).unwrap();
     let limits = TenantLimits::default();
-    let instance = process.instance(&InstanceSetup {
+    let instance = process.instantiate(&InstanceSetup {
         policy: &policy,
         limits: &limits,
         config: None,
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     let instance = instance.unwrap();
     println!("started and seated in {} us", (now_ns() - began) / 1000);
     let again = now_ns();
-    drop(process.instance(&InstanceSetup {
+    drop(process.instantiate(&InstanceSetup {
         policy: &policy,
         limits: &limits,
         config: None,
