@@ -429,7 +429,7 @@ impl Version {
             Body::Isolated(isolated) => {
                 let its = IsolatedVersion {
                     version: self.number,
-                    isolated: isolated,
+                    isolated,
                 };
                 let time = OrderTime {
                     now_ns,

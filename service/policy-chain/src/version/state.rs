@@ -84,7 +84,7 @@ impl Version {
             Body::Isolated(isolated) if isolated.process == successor.isolated.process => {
                 let from = IsolatedVersion {
                     version: self.number,
-                    isolated: isolated,
+                    isolated,
                 };
                 processes
                     .hand_over(from, successor, slot, meter.order_time())
