@@ -118,10 +118,13 @@ fn trace(value: &[u8]) {
     assert_eq!(Context::parse(&text), Some(Context { span, ..context }));
 }
 
+/// A name, and the pairs of a block.
+type Block = (&'static str, &'static [(&'static str, &'static [u8])]);
+
 /// Valid blocks, and names for them.
 pub fn seeds() -> Vec<(String, Vec<u8>)> {
-    let parent = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    let blocks: [(&str, &[(&str, &[u8])]); 6] = [
+    const PARENT: &[u8] = b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let blocks: [Block; 6] = [
         ("one", &[("user", b"Ada")]),
         (
             "repeated",
@@ -130,7 +133,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         ("binary", &[("t-bin", &[0, 10, 255]), ("-bin", b"")]),
         (
             "trace",
-            &[(TRACEPARENT, parent), ("tracestate", b"a=1,b=2")],
+            &[(TRACEPARENT, PARENT), ("tracestate", b"a=1,b=2")],
         ),
         (
             "reserved",

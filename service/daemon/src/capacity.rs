@@ -93,31 +93,31 @@ pub struct Capacity {
 fn line(what: &'static str, count: impl Count, each: impl Count, limits: &'static str) -> Line {
     Line {
         what,
-        count: count.as_count(),
-        each: each.as_count(),
+        count: count.into_count(),
+        each: each.into_count(),
         limits,
     }
 }
 
 /// Counts come as the types that limits have.
 trait Count {
-    fn as_count(self) -> u64;
+    fn into_count(self) -> u64;
 }
 
 impl Count for u64 {
-    fn as_count(self) -> u64 {
+    fn into_count(self) -> u64 {
         self
     }
 }
 
 impl Count for u32 {
-    fn as_count(self) -> u64 {
+    fn into_count(self) -> u64 {
         self.into()
     }
 }
 
 impl Count for usize {
-    fn as_count(self) -> u64 {
+    fn into_count(self) -> u64 {
         self as u64
     }
 }
