@@ -152,7 +152,7 @@ pub fn seeds() -> Vec<(String, Vec<u8>)> {
         .into_iter()
         .map(|(name, block)| (name.to_owned(), bytes(block)))
         .collect();
-    seeds.push(("traceparent".to_owned(), parent.to_vec()));
+    seeds.push(("traceparent".to_owned(), PARENT.to_vec()));
     seeds.push(("none".to_owned(), Vec::new()));
     seeds
 }
