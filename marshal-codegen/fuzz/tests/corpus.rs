@@ -72,12 +72,13 @@ fn the_metadata_that_was_found() {
     check_all("metadata", metadata::check);
 }
 
-type Seeds = Vec<(String, Vec<u8>)>;
+/// A target: its name, first inputs and check.
+type Target = (&'static str, Vec<(String, Vec<u8>)>, fn(&[u8]));
 
 /// Each is checked, whatever became of it in the corpus.
 #[test]
 fn first_inputs() {
-    let targets: [(&str, Seeds, fn(&[u8])); 5] = [
+    let targets: [Target; 5] = [
         ("descriptors", descriptors::seeds(), descriptors::check),
         ("frames", frames::seeds(), frames::check),
         ("links", links::seeds(), links::check),
