@@ -52,7 +52,7 @@ fn a_daemon_that_is_as_it_should_be_passes_every_check() {
             "{area}: {json}"
         );
     }
-    assert_eq!(of(&json, "limits").len(), 3, "{json}");
+    assert_eq!(of(&json, "limits").len(), 4, "{json}");
 }
 
 #[test]

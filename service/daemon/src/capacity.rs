@@ -1,9 +1,12 @@
 //! The sum of the daemon's limits: the most memory and descriptors that a configuration can need.
 //!
-//! Each [line](Line) names the limits that it follows from. Nothing else in the daemon grows with
-//! load. The sum of memory is far above what a daemon uses: it adds up what all tenants could hold
-//! at the same time, each at its limit. The largest lines show which limit to lower on a small
-//! host. Memory that applications allocate (their send heaps) isn't the daemon's.
+//! Each [line](Line) names the limits that it follows from. The sum of memory is far above what a
+//! daemon uses: it adds up what all tenants could hold at the same time, each at its limit. The
+//! largest lines show which limit to lower on a small host.
+//!
+//! Not in the sum: the send heaps, which are the applications' memory; the rings of RDMA links; and
+//! the processes of isolated policies, with their descriptors here, because nothing but the number
+//! of tenants limits them.
 //!
 //! `status` reports the sum, `tollgate check` prints it, and the log says it at the start.
 
@@ -28,10 +31,10 @@ use tollgate_transport::limits::{RX_BUFFER, TX_SOFT_LIMIT};
 
 use crate::config::Config;
 use crate::limits::{
-    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_SESSION, KEPT_DESCRIPTORS, LOOKUPS,
-    LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
-    MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS, OPERATORS_CONNECTIONS, OPERATORS_THREADS,
-    RECEIVE_HEAP_BYTES, TURNS,
+    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_SESSION, HANDOVER_BYTES,
+    KEPT_DESCRIPTORS, LOOKUPS, LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED,
+    MAX_SCHEMA_BYTES_PER_TENANT, MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS,
+    OPERATORS_CONNECTIONS, OPERATORS_THREADS, RECEIVE_HEAP_BYTES, TURNS,
 };
 
 // Bytes of entries whose size no limit names, rounded up.
@@ -178,8 +181,14 @@ impl Capacity {
     /// Says the sum in the log.
     pub(crate) fn log(&self) {
         let largest = self.memory.first().map_or("", |line| line.what);
+        let may_have = match getrlimit(Resource::Nofile).maximum {
+            Some(most) if most < self.descriptors() => {
+                format!(" (it may have {most}, so its tables are smaller; LimitNOFILE raises that)")
+            }
+            _ => String::new(),
+        };
         tracing::info!(
-            "with every table full this daemon needs {} descriptors and {} GiB of memory, most of it for {largest}",
+            "with every table full this daemon needs {} descriptors{may_have} and {} GiB of memory, most of it for {largest}",
             self.descriptors(),
             self.memory_bytes() >> 30,
         );
@@ -409,6 +418,12 @@ fn of_runtimes(config: &Config, runtimes: usize, peers: PeerRoom) -> Vec<Line> {
             runtimes * PARKED_CALLS,
             PARKED_ENTRY + message.min(PARKED_BYTES_PER_TENANT),
             "PARKED_CALLS, MAX_MESSAGE_BYTES, runtimes",
+        ),
+        line(
+            "state handed over at an upgrade",
+            runtimes,
+            HANDOVER_BYTES,
+            "HANDOVER_BYTES, runtimes",
         ),
         line(
             "buffers kept for reuse",

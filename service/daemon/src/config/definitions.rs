@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 use tollgate_control::limits::CPU_US;
+use tollgate_policy_host::limits::{CPU_US_MAX, CPU_US_MIN};
 use tollgate_telemetry::sampling::MILLION;
 
 use super::error::ConfigError;
@@ -18,6 +19,11 @@ use crate::limits::{
     MAX_RUNTIMES, MAX_SPIN, MAX_TENANT_ENDPOINTS, RDMA_RING_KIB, WAIT_TARGET_US, WINDOW_BYTES,
     WINDOW_CALLS,
 };
+
+const _: () = assert!(
+    CPU_US.0 as u64 == CPU_US_MIN && CPU_US.1 as u64 == CPU_US_MAX,
+    "the store and the policy host accept the same times"
+);
 
 /// One setting.
 #[derive(Debug)]
