@@ -5,9 +5,9 @@
 //! expectation, last measurement. The suite has real daemons, hostile modules, and an honest
 //! tenant; every answer to the honest tenant is compared with its request.
 //!
-//! Counts are asserted tightly: calls lost, doubled, evaluated twice, canaries found. Times are ratios
-//! within one run with a generous bound, since daemon, attackers and victim share two noisy cores.
-//! The bar of a ratio is printed; the long form asserts it (`TOLLGATE_ATTACKS=long`, see
+//! Counts are asserted tightly: calls lost, doubled, evaluated twice, canaries found. Times are
+//! ratios within one run with a generous bound, since daemon, attackers and victim share two noisy
+//! cores. The bar of a ratio is printed; the long form asserts it (`TOLLGATE_ATTACKS=long`, see
 //! CONTRIBUTING.md). See [`measure`].
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]

@@ -39,8 +39,8 @@ fn a_storm_of_versions_judges_every_call_exactly_once() {
     });
     let calls = total(&outcomes);
     say(&format!("{swaps} swaps under {calls} calls: {outcomes:?}"));
-    // Every call ends with the own words of one version, so that version evaluated it. A call that was
-    // evaluated twice would be counted twice below.
+    // Every call ends with the own words of one version, so that version evaluated it. A call that
+    // was evaluated twice would be counted twice below.
     let by = ["one", "two"].map(|version| with_text(&outcomes, version));
     let [one, two] = by;
     assert_eq!(one + two, calls, "{outcomes:?}");

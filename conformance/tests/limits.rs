@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Resource, Uid, getrlimit, setrlimit};
+use serde_json::Value;
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hostile::Wire;
 use tollgate_conformance::peer::Peer;
@@ -280,7 +281,11 @@ fn links_that_peers_open_are_limited_per_peer_and_leave_room_to_dial() {
         Peer::try_connect_as(daemon.listen(), 0, "third").is_none()
     })
     .expect("the table is full");
-    check_against_the_sum(&daemon, "links, and connections of peers");
+    check_against_the_sum(
+        &daemon,
+        &daemon.status()["capacity"],
+        "links, and connections of peers",
+    );
     let problems = daemon.status()["problems"].to_string();
     assert!(
         problems.contains("peers have opened 768 links"),
@@ -311,9 +316,7 @@ fn many_descriptors(wanted: u64) {
 /// The descriptors of a full daemon, and its memory, beside the sum of its limits that `status`
 /// reports. `line` is the line of the full table; the daemon must use a quarter of it, or the line
 /// is wrong.
-fn check_against_the_sum(daemon: &Daemon, line: &str) {
-    let status = daemon.status();
-    let capacity = &status["capacity"];
+fn check_against_the_sum(daemon: &Daemon, capacity: &Value, line: &str) {
     let lines = capacity["descriptors_by"].as_array().unwrap();
     let line = lines.iter().find(|found| found["what"] == line).unwrap();
     let (line, sum) = (
@@ -398,7 +401,11 @@ fn sessions_are_limited_over_all_runtimes_and_need_no_more_descriptors_than_the_
         refused.contains("the daemon has 4096 sessions"),
         "{refused}"
     );
-    check_against_the_sum(&daemon, "sessions, with their connections");
+    check_against_the_sum(
+        &daemon,
+        &daemon.status()["capacity"],
+        "sessions, with their connections",
+    );
     opened.remove(0);
     eventually(SOON, || open(0).map(|wire| opened.push(wire)).is_ok())
         .expect("one went, one comes");
@@ -412,6 +419,7 @@ fn control_connections_are_limited() {
     many_descriptors(2 * LIMIT as u64);
     let bed = Testbed::new();
     let daemon = bed.daemon("a");
+    let capacity = daemon.status()["capacity"].clone();
     let connect = || Wire::connect(daemon.socket());
     let is_served = |wire: &mut Wire| wire.ask(RequestBody::TenantList(TenantList::default()), &[]);
     let is_served =
@@ -429,7 +437,7 @@ fn control_connections_are_limited() {
     let mut one_more = connect();
     assert!(!is_served(&mut one_more));
     assert!(is_served(&mut last), "those that are there go on");
-    check_against_the_sum(&daemon, "connections without a session");
+    check_against_the_sum(&daemon, &capacity, "connections without a session");
     connected.pop();
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
 }

@@ -157,7 +157,6 @@ fn a_closed_standard_output_fails_commands() {
     let tollgate = program("tollgate").display().to_string();
     for words in [
         "status",
-        "policy list",
         "daemon settings",
         "console",
         "--help",

@@ -50,8 +50,8 @@ pub const TRAP: &str = "unreachable";
 /// Bytes of state that the single-minded module hands over.
 pub const SAVED: usize = 48 << 10;
 
-/// The smallest module with the hooks to evaluate, tick, save and restore. It allows every call, and
-/// does `deed` each time. It finds keys at 0, 8, 16 and 24; the third exists.
+/// The smallest module with the hooks to evaluate, tick, save and restore. It allows every call,
+/// and does `deed` each time. It finds keys at 0, 8, 16 and 24; the third exists.
 fn single_minded(deed: &str) -> String {
     let manifest = r#"{"abi":1,"name":"deed","hooks":["request","reply","tick"],"tick_ms":1000,"state":{"version":1},
         "methods":[{"method":"*"}],"capabilities":["state","clock","random"],

@@ -75,7 +75,8 @@
 //! Bytes from a ring are [`Alleged`] until checked, and every descriptor has exactly one encoding:
 //! unused fields are zero. So a checked value holds all the information.
 //!
-//! Kinds, checks and encodings stand in one file, so that each can be compared with the table above.
+//! Kinds, checks and encodings stand in one file, so that each can be compared with the table
+//! above.
 
 use crate::limits::{
     ENTRY_BYTES, MAX_EXTENTS, MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, MAX_OFFSETS,

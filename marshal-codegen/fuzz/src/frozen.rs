@@ -1,5 +1,5 @@
-//! Arbitrary changes (`changes.rs`) of the state of an engine that one daemon hands to the next, any
-//! number of them.
+//! Arbitrary changes (`changes.rs`) of the state of an engine that one daemon hands to the next,
+//! any number of them.
 //!
 //! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains
 //! and conversions have answered and everybody has gone, each of its messages has come out, and no

@@ -12,8 +12,8 @@
 //! its beginning, and alone decides about faults. So this code decides nothing; it is a fast path
 //! that must produce exactly the interpreter's bytes.
 //!
-//! It is one file because its functions call each other in a circle: messages have fields, which are
-//! messages.
+//! It is one file because its functions call each other in a circle: messages have fields, which
+//! are messages.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{Block, FuncRef, InstBuilder, Value, types};

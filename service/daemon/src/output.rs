@@ -77,8 +77,8 @@ pub fn print(text: &str) -> io::Result<()> {
     out.flush()
 }
 
-/// Writes a sentence to standard error, on its own line, without the tokens in it. A failure is ignored: there is nowhere
-/// left to report it.
+/// Writes a sentence to standard error, on its own line, without the tokens in it. A failure is
+/// ignored: there is nowhere left to report it.
 pub fn tell(sentence: &str) {
     let line = format!("{}\n", text::escape_lines(&without_tokens(sentence)));
     let _lost = io::stderr().lock().write_all(line.as_bytes());

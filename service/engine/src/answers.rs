@@ -89,8 +89,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The link and the steering of a request that is being evaluated, if it goes to a peer. The rim
-    /// tells the peer's daemon.
+    /// The link and the steering of a request that is being evaluated, if it goes to a peer. The
+    /// rim tells the peer's daemon.
     pub fn steering_to_peer(&self, call: CallKey) -> Option<(LinkId, &Steering)> {
         let call = self.calls.get(call)?;
         let is_asked = call.state == State::Evaluating(Stage::ClientRequest);

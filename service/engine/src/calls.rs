@@ -35,8 +35,8 @@ pub(crate) struct Call<M> {
     /// yet.
     pub(crate) began_ns: u64,
     pub(crate) delivered_ns: u64,
-    /// The [policy epoch](crate::Engine::set_policy_epoch) in which its request was evaluated on the caller's side, and
-    /// on the server's; 0: it wasn't evaluated.
+    /// The [policy epoch](crate::Engine::set_policy_epoch) in which its request was evaluated on
+    /// the caller's side, and on the server's; 0: it wasn't evaluated.
     pub(crate) evaluated_in: [u32; 2],
     /// Size of the request, for credits.
     pub(crate) bytes: u64,

@@ -1,5 +1,5 @@
-//! Chains of policies, decided without a sandbox: the next policy, the version that evaluates a call,
-//! the meaning of its answer, the failure of a trial, and the budget of a tenant's policies.
+//! Chains of policies, decided without a sandbox: the next policy, the version that evaluates a
+//! call, the meaning of its answer, the failure of a trial, and the budget of a tenant's policies.
 //!
 //! ```text
 //!   chain   provider-pre ... → tenant ... → provider-post ...      the first denial ends it, a change goes on to the next
@@ -175,8 +175,8 @@ impl Tally {
 
 /// The CPU budget of one tenant's policies: a bucket of CPU time that fills at its share of a core.
 ///
-/// An evaluation is charged once it is over, so the bucket can be overdrawn by one batch; no more is
-/// evaluated until it is filled up again.
+/// An evaluation is charged once it is over, so the bucket can be overdrawn by one batch; no more
+/// is evaluated until it is filled up again.
 #[derive(Clone, Copy, Debug)]
 pub struct Account {
     share_percent: u8,

@@ -298,8 +298,8 @@ impl<M> Engine<M> {
         next
     }
 
-    /// The next output, if it is an evaluation by the same `chain` at the same stage: so the rim can
-    /// evaluate several calls at once.
+    /// The next output, if it is an evaluation by the same `chain` at the same stage: so the rim
+    /// can evaluate several calls at once.
     pub fn poll_same_evaluate(
         &mut self,
         stage: Stage,
@@ -322,8 +322,8 @@ impl<M> Engine<M> {
         }
     }
 
-    /// The rim has changed the chains: requests evaluated from now on are evaluated in this policy epoch, and
-    /// [`Output::Evaluate`] has it for their replies. Eras count up and wrap.
+    /// The rim has changed the chains: requests evaluated from now on are evaluated in this policy
+    /// epoch, and [`Output::Evaluate`] has it for their replies. Eras count up and wrap.
     pub fn set_policy_epoch(&mut self, policy_epoch: u32) {
         self.policy_epoch = policy_epoch;
     }

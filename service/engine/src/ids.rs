@@ -4,7 +4,8 @@
 //!  key: | generation, 32 bits | engine id, 14 bits | slot, 18 bits |
 //! ```
 //!
-//! A call's key is unique in a process: its engine id is that of the engine in which the call began.
+//! A call's key is unique in a process: its engine id is that of the engine in which the call
+//! began.
 
 use serde::{Deserialize, Serialize};
 

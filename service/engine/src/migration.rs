@@ -259,7 +259,8 @@ impl<M> Engine<M> {
         self.knows_none(migration)
     }
 
-    /// No engine has assigned a key that another one has, except by a daemon that predates engine ids.
+    /// No engine has assigned a key that another one has, except by a daemon that predates engine
+    /// ids.
     fn knows_none(&self, migration: &Migration<M>) -> Result<(), Unportable> {
         let mut keys = migration.calls.iter().map(|(key, _)| *key);
         match keys.find(|key| self.calls.slot_of(*key).is_some()) {

@@ -54,7 +54,8 @@ pub enum Output<M> {
     },
     /// A call has ended during a chain's evaluation: call
     /// [`Engine::verdict`](crate::Engine::verdict) with its message soon, with any verdict. This
-    /// comes after the call's [`Evaluate`](Self::Evaluate), whether or not the chain has begun by then.
+    /// comes after the call's [`Evaluate`](Self::Evaluate), whether or not the chain has begun by
+    /// then.
     Recall {
         /** The call that was. */
         call: CallKey,

@@ -1,5 +1,5 @@
-//! Measures the claims of `cost.rs` and DESIGN: the price of an evaluation, and nanoseconds per unit
-//! of fuel.
+//! Measures the claims of `cost.rs` and DESIGN: the price of an evaluation, and nanoseconds per
+//! unit of fuel.
 //!
 //! ```sh
 //! cargo build --profile policy --target wasm32-unknown-unknown -p policy-null -p policy-acl

@@ -142,8 +142,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Zeroes entries that were announced but not pushed, and leftovers of earlier evaluations after
-    /// the views.
+    /// Zeroes entries that were announced but not pushed, and leftovers of earlier evaluations
+    /// after the views.
     #[inline]
     fn clear_leftovers(&mut self) {
         let (pushed, announced) = (self.count * ENTRY_BYTES, self.room * ENTRY_BYTES);

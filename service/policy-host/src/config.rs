@@ -39,9 +39,9 @@ pub struct TenantLimits {
     pub compat_memory_bytes: usize,
     /// Elements of its function table. Default 8,192.
     pub table_elements: usize,
-    /// Fuel for evaluating one call; a batch gets this much per call. Default 350,000 units, at most
-    /// about 100 us ([`crate::FUEL_PER_MICROSECOND`]). A lower value protects the other tenants'
-    /// latency, a higher one allows more work.
+    /// Fuel for evaluating one call; a batch gets this much per call. Default 350,000 units, at
+    /// most about 100 us ([`crate::FUEL_PER_MICROSECOND`]). A lower value protects the other
+    /// tenants' latency, a higher one allows more work.
     pub fuel_per_call: u64,
     /// Fuel for start function, first buffer and configuration together. Default 350,000,000 units,
     /// at most about 100 ms. Spent by the thread that instantiates, off the datapath.
@@ -52,8 +52,8 @@ pub struct TenantLimits {
 }
 
 impl TenantLimits {
-    /// The defaults, with `per_call` of CPU time for evaluating one call (cut to between 5 us and 10
-    /// ms) and every budget in units of this machine.
+    /// The defaults, with `per_call` of CPU time for evaluating one call (cut to between 5 us and
+    /// 10 ms) and every budget in units of this machine.
     pub fn for_cpu(per_call: Duration, rate: Rate) -> TenantLimits {
         let bounds =
             Duration::from_micros(limits::CPU_US_MIN)..=Duration::from_micros(limits::CPU_US_MAX);

@@ -65,9 +65,9 @@ impl Instance {
         &self.sandbox.store.data().metrics
     }
 
-    /// Units of fuel that the last evaluation, tick, save or restore used, including the host's work
-    /// for the guest. Before any, the units that the set-up used. A trap leaves no exact count, so
-    /// it counts as everything granted.
+    /// Units of fuel that the last evaluation, tick, save or restore used, including the host's
+    /// work for the guest. Before any, the units that the set-up used. A trap leaves no exact
+    /// count, so it counts as everything granted.
     pub fn fuel_used(&self) -> u64 {
         self.sandbox.budget.used()
     }
@@ -136,8 +136,8 @@ impl Instance {
     }
 
     /// Begins a batch of up to `count` calls. Their views have up to `views_len_max` bytes together
-    /// (each rounded up to a multiple of 8). One host call evaluates them all; from about eight calls
-    /// on, this halves the cost per call.
+    /// (each rounded up to a multiple of 8). One host call evaluates them all; from about eight
+    /// calls on, this halves the cost per call.
     ///
     /// # Errors
     /// The instance is dead, or dies because it can't provide the buffer; or the numbers exceed the

@@ -28,8 +28,8 @@
 //!    behind.
 //! 5. The guest sees the views written for it and no bytes of an earlier, longer evaluation behind
 //!    them.
-//! 6. Evaluating allocates nothing on the host, unless the verdict is a denial with a message, or has
-//!    effects.
+//! 6. Evaluating allocates nothing on the host, unless the verdict is a denial with a message, or
+//!    has effects.
 //! 7. The guest's fuel pays for the host's work before the host does it.
 //!
 //! The interface to the guest is `guest-sdk/ABI.md`. Absent on purpose: imports other than the ten

@@ -260,8 +260,8 @@ pub const COMPAT_BODY_BYTES: usize = 1 << 20;
 pub const HEADERS: usize = 128;
 /// Bytes of those headers, including names, plus 32 for each.
 pub const HEADER_BYTES: usize = 32 << 10;
-/// Calls of one instance with an evaluated request and no evaluated reply yet. Each keeps up to twice
-/// [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
+/// Calls of one instance with an evaluated request and no evaluated reply yet. Each keeps up to
+/// twice [`HEADER_BYTES`] for its headers, and [`PROPERTY_BYTES`].
 pub const OPEN_CALLS: usize = 256;
 /// Bytes of the properties that a filter sets on one call, plus [`STATE_ENTRY_BYTES`] for each.
 pub const PROPERTY_BYTES: usize = 4 << 10;

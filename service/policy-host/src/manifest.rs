@@ -221,8 +221,8 @@ impl Manifest {
     }
 
     /// Whether evaluating replies never changes the saved state, as the manifest declares. Then the
-    /// policy can continue to evaluate replies to its requests after its state has moved to the next
-    /// version.
+    /// policy can continue to evaluate replies to its requests after its state has moved to the
+    /// next version.
     pub fn has_stateless_replies(&self) -> bool {
         self.state.is_some_and(|state| state.stateless_replies)
     }

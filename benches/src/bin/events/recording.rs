@@ -14,7 +14,8 @@ pub(crate) const MS: u64 = 1_000_000;
 pub(crate) enum End {
     /// With the right reply.
     Served,
-    /// With the right reply, but one version of a policy evaluated the request, and another the reply.
+    /// With the right reply, but one version of a policy evaluated the request, and another the
+    /// reply.
     Crossed,
     /// With the right reply, but the request or the reply was evaluated by no version, or more than
     /// once.

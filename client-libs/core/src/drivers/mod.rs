@@ -27,8 +27,8 @@ use crate::sync::{AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 pub(crate) struct Drivers {
     /// The [`State`].
     word: AtomicUsize,
-    /// The threads in [`block_on`](crate::block_on). The word says whether there are any; it changes
-    /// under this lock then.
+    /// The threads in [`block_on`](crate::block_on). The word says whether there are any; it
+    /// changes under this lock then.
     waiting: Mutex<Vec<Arc<ThreadWaker>>>,
     /// The background thread may drive now, or the connection has ended.
     changed: Condvar,

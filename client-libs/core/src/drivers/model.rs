@@ -1,5 +1,6 @@
 //! All interleavings of the threads that drive one connection: exactly one drives, no wake-up is
-//! lost, and the end reaches every thread. Loom reports a deadlock for a thread that waits for ever.
+//! lost, and the end reaches every thread. Loom reports a deadlock for a thread that waits for
+//! ever.
 //!
 //! The loops are those of [`crate::drive`], without the spinning, for one connection. Its work are
 //! answers that have come: the driving thread takes them, and wakes the threads that wait for them.

@@ -55,8 +55,8 @@ fn failed(exit: u8, why: &dyn Display) -> ExitCode {
     ExitCode::from(exit)
 }
 
-/// Writes to standard output. If that was closed when the program started, Rust's runtime has opened
-/// `/dev/null` in its place, for reading and writing.
+/// Writes to standard output. If that was closed when the program started, Rust's runtime has
+/// opened `/dev/null` in its place, for reading and writing.
 fn write(bytes: &[u8]) -> Result<(), String> {
     let lost = |error: std::io::Error| format!("standard output can't be written: {error}");
     let mut out = std::io::stdout().lock();

@@ -43,8 +43,8 @@ pub(crate) struct Explain {
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
-    /// With --tenant and --method: the message to evaluate, as JSON; `-` reads it from standard input.
-    /// Without them: a call, by the ID of its trace or its span
+    /// With --tenant and --method: the message to evaluate, as JSON; `-` reads it from standard
+    /// input. Without them: a call, by the ID of its trace or its span
     #[arg(value_name = "JSON|CALL", required_unless_present = "tenant")]
     pub(crate) subject: Option<String>,
 }

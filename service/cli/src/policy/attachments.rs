@@ -1,5 +1,5 @@
-//! Where a policy evaluates: `tollgate policy attach` and `detach`, `upgrade`, and the steps after an
-//! upgrade.
+//! Where a policy evaluates: `tollgate policy attach` and `detach`, `upgrade`, and the steps after
+//! an upgrade.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};

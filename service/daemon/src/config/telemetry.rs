@@ -144,7 +144,7 @@ impl<'c> Told<'c> {
             return Ok(None);
         };
         if let Some(path) = self.headers_file {
-            let headers = Headers::parse(&read("headers_file", path, MAX_HEADERS_BYTES)?);
+            let headers = Headers::parse(&read(path, MAX_HEADERS_BYTES, true)?);
             let headers = headers.map_err(|error| ConfigError::Headers {
                 path: path.clone(),
                 error,
@@ -152,7 +152,7 @@ impl<'c> Told<'c> {
             endpoint = endpoint.with_headers(headers);
         }
         if let Some(path) = self.ca {
-            let trusting = endpoint.with_authorities(&read("ca", path, MAX_CA_BYTES)?);
+            let trusting = endpoint.with_authorities(&read(path, MAX_CA_BYTES, false)?);
             endpoint = trusting.map_err(|error| ConfigError::Authorities {
                 path: path.clone(),
                 error,
@@ -164,13 +164,16 @@ impl<'c> Told<'c> {
 
 /// Reads a small file; fails if it has more than `most` bytes. Reads at most one byte beyond the
 /// limit, so a file without an end can't block it.
-fn read(setting: &'static str, path: &Path, most: usize) -> Result<Vec<u8>, ConfigError> {
+fn read(path: &Path, most: usize, is_secret: bool) -> Result<Vec<u8>, ConfigError> {
     let mut content = Vec::new();
     let file = File::open(path);
     let read = file.and_then(|file| file.take(most as u64 + 1).read_to_end(&mut content));
     read.map_err(|error| match is_no_path(&error) {
-        true => ConfigError::SecretUnreadable { setting, error },
-        false => ConfigError::Unreadable {
+        true if is_secret => ConfigError::SecretUnreadable {
+            setting: "headers_file",
+            error,
+        },
+        _ => ConfigError::Unreadable {
             path: path.to_owned(),
             error,
         },

@@ -241,7 +241,7 @@ fn what_no_runtime_can_have_left_is_refused() {
                 "body": {"private": {"accepted": true, "extents": []}}});
             state["sessions"][0]["held"] = json!([{"message": {"handle": 0, "message": message, "what": {"reply": {"call": 1}}}}]);
         }),
-        ("is of no method of its", |state| {
+        ("belongs to no method that it has bound", |state| {
             let message = json!({"at": 0, "image": 0, "metadata": 0, "inline_len": 0, "total_len": 0, "bare": true,
                 "body": {"encoded": {"start": 0}}});
             state["sessions"][0]["held"] = json!([{"message": {"handle": 5, "message": message, "what": {"reply": {"call": 1}}}}]);

@@ -802,17 +802,17 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             at(15, "stream/more"),
             true.into(),
-            "call 15 can't be Judging(ClientRequest) like this",
+            "call 15 can't be Evaluating(ClientRequest) like this",
         ),
         (
             at(15, "stream/requests/0/more"),
             false.into(),
-            "call 15 can't be Judging(ClientRequest) like this",
+            "call 15 can't be Evaluating(ClientRequest) like this",
         ),
         (
             at(15, "stream/requests/0/message"),
             Value::Null,
-            "call 15 can't be Judging(ClientRequest) like this",
+            "call 15 can't be Evaluating(ClientRequest) like this",
         ),
         (
             at(18, "stream/passing/request/more"),

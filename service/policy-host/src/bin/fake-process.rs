@@ -5,9 +5,9 @@
 //!   fake-process WHAT policy-process PARENT MEMORY SPIN USER GROUP
 //! ```
 //!
-//! It reports that it is ready, gives every policy an instance without checking it, and then answers
-//! each order as WHAT says. The bytes are written by hand, because the crate's own code would never
-//! write them.
+//! It reports that it is ready, gives every policy an instance without checking it, and then
+//! answers each order as WHAT says. The bytes are written by hand, because the crate's own code
+//! would never write them.
 
 #![forbid(unsafe_code)]
 
@@ -145,6 +145,8 @@ impl Fake {
             "die" => std::process::exit(0),
             "index-ahead" => return self.set_index(1_000_000),
             "index-back" => {
+                // Valid, because the reader may be quicker than the index.
+                self.fill(count, [1, 0, 0, 0]);
                 answer(&mut self.end, &entry(1, ticket, at, len))?;
                 return self.set_index(u32::MAX);
             }

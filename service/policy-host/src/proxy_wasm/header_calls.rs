@@ -1,8 +1,8 @@
 //! The functions that read and change headers.
 //!
 //! The request's headers are readable always, the reply's from the reply's hook on. Trailers are
-//! empty: there is no separate evaluation at a call's end. A missing map reads as empty and can't be
-//! changed.
+//! empty: there is no separate evaluation at a call's end. A missing map reads as empty and can't
+//! be changed.
 
 use wasmtime::Linker;
 

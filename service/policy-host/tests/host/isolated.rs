@@ -1,5 +1,5 @@
-//! Policies in a separate process: they evaluate as in the daemon, and a process under an attacker's
-//! control achieves nothing.
+//! Policies in a separate process: they evaluate as in the daemon, and a process under an
+//! attacker's control achieves nothing.
 
 use std::cell::RefCell;
 use std::convert::Infallible;

@@ -1,5 +1,5 @@
-//! `policy-bench [--smoke] [--json FILE]`: measures the cost of evaluating and of instances, without a
-//! daemon.
+//! `policy-bench [--smoke] [--json FILE]`: measures the cost of evaluating and of instances,
+//! without a daemon.
 //!
 //! [`life`] measures instances (how many a second, how much memory, swaps and traps), [`calls`]
 //! measures the work per call, and [`report`] lists the claims. `policy-instructions`, in the same
