@@ -3,7 +3,7 @@
 //!
 //! Everybody who needs a part of a definition reads it here: the check of the configuration and its
 //! errors, the command line's help, `tollgate daemon settings` and `set`, and the reference in
-//! OPERATIONS.md, which [`reference`] writes.
+//! OPERATIONS.md, which [`reference()`] writes.
 
 use std::fmt;
 
