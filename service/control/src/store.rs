@@ -363,7 +363,8 @@ impl Store {
         self.log().head
     }
 
-    /// The audit log's file; `None`: the newest [`limits::AUDIT_RING`] records are in memory.
+    /// The audit log's file; `None`: the newest [`AUDIT_RING`](crate::limits::AUDIT_RING) records
+    /// are in memory.
     pub fn audit_file(&self) -> Option<std::path::PathBuf> {
         self.log().path().map(Path::to_owned)
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! An endpoint may say when to come back (`Retry-After` over HTTP, `RetryInfo` over gRPC). Until
-//! then, and for [`MAX_RETRY_AFTER`] at most, it gets neither the same request nor another one.
+//! then, and for [`MAX_RETRY_AFTER`](crate::limits::MAX_RETRY_AFTER) at most, it gets neither the
+//! same request nor another one.
 //!
 //! Pushing never waits, memory is bounded, and every item is counted once: exported, rejected, or
 //! dropped and why. Metrics are cumulative, so the next snapshot replaces one that couldn't be
