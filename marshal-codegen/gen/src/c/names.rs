@@ -9,7 +9,8 @@
 //! needs all of them free: if one is taken, the item gets an underscore at its end. Top-level items
 //! precede nested ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::LazyLock;
 
 use crate::model::TypeName;
 
@@ -91,8 +92,11 @@ pub(crate) fn free<S: AsRef<str>>(
     name
 }
 
-/// Names that a struct's member can't have.
+/// Names that a struct's member can't have: the macros without parameters of all headers of Debian
+/// 12's C library (libc6-dev), for programs that include any of them before the stubs. They come
+/// from `gcc -dM -E -D_GNU_SOURCE` with each header.
 const MACROS: &str = include_str!("macros.txt");
+static IS_MACRO: LazyLock<HashSet<&str>> = LazyLock::new(|| entries(MACROS).collect());
 /// Names that an item without a prefix can't have.
 const DECLARED: &str = include_str!("declared.txt");
 /// Parameters, variables and members in whose scope an item is named, and names of the program or
@@ -244,7 +248,7 @@ pub(crate) fn ident(package: &str, outer: &[String], name: &str) -> String {
 
 /// The name of a struct's member.
 pub(crate) fn member(name: &str) -> String {
-    let is_taken = || RESERVED.contains(&name) || entries(MACROS).any(|entry| entry == name);
+    let is_taken = || RESERVED.contains(&name) || IS_MACRO.contains(name);
     let end = match name.ends_with('_') || is_taken() {
         true => "_",
         false => "",
@@ -285,6 +289,23 @@ mod tests {
             names.give(&name(item), &defined);
             assert_eq!(names.of(&name(item)), expected);
         }
+    }
+
+    /// Also of headers that neither ISO C nor POSIX has.
+    #[test]
+    fn members_are_no_macros_of_any_header() {
+        for (name, header) in [
+            ("EOF", "stdio.h"),
+            ("IP", "arpa/telnet.h"),
+            ("EM_X86_64", "elf.h"),
+            ("p_class", "resolv.h"),
+            ("no_argument", "getopt.h"),
+            ("ACK", "arpa/tftp.h"),
+        ] {
+            assert_eq!(member(name), format!("{name}_"), "{header}");
+        }
+        // A macro with parameters leaves the name alone unless a parenthesis follows.
+        assert_eq!(member("log"), "log");
     }
 
     #[test]
