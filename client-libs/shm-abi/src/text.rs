@@ -10,8 +10,8 @@
 //! | control | C0, DEL, C1 |
 //! | line ending | U+2028, U+2029, and of the controls newline, carriage return, U+0085 |
 //! | bidirectional | U+061C, U+200E, U+200F, U+202A to U+202E, U+2066 to U+2069 |
-//! | zero width | U+00AD, U+034F, U+180B to U+180F, U+200B to U+200D, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F, U+E0100 to U+E01EF |
-//! | blank | U+115F, U+1160, U+3164, U+FFA0: fillers of Hangul |
+//! | zero width | U+00AD, U+034F, U+17B4, U+17B5, U+180B to U+180F, U+200B to U+200D, U+2060 to U+206F, U+FE00 to U+FE0F, U+FEFF, U+FFF9 to U+FFFB, U+1D173 to U+1D17A, U+E0000 to U+E007F, U+E0100 to U+E01EF |
+//! | blank | U+115F, U+1160, U+3164, U+FFA0: fillers of Hangul; U+2800: Braille without dots |
 //!
 //! A backslash is unchanged: `\n` may be a newline or those two characters. JSON for programs keeps
 //! its values: there the same characters are written as JSON escapes.
@@ -104,10 +104,12 @@ fn is_obeyed(c: char) -> bool {
                 | '\u{34f}'
                 | '\u{61c}'
                 | '\u{115f}'..='\u{1160}'
+                | '\u{17b4}'..='\u{17b5}'
                 | '\u{180b}'..='\u{180f}'
                 | '\u{200b}'..='\u{200f}'
                 | '\u{2028}'..='\u{202e}'
                 | '\u{2060}'..='\u{206f}'
+                | '\u{2800}'
                 | '\u{3164}'
                 | '\u{fe00}'..='\u{fe0f}'
                 | '\u{feff}'
@@ -138,6 +140,7 @@ mod tests {
             ("tag\u{e0041}", "tag\\u{e0041}"),
             ("a\u{115f}b\u{1160}", "a\\u{115f}b\\u{1160}"),
             ("a\u{3164}b\u{ffa0}", "a\\u{3164}b\\u{ffa0}"),
+            ("a\u{17b4}b\u{2800}", "a\\u{17b4}b\\u{2800}"),
             ("a\u{180b}b\u{180f}", "a\\u{180b}b\\u{180f}"),
             ("a\u{fe00}b\u{fe0f}", "a\\u{fe00}b\\u{fe0f}"),
             ("a\u{e0100}b\u{e01ef}", "a\\u{e0100}b\\u{e01ef}"),
