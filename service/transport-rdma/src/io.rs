@@ -424,6 +424,15 @@ impl RdmaLink {
         self.rings.is_some()
     }
 
+    /// Marshalled bytes after the oldest incomplete message's: the device may yet read them.
+    #[cfg(test)]
+    pub(crate) fn marshalled_in_flight(&self) -> u64 {
+        match (self.reading.front(), self.reading.back()) {
+            (Some((_, oldest)), Some((_, latest))) => latest - oldest,
+            _ => 0,
+        }
+    }
+
     /// Bytes that the peer has written into this end's ring.
     #[cfg(test)]
     pub(crate) fn seen_of_ring(&self) -> u64 {
