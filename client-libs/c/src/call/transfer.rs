@@ -35,9 +35,9 @@ impl Call {
             return Err(Ended::WouldBlock);
         };
         let outgoing = Arc::new(outgoing);
-        let letter = Arc::clone(&outgoing);
+        let message = Arc::clone(&outgoing);
         let task = async move {
-            if let Err(status) = half.send(&letter, &metadata).await {
+            if let Err(status) = half.send(&message, &metadata).await {
                 *lock(&half.call.failed) = Some(status);
             }
         };
@@ -69,23 +69,7 @@ impl Call {
     /// The next message from the other side.
     pub(crate) fn receive(self: &Arc<Self>, may_block: bool) -> Result<Message, Ended> {
         self.check()?;
-        let next = if may_block {
-            let next = self.unless_cancelled(async {
-                let mut half = self.take_receiving().await?;
-                poll_fn(|cx| half.poll_next(cx)).await
-            });
-            self.settle(self.session.block(next))?
-        } else {
-            let waker = Waker::from(Arc::clone(self));
-            let cx = Context::from_waker(&waker);
-            let Some(mut half) = self.try_take_receiving()? else {
-                return Err(Ended::WouldBlock);
-            };
-            match half.poll_next(&cx) {
-                Poll::Ready(next) => next?,
-                Poll::Pending => return Err(Ended::WouldBlock),
-            }
-        };
+        let next = self.polled(may_block, HeldReceiving::poll_next)?;
         next.map(|block| Message::new(block, &self.session))
             .ok_or(Ended::Well)
     }
@@ -96,24 +80,33 @@ impl Call {
             return Ok(metadata);
         }
         self.check()?;
-        if may_block {
-            let come = self.unless_cancelled(async {
-                let mut half = self.take_receiving().await?;
-                poll_fn(|cx| half.poll_metadata(cx)).await
-            });
-            self.settle(self.session.block(come))?;
-        } else {
-            let waker = Waker::from(Arc::clone(self));
-            let cx = Context::from_waker(&waker);
-            let Some(mut half) = self.try_take_receiving()? else {
-                return Err(Ended::WouldBlock);
-            };
-            match half.poll_metadata(&cx) {
-                Poll::Ready(come) => come?,
-                Poll::Pending => return Err(Ended::WouldBlock),
-            }
-        }
+        self.polled(may_block, HeldReceiving::poll_metadata)?;
         Ok(self.metadata.get_or_init(MetadataBuf::new))
+    }
+
+    /// What `poll` takes from the receiving half. Without blocking, the call is woken once there is
+    /// something.
+    fn polled<T>(
+        self: &Arc<Self>,
+        may_block: bool,
+        poll: fn(&mut HeldReceiving, &Context<'_>) -> Poll<Result<T, Status>>,
+    ) -> Result<T, Ended> {
+        if may_block {
+            let taken = self.unless_cancelled(async {
+                let mut half = self.take_receiving().await?;
+                poll_fn(|cx| poll(&mut half, cx)).await
+            });
+            return Ok(self.settle(self.session.block(taken))?);
+        }
+        let waker = Waker::from(Arc::clone(self));
+        let cx = Context::from_waker(&waker);
+        let Some(mut half) = self.try_take_receiving()? else {
+            return Err(Ended::WouldBlock);
+        };
+        match poll(&mut half, &cx) {
+            Poll::Ready(taken) => Ok(taken?),
+            Poll::Pending => Err(Ended::WouldBlock),
+        }
     }
 
     /// The trailers, once the call has ended successfully.
@@ -124,13 +117,13 @@ impl Call {
 
 impl HeldSending {
     async fn send(&mut self, outgoing: &Outgoing, metadata: &MetadataBuf) -> Result<(), Status> {
-        let letter = OutgoingMessage(outgoing);
+        let message = OutgoingMessage(outgoing);
         match self.half.as_mut() {
             Some(Sending::Requests(_)) if !metadata.is_empty() => Err(precondition(
                 "the metadata of the program's own call must be passed to tollgate_call_open",
             )),
-            Some(Sending::Requests(sender)) => sender.send(&letter).await,
-            Some(Sending::Responses(responder)) => responder.respond_with(&letter, metadata).await,
+            Some(Sending::Requests(sender)) => sender.send(&message).await,
+            Some(Sending::Responses(responder)) => responder.respond_with(&message, metadata).await,
             None => Err(precondition("the half is taken in drop only")),
         }
     }
