@@ -93,7 +93,7 @@ enum State {
     /// In the call table, waiting for room.
     Waiting {
         id: u64,
-        envelope: PendingDescriptor,
+        pending: PendingDescriptor,
     },
     /// The daemon has it.
     Submitted {
@@ -121,7 +121,7 @@ impl<E: Encode> Future for Call<E> {
                 call.begin(cx)
             }
             State::Unbound => call.begin(cx),
-            State::Waiting { id, envelope } => call.resume(id, envelope, cx),
+            State::Waiting { id, pending } => call.resume(id, pending, cx),
             State::Submitted { id } => take_outcome(&call.inner, id, cx),
             State::Pausing { id } => call.begin_again(id, cx),
             State::Finished => panic!("a call that has ended was polled again"),
@@ -161,14 +161,14 @@ impl<E: Encode> Call<E> {
         };
         let id = insert(&mut shared, deadline_ns, cx)?;
         self.measured = Some(measured);
-        let envelope = PendingDescriptor::Call {
+        let pending = PendingDescriptor::Call {
             method,
             call: id,
             part: Part::ONLY,
             deadline_ns,
         };
-        self.state = State::Waiting { id, envelope };
-        self.submit(shared, id, envelope, cx)
+        self.state = State::Waiting { id, pending };
+        self.submit(shared, id, pending, cx)
     }
 
     /// Continues a call that was waiting for room: it may have expired, there may be room, or
@@ -176,7 +176,7 @@ impl<E: Encode> Call<E> {
     fn resume(
         &mut self,
         id: u64,
-        envelope: PendingDescriptor,
+        pending: PendingDescriptor,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
         let inner = Arc::clone(&self.inner);
@@ -184,30 +184,30 @@ impl<E: Encode> Call<E> {
         if let Some(outcome) = shared.calls.poll(id, cx.waker()) {
             return Poll::Ready(received(&inner, shared, id, outcome));
         }
-        self.submit(shared, id, envelope, cx)
+        self.submit(shared, id, pending, cx)
     }
 
     fn submit(
         &mut self,
         mut shared: Locked<'_>,
         id: u64,
-        envelope: PendingDescriptor,
+        pending: PendingDescriptor,
         cx: &Context<'_>,
     ) -> Poll<Result<ReceivedBlock, Status>> {
         let measured = self
             .measured
             .as_ref()
             .expect("a call is measured before it waits");
-        let letter = OutgoingMessage {
+        let outgoing = OutgoingMessage {
             message: &self.message,
             measured,
             metadata: self.metadata.as_bytes(),
         };
-        match shared.poll_space(letter.room(), &mut self.ticket, cx.waker()) {
+        match shared.poll_space(outgoing.room(), &mut self.ticket, cx.waker()) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Err(status)) => Poll::Ready(Err(status)),
             Poll::Ready(Ok(block)) => {
-                shared.submit(letter, block, envelope)?;
+                shared.submit(outgoing, block, pending)?;
                 self.state = State::Submitted { id };
                 Poll::Pending
             }

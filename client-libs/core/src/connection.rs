@@ -270,7 +270,7 @@ impl<'i> Locked<'i> {
             metadata,
         }: OutgoingMessage<'_, impl Encode>,
         mut block: Block,
-        envelope: PendingDescriptor,
+        pending: PendingDescriptor,
     ) -> Result<(), Status> {
         let offset = block.offset();
         let session = self.inner.id;
@@ -313,10 +313,10 @@ impl<'i> Locked<'i> {
             extents: measured.extents,
             metadata: metadata.len() as u32,
         };
-        if let PendingDescriptor::Call { call, .. } = envelope {
+        if let PendingDescriptor::Call { call, .. } = pending {
             self.calls.mark_submitted(call);
         }
-        self.push_into_room(&envelope.around(block).encode());
+        self.push_into_room(&pending.around(block).encode());
         Ok(())
     }
 }

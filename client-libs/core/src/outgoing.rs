@@ -66,13 +66,13 @@ pub(crate) async fn post(
     inner: &Arc<Inner>,
     message: &impl Encode,
     metadata: &MetadataBuf,
-    envelope: PendingDescriptor,
+    pending: PendingDescriptor,
 ) -> Result<(), Status> {
     let mut place = Place {
         inner,
         ticket: None,
     };
-    poll_fn(|cx| poll_post(inner, message, metadata, envelope, &mut place.ticket, cx)).await
+    poll_fn(|cx| poll_post(inner, message, metadata, pending, &mut place.ticket, cx)).await
 }
 
 /// Like [`post`], but the caller keeps the place in the queue for room.
@@ -80,35 +80,35 @@ pub(crate) fn poll_post(
     inner: &Arc<Inner>,
     message: &impl Encode,
     metadata: &MetadataBuf,
-    envelope: PendingDescriptor,
+    pending: PendingDescriptor,
     ticket: &mut Option<Ticket>,
     cx: &Context<'_>,
 ) -> Poll<Result<(), Status>> {
     let measured = measure(message, inner)?;
-    let letter = OutgoingMessage {
+    let outgoing = OutgoingMessage {
         message,
         measured: &measured,
         metadata: metadata.as_bytes(),
     };
     let charge = measured.total as u32;
     let mut shared = inner.lock();
-    if let Some(key) = envelope.stream() {
+    if let Some(key) = pending.stream() {
         match ready!(shared.streams.poll_send(key, charge, cx.waker())) {
             true => {}
             false => return Poll::Ready(Err(over())),
         }
     }
-    if letter.room() == 0 {
+    if outgoing.room() == 0 {
         // Neither a message nor metadata.
-        shared.submit_bare(envelope);
+        shared.submit_bare(pending);
         return Poll::Ready(Ok(()));
     }
-    let posted = match ready!(shared.poll_space(letter.room(), ticket, cx.waker())) {
+    let posted = match ready!(shared.poll_space(outgoing.room(), ticket, cx.waker())) {
         Ok(block) => {
-            if let Some(key) = envelope.stream() {
+            if let Some(key) = pending.stream() {
                 shared.streams.sent(key, charge);
             }
-            shared.submit(letter, block, envelope)
+            shared.submit(outgoing, block, pending)
         }
         Err(status) => Err(status),
     };

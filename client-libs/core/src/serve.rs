@@ -248,12 +248,12 @@ impl Responder {
 
     /// Like [`Responder::reply`], with metadata. A reserved key in it becomes a status, too.
     pub async fn reply_with(mut self, message: &impl Encode, metadata: &MetadataBuf) {
-        let envelope = PendingDescriptor::Reply {
+        let pending = PendingDescriptor::Reply {
             call: self.call,
             waited_ns: self.waited_ns,
         };
         let replied = match check_metadata(metadata, &self.inner) {
-            Ok(()) => post(&self.inner, message, metadata, envelope).await,
+            Ok(()) => post(&self.inner, message, metadata, pending).await,
             Err(status) => Err(status),
         };
         match replied {
@@ -302,12 +302,12 @@ impl Responder {
     ) -> Result<(), Status> {
         check_streams(&self.inner)?;
         self.open_stream();
-        let envelope = PendingDescriptor::Response {
+        let pending = PendingDescriptor::Response {
             call: self.call,
             bare,
             waited_ns: self.waited_ns,
         };
-        post(&self.inner, message, metadata, envelope).await?;
+        post(&self.inner, message, metadata, pending).await?;
         self.waited_ns = 0;
         Ok(())
     }

@@ -87,15 +87,15 @@ impl Session {
             more: !opening.is_last,
             bare: first.is_none(),
         };
-        let envelope = PendingDescriptor::Call {
+        let pending = PendingDescriptor::Call {
             method,
             call: id,
             part,
             deadline_ns,
         };
         match first {
-            Some(message) => post(inner, message, &opening.metadata, envelope).await?,
-            None => post(inner, &NOTHING, &opening.metadata, envelope).await?,
+            Some(message) => post(inner, message, &opening.metadata, pending).await?,
+            None => post(inner, &NOTHING, &opening.metadata, pending).await?,
         }
         inner.ensure_driven();
         Ok((sender, receiver))
@@ -215,12 +215,12 @@ impl StreamSender {
                 "the requests have ended",
             )));
         }
-        let envelope = PendingDescriptor::Request {
+        let pending = PendingDescriptor::Request {
             call: self.guard.id,
         };
         let inner = self.guard.inner();
         let none = MetadataBuf::new();
-        let polled = poll_post(inner, message, &none, envelope, &mut self.ticket, cx);
+        let polled = poll_post(inner, message, &none, pending, &mut self.ticket, cx);
         if polled.is_pending() {
             inner.ensure_driven();
         }

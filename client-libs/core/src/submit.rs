@@ -456,14 +456,14 @@ impl Shared {
     }
 
     /// Submits an entry with neither a message nor metadata.
-    pub(crate) fn submit_bare(&mut self, envelope: PendingDescriptor) {
-        if let PendingDescriptor::Call { call, .. } = envelope {
+    pub(crate) fn submit_bare(&mut self, pending: PendingDescriptor) {
+        if let PendingDescriptor::Call { call, .. } = pending {
             self.calls.mark_submitted(call);
         }
-        if let Some(key) = envelope.stream() {
+        if let Some(key) = pending.stream() {
             self.streams.sent(key, 0);
         }
-        self.push_surely(envelope.around(BlockRef::default()));
+        self.push_surely(pending.around(BlockRef::default()));
     }
 
     /// Removes a stream from the table; unread blocks go back.

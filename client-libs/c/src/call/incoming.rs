@@ -107,13 +107,13 @@ impl Call {
         };
         drop(sending);
         let outgoing = Arc::new(outgoing);
-        let letter = OutgoingMessage(Arc::clone(&outgoing));
+        let message = OutgoingMessage(Arc::clone(&outgoing));
         let call = Arc::clone(self);
         let task = async move {
             if trailers.is_empty() {
-                responder.reply_with(&letter, &metadata).await;
+                responder.reply_with(&message, &metadata).await;
             } else {
-                match responder.respond_with(&letter, &metadata).await {
+                match responder.respond_with(&message, &metadata).await {
                     Ok(()) => responder.finish(trailers),
                     Err(status) => responder.fail(&status),
                 }

@@ -23,10 +23,10 @@ impl Call {
     ) -> Arc<Call> {
         let call = Call::new(session, Origin::Own, Slot::Gone, Slot::Gone);
         let outgoing = Arc::new(outgoing);
-        let letter = OutgoingMessage(Arc::clone(&outgoing));
+        let message = OutgoingMessage(Arc::clone(&outgoing));
         let reply = session
             .core
-            .call(handle, letter, opening.timeout)
+            .call(handle, message, opening.timeout)
             .with_metadata(opening.metadata);
         let told = Told {
             session: Arc::clone(session),
