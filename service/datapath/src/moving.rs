@@ -129,7 +129,7 @@ impl Runtime {
         let policies = self
             .policies
             .part(tenant, &order.attachments, engine.chains());
-        let strangers = self.shares.of_strangers();
+        let strangers = self.scheduler.of_strangers();
         let links = wanted.links.iter().filter_map(|&id| {
             let port = self.links.remove(id)?;
             self.wakes.unwatch_link(&port.io);
@@ -337,7 +337,7 @@ impl Runtime {
     fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
         let id = self.sessions.next_id()?;
         port.id = id;
-        port.flow = self.shares.of(tenant);
+        port.flow = self.scheduler.of(tenant);
         if let Err(error) = self.wakes.watch_session(id, &mut port.end.doorbell) {
             // Its submissions are seen whenever this runtime is awake.
             tracing::error!("the doorbell of session {} can't be watched: {error}", id.0);
@@ -356,8 +356,8 @@ impl Runtime {
         keys: &HashMap<u32, u32>,
     ) {
         let flow = match is_stranger {
-            true => self.shares.of_strangers(),
-            false => self.shares.of(tenant),
+            true => self.scheduler.of_strangers(),
+            false => self.scheduler.of(tenant),
         };
         let Some(port) = self.links.get_mut(link) else {
             return;

@@ -33,7 +33,7 @@ impl Runtime {
             let text = format!("the daemon can't watch another doorbell: {error}");
             return Err(Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
-        let flow = self.shares.of(&who.tenant);
+        let flow = self.scheduler.of(&who.tenant);
         self.sessions
             .insert(Box::new(SessionPort::new(session, who, flow, end)));
         self.engine.session_opened(session);

@@ -49,14 +49,14 @@ impl Runtime {
     /// Whether there were any.
     pub(crate) fn turn_session(&mut self, session: SessionId, flow: FlowId) -> bool {
         let mut taken = 0;
-        self.shares.reset_turn_bytes();
-        let mut look_at = self.shares.bytes_per_look();
-        while taken < SUBMISSIONS_PER_TURN && self.shares.turn_bytes() < BYTES_PER_TURN {
-            if self.shares.turn_bytes() >= look_at {
+        self.scheduler.reset_turn_bytes();
+        let mut look_at = self.scheduler.bytes_per_look();
+        while taken < SUBMISSIONS_PER_TURN && self.scheduler.turn_bytes() < BYTES_PER_TURN {
+            if self.scheduler.turn_bytes() >= look_at {
                 if self.others_wait(flow) {
                     break;
                 }
-                look_at = self.shares.turn_bytes() + self.shares.bytes_per_look();
+                look_at = self.scheduler.turn_bytes() + self.scheduler.bytes_per_look();
             }
             let Some(port) = self.sessions.get_mut(session) else {
                 break;
@@ -175,7 +175,7 @@ impl Runtime {
         let origin = Origin::Session { session, call };
         if let Some(status) = beyond_its_share(
             &self.engine,
-            &self.shares,
+            &self.scheduler,
             &self.sessions,
             &self.links,
             self.sessions.tenant_of(session).map(|tenant| &**tenant),
@@ -400,7 +400,7 @@ impl Runtime {
         };
         if found == 0 {
             port.reclaim(block.offset);
-            self.shares.add_turn_bytes(block.len as usize);
+            self.scheduler.add_turn_bytes(block.len as usize);
             let message = Message::accepted(inline, block.len);
             return Ok(Ok(Message {
                 metadata,
@@ -413,7 +413,7 @@ impl Runtime {
             self.pool.give(inline);
             return Ok(Err(too_large(total_len)));
         }
-        self.shares.add_turn_bytes(total_len as usize);
+        self.scheduler.add_turn_bytes(total_len as usize);
         let body = Body::Gathered {
             inline,
             spans,
@@ -488,7 +488,7 @@ fn too_large(bytes: u64) -> Status {
 /// costs nothing.
 pub(crate) fn beyond_its_share(
     engine: &Engine<Box<Message>>,
-    shares: &Scheduler,
+    scheduler: &Scheduler,
     sessions: &Sessions,
     links: &Links,
     tenant: Option<&str>,
@@ -498,7 +498,7 @@ pub(crate) fn beyond_its_share(
         return None;
     }
     let tenant = tenant?;
-    let flow = shares.known(tenant)?;
+    let flow = scheduler.known(tenant)?;
     let sessions = sessions.iter();
     let sessions = sessions.filter(|port| port.flow == flow);
     let sessions = sessions.map(|port| engine.outstanding(port.id) as usize);

@@ -152,8 +152,8 @@ impl Runtime {
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
         let flow = match tenant.as_ref().filter(|_| is_known) {
-            Some(tenant) => self.shares.of(tenant),
-            None => self.shares.of_strangers(),
+            Some(tenant) => self.scheduler.of(tenant),
+            None => self.scheduler.of_strangers(),
         };
         let name = form.name.as_deref();
         let dialled = form.dialled.map(|at| named(name, at));

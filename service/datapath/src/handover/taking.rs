@@ -173,7 +173,7 @@ impl Runtime {
             follows_heaps: true,
             label: form.label.map(Into::into),
         };
-        let flow = self.shares.of(&who.tenant);
+        let flow = self.scheduler.of(&who.tenant);
         let mut port = Box::new(SessionPort::new(id, who, flow, end));
         for (hash, calls) in &form.bound {
             port.add_handles(&of_hash(hash)?, *calls);

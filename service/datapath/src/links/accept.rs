@@ -37,7 +37,7 @@ impl Runtime {
                 "it hasn't authenticated, and another connection needs its place",
             );
         }
-        let flow = self.shares.of_strangers();
+        let flow = self.scheduler.of_strangers();
         let mut port = LinkPort::new(io, address.to_string(), None, None, flow);
         port.set_window(&self.options.tuning.link);
         if let Some(link) = self.add_link(port) {
@@ -61,7 +61,7 @@ impl Runtime {
         }
         // An earlier event of the link won't be repeated.
         port.state.readable = true;
-        port.state.flow = self.shares.of_strangers();
+        port.state.flow = self.scheduler.of_strangers();
         let (credit, is_ready) = (port.io.link().credit(), port.io.link().is_ready());
         let Some(link) = self.add_link(*port) else {
             return;

@@ -236,7 +236,7 @@ impl Runtime {
         let tenant = tenant.map(|service| &*service.tenant);
         if let Some(status) = beyond_its_share(
             &self.engine,
-            &self.shares,
+            &self.scheduler,
             &self.sessions,
             &self.links,
             tenant,

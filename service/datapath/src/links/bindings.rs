@@ -222,7 +222,7 @@ impl Runtime {
         if !matches!(found, Err(Refusal::Absent(_)))
             && let Some(tenant) = &state.tenant
         {
-            state.flow = self.shares.of(tenant);
+            state.flow = self.scheduler.of(tenant);
         }
         match found {
             Ok(service) => {

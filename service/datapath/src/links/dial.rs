@@ -154,7 +154,7 @@ impl Runtime {
         note: impl FnOnce(&mut LinkState),
     ) -> Result<(), String> {
         self.make_room(tenant)?;
-        let flow = self.shares.of(tenant);
+        let flow = self.scheduler.of(tenant);
         let its = Some(Arc::clone(tenant));
         let mut port = LinkPort::new(io, at.to_string(), Some(peer.clone()), its, flow);
         port.state.at = Some(at);

@@ -80,7 +80,7 @@ impl Runtime {
         worked: &mut bool,
     ) -> Result<(), LinkError> {
         let mut has_read = false;
-        let at_most = self.shares.bytes_per_turn();
+        let at_most = self.scheduler.bytes_per_turn();
         for _ in 0..FRAMES_PER_TURN {
             if port.state.large.is_some() {
                 if !port.state.readable {

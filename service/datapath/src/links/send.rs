@@ -295,13 +295,13 @@ impl Runtime {
 
     /// Sends one turn's worth of kept answers, unless the link is behind. Whether there were any.
     fn take_up(&mut self, link: LinkId) -> bool {
-        self.shares.reset_turn_bytes();
+        self.scheduler.reset_turn_bytes();
         for taken in 0..SUBMISSIONS_PER_TURN {
             let Some(port) = self.links.get_mut(link) else {
                 return false;
             };
             let enough = port.state.behind_since_ns.is_some()
-                || self.shares.turn_bytes() >= BYTES_PER_SHARED_TURN;
+                || self.scheduler.turn_bytes() >= BYTES_PER_SHARED_TURN;
             let Some(kept) = (!enough).then(|| port.state.kept.pop_front()).flatten() else {
                 return taken > 0;
             };

@@ -100,7 +100,7 @@ pub struct Runtime {
     /// Decides which links have room.
     pub(crate) guests: Guests,
     pub(crate) policies: Policies,
-    pub(crate) shares: Scheduler,
+    pub(crate) scheduler: Scheduler,
     /// Reused by `evaluate` and `turn_parked`.
     pub(crate) evaluations: Vec<Evaluation>,
     pub(crate) pool: Pool,
@@ -139,7 +139,7 @@ impl Runtime {
             door: wakes.door().cloned(),
         };
         let tuning = &options.tuning;
-        let shares = Scheduler::new(tuning.scheduling);
+        let scheduler = Scheduler::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
         let mut engine = Engine::born(options.engine_id);
         engine.set_wait_target(tuning.wait_target_ns());
@@ -160,7 +160,7 @@ impl Runtime {
             dials: Dials::default(),
             guests: Guests::default(),
             policies,
-            shares,
+            scheduler,
             evaluations: Vec::with_capacity(EVALUATED_AT_ONCE),
             pool: Pool::new(),
             outgoing,
@@ -225,7 +225,7 @@ impl Runtime {
 
     /// Switches to other settings, and to a CPU limit for some attachments.
     fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[u32]) {
-        self.shares.set_scheduling(tuning.scheduling);
+        self.scheduler.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
         self.policies
             .set_cpu_share(tuning.cpu_share_percent, self.now_ns);

@@ -62,7 +62,7 @@ impl Runtime {
             services: self.services.report(&self.engine),
             policies: self.policies.report(),
             accounts: self.policies.report_accounts(),
-            shares: self.shares.report(),
+            shares: self.scheduler.report(),
             calls: self.counters,
             bytes,
             live_calls: self.engine.live_calls(),

@@ -28,7 +28,7 @@ impl Runtime {
     /// Whether another flow has input, or output that leaves when this round ends. Costs one load
     /// per session, and one system call for the links.
     pub(crate) fn others_wait(&mut self, flow: FlowId) -> bool {
-        if self.shares.others_worked(flow) {
+        if self.scheduler.others_worked(flow) {
             return true;
         }
         self.sessions.others_have_posted(flow) || {
@@ -50,15 +50,15 @@ impl Runtime {
     pub fn turn(&mut self) -> bool {
         let mut worked = self.take_commands();
         self.wakes.ask_poller(&mut self.links);
-        self.shares.begin_round();
+        self.scheduler.begin_round();
         for place in 0..self.links.places() {
             let Some((link, port)) = self.links.at(place) else {
                 continue;
             };
             let flow = port.state.flow;
-            worked |= self.shares.is_throttled(flow) || {
+            worked |= self.scheduler.is_throttled(flow) || {
                 let worked = self.turn_link(link);
-                self.shares.end_turn(flow, worked)
+                self.scheduler.end_turn(flow, worked)
             };
         }
         for place in 0..self.sessions.places() {
@@ -66,9 +66,9 @@ impl Runtime {
                 continue;
             };
             let (session, flow) = (port.id, port.flow);
-            worked |= self.shares.is_throttled(flow) || {
+            worked |= self.scheduler.is_throttled(flow) || {
                 let worked = self.turn_session(session, flow);
-                self.shares.end_turn(flow, worked)
+                self.scheduler.end_turn(flow, worked)
             };
         }
         worked |= self.pass_time();
@@ -114,7 +114,7 @@ impl Runtime {
     /// Sends and delivers everything that was queued. Whether more was queued meanwhile.
     pub(super) fn flush(&mut self) -> bool {
         self.policies.processes().flush();
-        self.shares.begin_turns();
+        self.scheduler.begin_turns();
         let more = self.flush_links();
         for place in 0..self.sessions.places() {
             let Some(port) = self.sessions.at(place) else {
@@ -122,7 +122,7 @@ impl Runtime {
             };
             let (session, flow) = (port.id, port.flow);
             match port.flush(Some(self.now_ns)) {
-                Ok(woken) => drop(self.shares.end_turn(flow, woken)),
+                Ok(woken) => drop(self.scheduler.end_turn(flow, woken)),
                 Err(how) => self.expel(session, &how.to_string()),
             }
         }
@@ -135,7 +135,7 @@ impl Runtime {
             if let Some((link, port)) = self.links.at(place) {
                 let flow = port.state.flow;
                 let flushed = self.flush_link(link);
-                self.shares.end_turn(flow, flushed.sent);
+                self.scheduler.end_turn(flow, flushed.sent);
                 more |= flushed.more;
             }
         }
