@@ -239,7 +239,7 @@ fn a_tenant_with_many_sessions_has_no_more_of_the_runtime_than_one_with_one() {
     };
     let (mut by_one, mut by_many) = (0, 0);
     let ratios = |runtime: &Runtime, by_one: usize, by_many: usize| {
-        let shares = runtime.shares.report();
+        let shares = runtime.scheduler.report();
         let [many, one] = &shares[..] else {
             panic!("two tenants: {shares:?}")
         };
@@ -290,7 +290,7 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
         AppEnd::attach(&shape, fds).unwrap()
     };
     let (mut large, mut small) = (session("large"), session("small"));
-    let flow = runtime.shares.of(&"large".into());
+    let flow = runtime.scheduler.of(&"large".into());
     let (method, image) = large_method();
     let nowhere = Route {
         target: RouteTarget::Broken(Status::new(Code::UNAVAILABLE, "nobody serves it")),
@@ -329,12 +329,12 @@ fn a_turn_of_large_calls_ends_early_only_if_another_tenant_waits() {
     let before_a_look = BYTES_PER_LOOK.div_ceil(image.len());
 
     runtime.turn();
-    runtime.shares.shared_until_ns = u64::MAX;
+    runtime.scheduler.shared_until_ns = u64::MAX;
     flood(&mut large);
     runtime.turn();
     assert_eq!(answered(&mut large), CALLS, "nobody waits");
 
-    runtime.shares.shared_until_ns = u64::MAX;
+    runtime.scheduler.shared_until_ns = u64::MAX;
     call(&mut small, 0);
     flood(&mut large);
     runtime.turn();
@@ -494,7 +494,7 @@ fn a_peer_that_makes_tenants_up_stays_a_stranger() {
             refused(&mut peer) == 1
         });
     }
-    assert!(runtime.shares.report().is_empty());
+    assert!(runtime.scheduler.report().is_empty());
 }
 
 /// One event reports both, and no further event follows: only reading on reveals the end.
