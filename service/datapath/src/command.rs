@@ -28,7 +28,7 @@ use crate::report::Report;
 use crate::tuning::Tuning;
 use tollgate_policy_chain::counts::RecordedView;
 use tollgate_policy_chain::events::PolicyEvent;
-use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::ids::{AttachmentId, ProcessId, VersionNumber};
 use tollgate_policy_chain::plan::{CpuLimit, Isolated, MethodSteps, PolicyChange};
 
 /// From the control plane to a runtime.
@@ -190,9 +190,9 @@ pub enum Command {
     /// discarded.
     Rehearse {
         /// The attachment.
-        id: u32,
+        id: AttachmentId,
         /// The version.
-        version: u32,
+        version: VersionNumber,
         /// The version that would continue.
         successor: Box<Isolated>,
         /// Takes the result; an error gives the reason why not.
@@ -212,14 +212,14 @@ pub enum Command {
         /// Limit for one evaluation.
         cpu: CpuLimit,
         /// The attachments that the limit applies to.
-        of: Vec<u32>,
+        of: Vec<AttachmentId>,
         /// Told once it is in force.
         done: Reply<()>,
     },
     /// The last views that an attachment's stable version was shown, oldest first.
     Recorded {
         /// The attachment.
-        id: u32,
+        id: AttachmentId,
         /// Takes the answer.
         reply: Reply<Vec<RecordedView>>,
     },

@@ -9,6 +9,7 @@ use crate::links::target::Dial;
 use crate::observe::traces::Traced;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::reply::Reply;
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::message::{Message, Source};
 use tollgate_policy_chain::policies;
 
@@ -41,9 +42,9 @@ pub struct Move {
     /// The index of the new runtime.
     pub to: usize,
     /// Its own attachments.
-    pub attachments: Vec<u32>,
+    pub attachments: Vec<AttachmentId>,
     /// Attachments that each runtime has: the old runtime's id, and the new one's.
-    pub same: HashMap<u32, u32>,
+    pub same: HashMap<AttachmentId, AttachmentId>,
     /// `None`: the tenant has no sessions, and no answer is needed.
     pub reply: Option<Reply<Result<Moved, String>>>,
 }

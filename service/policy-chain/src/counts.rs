@@ -3,15 +3,16 @@
 use serde::Serialize;
 use tollgate_policy_host::Hook;
 
+use crate::ids::{AttachmentId, VersionNumber};
 use crate::metrics::NamedMetrics;
 
 /// A version that is or was in one of an attachment's places.
 #[derive(Clone, Debug, Serialize)]
 pub struct PolicyReport {
     /// The attachment's [`Installed::id`](crate::plan::Installed::id).
-    pub id: u32,
+    pub id: AttachmentId,
     /// The version's number.
-    pub version: u32,
+    pub version: VersionNumber,
     /// Its place: in force, on trial, or retired.
     pub place: ReportedPlace,
     /// Outcomes of its evaluations.
@@ -120,7 +121,7 @@ pub struct AccountReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedView {
     /// The version whose manifest `method` is an index into.
-    pub version: u32,
+    pub version: VersionNumber,
     /// Whether it was a request or a reply.
     pub hook: Hook,
     /// The method's index in the version's manifest.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::ProcessId;
+use crate::ids::{AttachmentId, ProcessId, VersionNumber};
 
 /// An event of a runtime's policies.
 #[derive(Debug)]
@@ -11,9 +11,9 @@ pub enum PolicyEvent {
     /// The version in force failed and is out of order: it needs a fresh instance.
     Faulted {
         /// The attachment.
-        id: u32,
+        id: AttachmentId,
         /// Its version.
-        version: u32,
+        version: VersionNumber,
         /// What failed.
         reason: String,
     },
@@ -21,9 +21,9 @@ pub enum PolicyEvent {
     /// was removed from its place.
     CandidateFailed {
         /// The attachment.
-        id: u32,
+        id: AttachmentId,
         /// Its version.
-        version: u32,
+        version: VersionNumber,
         /// What failed.
         reason: String,
     },

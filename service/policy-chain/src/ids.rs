@@ -1,5 +1,9 @@
 //! Ids that the policies of a runtime share, and why a call stops on its way through a chain.
 
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
 /// Names one account of a runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccountId(pub u32);
@@ -7,6 +11,30 @@ pub struct AccountId(pub u32);
 /// Identifies a process. The control plane assigns it and never reuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
+
+/// Names an attachment on its runtime, uniquely in this process. The control plane assigns it. An
+/// attachment for all tenants has one id per runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttachmentId(pub u32);
+
+impl fmt::Display for AttachmentId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The number of a policy's uploaded version: the 4 of `acl@4`. A manifest's ABI version and its
+/// state version are other numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct VersionNumber(pub u32);
+
+impl fmt::Display for VersionNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// A policy that has denied a call, or decided something else about it.
 #[derive(Debug)]

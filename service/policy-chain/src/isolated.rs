@@ -25,7 +25,7 @@ use tollgate_policy_host::{EvaluateError, Hook, LogLine, MetricChange};
 use tollgate_shm_abi::status::Code;
 
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
-use crate::ids::{ProcessId, Why};
+use crate::ids::{AttachmentId, ProcessId, VersionNumber, Why};
 use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
 use crate::plan::{Isolated, PolicyInput, Step};
@@ -44,8 +44,8 @@ pub(crate) struct InstanceAt {
 #[derive(Clone, Copy)]
 pub(crate) struct Evaluator<'a> {
     /// The attachment.
-    pub(crate) slot: u32,
-    pub(crate) version: u32,
+    pub(crate) slot: AttachmentId,
+    pub(crate) version: VersionNumber,
     /// Its place when the evaluation was ordered.
     pub(crate) which: Which,
     /// It is a shadow: its decision has no effect on the call.
@@ -60,26 +60,26 @@ pub type Rehearsed = Box<dyn FnOnce(Result<(), String>) + Send>;
 /// What an order was for.
 pub(crate) enum Purpose {
     Evaluate {
-        slot: u32,
-        version: u32,
+        slot: AttachmentId,
+        version: VersionNumber,
         which: Which,
         is_shadow: bool,
         step: Box<Step>,
     },
     Tick {
-        slot: u32,
-        version: u32,
+        slot: AttachmentId,
+        version: VersionNumber,
     },
     HandOver {
-        slot: u32,
-        from: u32,
-        to: u32,
+        slot: AttachmentId,
+        from: VersionNumber,
+        to: VersionNumber,
         successor: InstanceId,
     },
     Rehearse {
-        slot: u32,
-        from: u32,
-        to: u32,
+        slot: AttachmentId,
+        from: VersionNumber,
+        to: VersionNumber,
         /// Kept alive until the order has been answered.
         _successor: Box<Isolated>,
         done: Rehearsed,
@@ -134,14 +134,14 @@ pub(crate) struct OrderTime {
 /// An isolated version whose state is handed over, or that continues from it.
 #[derive(Clone, Copy)]
 pub(crate) struct IsolatedVersion<'a> {
-    pub(crate) version: u32,
+    pub(crate) version: VersionNumber,
     pub(crate) isolated: &'a Isolated,
 }
 
 /// The version that a rehearsal hands the state to.
 pub struct Successor {
     /// The version's number.
-    pub version: u32,
+    pub version: VersionNumber,
     /// Its instance.
     pub isolated: Box<Isolated>,
 }
@@ -315,7 +315,7 @@ impl Processes {
     }
 
     /// Orders a version's tick.
-    pub(crate) fn tick(&mut self, its: IsolatedVersion<'_>, slot: u32, time: OrderTime) {
+    pub(crate) fn tick(&mut self, its: IsolatedVersion<'_>, slot: AttachmentId, time: OrderTime) {
         let IsolatedVersion { version, isolated } = its;
         let purpose = Purpose::Tick { slot, version };
         let order = order(isolated, time, isolated.call_ns());
@@ -328,7 +328,7 @@ impl Processes {
         &mut self,
         from: IsolatedVersion<'_>,
         to: IsolatedVersion<'_>,
-        slot: u32,
+        slot: AttachmentId,
         time: OrderTime,
     ) -> Result<(), String> {
         let (isolated, successor) = (from.isolated, to.isolated);
@@ -352,7 +352,7 @@ impl Processes {
         &mut self,
         from: IsolatedVersion<'_>,
         to: Successor,
-        slot: u32,
+        slot: AttachmentId,
         time: OrderTime,
         done: Rehearsed,
     ) {

@@ -14,7 +14,7 @@ use tollgate_policy_host::{
 };
 use tollgate_schema::{Kind, Layouts};
 
-use crate::ids::ProcessId;
+use crate::ids::{AttachmentId, ProcessId, VersionNumber};
 use tollgate_jit::on_demand::{LazyProjector, Method};
 
 /// One attachment in a chain, prepared for one method. A version that doesn't cover the method
@@ -22,7 +22,7 @@ use tollgate_jit::on_demand::{LazyProjector, Method};
 #[derive(Clone)]
 pub struct Step {
     /// The attachment's [`Installed::id`].
-    pub(crate) policy: u32,
+    pub(crate) policy: AttachmentId,
     /// Input of the version in force; `None`: it isn't evaluated.
     pub stable: Option<PolicyInput>,
     /// Input of the version on trial; `None`: it isn't evaluated.
@@ -33,7 +33,11 @@ pub struct Step {
 
 impl Step {
     /// A step that evaluates only the versions in the two places.
-    pub fn new(policy: u32, stable: Option<PolicyInput>, candidate: Option<PolicyInput>) -> Self {
+    pub fn new(
+        policy: AttachmentId,
+        stable: Option<PolicyInput>,
+        candidate: Option<PolicyInput>,
+    ) -> Self {
         Self {
             policy,
             stable,
@@ -43,7 +47,7 @@ impl Step {
     }
 
     /// Input of a version, whatever its place.
-    pub(crate) fn input_of(&self, version: u32) -> Option<&PolicyInput> {
+    pub(crate) fn input_of(&self, version: VersionNumber) -> Option<&PolicyInput> {
         let there = [&self.stable, &self.candidate].into_iter().flatten();
         let mut all = there.chain(&self.before);
         all.find(|input| input.version == version)
@@ -54,7 +58,7 @@ impl Step {
 #[derive(Clone)]
 pub struct PolicyInput {
     /// The version's number.
-    pub version: u32,
+    pub version: VersionNumber,
     /// The method's index in the version's manifest.
     pub method: u32,
     /// Writes the view.
@@ -108,7 +112,7 @@ pub enum Scope {
 /// An attachment in a runtime: the version in force, and the version on trial.
 pub struct Installed {
     /// Assigned by the control plane.
-    pub id: u32,
+    pub id: AttachmentId,
     /// For example `acl of tenant acme`.
     pub label: String,
     /// The policy's owner, which determines its position in a chain.
@@ -146,7 +150,7 @@ pub enum Place {
 /// A version that is to run.
 pub struct Running {
     /// The version's number.
-    pub version: u32,
+    pub version: VersionNumber,
     /// How it runs.
     pub how: How,
     /// It continues from the state of the current stable version.
@@ -237,7 +241,7 @@ pub struct PolicyChange {
     /// Chains that are new or change.
     pub chains: Vec<(Scope, MethodSteps)>,
     /// Attachments that are removed.
-    pub remove: Vec<u32>,
+    pub remove: Vec<AttachmentId>,
 }
 
 /// A version that runs in its tenant's process.

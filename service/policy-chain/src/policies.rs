@@ -20,7 +20,7 @@ use crate::context::{EvaluationContext, Metering};
 use crate::counts::{AccountReport, PolicyReport, RecordedView};
 use crate::evaluation::{Evaluation, Stop};
 use crate::events::PolicyEvent;
-use crate::ids::Why;
+use crate::ids::{AttachmentId, Why};
 use crate::isolated::Processes;
 use crate::limits::{EVALUATING_SLICE, SLOW_CHAIN};
 use crate::message::{Message, Pool};
@@ -61,10 +61,10 @@ pub struct Policies {
     slice_ns: u64,
     logs_due_ns: u64,
     /// Slots whose versions have run since logs were last collected; each once.
-    ran: Vec<u32>,
+    ran: Vec<AttachmentId>,
     throttled_due_ns: u64,
     /// When each slot's versions tick next: one entry per slot that has a tick.
-    ticks: BTreeSet<(u64, u32)>,
+    ticks: BTreeSet<(u64, AttachmentId)>,
     /// Next sweep of retired versions; `None` if there are none.
     past_due_ns: Option<u64>,
 }
@@ -95,9 +95,9 @@ impl Policies {
     }
 
     /// Changes the limits of the evaluation of one call for the policies of these attachments.
-    pub fn limit_cpu(&mut self, of: &[u32], limit: CpuLimit) {
+    pub fn limit_cpu(&mut self, of: &[AttachmentId], limit: CpuLimit) {
         for id in of {
-            if let Some(slot) = self.installed.get_mut(*id) {
+            if let Some(slot) = self.installed.get_mut(id.0) {
                 slot.limit_cpu(limit);
             }
         }
@@ -171,7 +171,7 @@ impl Policies {
         let mut open = evaluations;
         let last = chain.steps.len().saturating_sub(1);
         for (at, step) in chain.steps.iter().enumerate().skip(position.step) {
-            match self.installed.get_mut(step.policy) {
+            match self.installed.get_mut(step.policy.0) {
                 Some(slot) => {
                     slot.note_run(&mut self.ran);
                     slot.evaluate(step, &mut context, open);
@@ -224,7 +224,7 @@ impl Policies {
     /// Lets a version continue from its state in another process; ignores a version that isn't
     /// here.
     pub fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
-        let slot = self.installed.get_mut(saved.id);
+        let slot = self.installed.get_mut(saved.id.0);
         slot.map_or(Ok(()), |slot| slot.restore(saved))
     }
 
@@ -293,7 +293,7 @@ impl Policies {
             self.logs_due_ns = now_ns + LOG_PERIOD_NS;
             self.metering.clock.set(now_ns);
             for id in self.ran.drain(..) {
-                if let Some(slot) = self.installed.get_mut(id) {
+                if let Some(slot) = self.installed.get_mut(id.0) {
                     slot.tell_logs(
                         now_ns,
                         &mut self.metering.accounts,
@@ -312,8 +312,8 @@ impl Policies {
     }
 
     /// Runs the due ticks of a slot's versions, and notes when it ticks next.
-    fn tick(&mut self, now_ns: u64, id: u32) {
-        let Some(slot) = self.installed.get_mut(id) else {
+    fn tick(&mut self, now_ns: u64, id: AttachmentId) {
+        let Some(slot) = self.installed.get_mut(id.0) else {
             return;
         };
         let mut meter = self.metering.meter();
@@ -324,8 +324,8 @@ impl Policies {
     }
 
     /// Notes when a slot's versions tick next.
-    fn tick_at(&mut self, id: u32, due_ns: Option<u64>) {
-        let Some(slot) = self.installed.get_mut(id) else {
+    fn tick_at(&mut self, id: AttachmentId, due_ns: Option<u64>) {
+        let Some(slot) = self.installed.get_mut(id.0) else {
             return;
         };
         if let Some(before_ns) = std::mem::replace(&mut slot.tick_due_ns, due_ns) {
@@ -345,9 +345,9 @@ impl Policies {
     }
 
     /// The last views that an attachment was shown.
-    pub fn recorded(&self, id: u32) -> Vec<RecordedView> {
+    pub fn recorded(&self, id: AttachmentId) -> Vec<RecordedView> {
         self.installed
-            .get(id)
+            .get(id.0)
             .map(Slot::recorded)
             .unwrap_or_default()
     }
@@ -359,8 +359,11 @@ impl Policies {
     }
 
     #[cfg(test)]
-    pub(crate) fn instance_of(&mut self, id: u32) -> Option<&mut tollgate_policy_host::Instance> {
-        self.installed.get_mut(id)?.instance()
+    pub(crate) fn instance_of(
+        &mut self,
+        id: AttachmentId,
+    ) -> Option<&mut tollgate_policy_host::Instance> {
+        self.installed.get_mut(id.0)?.instance()
     }
 
     /// Counters of every version.

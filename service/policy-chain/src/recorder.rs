@@ -59,9 +59,11 @@ mod tests {
     use super::*;
     use tollgate_policy_host::Hook;
 
+    use crate::ids::VersionNumber;
+
     fn view(method: u32, len: usize) -> RecordedView {
         RecordedView {
-            version: 1,
+            version: VersionNumber(1),
             hook: Hook::Request,
             method,
             view: vec![7; len],

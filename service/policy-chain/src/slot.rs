@@ -30,8 +30,7 @@ use crate::counts::Counts;
 use crate::counts::decision::{ALLOWED, CHANGED, DENIED, REFUSED, UNEVALUATED};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::history::{Serial, VersionHistory};
-use crate::ids::AccountId;
-use crate::ids::Why;
+use crate::ids::{AccountId, AttachmentId, VersionNumber, Why};
 use crate::isolated::{Evaluator, Processes};
 use crate::plan::{Installed, PolicyInput, Step};
 use crate::recorder::Recorder;
@@ -39,7 +38,7 @@ use crate::version::Version;
 
 /// An attachment in a runtime.
 pub(crate) struct Slot {
-    id: u32,
+    id: AttachmentId,
     label: String,
     party: Party,
     account: Option<AccountId>,
@@ -49,9 +48,9 @@ pub(crate) struct Slot {
     stable: Option<Version>,
     candidate: Option<Version>,
     /// Counts of retired versions, latest last.
-    retired: Vec<(u32, Counts)>,
+    retired: Vec<(VersionNumber, Counts)>,
     /// Their last log lines, and how many more were dropped.
-    last_words: Vec<(u32, Vec<String>, u64)>,
+    last_words: Vec<(VersionNumber, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
     serials: Serial,
     past: VersionHistory<Version>,
@@ -84,11 +83,11 @@ impl Evaluate {
 #[derive(Clone, Copy)]
 struct Decider {
     evaluate: Evaluate,
-    number: u32,
+    number: VersionNumber,
 }
 
 impl Decider {
-    fn of(which: Which, number: u32) -> Self {
+    fn of(which: Which, number: VersionNumber) -> Self {
         let evaluate = Evaluate::Of(which);
         Self { evaluate, number }
     }
@@ -198,7 +197,7 @@ impl Slot {
         context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
-        let (trial, salt) = (self.trial, self.id);
+        let (trial, salt) = (self.trial, self.id.0);
         let want = |evaluations: &mut [Evaluation], which| {
             let of_it =
                 |evaluation: &&mut Evaluation| decider(trial, evaluation.call, salt) == which;
@@ -263,7 +262,7 @@ impl Slot {
     }
 
     /// Keeps a shadow's decisions until the stable version has decided.
-    fn note_shadow(&mut self, number: u32, at_ns: u64, evaluations: &mut [Evaluation]) {
+    fn note_shadow(&mut self, number: VersionNumber, at_ns: u64, evaluations: &mut [Evaluation]) {
         let mut counts = Counts::default();
         for evaluation in evaluations.iter_mut() {
             if matches!(evaluation.decision, Decision::Pending) {
@@ -464,7 +463,7 @@ impl Slot {
         unfit
     }
 
-    fn fail(&mut self, number: u32, reason: String) -> String {
+    fn fail(&mut self, number: VersionNumber, reason: String) -> String {
         if let Some(version) = self.numbered(number) {
             version.fail(&reason);
         }
@@ -473,7 +472,7 @@ impl Slot {
 
     /// A version by number, whatever its place: it may have been promoted while its process was
     /// evaluating.
-    fn numbered(&mut self, number: u32) -> Option<&mut Version> {
+    fn numbered(&mut self, number: VersionNumber) -> Option<&mut Version> {
         let there = [&mut self.stable, &mut self.candidate];
         let mut there = there.into_iter().flatten();
         there.find(|version| version.number == number)

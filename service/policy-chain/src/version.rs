@@ -14,7 +14,7 @@ use crate::context::{EvaluationContext, FuelTime, Meter};
 use crate::counts::Counts;
 use crate::evaluation::{BatchSize, Decision, Evaluation};
 use crate::history::{Serial, is_before};
-use crate::ids::{AccountId, ProcessId};
+use crate::ids::{AccountId, AttachmentId, ProcessId, VersionNumber};
 use crate::isolated::{
     Evaluator, InstanceAt, InstanceOutput, IsolatedVersion, OrderTime, Posting, Processes,
 };
@@ -34,7 +34,7 @@ const BATCH_NS: u64 = BATCH_TARGET.as_nanos() as u64;
 
 /// A version in one of an attachment's places.
 pub(crate) struct Version {
-    pub(crate) number: u32,
+    pub(crate) number: VersionNumber,
     pub(crate) serial: Serial,
     /// The policy epoch in which it handed its state over.
     pub(crate) gave_in: Option<u32>,
@@ -394,7 +394,7 @@ impl Version {
     /// Runs the policy's tick if it is due and its account can pay. Returns how it failed.
     pub(crate) fn tick_if_due(
         &mut self,
-        slot: u32,
+        slot: AttachmentId,
         now_ns: u64,
         account: Option<AccountId>,
         meter: &mut Meter,

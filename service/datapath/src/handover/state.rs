@@ -16,6 +16,7 @@ use crate::handover::link_forms::LinkForm;
 use crate::handover::message_forms::{Bytes, MessageForm, StatusForm};
 use crate::links::target::Target;
 use crate::ports::{Delivery, Held, RemoteBinding, Service, SessionPort};
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::message::{Body, Message, Source};
 
 #[derive(Serialize, Deserialize)]
@@ -47,8 +48,8 @@ pub(super) struct State {
 #[derive(Serialize, Deserialize)]
 pub(super) struct PolicyForm {
     /// Its attachment's id in the old process.
-    pub(super) id: u32,
-    pub(super) version: u32,
+    pub(super) id: AttachmentId,
+    pub(super) version: VersionNumber,
     /// The number of the state's format, from the policy's manifest.
     pub(super) format: u32,
     /// Start and length of the state in the byte buffer.

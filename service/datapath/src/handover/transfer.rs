@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tollgate_engine::{LinkId, SessionId};
 
 use crate::binds::ServiceSchema;
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// The state that a runtime hands over.
@@ -39,5 +40,5 @@ pub struct Inventory {
     /// Chains of the bindings of its sessions.
     pub chains: Vec<(Scope, MethodSteps)>,
     /// Attachments, by their ids in the old process.
-    pub policies: Arc<HashMap<u32, u32>>,
+    pub policies: Arc<HashMap<AttachmentId, AttachmentId>>,
 }

@@ -17,7 +17,7 @@ use crate::observe::Seen;
 use crate::ports::Who;
 use crate::reply::Reply;
 use crate::report::Report;
-use tollgate_policy_chain::ids::ProcessId;
+use tollgate_policy_chain::ids::{AttachmentId, ProcessId, VersionNumber};
 use tollgate_policy_chain::isolated::Successor;
 use tollgate_policy_chain::plan::{Isolated, PolicyChange, Scope};
 
@@ -205,8 +205,8 @@ impl Runtime {
 
     fn rehearse(
         &mut self,
-        id: u32,
-        version: u32,
+        id: AttachmentId,
+        version: VersionNumber,
         successor: Box<Isolated>,
         done: Reply<Result<(), String>>,
     ) {

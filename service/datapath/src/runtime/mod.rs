@@ -61,6 +61,7 @@ use crate::tuning::Tuning;
 use control::ControlPlane;
 use thread::Thread;
 use tollgate_policy_chain::evaluation::Evaluation;
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::limits::EVALUATED_AT_ONCE;
 use tollgate_policy_chain::message::{Message, Pool};
 use tollgate_policy_chain::plan::CpuLimit;
@@ -224,7 +225,7 @@ impl Runtime {
     }
 
     /// Switches to other settings, and to a CPU limit for some attachments.
-    fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[u32]) {
+    fn tune(&mut self, tuning: Tuning, cpu: CpuLimit, of: &[AttachmentId]) {
         self.scheduler.set_scheduling(tuning.scheduling);
         self.engine.set_wait_target(tuning.wait_target_ns());
         self.policies

@@ -14,6 +14,7 @@ use crate::command::{Command, Handle, Map};
 use crate::migration::{Move, Moved};
 use crate::placement::Placement;
 use crate::runtime::Runtime;
+use tollgate_policy_chain::ids::AttachmentId;
 
 /// Two runtimes. The first one has tenant `t` and its application, with calls that no application
 /// serves.
@@ -134,7 +135,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     let mut two = Two::new();
     // The new runtime already has as many chains of this tenant as it may have.
     let steps = || MethodSteps {
-        request: vec![Step::new(1, None, None)],
+        request: vec![Step::new(AttachmentId(1), None, None)],
         reply: Vec::new(),
     };
     let chains = |count| (0..count).map(|_| steps()).collect();

@@ -28,7 +28,7 @@ impl Policies {
         tenant_of: impl Fn(&Scope) -> Arc<str>,
     ) -> Result<(), String> {
         for installed in &change.install {
-            let slot = self.installed.get(installed.id);
+            let slot = self.installed.get(installed.id.0);
             if let Some(refusal) = Slot::refusal_of(slot, installed) {
                 return Err(refusal);
             }
@@ -52,7 +52,7 @@ impl Policies {
         }
         for id in change.remove {
             self.tick_at(id, None);
-            self.installed.remove(id);
+            self.installed.remove(id.0);
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Policies {
     ) -> Result<(), String> {
         let party = |step: &Step| {
             let new = install.iter().find(|new| new.id == step.policy);
-            let old = || self.installed.get(step.policy).map(Slot::party);
+            let old = || self.installed.get(step.policy.0).map(Slot::party);
             new.map(|new| new.party).or_else(old)
         };
         for chain in chains.flat_map(|steps| [&steps.request, &steps.reply]) {
@@ -116,7 +116,7 @@ impl Policies {
     /// restore, the whole change is rejected.
     fn hand_over(&mut self, install: &mut [Installed]) -> Result<(), String> {
         for installed in install {
-            let Some(slot) = self.installed.get_mut(installed.id) else {
+            let Some(slot) = self.installed.get_mut(installed.id.0) else {
                 continue;
             };
             let mut meter = self.metering.meter();
@@ -137,7 +137,7 @@ impl Policies {
         for installed in install {
             let id = installed.id;
             self.install(installed, policy_epoch);
-            if let Some(slot) = self.installed.get(id).filter(|slot| slot.has_past()) {
+            if let Some(slot) = self.installed.get(id.0).filter(|slot| slot.has_past()) {
                 is_long |= slot.has_long_past();
                 self.past_due_ns.get_or_insert(now_ns() + PAST_PERIOD_NS);
             }
@@ -153,7 +153,7 @@ impl Policies {
             return;
         };
         for step in after {
-            let slot = self.installed.get(step.policy);
+            let slot = self.installed.get(step.policy.0);
             let old = before.steps.iter().find(|old| old.policy == step.policy);
             let (Some(slot), Some(old)) = (slot.filter(|slot| slot.has_past()), old) else {
                 continue;
@@ -170,13 +170,13 @@ impl Policies {
     fn install(&mut self, installed: Installed, policy_epoch: u32) {
         let account = self.metering.accounts.of(&installed.account, now_ns());
         let id = installed.id;
-        match self.installed.get_mut(id) {
+        match self.installed.get_mut(id.0) {
             Some(slot) => slot.install(installed, account, policy_epoch),
             None => self
                 .installed
-                .insert_at(id, Slot::new(installed, account, policy_epoch)),
+                .insert_at(id.0, Slot::new(installed, account, policy_epoch)),
         }
-        if let Some(slot) = self.installed.get_mut(id) {
+        if let Some(slot) = self.installed.get_mut(id.0) {
             let mut meter = self.metering.meter();
             slot.check_processes(&self.processes, &mut meter);
             slot.note_run(&mut self.ran);
@@ -223,7 +223,7 @@ impl Policies {
             return None;
         }
         let is_tenants = |step: &Step| {
-            let slot = self.installed.get(step.policy);
+            let slot = self.installed.get(step.policy.0);
             slot.is_some_and(|slot| slot.party() == Party::Tenant)
         };
         let chain = Chain {
@@ -238,7 +238,7 @@ impl Policies {
             return Some(ChainId(id.expect("room was checked before")));
         };
         let before = std::mem::replace(place, chain);
-        let party = |step: &Step| self.installed.get(step.policy).map(Slot::party);
+        let party = |step: &Step| self.installed.get(step.policy.0).map(Slot::party);
         let after = &place.steps;
         self.parked.chain_changed(id, |next| {
             Some(goes_on(&before.steps[..next], after, party))

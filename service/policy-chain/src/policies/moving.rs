@@ -9,7 +9,7 @@ use super::Policies;
 use crate::accounts;
 use crate::chain::Chain;
 use crate::evaluation::Evaluation;
-use crate::ids::ProcessId;
+use crate::ids::{AttachmentId, ProcessId};
 use crate::isolated::{Line, ProcessWatch};
 use crate::limits::PARKED_CALLS;
 use crate::parked::ParkedCalls;
@@ -18,7 +18,7 @@ use crate::slot::Slot;
 /// A tenant's policies and chains on their way to another runtime, with the calls that are parked
 /// there.
 pub struct Moving {
-    slots: Vec<(u32, Slot)>,
+    slots: Vec<(AttachmentId, Slot)>,
     /// When each of the slots ticks next.
     ticks: Vec<Option<u64>>,
     chains: Vec<(ChainId, Chain)>,
@@ -40,14 +40,14 @@ impl Policies {
     pub fn part(
         &mut self,
         tenant: &str,
-        attachments: &[u32],
+        attachments: &[AttachmentId],
         chains: impl Iterator<Item = ChainId>,
     ) -> Moving {
         let (mut slots, mut ticks) = (Vec::new(), Vec::new());
         for &id in attachments {
-            let due_ns = self.installed.get(id).and_then(|slot| slot.tick_due_ns);
+            let due_ns = self.installed.get(id.0).and_then(|slot| slot.tick_due_ns);
             self.tick_at(id, None);
-            if let Some(slot) = self.installed.remove(id) {
+            if let Some(slot) = self.installed.remove(id.0) {
                 slots.push((id, slot));
                 ticks.push(due_ns);
             }
@@ -91,7 +91,7 @@ impl Policies {
         &mut self,
         tenant: &Arc<str>,
         moving: Moving,
-        same: &HashMap<u32, u32>,
+        same: &HashMap<AttachmentId, AttachmentId>,
         watch: &ProcessWatch<'_, impl Fn(ProcessId) -> u64>,
         now_ns: u64,
     ) -> HashMap<ChainId, ChainId> {
@@ -106,7 +106,7 @@ impl Policies {
                 self.past_due_ns.get_or_insert(now_ns);
             }
             slot.tick_due_ns = None;
-            self.installed.insert_at(id, slot);
+            self.installed.insert_at(id.0, slot);
             self.tick_at(id, due_ns);
         }
         let lane = self.parked.lane_of(tenant);

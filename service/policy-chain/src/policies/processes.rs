@@ -8,6 +8,7 @@ use super::{Policies, hook_of, set_aside};
 use crate::context::EvaluationContext;
 use crate::evaluation::{Decision, Evaluation};
 use crate::events::PolicyEvent;
+use crate::ids::AttachmentId;
 use crate::isolated::{
     Answered, Evaluator, InstanceAt, InstanceReport, Processes, Purpose, Rehearsed, Successor,
 };
@@ -21,9 +22,9 @@ impl Policies {
     }
 
     /// Asks the version in force whether it could hand its state over to `successor`.
-    pub fn rehearse(&mut self, id: u32, successor: Successor, done: Rehearsed) {
+    pub fn rehearse(&mut self, id: AttachmentId, successor: Successor, done: Rehearsed) {
         let mut meter = self.metering.meter();
-        match self.installed.get_mut(id) {
+        match self.installed.get_mut(id.0) {
             Some(slot) => slot.rehearse(successor, done, &mut meter, &mut self.processes),
             None => {
                 done(Ok(()));
@@ -78,7 +79,7 @@ impl Policies {
             }
         };
         let cost_ns = output.cost_ns;
-        let mut slot = self.installed.get_mut(id);
+        let mut slot = self.installed.get_mut(id.0);
         if let Some(slot) = &mut slot {
             if let Some(account) = slot.account() {
                 meter.accounts.charge(account, output.cost_ns);

@@ -5,7 +5,7 @@ use tollgate_engine::chain::Which;
 use super::{Decider, Slot};
 use crate::context::{EvaluationContext, Meter};
 use crate::evaluation::Evaluation;
-use crate::ids::ProcessId;
+use crate::ids::{ProcessId, VersionNumber};
 use crate::isolated::{Evaluator, InstanceAt, InstanceOutput, InstanceReport, Processes};
 use crate::version::Version;
 
@@ -88,7 +88,7 @@ impl Slot {
     }
 
     /// Records what a version reports after running in its process.
-    pub(crate) fn note_answer(&mut self, number: u32, output: InstanceOutput) {
+    pub(crate) fn note_answer(&mut self, number: VersionNumber, output: InstanceOutput) {
         if let Some(version) = self.numbered(number) {
             version.note_answer(output);
         } else if let Some(counts) = self.counts_of(number) {

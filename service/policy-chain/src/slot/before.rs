@@ -7,6 +7,7 @@ use super::{Decider, Evaluate, Slot};
 use crate::context::EvaluationContext;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
+use crate::ids::VersionNumber;
 use crate::isolated::Evaluator;
 use crate::plan::{How, Installed, Place, Step};
 use crate::version::Version;
@@ -57,7 +58,7 @@ impl Slot {
     }
 
     /// Whether a retired version may have replies to evaluate.
-    pub(crate) fn keeps(&self, version: u32) -> bool {
+    pub(crate) fn keeps(&self, version: VersionNumber) -> bool {
         let mut kept = self.past.kept();
         kept.any(|kept| kept.number == version)
     }
@@ -72,7 +73,7 @@ impl Slot {
         context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) {
-        let (today, salt) = (self.assignment(), self.id);
+        let (today, salt) = (self.assignment(), self.id.0);
         let owner = |evaluation: &Evaluation| {
             let was = (evaluation.evaluated_in != 0).then(|| {
                 self.past

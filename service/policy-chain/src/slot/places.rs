@@ -5,7 +5,7 @@ use tollgate_engine::chain::Which;
 use super::Slot;
 use crate::context::Meter;
 use crate::counts::Counts;
-use crate::ids::AccountId;
+use crate::ids::{AccountId, AttachmentId, VersionNumber};
 use crate::isolated::{IsolatedVersion, Processes, Rehearsed, Successor};
 use crate::limits::RETIRED_VERSIONS;
 use crate::plan::{CpuLimit, How, Installed, Place, Running};
@@ -16,9 +16,9 @@ use crate::version::state::HandOver;
 /// A version's state for another process to continue from.
 pub struct SavedState {
     /// The attachment's id.
-    pub id: u32,
+    pub id: AttachmentId,
     /// The version's number.
-    pub version: u32,
+    pub version: VersionNumber,
     /// The state format's number in the manifest.
     pub format: u32,
     /// The state.
@@ -120,11 +120,16 @@ impl Slot {
         restored.map_err(|why| self.cannot_restore(saved.version, saved.version, &why))
     }
 
-    pub(crate) fn cannot_save(&self, from: u32, why: &str) -> String {
+    pub(crate) fn cannot_save(&self, from: VersionNumber, why: &str) -> String {
         format!("policy {} can't save its state: {why}", self.name(from))
     }
 
-    pub(crate) fn cannot_restore(&self, to: u32, from: u32, why: &str) -> String {
+    pub(crate) fn cannot_restore(
+        &self,
+        to: VersionNumber,
+        from: VersionNumber,
+        why: &str,
+    ) -> String {
         let (to, from) = (self.name(to), self.name(from));
         format!("policy {to} can't go on from the state of {from}: {why}")
     }

@@ -10,7 +10,7 @@ use crate::context::Meter;
 use crate::counts::{Counts, PolicyReport, RecordedView, ReportedPlace};
 use crate::evaluation::{Decision, Evaluation, Unable, Unchanged};
 use crate::events::PolicyEvent;
-use crate::ids::NamedPolicy;
+use crate::ids::{AttachmentId, NamedPolicy, VersionNumber};
 use crate::metrics::NamedMetrics;
 
 /// The text for callers when a provider's policy fails.
@@ -18,7 +18,7 @@ const BY_PROVIDER: &str = "the call was refused by the provider";
 
 impl Slot {
     /// For example `acl@1 of tenant acme`.
-    pub(super) fn name(&self, version: u32) -> String {
+    pub(super) fn name(&self, version: VersionNumber) -> String {
         match self.label.split_once(' ') {
             Some((policy, owner)) => format!("{policy}@{version} {owner}"),
             None => format!("{}@{version}", self.label),
@@ -27,7 +27,7 @@ impl Slot {
 
     /// Names one of its versions for traces.
     #[cold]
-    pub(super) fn named(&self, number: u32) -> NamedPolicy {
+    pub(super) fn named(&self, number: VersionNumber) -> NamedPolicy {
         // For example `acl of tenant acme`.
         let name = self.label.split(' ').next().unwrap_or_default();
         NamedPolicy {
@@ -38,7 +38,7 @@ impl Slot {
 
     /// Records which policy has denied the calls that were just denied.
     #[cold]
-    pub(super) fn name_denials(&self, number: u32, evaluations: &mut [Evaluation]) {
+    pub(super) fn name_denials(&self, number: VersionNumber, evaluations: &mut [Evaluation]) {
         let denied = |evaluation: &&mut Evaluation| {
             evaluation.denied.is_some() && evaluation.denied_by.is_none()
         };
@@ -47,12 +47,14 @@ impl Slot {
         }
     }
 
-    pub(super) fn number(&self, which: Which) -> u32 {
+    pub(super) fn number(&self, which: Which) -> VersionNumber {
         let version = match which {
             Which::Stable => &self.stable,
             Which::Candidate => &self.candidate,
         };
-        version.as_ref().map_or(0, |version| version.number)
+        version
+            .as_ref()
+            .map_or(VersionNumber(0), |version| version.number)
     }
 
     /// The status of a rejection that isn't a policy's own denial. It never names the provider's
@@ -65,7 +67,7 @@ impl Slot {
     }
 
     #[cold]
-    pub(super) fn out_of_order(&self, number: u32, decision: &Decision) -> Status {
+    pub(super) fn out_of_order(&self, number: VersionNumber, decision: &Decision) -> Status {
         let mut there = [&self.stable, &self.candidate].into_iter().flatten();
         let version = there.find(|version| version.number == number);
         let name = self.name(number);
@@ -83,7 +85,7 @@ impl Slot {
     /// The status when the version can't evaluate the call without having failed. `None`: the view
     /// is too large.
     #[cold]
-    pub(super) fn unable(&self, number: u32, why: Option<&Unable>) -> Status {
+    pub(super) fn unable(&self, number: VersionNumber, why: Option<&Unable>) -> Status {
         let name = self.name(number);
         let (code, text) = match why {
             Some(Unable::NoRoom(why)) => (
@@ -152,7 +154,7 @@ impl Slot {
 
     /// Adds it to the list of slots that have run, unless it is there.
     #[inline]
-    pub(crate) fn note_run(&mut self, ran: &mut Vec<u32>) {
+    pub(crate) fn note_run(&mut self, ran: &mut Vec<AttachmentId>) {
         if !self.has_run {
             self.has_run = true;
             ran.push(self.id);
@@ -199,7 +201,7 @@ impl Slot {
         }
     }
 
-    pub(super) fn counts_of(&mut self, number: u32) -> Option<&mut Counts> {
+    pub(super) fn counts_of(&mut self, number: VersionNumber) -> Option<&mut Counts> {
         let there = [&mut self.stable, &mut self.candidate];
         let there = there.into_iter().flatten();
         let mut counts = there.map(|version| (version.number, &mut version.counts));

@@ -11,6 +11,7 @@ use tollgate_policy_host::Hook;
 use super::puppet::{Act, Fate, Rig, installed, kept, put, read_view};
 use crate::counts::ReportedPlace;
 use crate::events::PolicyEvent;
+use crate::ids::AttachmentId;
 use crate::plan::Installed;
 
 /// The kind of policy at one step.
@@ -182,7 +183,7 @@ impl Expected {
     fn check(&self, rig: &Rig, context: &str) {
         let seen: Vec<u64> = rig
             .policies
-            .recorded(self.id)
+            .recorded(AttachmentId(self.id))
             .iter()
             .map(|recorded| read_view(&recorded.view).0)
             .collect();
@@ -385,7 +386,7 @@ fn a_chain_out_of_order_is_refused() {
     rig.apply(vec![of(0, Party::Tenant), of(1, Party::ProviderPre)])
         .unwrap();
     let input = rig.world.input([true, true]);
-    let step = |policy| crate::plan::Step::new(policy, Some(input.clone()), None);
+    let step = |policy| crate::plan::Step::new(AttachmentId(policy), Some(input.clone()), None);
     let steps = |ids: [u32; 2]| crate::plan::MethodSteps {
         request: Vec::new(),
         reply: ids.map(step).to_vec(),

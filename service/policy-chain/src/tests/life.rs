@@ -14,6 +14,7 @@ use super::puppet::{
 };
 use crate::counts::ReportedPlace;
 use crate::events::PolicyEvent;
+use crate::ids::{AttachmentId, VersionNumber};
 use crate::limits::{MAX_CHAINS, MAX_CHAINS_PER_TENANT};
 use crate::plan::{How, Installed, Place, PolicyChange, Step};
 
@@ -50,7 +51,7 @@ fn a_changed_string_is_what_the_next_step_sees_and_what_is_sent() {
     let want = [35, 66].map(|n| Fate::Passed(n, long.clone()));
     assert_eq!(fates, want);
     let saw = |id| {
-        let views = rig.policies.recorded(id).into_iter();
+        let views = rig.policies.recorded(AttachmentId(id)).into_iter();
         views.map(|kept| read_view(&kept.view)).collect::<Vec<_>>()
     };
     let rows = |n: [u64; 2], text: &str| n.map(|n| (n, text.to_owned()));
@@ -72,7 +73,7 @@ fn a_version_that_says_nothing_about_a_method_lets_it_pass() {
     let input = rig.world.input([true, true]);
     let step = |stable: bool, candidate: bool| {
         Step::new(
-            0,
+            AttachmentId(0),
             stable.then(|| input.clone()),
             candidate.then(|| input.clone()),
         )
@@ -113,9 +114,9 @@ fn state_is_handed_over_and_promotion_moves_the_instance() {
     rig.apply(vec![promote()]).unwrap();
     assert_eq!(next(&mut rig), 4, "the very instance");
     let report = rig.report(0, ReportedPlace::Stable).unwrap();
-    assert_eq!((report.version, report.counts.denied), (2, 2));
+    assert_eq!((report.version.0, report.counts.denied), (2, 2));
     let retired = rig.report(0, ReportedPlace::Retired).unwrap();
-    assert_eq!((retired.version, retired.counts.denied), (1, 2));
+    assert_eq!((retired.version.0, retired.counts.denied), (1, 2));
     let error = rig.apply(vec![promote()]).unwrap_err();
     assert!(error.contains("no version on trial"), "{error}");
     let anew = put(3, kept(Act::Count, 0));
@@ -157,7 +158,7 @@ fn a_hand_over_that_fails_changes_nothing() {
         );
     }
     assert_eq!(next(&mut rig), 2, "the old instance is there");
-    assert_eq!(rig.report(1, ReportedPlace::Stable).unwrap().version, 1);
+    assert_eq!(rig.report(1, ReportedPlace::Stable).unwrap().version.0, 1);
     assert!(rig.events().is_empty());
 }
 
@@ -180,12 +181,18 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     let saved = old.save();
     let versions: Vec<_> = saved
         .iter()
-        .map(|saved| (saved.id, saved.version))
+        .map(|saved| (saved.id.0, saved.version.0))
         .collect();
     assert_eq!(versions, [(0, 1), (0, 2)]);
     let events = old.events();
     assert!(
-        matches!(events[..], [PolicyEvent::Faulted { id: 1, .. }]),
+        matches!(
+            events[..],
+            [PolicyEvent::Faulted {
+                id: AttachmentId(1),
+                ..
+            }]
+        ),
         "a fault as any other"
     );
     assert_eq!(next(&mut old, chain), 3, "nothing was taken");
@@ -193,9 +200,9 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     new.apply(vec![only(0, kept(Act::Allow, 0)), both(1)])
         .unwrap();
     for mut saved in saved {
-        saved.id = 1;
+        saved.id = AttachmentId(1);
         new.policies.restore(&saved).unwrap();
-        saved.id = 7;
+        saved.id = AttachmentId(7);
         new.policies.restore(&saved).expect("nobody's");
     }
     let chain = new.chain(&[1]);
@@ -228,7 +235,13 @@ fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
     assert!(error.contains("p0@1 of tenant t can't save"), "{error}");
     let events = rig.events();
     assert!(
-        matches!(events[..], [PolicyEvent::Faulted { version: 1, .. }]),
+        matches!(
+            events[..],
+            [PolicyEvent::Faulted {
+                version: VersionNumber(1),
+                ..
+            }]
+        ),
         "a fault as any other"
     );
     rig.apply(vec![upgrade()])
@@ -292,8 +305,8 @@ fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() 
     let events = rig.events();
     let [
         PolicyEvent::CandidateFailed {
-            id: 0,
-            version: 2,
+            id: AttachmentId(0),
+            version: VersionNumber(2),
             reason,
         },
     ] = &events[..]
@@ -560,7 +573,13 @@ fn ticks_come_when_they_are_due_and_a_tick_that_fails_is_a_fault() {
     rig.tend(start + second / 10);
     let events = rig.events();
     assert!(
-        matches!(events[..], [PolicyEvent::Faulted { id: 1, .. }]),
+        matches!(
+            events[..],
+            [PolicyEvent::Faulted {
+                id: AttachmentId(1),
+                ..
+            }]
+        ),
         "{} events",
         events.len()
     );
@@ -583,7 +602,7 @@ fn what_isnt_granted_never_enters_the_sandbox() {
         rig.apply(vec![only(0, kept(Act::Allow, SAVES_ALL))])
             .unwrap();
         let input = rig.world.input([granted, true]);
-        let chain = rig.chain_of(vec![Step::new(0, Some(input), None)]);
+        let chain = rig.chain_of(vec![Step::new(AttachmentId(0), Some(input), None)]);
         for calls in [&[(0, secret)][..], &[(1, 7), (2, secret), (3, secret)]] {
             let fates = rig.evaluate(chain, Hook::Request, calls);
             assert!(fates.iter().all(|fate| code(fate).is_none()));
@@ -672,7 +691,10 @@ fn without_room_for_its_chains_nothing_is_bound() {
         "{refused}"
     );
     assert!(
-        rig.policies.report().iter().all(|policy| policy.id == 0),
+        rig.policies
+            .report()
+            .iter()
+            .all(|policy| policy.id == AttachmentId(0)),
         "nothing of it was done"
     );
     // Dropped chains make room.

@@ -10,7 +10,7 @@ use super::puppet::{Act, Fate, Rig, installed, kept, put};
 use crate::accounts::Funds;
 use crate::counts::ReportedPlace;
 use crate::evaluation::Evaluation;
-use crate::ids::Why;
+use crate::ids::{AttachmentId, Why};
 use crate::limits::{
     PARKED_BYTES_PER_TENANT, PARKED_CALLS, PARKED_CALLS_PER_TENANT, THROTTLED_WAIT,
 };
@@ -341,7 +341,7 @@ fn goes_on_in(after: &[(u32, Party)]) -> Vec<u32> {
     assert!(same == Some(chain) || after.is_empty());
     rig.finish();
     assert_eq!(rig.fates[&9], Fate::Passed(1, "x".to_owned()));
-    let asked = (0..8).filter(|&id| !rig.policies.recorded(id).is_empty());
+    let asked = (0..8).filter(|&id| !rig.policies.recorded(AttachmentId(id)).is_empty());
     asked.collect()
 }
 

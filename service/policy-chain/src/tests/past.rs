@@ -9,6 +9,7 @@ use tollgate_shm_abi::wait::now_ns;
 
 use super::puppet::*;
 use crate::counts::ReportedPlace;
+use crate::ids::{AttachmentId, VersionNumber};
 use crate::limits::PAST_CHANGES;
 use crate::plan::{Installed, MethodSteps, Place, PolicyChange, PolicyInput, Scope, Step};
 
@@ -26,13 +27,13 @@ impl Play {
         let input = self.rig.world.input([true, true]);
         let [stable, candidate] = asked.map(|version| {
             version.map(|version| PolicyInput {
-                version,
+                version: VersionNumber(version),
                 ..input.clone()
             })
         });
         let steps = MethodSteps {
             request: Vec::new(),
-            reply: vec![Step::new(0, stable, candidate)],
+            reply: vec![Step::new(AttachmentId(0), stable, candidate)],
         };
         let change = PolicyChange {
             install: vec![installed],
@@ -110,7 +111,7 @@ fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
     let denied = |version: u32, place| {
         let its = denied
             .iter()
-            .filter(|r| (r.version, r.place) == (version, place));
+            .filter(|r| (r.version.0, r.place) == (version, place));
         its.map(|report| report.counts.denied).sum::<u64>()
     };
     let (stable, retired) = (ReportedPlace::Stable, ReportedPlace::Retired);
@@ -196,7 +197,10 @@ fn who_fails_at_a_reply_when_it_is_replaced_leaves_it_to_who_replaced_it() {
         "nobody has to do anything about it"
     );
     let report = play.rig.policies.report();
-    let retired = report.iter().find(|report| report.version == 1).unwrap();
+    let retired = report
+        .iter()
+        .find(|report| report.version == VersionNumber(1))
+        .unwrap();
     assert_eq!(retired.counts.faults, 1);
 }
 

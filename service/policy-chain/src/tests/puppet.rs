@@ -18,7 +18,7 @@ use crate::accounts::Accounts;
 use crate::counts::{PolicyReport, ReportedPlace};
 use crate::evaluation::Evaluation;
 use crate::events::PolicyEvent;
-use crate::ids::AccountId;
+use crate::ids::{AccountId, AttachmentId, VersionNumber};
 use crate::isolated::ProcessWatch;
 use crate::message::{Body, Message, Pool};
 use crate::parked::Position;
@@ -231,7 +231,7 @@ pub(super) fn fresh(act: Act, k: u8) -> How {
 
 pub(super) fn put(version: u32, how: How) -> Place {
     Place::Put(Running {
-        version,
+        version: VersionNumber(version),
         how,
         inherit: false,
     })
@@ -239,7 +239,7 @@ pub(super) fn put(version: u32, how: How) -> Place {
 
 pub(super) fn successor(version: u32, how: How) -> Place {
     Place::Put(Running {
-        version,
+        version: VersionNumber(version),
         how,
         inherit: true,
     })
@@ -248,7 +248,7 @@ pub(super) fn successor(version: u32, how: How) -> Place {
 /// An attachment of tenant `t` with empty places.
 pub(super) fn installed(id: u32) -> Installed {
     Installed {
-        id,
+        id: AttachmentId(id),
         label: format!("p{id} of tenant t"),
         party: Party::Tenant,
         account: "t".into(),
@@ -322,7 +322,7 @@ impl World {
         let label = "what a puppet reads".to_owned();
         let patch = Patch::new(&self.layouts, self.root, &["n", "text"]).unwrap();
         PolicyInput {
-            version: 0,
+            version: VersionNumber(0),
             method: 0,
             projector: Arc::new(LazyProjector::new(projector, label, &self.compiler)),
             shown: Arc::default(),
@@ -416,7 +416,7 @@ impl Rig {
 
     pub(super) fn remove(&mut self, remove: Vec<u32>) {
         let change = PolicyChange {
-            remove,
+            remove: remove.into_iter().map(AttachmentId).collect(),
             ..Default::default()
         };
         self.policies
@@ -427,14 +427,20 @@ impl Rig {
     /// A chain of these attachments, each of which covers the method in both versions.
     pub(super) fn chain(&mut self, ids: &[u32]) -> ChainId {
         let input = self.world.input([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), Some(input.clone()));
+        let step = |&policy: &u32| {
+            Step::new(
+                AttachmentId(policy),
+                Some(input.clone()),
+                Some(input.clone()),
+            )
+        };
         self.chain_of(ids.iter().map(step).collect())
     }
 
     /// The same for calls of another tenant.
     pub(super) fn chain_of_other(&mut self, ids: &[u32]) -> ChainId {
         let input = self.world.input([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), None);
+        let step = |&policy: &u32| Step::new(AttachmentId(policy), Some(input.clone()), None);
         self.chain_for("other", ids.iter().map(step).collect())
     }
 
@@ -461,7 +467,7 @@ impl Rig {
             .service
             .get_or_insert_with(|| self.engine.add_service("t.S", 1));
         let input = self.world.input([true, true]);
-        let step = |&policy: &u32| Step::new(policy, Some(input.clone()), None);
+        let step = |&policy: &u32| Step::new(AttachmentId(policy), Some(input.clone()), None);
         let request = ids.iter().map(step).collect();
         let steps = MethodSteps {
             request,
@@ -630,9 +636,14 @@ impl Rig {
         same: &HashMap<u32, u32>,
     ) -> Result<HashMap<ChainId, ChainId>, String> {
         let tenant: Arc<str> = "t".into();
+        let attachments: Vec<_> = attachments.iter().copied().map(AttachmentId).collect();
+        let same = same
+            .iter()
+            .map(|(&here, &there)| (AttachmentId(here), AttachmentId(there)));
+        let same: HashMap<_, _> = same.collect();
         let moving = self
             .policies
-            .part(&tenant, attachments, chains.iter().copied());
+            .part(&tenant, &attachments, chains.iter().copied());
         if let Some(refusal) = there.policies.refusal_of(&tenant, &moving) {
             return Err(refusal);
         }
@@ -643,7 +654,7 @@ impl Rig {
             token: |_| 0,
         };
         let policies = &mut there.policies;
-        Ok(policies.absorb(&tenant, moving, same, &watch, now_ns()))
+        Ok(policies.absorb(&tenant, moving, &same, &watch, now_ns()))
     }
 
     /// Evaluates one request.
@@ -661,14 +672,14 @@ impl Rig {
 
     /// The whole memory of an attachment's stable version, which is a puppet that [`SAVES_ALL`].
     pub(super) fn memory(&mut self, id: u32) -> Vec<u8> {
-        let instance = self.policies.instance_of(id).unwrap();
+        let instance = self.policies.instance_of(AttachmentId(id)).unwrap();
         instance.save().unwrap().unwrap()
     }
 
     /// The counts of an attachment's version.
     pub(super) fn report(&self, id: u32, place: ReportedPlace) -> Option<PolicyReport> {
         let mut reports = self.policies.report().into_iter();
-        reports.rfind(|report| report.id == id && report.place == place)
+        reports.rfind(|report| report.id == AttachmentId(id) && report.place == place)
     }
 }
 

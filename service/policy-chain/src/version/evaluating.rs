@@ -12,13 +12,14 @@ use crate::compat::Unreadable;
 use crate::context::EvaluationContext;
 use crate::counts::RecordedView;
 use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
+use crate::ids::VersionNumber;
 use crate::limits::EVALUATED_AT_ONCE;
 use crate::plan::{PolicyInput, Recipe};
 use crate::recorder::Recorder;
 
 /// Evaluation of one batch by one version.
 pub(super) struct Evaluating<'a> {
-    pub(super) version: u32,
+    pub(super) version: VersionNumber,
     pub(super) input: &'a PolicyInput,
     pub(super) hook: Hook,
     pub(super) time_ms: u64,

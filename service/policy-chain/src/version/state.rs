@@ -4,7 +4,7 @@ use tollgate_policy_host::{Instance, Policy};
 
 use super::{Body, Version};
 use crate::context::Meter;
-use crate::ids::AccountId;
+use crate::ids::{AccountId, AttachmentId};
 use crate::isolated::{IsolatedVersion, Processes};
 
 /// Why state wasn't handed over.
@@ -75,7 +75,7 @@ impl Version {
     pub(crate) fn hand_over_isolated(
         &self,
         successor: IsolatedVersion<'_>,
-        slot: u32,
+        slot: AttachmentId,
         meter: &Meter,
         processes: &mut Processes,
     ) -> Result<(), HandOver> {

@@ -33,6 +33,7 @@ use crate::control::state::Control;
 use crate::limits::{REPLAY_INSTANCES, SHOWN_DIFFERENCES};
 use tollgate_datapath::Command;
 use tollgate_policy_chain::counts::RecordedView;
+use tollgate_policy_chain::ids::VersionNumber;
 
 /// The longest text of a view that is shown, in characters.
 const SHOWN_TEXT: usize = 200;
@@ -94,7 +95,9 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
     let load = async |version: u32| {
-        let found = control.version(&owner, &at.policy, version).await?;
+        let found = control
+            .version(&owner, &at.policy, VersionNumber(version))
+            .await?;
         let name = PolicyVersion {
             name: at.policy.clone(),
             version,
@@ -161,7 +164,7 @@ fn message_of<'s>(
 
 fn compare(
     views: &[RecordedView],
-    recorders: &[(u32, Loaded)],
+    recorders: &[(VersionNumber, Loaded)],
     schemas: &[Arc<BoundSchema>],
     mut before: Replayed,
     mut after: Replayed,

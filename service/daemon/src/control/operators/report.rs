@@ -24,6 +24,7 @@ use crate::verify_audit::sentence;
 use tollgate_datapath::Command;
 use tollgate_datapath::report::{PeerReport, Report};
 use tollgate_policy_chain::counts::{Counts, PolicyReport};
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::metrics::NamedMetrics;
 
 /// A report as an answer.
@@ -91,16 +92,16 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 struct Joined<'a> {
     control: &'a Control,
     /// By attachment, in the chain's order.
-    by_attachment: BTreeMap<u64, Vec<(u32, &'a Live)>>,
+    by_attachment: BTreeMap<u64, Vec<(AttachmentId, &'a Live)>>,
     /// The keys of the attachments of one policy.
     by_policy: HashMap<(Owner, &'a str), Vec<u64>>,
-    counted: HashMap<u32, Vec<&'a PolicyReport>>,
+    counted: HashMap<AttachmentId, Vec<&'a PolicyReport>>,
 }
 
 impl<'a> Joined<'a> {
     pub(crate) fn new(
         control: &'a Control,
-        lives: impl Iterator<Item = (u32, &'a Live)>,
+        lives: impl Iterator<Item = (AttachmentId, &'a Live)>,
         report: &'a Report,
     ) -> Self {
         let mut by_attachment: BTreeMap<u64, Vec<_>> = BTreeMap::new();
@@ -116,7 +117,7 @@ impl<'a> Joined<'a> {
             let policy = (target.owner(), policy.as_str());
             by_policy.entry(policy).or_default().push(*place);
         }
-        let mut counted: HashMap<u32, Vec<_>> = HashMap::new();
+        let mut counted: HashMap<AttachmentId, Vec<_>> = HashMap::new();
         for policy in &report.policies {
             counted.entry(policy.id).or_default().push(policy);
         }
@@ -133,7 +134,7 @@ impl<'a> Joined<'a> {
         &self,
         owner: &Owner,
         policy: &'a str,
-    ) -> impl Iterator<Item = &[(u32, &'a Live)]> {
+    ) -> impl Iterator<Item = &[(AttachmentId, &'a Live)]> {
         let places = self.by_policy.get(&(owner.clone(), policy));
         places
             .into_iter()
@@ -142,7 +143,7 @@ impl<'a> Joined<'a> {
     }
 
     /// The counts of an attachment's versions, over all runtimes.
-    fn versions(&self, lives: &[(u32, &Live)]) -> Vec<Value> {
+    fn versions(&self, lives: &[(AttachmentId, &Live)]) -> Vec<Value> {
         struct Sum<'a> {
             counts: Counts,
             alive: bool,
@@ -150,7 +151,7 @@ impl<'a> Joined<'a> {
             last_fault: Option<&'a str>,
             metrics: NamedMetrics,
         }
-        let mut sums: BTreeMap<u32, Sum<'_>> = BTreeMap::new();
+        let mut sums: BTreeMap<VersionNumber, Sum<'_>> = BTreeMap::new();
         for policy in lives
             .iter()
             .flat_map(|(id, _)| self.counted.get(id).into_iter().flatten())
@@ -167,9 +168,9 @@ impl<'a> Joined<'a> {
             sum.last_fault = sum.last_fault.or(policy.last_fault.as_deref());
             sum.metrics.absorb(&policy.metrics);
         }
-        let one = |(version, sum): (u32, Sum<'_>)| {
+        let one = |(version, sum): (VersionNumber, Sum<'_>)| {
             let mut value = json!(sum.counts);
-            value["version"] = version.into();
+            value["version"] = version.0.into();
             value["place"] = sum.place;
             value["alive"] = sum.alive.into();
             value["last_fault"] = sum.last_fault.into();
@@ -179,7 +180,7 @@ impl<'a> Joined<'a> {
         sums.into_iter().map(one).collect()
     }
 
-    fn attachment(&self, lives: &[(u32, &Live)]) -> Value {
+    fn attachment(&self, lives: &[(AttachmentId, &Live)]) -> Value {
         let (_, first) = lives[0];
         let mut value = of_attachment(&first.attachment);
         value["isolation"] = json!(self.control.isolation_of(&first.attachment));
@@ -356,7 +357,9 @@ fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
         let ids = lives
             .iter()
             .flat_map(|(id, _)| joined.counted.get(id).into_iter().flatten());
-        let of_version: Vec<_> = ids.filter(|p| p.version == info.policy.version).collect();
+        let of_version: Vec<_> = ids
+            .filter(|p| p.version == VersionNumber(info.policy.version))
+            .collect();
         of_version.iter().for_each(|policy| sum.add(&policy.counts));
         let Some(role) = role(slot, info.policy.version) else {
             continue;
@@ -421,7 +424,11 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
         return Err(Status::new(Code::NOT_FOUND, text));
     };
     let loaded = control
-        .version(&owner, &request.policy, chosen.policy.version)
+        .version(
+            &owner,
+            &request.policy,
+            VersionNumber(chosen.policy.version),
+        )
         .await;
     let manifest = match loaded.map(|version| version.loaded) {
         Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),

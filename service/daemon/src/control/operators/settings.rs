@@ -21,6 +21,7 @@ use crate::control::state::Control;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 use tollgate_datapath::Command;
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
@@ -130,7 +131,7 @@ impl Control {
     }
 
     /// The attachments on a runtime without a CPU limit of their own.
-    fn with_default_cpu(&self, runtime: usize) -> Vec<u32> {
+    fn with_default_cpu(&self, runtime: usize) -> Vec<AttachmentId> {
         let attachments = self.attachments.borrow();
         let lives = attachments.live.iter();
         let lives = lives.filter(|(_, live)| {

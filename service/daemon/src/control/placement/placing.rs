@@ -31,6 +31,7 @@ use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::migration::{Move, Moved};
 use tollgate_datapath::{Command, Placement};
+use tollgate_policy_chain::ids::AttachmentId;
 
 /// The stored placement.
 pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
@@ -137,13 +138,13 @@ impl Control {
     }
 
     /// A tenant's own attachments.
-    fn attachments_of(&self, tenant: &str) -> Vec<u32> {
+    fn attachments_of(&self, tenant: &str) -> Vec<AttachmentId> {
         let attachments = self.attachments.borrow();
         attachments.live.naming(tenant).map(|(id, _)| id).collect()
     }
 
     /// The ids on another runtime of the attachments for all tenants.
-    fn same(&self, from: usize, to: usize) -> HashMap<u32, u32> {
+    fn same(&self, from: usize, to: usize) -> HashMap<AttachmentId, AttachmentId> {
         let attachments = self.attachments.borrow();
         let there: HashMap<_, _> = attachments
             .live
@@ -174,7 +175,7 @@ impl Control {
                 .service
                 .map(|id| moved.services.get(&id).copied().unwrap_or(id));
         }
-        let lives: Vec<u32> = attachments.live.naming(tenant).map(|(id, _)| id).collect();
+        let lives: Vec<AttachmentId> = attachments.live.naming(tenant).map(|(id, _)| id).collect();
         for id in lives {
             if let Some(live) = attachments.live.get_mut(id) {
                 live.runtime = to;

@@ -23,6 +23,7 @@ use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::report::Report;
 use tollgate_datapath::{Command, Placement};
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
@@ -151,7 +152,7 @@ impl Control {
             let (stable, stable_place) = self.another(&first, first.stable.as_ref()).await?;
             let on_trial = first.candidate.as_ref().filter(|version| {
                 let candidate = first.attachment.slot.candidate;
-                candidate.is_some_and(|Candidate { version: its, .. }| its == version.number)
+                candidate.is_some_and(|Candidate { version: its, .. }| its == version.number.0)
             });
             let (candidate, candidate_place) = self.another(&first, on_trial).await?;
             let live = Live {
@@ -182,7 +183,7 @@ impl Control {
         };
         let slot = &first.attachment.slot;
         let how = match &slot.quarantine {
-            Some(why) if slot.stable == Some(version.number) => {
+            Some(why) if slot.stable == Some(version.number.0) => {
                 How::Broken(format!("it is quarantined: {why}"))
             }
             _ => self.how(&first.attachment, &version).await?,
@@ -223,7 +224,7 @@ impl Control {
             let mut attachments = self.attachments.borrow_mut();
             let lives = attachments.live.iter();
             let lives = lives.filter(|(_, live)| live.runtime == index);
-            let lives: Vec<u32> = lives.map(|(id, _)| id).collect();
+            let lives: Vec<AttachmentId> = lives.map(|(id, _)| id).collect();
             for id in lives {
                 attachments.live.remove(id);
             }

@@ -7,6 +7,7 @@ use tollgate_control::{ALL, Target};
 use tollgate_engine::slots::Slots;
 
 use crate::control::policies::model::Live;
+use tollgate_policy_chain::ids::AttachmentId;
 
 /// All attachments in force, by id.
 #[derive(Default)]
@@ -14,20 +15,20 @@ pub(crate) struct AttachmentIndex {
     all: Slots<Live>,
     /// Ids by the tenant of their target, which may be [`ALL`]. The target of a live attachment
     /// never changes.
-    by_tenant: HashMap<String, Vec<u32>>,
+    by_tenant: HashMap<String, Vec<AttachmentId>>,
 }
 
 impl AttachmentIndex {
     /// Returns `None` and adds nothing if the table is full.
-    pub(crate) fn insert(&mut self, live: Live) -> Option<u32> {
+    pub(crate) fn insert(&mut self, live: Live) -> Option<AttachmentId> {
         let tenant = live.attachment.target.tenant.clone();
-        let id = self.all.insert(live)?;
+        let id = AttachmentId(self.all.insert(live)?);
         self.by_tenant.entry(tenant).or_default().push(id);
         Some(id)
     }
 
-    pub(crate) fn remove(&mut self, id: u32) -> Option<Live> {
-        let live = self.all.remove(id)?;
+    pub(crate) fn remove(&mut self, id: AttachmentId) -> Option<Live> {
+        let live = self.all.remove(id.0)?;
         let tenant = &live.attachment.target.tenant;
         if let Some(ids) = self.by_tenant.get_mut(tenant) {
             ids.retain(|of_it| *of_it != id);
@@ -38,16 +39,16 @@ impl AttachmentIndex {
         Some(live)
     }
 
-    pub(crate) fn get(&self, id: u32) -> Option<&Live> {
-        self.all.get(id)
+    pub(crate) fn get(&self, id: AttachmentId) -> Option<&Live> {
+        self.all.get(id.0)
     }
 
-    pub(crate) fn get_mut(&mut self, id: u32) -> Option<&mut Live> {
-        self.all.get_mut(id)
+    pub(crate) fn get_mut(&mut self, id: AttachmentId) -> Option<&mut Live> {
+        self.all.get_mut(id.0)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Live)> {
-        self.all.iter()
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (AttachmentId, &Live)> {
+        self.all.iter().map(|(id, live)| (AttachmentId(id), live))
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -55,20 +56,24 @@ impl AttachmentIndex {
     }
 
     /// The attachments of a policy at a target, one per runtime, in the order of their ids.
-    pub(crate) fn at(&self, target: &Target, policy: &str) -> impl Iterator<Item = (u32, &Live)> {
+    pub(crate) fn at(
+        &self,
+        target: &Target,
+        policy: &str,
+    ) -> impl Iterator<Item = (AttachmentId, &Live)> {
         self.naming(&target.tenant).filter(move |(_, live)| {
             live.attachment.target == *target && live.attachment.policy == policy
         })
     }
 
     /// Attachments that may cover calls of a tenant: its own, and those for all tenants.
-    pub(crate) fn around(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
+    pub(crate) fn around(&self, tenant: &str) -> impl Iterator<Item = (AttachmentId, &Live)> {
         self.naming(tenant).chain(self.naming(ALL))
     }
 
     /// Attachments whose target names this tenant.
-    pub(crate) fn naming(&self, tenant: &str) -> impl Iterator<Item = (u32, &Live)> {
+    pub(crate) fn naming(&self, tenant: &str) -> impl Iterator<Item = (AttachmentId, &Live)> {
         let ids = self.by_tenant.get(tenant).into_iter().flatten();
-        ids.filter_map(|&id| Some((id, self.all.get(id)?)))
+        ids.filter_map(|&id| Some((id, self.all.get(id.0)?)))
     }
 }

@@ -32,6 +32,7 @@ use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{
     CompatInput, JsonField, MethodSteps, Patcher, PolicyInput, Scope, Step,
 };
@@ -57,7 +58,7 @@ fn full() -> Status {
 
 impl Attachments {
     /// The ids of an attachment, by target and policy: one per runtime.
-    pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<u32> {
+    pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<AttachmentId> {
         self.live.at(target, name).map(|(id, _)| id).collect()
     }
 
@@ -76,7 +77,7 @@ impl Attachments {
     }
 
     /// Adds an attachment; returns its id.
-    pub(crate) fn insert(&mut self, live: Live) -> Result<u32, Status> {
+    pub(crate) fn insert(&mut self, live: Live) -> Result<AttachmentId, Status> {
         self.live.insert(live).ok_or_else(full)
     }
 
@@ -136,7 +137,7 @@ impl Attachments {
         tenant: &str,
         service: &str,
         side: Side,
-    ) -> Vec<(u32, &Live)> {
+    ) -> Vec<(AttachmentId, &Live)> {
         let covers = |live: &Live| {
             let target = &live.attachment.target;
             let method = target.method.as_str();
@@ -259,7 +260,7 @@ impl Attachments {
     fn chain_for(
         &self,
         tenant: &str,
-        lives: &[(u32, &Live)],
+        lives: &[(AttachmentId, &Live)],
         schema: &BoundSchema,
         method: &MethodLayout,
     ) -> Result<MethodSteps, Status> {
@@ -298,7 +299,7 @@ impl Attachments {
     /// evaluated.
     pub(crate) fn steps_of(
         &self,
-        id: u32,
+        id: AttachmentId,
         live: &Live,
         schema: &BoundSchema,
         method: &MethodLayout,
@@ -459,7 +460,7 @@ fn doesnt_fit(name: &str, place: &str, error: &ProjectError) -> Status {
 fn ask_in_vain(
     schema: &BoundSchema,
     message: MessageId,
-    version: u32,
+    version: VersionNumber,
     name: &str,
     place: &str,
 ) -> Result<PolicyInput, Status> {

@@ -15,6 +15,7 @@ use tollgate_policy_host::Hook;
 
 use crate::control::policies::model::{Loaded, Version};
 use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
+use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyInput;
 
 /// The sources of an input. Module and configuration are part of the key: a tenant that was removed
@@ -23,7 +24,7 @@ struct Key {
     schema: [u8; 32],
     owner: Owner,
     policy: String,
-    version: u32,
+    version: VersionNumber,
     module: [u8; 32],
     config: Option<Arc<[u8]>>,
     hooks: Option<Vec<String>>,
@@ -34,7 +35,7 @@ struct Key {
 impl Key {
     pub(crate) fn new(
         attachment: &Attachment,
-        version: u32,
+        version: VersionNumber,
         loaded: &Loaded,
         schema: &[u8; 32],
     ) -> Key {
@@ -55,7 +56,7 @@ impl Key {
     fn is_of(
         &self,
         attachment: &Attachment,
-        version: u32,
+        version: VersionNumber,
         loaded: &Loaded,
         schema: &[u8; 32],
     ) -> bool {
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    fn version(number: u32) -> Version {
+    fn version(number: VersionNumber) -> Version {
         let manifest = r#"{"abi":1,"name":"p","hooks":["request"],"methods":[{"method":"p.S/*"}]}"#;
         let text = format!(
             r#"(module (memory (export "memory") 1) (func (export "tollgate_abi_v1"))
@@ -178,7 +179,8 @@ mod tests {
 
     #[test]
     fn what_a_version_is_shown_is_worked_out_once_for_all_that_it_follows_from() {
-        let (inputs, attachment, version) = (Asks::default(), attachment(), version(1));
+        let (inputs, attachment, version) =
+            (Asks::default(), attachment(), version(VersionNumber(1)));
         let is_news = |attachment: &Attachment, version: &Version, schema, hook| {
             is_news(&inputs, (attachment, version), schema, hook)
         };
@@ -211,7 +213,8 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
-        let (inputs, mut attachment, mut version) = (Asks::default(), attachment(), version(0));
+        let (inputs, mut attachment, mut version) =
+            (Asks::default(), attachment(), version(VersionNumber(0)));
         // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
@@ -222,7 +225,7 @@ mod tests {
         ));
         attachment.target.tenant = "t".into();
         for number in 0..=KEPT_ASKS_PER_OWNER as u32 {
-            version.number = number;
+            version.number = VersionNumber(number);
             assert!(is_news(
                 &inputs,
                 (&attachment, &version),
@@ -230,14 +233,14 @@ mod tests {
                 Hook::Request
             ));
         }
-        version.number = 1;
+        version.number = VersionNumber(1);
         assert!(!is_news(
             &inputs,
             (&attachment, &version),
             &SCHEMA,
             Hook::Request
         ));
-        version.number = 0;
+        version.number = VersionNumber(0);
         assert!(is_news(
             &inputs,
             (&attachment, &version),
@@ -245,7 +248,7 @@ mod tests {
             Hook::Request
         ));
         attachment.target.tenant = "other".into();
-        version.number = 0;
+        version.number = VersionNumber(0);
         let is_news = |attachment: &Attachment| {
             is_news(&inputs, (attachment, &version), &SCHEMA, Hook::Request)
         };

@@ -10,12 +10,13 @@ use tollgate_policy_host::Policy;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{Installed, Place, Scope};
 
 /// A version of a policy in one place of an attachment.
 #[derive(Clone)]
 pub(crate) struct Version {
-    pub(crate) number: u32,
+    pub(crate) number: VersionNumber,
     /// The error says why it can't run: its calls are handled as the attachment says.
     pub(crate) loaded: Result<Loaded, String>,
 }
@@ -93,7 +94,7 @@ impl Live {
     }
 
     /// The attachment for a runtime, with the given places.
-    pub(crate) fn installed(&self, id: u32, stable: Place, candidate: Place) -> Installed {
+    pub(crate) fn installed(&self, id: AttachmentId, stable: Place, candidate: Place) -> Installed {
         let Attachment {
             target,
             slot,

@@ -25,6 +25,7 @@ use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::Command;
 use tollgate_datapath::handover::transfer::HandoverState;
+use tollgate_policy_chain::ids::AttachmentId;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::control) struct BindingLeft {
@@ -41,7 +42,7 @@ pub(in crate::control) struct BindingLeft {
 pub(in crate::control) struct InventoryLeft {
     pub(in crate::control) bindings: Vec<BindingLeft>,
     /// The ids of attachments.
-    pub(in crate::control) attachments: Vec<(u32, Attached)>,
+    pub(in crate::control) attachments: Vec<(AttachmentId, Attached)>,
     #[serde(default)]
     pub(in crate::control) shared: Vec<SharedLeft>,
 }
@@ -229,7 +230,7 @@ fn bindings(control: &Control) -> Vec<BindingLeft> {
     left.collect()
 }
 
-pub(in crate::control) fn attached(control: &Control) -> Vec<(u32, Attached)> {
+pub(in crate::control) fn attached(control: &Control) -> Vec<(AttachmentId, Attached)> {
     let attachments = control.attachments.borrow();
     let all = attachments.live.iter().map(|(id, live)| {
         let target = &live.attachment.target;

@@ -23,6 +23,7 @@ use crate::control::policies::model::{Faults, Live, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
 use crate::limits::QUICK_SETUP;
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
 impl Control {
@@ -31,11 +32,11 @@ impl Control {
         &self,
         owner: &Owner,
         name: &str,
-        number: u32,
+        number: VersionNumber,
     ) -> Result<Version, Status> {
         let reference = PolicyVersion {
             name: name.to_owned(),
-            version: number,
+            version: number.0,
         };
         let stored = self.store.policy(owner, &reference).map_err(refused)?;
         let compiled = self.attachments.borrow().compiled(&stored.digest);
@@ -61,9 +62,9 @@ impl Control {
     /// changes.
     pub(super) async fn loaded(
         &self,
-        sketch: impl Fn() -> Result<Vec<Plan<u32>>, Status>,
+        sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
     ) -> Result<(Vec<Plan<Version>>, Seats, MutexGuard<'_, ()>), Status> {
-        let mut versions: BTreeMap<u32, Version> = BTreeMap::new();
+        let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut seats = Seats::default();
         for plan in sketch()? {
             self.load_missing(&plan, &mut versions).await?;
@@ -120,8 +121,8 @@ impl Control {
     /// All plans of a request are about one policy, so a number identifies the version.
     async fn load_missing(
         &self,
-        plan: &Plan<u32>,
-        versions: &mut BTreeMap<u32, Version>,
+        plan: &Plan<VersionNumber>,
+        versions: &mut BTreeMap<VersionNumber, Version>,
     ) -> Result<(), Status> {
         let Attachment { target, policy, .. } = &plan.attachment;
         let owner = target.owner();
@@ -305,7 +306,7 @@ fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<
     let target = &live.attachment.target;
     let methods = schema.layout.methods.iter();
     for method in methods.filter(|method| target.is_for(&method.name)) {
-        attachments.steps_of(0, live, schema, method)?;
+        attachments.steps_of(AttachmentId(0), live, schema, method)?;
     }
     Ok(())
 }
@@ -355,21 +356,22 @@ fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
 }
 
 impl Seats {
-    fn take(&mut self, attachment: &Attachment, version: u32) -> Option<How> {
+    fn take(&mut self, attachment: &Attachment, version: VersionNumber) -> Option<How> {
         let is_its = |its: &Attachment| {
             its.target == attachment.target
                 && its.policy == attachment.policy
                 && its.options == attachment.options
         };
-        let found = |(its, number, _): &(Attachment, u32, How)| *number == version && is_its(its);
+        let found =
+            |(its, number, _): &(Attachment, VersionNumber, How)| *number == version && is_its(its);
         let at = self.0.iter().position(found)?;
         Some(self.0.swap_remove(at).2)
     }
 }
 
-impl Plan<u32> {
-    fn numbers(&self) -> impl Iterator<Item = u32> {
-        let of = |next: &Next<u32>| match next {
+impl Plan<VersionNumber> {
+    fn numbers(&self) -> impl Iterator<Item = VersionNumber> {
+        let of = |next: &Next<VersionNumber>| match next {
             Next::Put { version, .. } => Some(*version),
             _ => None,
         };
@@ -378,13 +380,13 @@ impl Plan<u32> {
             .flatten()
     }
 
-    fn lacks(&self, versions: &BTreeMap<u32, Version>) -> bool {
+    fn lacks(&self, versions: &BTreeMap<VersionNumber, Version>) -> bool {
         self.numbers().any(|number| !versions.contains_key(&number))
     }
 
     /// The plan with versions instead of numbers; all are loaded.
-    fn with(self, versions: &BTreeMap<u32, Version>) -> Plan<Version> {
-        let of = |next: Next<u32>| match next {
+    fn with(self, versions: &BTreeMap<VersionNumber, Version>) -> Plan<Version> {
+        let of = |next: Next<VersionNumber>| match next {
             Next::Keep => Next::Keep,
             Next::Empty => Next::Empty,
             Next::FromCandidate => Next::FromCandidate,

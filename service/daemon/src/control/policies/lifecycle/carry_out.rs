@@ -13,6 +13,7 @@ use tollgate_engine::Status;
 use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::policies::model::{Faults, Live, Version};
 use crate::control::state::Control;
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
@@ -99,7 +100,7 @@ impl Control {
     }
 
     /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
-    fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(u32, Option<Live>)>, Status> {
+    fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(AttachmentId, Option<Live>)>, Status> {
         let mut attachments = self.attachments.borrow_mut();
         attachments.generation += 1;
         let mut before = Vec::new();
@@ -175,7 +176,7 @@ impl Control {
     async fn take_back(
         &self,
         plans: &[Plan<Version>],
-        before: Vec<(u32, Option<Live>)>,
+        before: Vec<(AttachmentId, Option<Live>)>,
         applied: &[usize],
     ) {
         for inherit in [true, false] {
@@ -198,7 +199,7 @@ impl Control {
     async fn restore_lives(
         &self,
         plans: &[Plan<Version>],
-        before: &[(u32, Option<Live>)],
+        before: &[(AttachmentId, Option<Live>)],
         applied: &[usize],
         inherit: bool,
     ) -> Result<(), Status> {

@@ -12,6 +12,7 @@ use tollgate_shm_abi::status::Code;
 use crate::control::policies::lifecycle::{Next, Seats};
 use crate::control::policies::model::Live;
 use crate::control::state::Control;
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{Place, PolicyChange};
 
 impl Control {
@@ -19,8 +20,8 @@ impl Control {
     /// has faulted too often.
     pub(in crate::control) async fn faulted(
         self: Rc<Self>,
-        id: u32,
-        version: u32,
+        id: AttachmentId,
+        version: VersionNumber,
         mut reason: String,
     ) {
         while let Some(again) = self.mend(id, version, reason).await {
@@ -29,7 +30,12 @@ impl Control {
     }
 
     /// Returns why no fresh instance could be created, if the next try may succeed.
-    async fn mend(&self, id: u32, version: u32, reason: String) -> Option<String> {
+    async fn mend(
+        &self,
+        id: AttachmentId,
+        version: VersionNumber,
+        reason: String,
+    ) -> Option<String> {
         let now = Instant::now();
         let config = &self.config().policies;
         let (most, window) = (
@@ -72,7 +78,7 @@ impl Control {
 
     /// Creates a fresh instance of the stable version, unless the version was replaced meanwhile.
     /// The instance is made before the lock of changes is taken.
-    async fn reload(&self, id: u32, incarnation: u64, label: &str) -> Option<String> {
+    async fn reload(&self, id: AttachmentId, incarnation: u64, label: &str) -> Option<String> {
         let to_reload = || {
             let found = self.attachments.borrow().live.get(id).cloned();
             let same = |live: &Live| live.incarnation == incarnation;
@@ -113,7 +119,7 @@ impl Control {
     }
 
     /// Creates no more instances of the stable version until an operator acts.
-    async fn quarantine(&self, id: u32, version: u32, why: &str) {
+    async fn quarantine(&self, id: AttachmentId, version: VersionNumber, why: &str) {
         let _one_at_a_time = self.changing.lock().await;
         let found = {
             let attachments = self.attachments.borrow();

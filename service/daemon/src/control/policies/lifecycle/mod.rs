@@ -35,6 +35,7 @@ use tollgate_control::{Attachment, StoreError};
 use tollgate_engine::Status;
 
 use crate::control::refusals::store_failed;
+use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::How;
 
 pub(in crate::control) use operator::{attach, detach, end_attachments, step, upgrade};
@@ -59,7 +60,7 @@ struct Plan<V> {
 
 /// Versions whose instances in processes were created before the lock of changes was taken.
 #[derive(Default)]
-pub(crate) struct Seats(Vec<(Attachment, u32, How)>);
+pub(crate) struct Seats(Vec<(Attachment, VersionNumber, How)>);
 
 /// The actor, and the record for the audit log.
 struct Told {

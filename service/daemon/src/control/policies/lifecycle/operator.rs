@@ -27,6 +27,7 @@ use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, details_of, r
 use crate::control::policies::model::Version;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
+use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyChange;
 
 /// Puts a version in force, or on trial if no version decides.
@@ -199,7 +200,7 @@ impl Control {
         Ok(warnings)
     }
 
-    fn attaching(&self, request: &PolicyAttach) -> Result<Plan<u32>, Status> {
+    fn attaching(&self, request: &PolicyAttach) -> Result<Plan<VersionNumber>, Status> {
         let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
         let trial = match request.mode {
             MODE_ENFORCE => None,
@@ -218,7 +219,7 @@ impl Control {
         let slot = slot.attach(&name, version, trial);
         let slot = slot.map_err(|why| step_refused(&target, why))?;
         let put = Next::Put {
-            version,
+            version: VersionNumber(version),
             inherit: false,
         };
         let (stable, candidate) = match trial {
@@ -238,7 +239,7 @@ impl Control {
         })
     }
 
-    fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<u32>>, Status> {
+    fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionNumber>>, Status> {
         let version = request.version;
         let trial = match request.mode {
             MODE_ENFORCE => None,
@@ -259,7 +260,7 @@ impl Control {
             let quarantined = before.slot.quarantine.is_some();
             let runs = before.slot.candidate.map(|c| c.version) == Some(version);
             let next = Next::Put {
-                version,
+                version: VersionNumber(version),
                 inherit: !quarantined,
             };
             let (stable, candidate) = match (trial, runs) {
@@ -268,7 +269,7 @@ impl Control {
                 (Some(_), _) => {
                     let stable = match before.slot.stable {
                         Some(version) if quarantined => Next::Put {
-                            version,
+                            version: VersionNumber(version),
                             inherit: false,
                         },
                         _ => Next::Keep,
@@ -285,7 +286,11 @@ impl Control {
         selected.into_iter().map(plan).collect()
     }
 
-    fn stepping(&self, event: Event, at: &PolicySelection) -> Result<Vec<Plan<u32>>, Status> {
+    fn stepping(
+        &self,
+        event: Event,
+        at: &PolicySelection,
+    ) -> Result<Vec<Plan<VersionNumber>>, Status> {
         let plan = |before: Attachment| {
             let slot = match event {
                 Event::Promote => before.slot.promote(&before.policy),
@@ -299,6 +304,7 @@ impl Control {
                 (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
                 (_, Some(version)) => {
                     let inherit = false;
+                    let version = VersionNumber(version);
                     (Next::Put { version, inherit }, Next::Keep)
                 }
                 (Event::Rollback, None) => (Next::Keep, Next::Empty),

@@ -15,6 +15,7 @@ use crate::control::error::DaemonError;
 use crate::control::policies::lifecycle::{details_of, refused};
 use crate::control::policies::model::{Faults, Live, Version};
 use crate::control::state::Control;
+use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
@@ -52,14 +53,17 @@ impl Control {
     ) -> Result<(), Status> {
         let (stable, fallback) = self.revive_stable(&attachment).await;
         let candidate = match attachment.slot.candidate {
-            Some(wanted) => match self.revived(&attachment, wanted.version).await {
+            Some(wanted) => match self
+                .revived(&attachment, VersionNumber(wanted.version))
+                .await
+            {
                 Ok(revived) => Some(revived),
                 Err(status) => {
                     attachment.slot.candidate = None;
                     let why = "the trial is over: ";
                     self.load_failed(
                         &attachment,
-                        wanted.version,
+                        VersionNumber(wanted.version),
                         &format!("{why}{}", status.message),
                     );
                     let details = details_of(&attachment);
@@ -113,7 +117,7 @@ impl Control {
         attachment: &Attachment,
     ) -> (Option<(Version, How)>, Option<String>) {
         let slot = &attachment.slot;
-        let Some(number) = slot.stable else {
+        let Some(number) = slot.stable.map(VersionNumber) else {
             return (None, None);
         };
         let broken = |why: String| {
@@ -135,7 +139,7 @@ impl Control {
             attachment.policy
         );
         self.load_failed(attachment, number, &error);
-        if let Some(previous) = slot.previous
+        if let Some(previous) = slot.previous.map(VersionNumber)
             && let Ok(revived) = self.revived(attachment, previous).await
         {
             return (Some(revived), Some(why));
@@ -146,7 +150,7 @@ impl Control {
     async fn revived(
         &self,
         attachment: &Attachment,
-        number: u32,
+        number: VersionNumber,
     ) -> Result<(Version, How), Status> {
         let owner = attachment.target.owner();
         let version = self.version(&owner, &attachment.policy, number).await?;
@@ -154,7 +158,7 @@ impl Control {
         Ok((version, how))
     }
 
-    fn load_failed(&self, attachment: &Attachment, number: u32, why: &str) {
+    fn load_failed(&self, attachment: &Attachment, number: VersionNumber, why: &str) {
         let (policy, place) = (&attachment.policy, attachment.target.to_string());
         tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
         let details = json!({

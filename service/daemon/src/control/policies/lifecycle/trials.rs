@@ -10,13 +10,14 @@ use tollgate_control::{Attachment, Candidate};
 
 use crate::control::policies::lifecycle::{Next, Plan, Seats, Told};
 use crate::control::state::Control;
+use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 
 impl Control {
     /// A runtime has ended a trial: ends it everywhere, and in the store.
     pub(in crate::control) async fn trial_failed(
         self: Rc<Self>,
-        id: u32,
-        version: u32,
+        id: AttachmentId,
+        version: VersionNumber,
         reason: String,
     ) {
         let _one_at_a_time = self.changing.lock().await;
@@ -24,7 +25,7 @@ impl Control {
             let attachments = self.attachments.borrow();
             attachments.live.get(id).map(|live| live.attachment.clone())
         };
-        let on_trial = |a: &Attachment| a.slot.candidate.is_some_and(|c| c.version == version);
+        let on_trial = |a: &Attachment| a.slot.candidate.is_some_and(|c| c.version == version.0);
         let Some(before) = found.filter(on_trial) else {
             return;
         };
@@ -64,7 +65,7 @@ impl Control {
             let attachments = self.attachments.borrow();
             attachments.ids_at(&attachment.target, &attachment.policy)
         };
-        let incarnation = |control: &Control, id: u32| {
+        let incarnation = |control: &Control, id: AttachmentId| {
             let attachments = control.attachments.borrow();
             attachments.live.get(id).map(|live| live.incarnation)
         };
