@@ -54,6 +54,14 @@ pub const MAX_PEER_ERRORS: usize = 256;
 /// How long `status` shows that a link found no room.
 pub const FULL_SHOWN: Duration = Duration::from_secs(600);
 
+/// Peers' schemas that the control plane compares for one runtime, or is asked to compare. A
+/// description has at most [`MAX_DESCRIPTION`](tollgate_transport::limits::MAX_DESCRIPTION) bytes.
+/// Further bindings that need a comparison are rejected; those that stood before are tried again.
+/// The limit is the number of sessions: each binds one service at a time.
+pub const MAX_COMPARISONS: usize = 4_096;
+/// Those of one tenant.
+pub const MAX_COMPARISONS_PER_TENANT: usize = MAX_COMPARISONS / 4;
+
 // Dialling.
 
 /// First and longest pause before a peer is dialled again, or asked again for a binding that it no

@@ -324,6 +324,10 @@ impl Runtime {
     /// The peer serves the binding with this schema. The control plane compares it, off the
     /// datapath.
     pub(crate) fn compare(&mut self, link: LinkId, bind: u32, key: u32, theirs: &str) {
+        if let Some(waiting) = self.bindings.why_not_compare(key) {
+            let text = format!("{waiting} are being compared, which is the limit");
+            return self.bind_refused(key, Status::new(Code::RESOURCE_EXHAUSTED, text));
+        }
         let begun = self.bindings.begin_comparison(key, link, bind);
         let Some((ticket, binding)) = begun else {
             return;

@@ -8,8 +8,10 @@
 //!
 //! Invariants: the application is answered once, with the first outcome. Afterwards the binding
 //! stays until its session ends, and refusals only break its routes. A comparison of schemas counts
-//! only if the binding hasn't changed since it began: its number is used once.
+//! only if the binding hasn't changed since it began: its number is used once. The control plane
+//! answers each, and owes at most [`MAX_COMPARISONS`].
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollgate_engine::slots::Slots;
@@ -17,6 +19,7 @@ use tollgate_engine::{Engine, LinkId, RouteTarget, SessionId, Status};
 use tollgate_policy_chain::message::Message;
 
 use crate::binds::{BindOutcome, Bound, ServiceSchema};
+use crate::limits::{MAX_COMPARISONS, MAX_COMPARISONS_PER_TENANT};
 use crate::links::target::{Target, longer};
 use crate::ports::{Comparing, RemoteBinding};
 
@@ -26,6 +29,8 @@ pub(crate) struct RemoteBindings {
     bindings: Slots<RemoteBinding>,
     /// The number of the last comparison of schemas.
     last_ticket: u64,
+    /// The tenants of the comparisons that the control plane owes, also of outdated ones.
+    owed: HashMap<u64, Arc<str>>,
 }
 
 /// A peer's acceptance of a binding with another schema, whose comparison has ended.
@@ -190,6 +195,22 @@ impl RemoteBindings {
         }
     }
 
+    /// The reason why the control plane can't be asked for another comparison of a binding, if it
+    /// can't.
+    pub(crate) fn why_not_compare(&self, key: u32) -> Option<String> {
+        let tenant = &self.bindings.get(key)?.tenant;
+        if self.owed.len() >= MAX_COMPARISONS {
+            return Some(format!("{MAX_COMPARISONS} schemas of peers"));
+        }
+        // Nobody reaches its share without having reached that many in total.
+        if self.owed.len() < MAX_COMPARISONS_PER_TENANT {
+            return None;
+        }
+        let its = self.owed.values().filter(|owner| *owner == tenant).count();
+        (its >= MAX_COMPARISONS_PER_TENANT)
+            .then(|| format!("{its} schemas of peers of tenant {tenant}"))
+    }
+
     /// A comparison of a binding's schema with the peer's begins: its number, and the binding.
     pub(crate) fn begin_comparison(
         &mut self,
@@ -200,6 +221,7 @@ impl RemoteBindings {
         let binding = self.bindings.get_mut(key)?;
         self.last_ticket += 1;
         let ticket = self.last_ticket;
+        self.owed.insert(ticket, Arc::clone(&binding.tenant));
         binding.comparing = Some(Comparing { ticket, link, bind });
         Some((ticket, binding))
     }
@@ -207,6 +229,7 @@ impl RemoteBindings {
     /// A comparison has ended. `None`: it is outdated, because the binding was lost, refused or
     /// answered again meanwhile.
     pub(crate) fn end_comparison(&mut self, key: u32, ticket: u64) -> Option<Compared> {
+        self.owed.remove(&ticket);
         let binding = self.bindings.get_mut(key)?;
         let wanted = |comparing: &mut Comparing| comparing.ticket == ticket;
         let Comparing { link, bind, .. } = binding.comparing.take_if(wanted)?;

@@ -1,10 +1,11 @@
 //! How peers are dialled that have several addresses, move, or refuse, at times that the test sets.
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use tollgate_engine::SessionId;
+use tollgate_engine::{LinkId, SessionId};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::{Event, TcpLink};
@@ -12,7 +13,7 @@ use tollgate_transport::{Event, TcpLink};
 use super::links::trusting;
 use super::turns::open_with;
 use crate::binds::{Asker, BindOutcome, ServiceSchema};
-use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, REDIAL_PAUSE};
+use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_COMPARISONS_PER_TENANT, REDIAL_PAUSE};
 use crate::links::target::{Found, Stage, Target};
 use crate::peer_room::PeerRoom;
 use crate::runtime::Runtime;
@@ -288,4 +289,43 @@ fn a_tenants_dialled_links_are_limited_and_those_that_nobody_needs_make_room() {
     runtime.bindings.drop_of(sessions[0]);
     answers.push(bind(&mut runtime, sessions[0], "mallory", found(most)));
     assert_eq!(runtime.links.len(), 2, "the one, and acme's");
+}
+
+#[test]
+fn comparisons_are_limited_in_total_and_per_tenant_until_they_are_answered() {
+    let tenants = ["a", "b", "c", "d", "e"];
+    let (mut runtime, sessions) = with_sessions(&tenants);
+    let (_listener, address) = listener();
+    let mut answers = Vec::new();
+    for (&session, tenant) in sessions.iter().zip(tenants) {
+        answers.push(bind(&mut runtime, session, tenant, address.into()));
+    }
+    let bindings = runtime.bindings.iter();
+    let keys: HashMap<String, u32> = bindings
+        .map(|(key, binding)| (binding.tenant.to_string(), key))
+        .collect();
+    let refusal = |answer: &Answer| match answer.try_recv() {
+        Ok(Err(status)) => Some((status.code, status.message.into_owned())),
+        Ok(Ok(_)) => panic!("nobody has accepted it"),
+        Err(_) => None,
+    };
+    let compare = |runtime: &mut Runtime, tenant| {
+        runtime.compare(LinkId(0), 0, keys[tenant], "theirs");
+    };
+    for tenant in &tenants[..4] {
+        for _ in 0..MAX_COMPARISONS_PER_TENANT {
+            compare(&mut runtime, *tenant);
+        }
+    }
+    assert!(answers.iter().all(|answer| refusal(answer).is_none()));
+    compare(&mut runtime, "e");
+    let (code, text) = refusal(&answers[4]).unwrap();
+    assert_eq!(code, Code::RESOURCE_EXHAUSTED);
+    let total = "4096 schemas of peers are being compared, which is the limit";
+    assert_eq!(text, total);
+    // The control plane answers one, although it is outdated.
+    runtime.compared(1, keys["a"], Vec::new());
+    assert_eq!(runtime.bindings.why_not_compare(keys["a"]), None);
+    let its = runtime.bindings.why_not_compare(keys["b"]);
+    assert_eq!(its.unwrap(), "1024 schemas of peers of tenant b");
 }
