@@ -23,6 +23,7 @@ use crate::links::target::Target;
 use crate::migration::{Move, Moving};
 use crate::placement::Placement;
 use crate::ports::LinkPort;
+use crate::queue::Sender;
 use crate::reply::Reply;
 use crate::report::Report;
 use crate::tuning::Tuning;
@@ -242,6 +243,57 @@ pub enum Command {
     Stop,
 }
 
+impl Command {
+    /// Whether a runtime takes the command even if it has [`COMMANDS_QUEUED`] others, because
+    /// nobody would repeat it. What bounds each kind:
+    ///
+    /// | command | at most |
+    /// |---|---|
+    /// | `CloseSession` | one per session of this runtime |
+    /// | `Compared` | [`MAX_COMPARISONS`] |
+    /// | `Found` | one per dial: it asks again after the control plane has given up the look-up |
+    /// | `Accept` | [`ACCEPTED_UNSEEN`] |
+    /// | `Absorb` | one per tenant with links or sessions on another runtime |
+    /// | `Process` | one per policy process |
+    /// | `Retire`, `Stop` | one |
+    ///
+    /// [`COMMANDS_QUEUED`]: crate::limits::COMMANDS_QUEUED
+    /// [`MAX_COMPARISONS`]: crate::limits::MAX_COMPARISONS
+    /// [`ACCEPTED_UNSEEN`]: crate::limits::ACCEPTED_UNSEEN
+    pub fn is_owed(&self) -> bool {
+        match self {
+            Command::CloseSession { .. }
+            | Command::Compared { .. }
+            | Command::Found { .. }
+            | Command::Accept { .. }
+            | Command::Absorb { .. }
+            | Command::Process { .. }
+            | Command::Retire { .. }
+            | Command::Stop => true,
+            // The sender learns that it isn't answered.
+            Command::OpenSession { .. }
+            | Command::HandOver { .. }
+            | Command::TakeOver { .. }
+            | Command::Drain { .. }
+            | Command::Bind { .. }
+            | Command::Serve { .. }
+            | Command::Part { .. }
+            | Command::Place { .. }
+            | Command::Rehearse { .. }
+            | Command::Policies { .. }
+            | Command::Tune { .. }
+            | Command::Recorded { .. }
+            | Command::KeptSpans { .. }
+            | Command::Report { .. }
+            | Command::Measure { .. } => false,
+            // The peer learns that its connection has ended, and dials again.
+            Command::Adopt { .. } => false,
+            #[cfg(feature = "rdma")]
+            Command::AcceptByRdma { .. } => false,
+        }
+    }
+}
+
 /// From a runtime to the control plane.
 pub enum Event {
     /// The runtime ended a session that broke the rules.
@@ -292,18 +344,23 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Queues a command and wakes the runtime. `false`: the runtime has ended.
+    /// Queues a command and wakes the runtime. `false`: the runtime has ended, or has too many
+    /// commands; whoever waits for the answer is told that there will be none.
     pub fn send(&self, command: Command) -> bool {
         self.try_send(command).is_ok()
     }
 
-    /// As [`send`](Self::send), and gives the command back if the runtime has ended.
+    /// As [`send`](Self::send), and gives the command back if it can't be queued.
     ///
     /// # Errors
     /// The command.
     #[allow(clippy::result_large_err, reason = "nobody keeps it")]
     pub(crate) fn try_send(&self, command: Command) -> Result<(), Command> {
-        self.commands.send(command).map_err(|unsent| unsent.0)?;
+        let sent = match command.is_owed() {
+            true => self.commands.send_reserved(command),
+            false => self.commands.send(command),
+        };
+        sent?;
         // The counter can't be full: the runtime never lets 2^64 wake-ups gather.
         let _woken = rustix::io::write(&*self.doorbell, &1u64.to_ne_bytes());
         Ok(())

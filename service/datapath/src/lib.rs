@@ -17,7 +17,7 @@
 //! | Files | Task |
 //! |---|---|
 //! | `runtime/`, `scheduler.rs`, `tuning.rs`, `limits.rs` | turns, shares, settings, bounds |
-//! | `command.rs`, `reply.rs`, `binds.rs` | messages from and to the control plane |
+//! | `command.rs`, `queue.rs`, `reply.rs`, `binds.rs` | messages from and to the control plane |
 //! | `ports.rs`, `carrier.rs`, `rdma.rs`, `landing.rs` | state of sessions and links |
 //! | `calls/` | messages of applications, evaluation, conversion |
 //! | `links/`, `peer_room.rs` | links that are dialled or accepted, messages of peers |
@@ -47,6 +47,7 @@ mod observe;
 pub mod peer_room;
 pub mod placement;
 mod ports;
+mod queue;
 pub mod rdma;
 pub mod reply;
 pub mod report;

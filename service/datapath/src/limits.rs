@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+// Commands.
+
+/// Commands that wait for one runtime. It is more than all connections of applications and
+/// operators can be waiting for, each for one. Further commands are rejected, except those that
+/// another limit bounds ([`Command::is_owed`](crate::Command::is_owed)).
+pub const COMMANDS_QUEUED: usize = 16_384;
+
 // Peers and links.
 
 /// Links of one runtime to peers. Neither accepted nor dialled links may take the last

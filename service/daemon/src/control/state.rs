@@ -160,7 +160,7 @@ impl Control {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_dropped)) => Err(Status::new(
                 Code::UNAVAILABLE,
-                "the runtime dropped the request: it is ending",
+                "the runtime dropped the request: it is ending, or has too many others",
             )),
             Err(_elapsed) => {
                 let text = format!(

@@ -23,8 +23,8 @@ use super::links::trusting;
 use crate::binds::ServiceSchema;
 use crate::command::{Command, Handle};
 use crate::limits::{
-    BYTES_PER_LOOK, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS, REDIAL_PAUSE,
-    SUBMISSIONS_PER_TURN,
+    BYTES_PER_LOOK, COMMANDS_QUEUED, FRAMES_PER_TURN, MAX_CALLS_PER_TENANT, RECLAIMS_HELD_NS,
+    REDIAL_PAUSE, SUBMISSIONS_PER_TURN,
 };
 use crate::reply::Reply;
 use crate::runtime::Runtime;
@@ -569,4 +569,23 @@ fn a_lost_link_is_dialled_again_after_pauses_that_double_up_to_the_limit() {
         runtime.turn();
         runtime.dials.is_empty()
     });
+}
+
+#[test]
+fn commands_beyond_the_limit_are_rejected_but_not_those_that_nobody_repeats() {
+    let (mut runtime, handle) = Runtime::idle();
+    let ask = || {
+        let (reply, answer) = super::reply();
+        (handle.send(Command::KeptSpans { reply }), answer)
+    };
+    let asked: Vec<_> = (0..COMMANDS_QUEUED).map(|_| ask()).collect();
+    assert!(asked.iter().all(|(is_queued, _)| *is_queued));
+    let (is_queued, answer) = ask();
+    assert!(!is_queued);
+    assert!(answer.recv().is_err(), "there will be no answer");
+    let session = SessionId(0);
+    assert!(handle.send(Command::CloseSession { session }));
+    runtime.turn();
+    assert!(asked.iter().all(|(_, answer)| answer.try_recv().is_ok()));
+    assert!(ask().0, "there is room again");
 }
