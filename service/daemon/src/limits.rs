@@ -121,6 +121,26 @@ pub const MAX_EXPLAINED: usize = 4 << 20;
 /// Fresh instances that a comparison of two versions makes: one per fault.
 pub const REPLAY_INSTANCES: usize = 100;
 
+/// Events of the runtimes that wait for the control plane and may be lost: log lines and throttled
+/// calls of policies, and peers to look up. Further ones are dropped, and the log says so.
+pub const EVENTS_QUEUED: usize = 16_384;
+
+/// Room for events that mustn't be lost: an ended session, two versions that fail and a process that
+/// ends per attachment, and [`MAX_COMPARISONS`](tollgate_datapath::limits::MAX_COMPARISONS) of each
+/// runtime. [`EVENTS_QUEUED`] may be exceeded by one per runtime.
+pub const EVENTS_OWED: usize = MAX_SESSIONS
+    + 3 * MAX_ATTACHMENTS
+    + MAX_RUNTIMES * (tollgate_datapath::limits::MAX_COMPARISONS + 1);
+
+// No session waits for a comparison that the runtime has no room for, and no connection for a
+// command.
+const _: () = {
+    use tollgate_datapath::limits::{COMMANDS_QUEUED, MAX_COMPARISONS, MAX_COMPARISONS_PER_TENANT};
+    assert!(MAX_COMPARISONS >= MAX_SESSIONS);
+    assert!(MAX_COMPARISONS_PER_TENANT >= MAX_SESSIONS_PER_TENANT);
+    assert!(COMMANDS_QUEUED >= 2 * MAX_CONNECTIONS);
+};
+
 /// How long a runtime may take to answer a command of the control plane; then the command fails.
 pub const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -333,10 +333,36 @@ pub enum Event {
     Policies(PolicyEvent),
 }
 
+impl Event {
+    /// Whether the control plane may miss the event: it is repeated, or is only logged and counted.
+    /// What bounds the others:
+    ///
+    /// | event | at most |
+    /// |---|---|
+    /// | `SessionEnded` | one per session |
+    /// | `Compare` | [`MAX_COMPARISONS`](crate::limits::MAX_COMPARISONS) per runtime |
+    /// | `Faulted`, `CandidateFailed` | one per instance, which the control plane replaces |
+    /// | `ProcessEnded` | one per policy process, which the control plane replaces |
+    pub fn may_be_lost(&self) -> bool {
+        match self {
+            // The runtime asks again after `LOOKUP_PATIENCE`.
+            Event::LookUp { .. }
+            | Event::Policies(PolicyEvent::Throttled { .. } | PolicyEvent::Logged { .. }) => true,
+            Event::SessionEnded { .. }
+            | Event::Compare { .. }
+            | Event::Policies(
+                PolicyEvent::Faulted { .. }
+                | PolicyEvent::CandidateFailed { .. }
+                | PolicyEvent::ProcessEnded { .. },
+            ) => false,
+        }
+    }
+}
+
 /// The control plane's access to one runtime.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) commands: mpsc::Sender<Command>,
+    pub(crate) commands: Sender<Command>,
     pub(crate) doorbell: Arc<OwnedFd>,
     /// The entrance to its poller, if there is RDMA.
     #[cfg(feature = "rdma")]

@@ -31,7 +31,8 @@ impl<T> fmt::Debug for Reply<T> {
 pub struct Events<E>(Box<dyn Fn(E) + Send>);
 
 impl<E> Events<E> {
-    /// `tell` must not wait. If the receiver has gone, events are lost.
+    /// `tell` must not wait. If the receiver has gone, events are lost; if it is behind, those that
+    /// [may be](crate::Event::may_be_lost).
     pub fn new(tell: impl Fn(E) + Send + 'static) -> Self {
         Self(Box::new(tell))
     }

@@ -14,7 +14,7 @@ use tollgate_datapath::log_limited;
 use tollgate_policy_chain::events::PolicyEvent;
 
 impl Control {
-    pub(super) async fn follow_events(self: Rc<Self>, mut inbox: mpsc::UnboundedReceiver<Event>) {
+    pub(super) async fn follow_events(self: Rc<Self>, mut inbox: mpsc::Receiver<Event>) {
         while let Some(event) = inbox.recv().await {
             match event {
                 Event::SessionEnded {

@@ -8,7 +8,7 @@
 //!                                          ├─ placement/: runtimes, and the tenants on them
 //!                                          ├─ observe/: metrics, and records of single calls
 //!                                          └─ takeover/: another process takes over
-//!   TCP listener ── Accept ──▶ a runtime     runtime ── Event ──▶ events.rs
+//!   TCP listener ── Accept ──▶ a runtime     runtime ── Event ──▶ inbox.rs ──▶ events.rs
 //! ```
 //!
 //! The rooms are divided by whom they serve; the files beside them serve several. One tokio thread;
@@ -20,6 +20,7 @@ mod answers;
 mod apps;
 mod error;
 mod events;
+mod inbox;
 mod key_file;
 mod observe;
 mod operators;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::sync::{Notify, RwLock, mpsc};
+use tokio::sync::{Notify, RwLock};
 use tollgate_control::{Store, StoreError, audit};
 use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
 use tollgate_shm_abi::wait::now_ns;
@@ -35,7 +35,7 @@ use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
 use crate::control::takeover::replacement::Replacement;
-use crate::control::{key_file, state_directory, supervisor, takeover};
+use crate::control::{inbox, key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
 
@@ -149,7 +149,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     };
     let listeners = Listeners::new(applications, peers);
     let listeners = listeners.map_err(|error| failed("the listeners can't be watched")(&error))?;
-    let (events, inbox) = mpsc::unbounded_channel();
+    let (events, inbox) = inbox::open();
     let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
     let compiler = crate::machine_code::start()
         .map_err(|error| failed("the compile thread can't start")(&error))?;

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
@@ -24,6 +23,7 @@ use crate::control::apps::listeners::Listeners;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
+use crate::control::inbox::EventSender;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
@@ -36,7 +36,7 @@ use crate::control::refusals;
 use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
-use tollgate_datapath::command::{Command, Event};
+use tollgate_datapath::command::Command;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
 use tollgate_policy_chain::plan::PolicyChange;
@@ -56,7 +56,7 @@ pub(super) struct Control {
     pub(super) rate: Rate,
     pub(super) runtimes: Runtimes,
     /// Events of the runtimes.
-    pub(super) events: UnboundedSender<Event>,
+    pub(super) events: EventSender,
     /// The tenants' runtimes.
     pub(super) homes: Homes,
     pub(super) schemas: RefCell<Schemas>,

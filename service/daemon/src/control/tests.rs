@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 use tollgate_control::Store;
 use tollgate_policy_host::{ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
@@ -60,7 +60,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
         runtimes: Runtimes::new(vec![handle], Vec::new()),
-        events: mpsc::unbounded_channel().0,
+        events: crate::control::inbox::open().0,
         homes: Homes::new(Placement::spread(1)),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
         names: crate::control::apps::names::Names::default(),

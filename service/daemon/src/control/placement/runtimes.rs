@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
 use rustix::process::{Resource, getrlimit};
-use tokio::sync::mpsc::UnboundedSender;
 use tollgate_engine::EngineId;
 use tollgate_engine::limits::MAX_ENGINE_IDS;
 use tollgate_policy_host::Rate;
@@ -13,8 +12,9 @@ use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
 use crate::control::error::{DaemonError, failed};
+use crate::control::inbox::EventSender;
 use crate::control::placement::running::Threads;
-use tollgate_datapath::command::{Event, Handle};
+use tollgate_datapath::command::Handle;
 use tollgate_datapath::peer_room::PeerRoom;
 use tollgate_datapath::placement::next_engine_id;
 use tollgate_datapath::rdma::Rdma;
@@ -29,7 +29,7 @@ pub(crate) struct Common<'a> {
     pub(crate) rate: Rate,
     pub(crate) link: &'a LinkConfig,
     pub(crate) rdma: &'a Rdma,
-    pub(crate) events: &'a UnboundedSender<Event>,
+    pub(crate) events: &'a EventSender,
     pub(crate) records: &'a SyncSender<Record>,
 }
 
@@ -59,9 +59,7 @@ impl Common<'_> {
             records: self.records.clone(),
         };
         let events = self.events.clone();
-        let tell = Events::new(move |event| {
-            let _control_ended = events.send(event);
-        });
+        let tell = Events::new(move |event| events.tell(event));
         spawn(options, tell).map_err(|error| failed("a runtime can't start")(&error))
     }
 }
