@@ -13,25 +13,27 @@
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 use tollgate_datapath::PeerRoom;
-use tollgate_datapath::limits::{HELD_BYTES, MAX_METHODS_PER_SESSION};
+use tollgate_datapath::limits::{
+    COMMANDS_QUEUED, HELD_BYTES, MAX_COMPARISONS, MAX_METHODS_PER_SESSION,
+};
 use tollgate_engine::limits::{MAX_CALLS, MAX_WAITING_BYTES_PER_LINK};
 use tollgate_policy_chain::limits::{
-    MAX_CHAINS, PARKED_BYTES_PER_TENANT, PARKED_CALLS, POOLED_BUFFER_BYTES, POOLED_BUFFERS,
-    RECORDED_BYTES,
+    LOG_LINES_PER_SECOND, MAX_CHAINS, PARKED_BYTES_PER_TENANT, PARKED_CALLS, POOLED_BUFFER_BYTES,
+    POOLED_BUFFERS, RECORDED_BYTES,
 };
 use tollgate_policy_host::limits::{
     ARTIFACT_BYTES, ARTIFACTS_IN_MEMORY_BYTES, COMPAT_MEMORY_BYTES, COMPAT_MODULE_BYTES,
-    KEPT_MEMORY_BYTES, STATE_BYTES,
+    KEPT_MEMORY_BYTES, LOG_LINE_BYTES, STATE_BYTES,
 };
 use tollgate_schema::limits::MAX_DESCRIPTOR_SET;
 use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
 use tollgate_shm_abi::session::SessionShape;
 use tollgate_telemetry::limits::{MAX_EVENTS, MAX_QUEUED, MAX_RECORDS, MAX_SERIES, MAX_TRACED};
-use tollgate_transport::limits::{RX_BUFFER, TX_SOFT_LIMIT};
+use tollgate_transport::limits::{MAX_DESCRIPTION, RX_BUFFER, TX_SOFT_LIMIT};
 
 use crate::config::Config;
 use crate::limits::{
-    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_SESSION, HANDOVER_BYTES,
+    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES,
     KEPT_DESCRIPTORS, LOOKUPS, LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED,
     MAX_SCHEMA_BYTES_PER_TENANT, MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS,
     OPERATORS_CONNECTIONS, OPERATORS_THREADS, RECEIVE_HEAP_BYTES, TURNS,
@@ -47,6 +49,8 @@ const PARKED_ENTRY: u64 = 300;
 const CHAIN_ENTRY: u64 = 512;
 /// A binding of a session.
 const BINDING_ENTRY: u64 = 200;
+/// A command that waits for a runtime.
+const COMMAND: u64 = 1 << 10;
 /// A connection of a peer that hasn't authenticated.
 const STRANGER: u64 = 20 << 10;
 /// A series of durations.
@@ -400,6 +404,24 @@ fn of_runtimes(config: &Config, runtimes: usize, peers: PeerRoom) -> Vec<Line> {
             links,
             MAX_WAITING_BYTES_PER_LINK,
             "MAX_LINKS, MAX_WAITING_BYTES_PER_LINK, runtimes",
+        ),
+        line(
+            "commands for runtimes",
+            runtimes * COMMANDS_QUEUED,
+            COMMAND,
+            "COMMANDS_QUEUED, runtimes",
+        ),
+        line(
+            "events of runtimes",
+            EVENTS_QUEUED,
+            LOG_LINES_PER_SECOND as usize * LOG_LINE_BYTES,
+            "EVENTS_QUEUED, LOG_LINES_PER_SECOND, LOG_LINE_BYTES",
+        ),
+        line(
+            "schemas of peers being compared",
+            runtimes * MAX_COMPARISONS,
+            MAX_DESCRIPTION,
+            "MAX_COMPARISONS, MAX_DESCRIPTION, runtimes",
         ),
         line(
             "connections of peers before they authenticate",
