@@ -14,7 +14,9 @@ use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hostile::Wire;
 use tollgate_conformance::peer::Peer;
 use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::testbed::{Daemon, SOON, Testbed, eventually, proto_file};
+use tollgate_conformance::testbed::{
+    Daemon, Options, SOON, Testbed, eventually, policy_file, proto_file,
+};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::messages::{OpenSession, RequestBody, ResponseBody, TenantAdd, TenantList};
 use tollgate_shm_abi::segment::ABI_VERSION;
@@ -440,6 +442,46 @@ fn control_connections_are_limited() {
     check_against_the_sum(&daemon, &capacity, "connections without a session");
     connected.pop();
     eventually(SOON, || is_served(&mut connect())).expect("one went, one comes");
+}
+
+/// A process that checks a pushed policy counts until it ends, half a second later.
+#[test]
+fn policy_processes_are_limited_and_have_descriptors_of_their_own() {
+    /// The daemon's `SHARE_OF_POLICY_PROCESSES` of 1,024 descriptors, with
+    /// `DESCRIPTORS_PER_POLICY_PROCESS` for each.
+    const LIMIT: usize = 9;
+    let bed = Testbed::new();
+    let few = ["/bin/sh", "-c", "ulimit -n 1024; exec \"$@\"", "sh"];
+    let options = Options {
+        under: few.map(str::to_owned).into(),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    let file = policy_file("null").display().to_string();
+    for k in 0..=LIMIT {
+        daemon.tenant(&format!("t{k}"));
+        let push = format!("policy push {file} --tenant t{k} --name null");
+        eventually(SOON, || daemon.run(&push).code == 0).expect("there is room for its check");
+    }
+    let attach = |k: usize| {
+        daemon.run(&format!(
+            "policy attach null@1 --tenant t{k} --service {ECHO} --side client --isolation process"
+        ))
+    };
+    for k in 0..LIMIT {
+        eventually(SOON, || attach(k).code == 0).expect("there is room");
+    }
+    let refused = attach(LIMIT);
+    assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED.0 as i32, "{refused}");
+    for words in [
+        "tenant t9 can't have a policy process: the daemon has 9, which is the limit",
+        "LimitNOFILE",
+        "--isolation none",
+    ] {
+        assert!(refused.err.contains(words), "{refused}");
+    }
+    daemon.ok("policy detach null --tenant t0");
+    eventually(SOON, || attach(LIMIT).code == 0).expect("one went, one comes");
 }
 
 /// Connects as another user, which needs root, and sends nothing.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Open files that a daemon needs with the maximum number of sessions (`MAX_SESSIONS` of the
 /// daemon's limits).
-pub(crate) const DESCRIPTORS: u64 = 23_700;
+pub(crate) const DESCRIPTORS: u64 = 25_000;
 
 /// Linux's default limit of memory mappings per process. 10,000 instances of policies and their
 /// sessions need about as many.

@@ -11,6 +11,7 @@ mod control;
 pub mod limits;
 mod machine_code;
 pub mod output;
+mod process_room;
 mod rdma;
 pub mod settings;
 mod targets;

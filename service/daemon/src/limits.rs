@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Application sessions of one daemon. Each has three segments, of which only touched pages cost
 /// memory, and takes five descriptors, or three if its library can't follow to another daemon. This
-/// many sessions need a hard limit of 23,700 descriptors.
+/// many sessions need a hard limit of 25,000 descriptors.
 pub const MAX_SESSIONS: usize = 4_096;
 /// Sessions of one tenant.
 pub const MAX_SESSIONS_PER_TENANT: usize = MAX_SESSIONS / 4;
@@ -20,10 +20,24 @@ pub const RECEIVE_HEAP_BYTES_PER_TENANT: u64 = RECEIVE_HEAP_BYTES / 4;
 pub const DESCRIPTORS_PER_SESSION: usize = 5;
 /// Descriptors of a session whose library can't follow to another daemon; see [`MAX_SESSIONS`].
 pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
-/// Descriptors reserved for listeners, policies' processes and files: neither sessions nor
-/// connections may take them. Peers' descriptors are reserved separately
-/// ([`SHARE_OF_PEERS`](tollgate_datapath::limits::SHARE_OF_PEERS)).
+/// Descriptors reserved for listeners, compile workers and files: neither sessions nor connections
+/// may take them. Those of peers
+/// ([`SHARE_OF_PEERS`](tollgate_datapath::limits::SHARE_OF_PEERS)) and of policy processes
+/// ([`SHARE_OF_POLICY_PROCESSES`]) are reserved separately.
 pub const KEPT_DESCRIPTORS: usize = 56;
+
+/// Policy processes at once. A tenant with isolated policies has one. A low descriptor limit lowers
+/// this number ([`SHARE_OF_POLICY_PROCESSES`]).
+pub const MAX_POLICY_PROCESSES: usize = MAX_SESSIONS / 4;
+/// Descriptors that the daemon has for each policy process: two segments, two eventfds, a socket,
+/// the process's output, and the process itself.
+pub const DESCRIPTORS_PER_POLICY_PROCESS: usize = 7;
+/// Policy processes may take one sixteenth of the daemon's descriptors. That part is reserved for
+/// them: a hard limit of 1,024 leaves room for 9 processes, and 114,688 for
+/// [`MAX_POLICY_PROCESSES`].
+pub const SHARE_OF_POLICY_PROCESSES: usize = 16;
+/// Policy processes that a daemon may have even if descriptors are scarce.
+pub const LEAST_POLICY_PROCESSES: usize = 4;
 
 /// One tenant's sessions may take one third of the other descriptors; so may one user's
 /// connections. A third, not a quarter as in other tables: many hosts have a hard limit of 20,000

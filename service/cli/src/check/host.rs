@@ -164,7 +164,7 @@ mod tests {
                 Verdict::Warning,
                 "about 799 of 4,096 applications",
             ),
-            (descriptors(Some(23_700)), Verdict::Ok, ""),
+            (descriptors(Some(25_000)), Verdict::Ok, ""),
             (descriptors(None), Verdict::Ok, ""),
         ] {
             assert_eq!(finding.verdict, verdict, "{finding:?}");

@@ -6,7 +6,7 @@
 //! | connections | [`MAX_CONNECTIONS`] | user that isn't the operator, without a session: [`STRANGERS_PER_USER`] | [`OPERATORS_CONNECTIONS`] |
 //! | sessions | [`MAX_SESSIONS`] | tenant: [`MAX_SESSIONS_PER_TENANT`] | needs none |
 //! | their bindings | | tenant: [`MAX_BINDINGS_PER_TENANT`] | needs none |
-//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
+//! | descriptors | the process's limit, less [`KEPT_DESCRIPTORS`] and those of [peers](PeerRoom) and [policy processes](policy_processes) | user or tenant: one [share](SHARES_OF_DESCRIPTORS) | [`OPERATORS_CONNECTIONS`] |
 //!
 //! The operator is root or the daemon's own user. Shares shrink if this process may have few
 //! descriptors. A silent connection is closed after [`FIRST_WORD`](crate::limits::FIRST_WORD).
@@ -16,9 +16,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use crate::limits::{
-    KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS, MAX_SESSIONS,
-    MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS, SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
+    DESCRIPTORS_PER_POLICY_PROCESS, KEPT_DESCRIPTORS, MAX_BINDINGS_PER_TENANT, MAX_CONNECTIONS,
+    MAX_POLICY_PROCESSES, MAX_SESSIONS, MAX_SESSIONS_PER_TENANT, OPERATORS_CONNECTIONS,
+    SHARES_OF_DESCRIPTORS, STRANGERS_PER_USER,
 };
+use crate::process_room::policy_processes;
 use tollgate_datapath::PeerRoom;
 
 /// The remedy for too few descriptors.
@@ -95,8 +97,30 @@ impl Admission {
     /// Notes the new number of runtimes, whose peers take descriptors.
     pub(crate) fn has_runtimes(&self, runtimes: usize) {
         let peers = PeerRoom::of_each(runtimes, u64::try_from(self.all).ok());
-        let kept = KEPT_DESCRIPTORS + peers.descriptors(runtimes);
+        let processes = self.policy_processes() * DESCRIPTORS_PER_POLICY_PROCESS;
+        let kept = KEPT_DESCRIPTORS + peers.descriptors(runtimes) + processes;
         self.descriptors.set(self.all.saturating_sub(kept));
+    }
+
+    fn policy_processes(&self) -> usize {
+        policy_processes(u64::try_from(self.all).ok())
+    }
+
+    /// Whether `tenant` may have a policy process if other tenants have this many; or the reason
+    /// why not.
+    pub(crate) fn start_process(&self, tenant: &str, others: usize) -> Result<(), String> {
+        let most = self.policy_processes();
+        if others < most {
+            return Ok(());
+        }
+        let raise = match most < MAX_POLICY_PROCESSES {
+            true => format!(" for its descriptors ({RAISE_DESCRIPTORS})"),
+            false => String::new(),
+        };
+        Err(format!(
+            "tenant {tenant} can't have a policy process: the daemon has {others}, which is the limit{raise}; \
+             detach isolated policies of another tenant, or attach this tenant's with --isolation none"
+        ))
     }
 
     /// A place for a connection of this user, or the reason why there is none.
@@ -201,7 +225,7 @@ impl Admission {
     fn out_of_descriptors(&self) -> String {
         let most = self.all;
         format!(
-            "the daemon may have {most} descriptors; the rest is reserved for its operator and its peers ({RAISE_DESCRIPTORS})"
+            "the daemon may have {most} descriptors; the rest is reserved for its operator, its peers and policy processes ({RAISE_DESCRIPTORS})"
         )
     }
 }
@@ -371,25 +395,39 @@ mod tests {
         let (one, why) = all(|| alone.open("mallory", DESCRIPTORS_PER_SESSION));
         assert!(why.contains("LimitNOFILE"), "{why}");
         let peers = PeerRoom::of_each(1, Some(1_024)).descriptors(1);
+        let processes = policy_processes(Some(1_024)) * DESCRIPTORS_PER_POLICY_PROCESS;
         assert_eq!(
             one.len(),
-            (1_024 - KEPT_DESCRIPTORS - peers) / 5 / SHARES_OF_DESCRIPTORS
+            (1_024 - KEPT_DESCRIPTORS - peers - processes) / 5 / SHARES_OF_DESCRIPTORS
         );
         assert!(alone.open("acme", DESCRIPTORS_PER_SESSION).is_ok());
     }
 
     #[test]
-    fn peers_of_all_runtimes_kept_descriptors_and_the_rest_fit_into_what_there_is() {
+    fn peers_policy_processes_kept_descriptors_and_the_rest_fit_into_what_there_is() {
         for (most, runtimes) in [(1_024, 1), (1_024, 8), (4_096, 8), (20_000, 64)] {
             let admission = Admission::new(Some(most), 1);
             admission.has_runtimes(runtimes);
             let peers = PeerRoom::of_each(runtimes, Some(most)).descriptors(runtimes);
             let (connections, _) = all_of(&admission);
-            let taken = connections.len() + KEPT_DESCRIPTORS + peers;
+            let processes = policy_processes(Some(most)) * DESCRIPTORS_PER_POLICY_PROCESS;
+            let taken = connections.len() + KEPT_DESCRIPTORS + peers + processes;
             assert!(taken <= most as usize, "{runtimes}: {taken}");
             let (operators, _) = all(|| admission.connect(0, true));
             assert!(operators.len() >= OPERATORS_CONNECTIONS, "{runtimes}");
         }
+    }
+
+    #[test]
+    fn the_policy_process_beyond_the_limit_is_refused_with_the_way_out() {
+        let admission = Admission::new(Some(1_024), 1);
+        assert_eq!(admission.start_process("acme", 8), Ok(()));
+        let why = admission.start_process("acme", 9).unwrap_err();
+        for words in ["tenant acme", "has 9,", "LimitNOFILE", "--isolation none"] {
+            assert!(why.contains(words), "{why}");
+        }
+        let why = Admission::new(None, 1).start_process("acme", MAX_POLICY_PROCESSES);
+        assert!(!why.unwrap_err().contains("LimitNOFILE"));
     }
 
     /// Connections of as many users as needed.
