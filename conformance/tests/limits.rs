@@ -480,6 +480,8 @@ fn policy_processes_are_limited_and_have_descriptors_of_their_own() {
     ] {
         assert!(refused.err.contains(words), "{refused}");
     }
+    let capacity = daemon.status()["capacity"].clone();
+    check_against_the_sum(&daemon, &capacity, "policy processes");
     daemon.ok("policy detach null --tenant t0");
     eventually(SOON, || attach(LIMIT).code == 0).expect("one went, one comes");
 }

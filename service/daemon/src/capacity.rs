@@ -4,9 +4,7 @@
 //! daemon uses: it adds up what all tenants could hold at the same time, each at its limit. The
 //! largest lines show which limit to lower on a small host.
 //!
-//! Not in the sum: the send heaps, which are the applications' memory; the rings of RDMA links; and
-//! the processes of isolated policies, with their descriptors here, because nothing but the number
-//! of tenants limits them.
+//! Not in the sum: the send heaps, which are the applications' memory; and the rings of RDMA links.
 //!
 //! `status` reports the sum, `tollgate check` prints it, and the log says it at the start.
 
@@ -23,7 +21,7 @@ use tollgate_policy_chain::limits::{
 };
 use tollgate_policy_host::limits::{
     ARTIFACT_BYTES, ARTIFACTS_IN_MEMORY_BYTES, COMPAT_MEMORY_BYTES, COMPAT_MODULE_BYTES,
-    KEPT_MEMORY_BYTES, LOG_LINE_BYTES, STATE_BYTES,
+    ISOLATED_ANSWER_BYTES, ISOLATED_OUTPUT_BYTES, KEPT_MEMORY_BYTES, LOG_LINE_BYTES, STATE_BYTES,
 };
 use tollgate_schema::limits::MAX_DESCRIPTOR_SET;
 use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
@@ -33,11 +31,13 @@ use tollgate_transport::limits::{MAX_DESCRIPTION, RX_BUFFER, TX_SOFT_LIMIT};
 
 use crate::config::Config;
 use crate::limits::{
-    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES,
-    KEPT_DESCRIPTORS, LOOKUPS, LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED,
-    MAX_SCHEMA_BYTES_PER_TENANT, MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS,
-    OPERATORS_CONNECTIONS, OPERATORS_THREADS, RECEIVE_HEAP_BYTES, TURNS,
+    COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_POLICY_PROCESS,
+    DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES, KEPT_DESCRIPTORS, LOOKUPS,
+    LOOKUPS_KEPT, MAX_CONNECTIONS, MAX_LOG_LINES, MAX_PREFETCHED, MAX_SCHEMA_BYTES_PER_TENANT,
+    MAX_SCHEMAS, MAX_SESSIONS, MAX_TAPPED, MAX_TAPS, OPERATORS_CONNECTIONS, OPERATORS_THREADS,
+    PROCESS_OVERHEAD_BYTES, RECEIVE_HEAP_BYTES, TURNS,
 };
+use crate::process_room::policy_processes;
 
 // Bytes of entries whose size no limit names, rounded up.
 
@@ -135,8 +135,10 @@ impl Capacity {
     pub fn of(config: &Config, descriptors: Option<u64>) -> Capacity {
         let runtimes = config.runtimes();
         let peers = PeerRoom::of_each(runtimes, descriptors);
+        let processes = policy_processes(descriptors);
         let mut memory = of_applications();
         memory.extend(of_policies(config));
+        memory.extend(of_policy_processes(config, processes));
         memory.extend(of_telemetry(config));
         memory.extend(of_runtimes(config, runtimes, peers));
         memory.sort_by_key(|line| std::cmp::Reverse(line.total()));
@@ -160,6 +162,12 @@ impl Capacity {
                     peers.descriptors(runtimes),
                     1_u64,
                     "MAX_LINKS, MAX_STRANGERS, ACCEPTED_UNSEEN, runtimes",
+                ),
+                line(
+                    "policy processes",
+                    processes,
+                    DESCRIPTORS_PER_POLICY_PROCESS,
+                    "MAX_POLICY_PROCESSES, DESCRIPTORS_PER_POLICY_PROCESS",
                 ),
                 line(
                     "operators' connections",
@@ -350,6 +358,32 @@ fn of_policies(config: &Config) -> Vec<Line> {
     ]
 }
 
+/// The processes of isolated policies, and the daemon's end of each.
+fn of_policy_processes(config: &Config, processes: usize) -> Vec<Line> {
+    let memory = u64::from(config.policies.process_memory_mib) << 20;
+    vec![
+        // The overhead includes the memory that a process shares with the daemon.
+        line(
+            "policy processes",
+            processes,
+            memory + PROCESS_OVERHEAD_BYTES,
+            "MAX_POLICY_PROCESSES, policies.process_memory_mib, PROCESS_OVERHEAD_BYTES",
+        ),
+        line(
+            "answers and output of policy processes",
+            processes,
+            ISOLATED_ANSWER_BYTES as u64 + ISOLATED_OUTPUT_BYTES,
+            "MAX_POLICY_PROCESSES, ISOLATED_ANSWER_BYTES, ISOLATED_OUTPUT_BYTES",
+        ),
+        line(
+            "threads that create instances in policy processes",
+            processes,
+            THREAD,
+            "MAX_POLICY_PROCESSES",
+        ),
+    ]
+}
+
 /// The log, and what waits for telemetry's receivers.
 fn of_telemetry(config: &Config) -> Vec<Line> {
     let telemetry = &config.telemetry;
@@ -498,9 +532,11 @@ mod tests {
     /// The number in the documentation of [`MAX_SESSIONS`] and in `tollgate check`.
     #[test]
     fn all_sessions_and_peers_of_one_runtime_fit_into_the_documented_descriptors() {
-        let capacity = with(|_| {});
-        let needed = capacity.descriptors();
-        assert!((23_000..=27_000).contains(&needed), "{needed}");
+        const DOCUMENTED: u64 = 25_000;
+        let capacity = Capacity::of(&Config::default(), Some(DOCUMENTED));
+        let strangers = (MAX_CONNECTIONS - MAX_SESSIONS) as u64;
+        let needed = capacity.descriptors() - strangers;
+        assert!((24_000..=DOCUMENTED).contains(&needed), "{needed}");
     }
 
     #[test]
@@ -521,6 +557,8 @@ mod tests {
         assert!(runtimes.descriptors() > before.descriptors());
         let instances = with(|config| config.policies.instances = 1);
         assert!(of(&instances, "memory of instances") < 10 << 20);
+        let processes = with(|config| config.policies.process_memory_mib = 64);
+        assert_eq!(of(&processes, "policy processes"), 1_024 * (128 << 20));
         let workers = with(|config| config.compile.workers = 16);
         assert_eq!(
             of(&workers, "compile workers (processes)"),
