@@ -4,7 +4,8 @@
 //! daemon uses: it adds up what all tenants could hold at the same time, each at its limit. The
 //! largest lines show which limit to lower on a small host.
 //!
-//! Not in the sum: the send heaps, which are the applications' memory; and the rings of RDMA links.
+//! Not in the sum: the send heaps, which are the applications' memory. The sum has one RDMA device;
+//! each further one may need as many pools.
 //!
 //! `status` reports the sum, `tollgate check` prints it, and the log says it at the start.
 
@@ -28,6 +29,11 @@ use tollgate_shm_abi::limits::{MAX_MESSAGE_BYTES, MAX_PACKET_BYTES};
 use tollgate_shm_abi::session::SessionShape;
 use tollgate_telemetry::limits::{MAX_EVENTS, MAX_QUEUED, MAX_RECORDS, MAX_SERIES, MAX_TRACED};
 use tollgate_transport::limits::{MAX_DESCRIPTION, RX_BUFFER, TX_SOFT_LIMIT};
+#[cfg(feature = "rdma")]
+use {
+    tollgate_datapath::limits::{MAX_LINKS, POOL_LINKS},
+    tollgate_transport_rdma::limits::{MESSAGE_BYTES, RECEIVES, SHARED_RECEIVES, pinned_bytes},
+};
 
 use crate::config::Config;
 use crate::limits::{
@@ -141,6 +147,8 @@ impl Capacity {
         memory.extend(of_policy_processes(config, processes));
         memory.extend(of_telemetry(config));
         memory.extend(of_runtimes(config, runtimes, peers));
+        #[cfg(feature = "rdma")]
+        memory.extend(of_rdma(config, runtimes, peers));
         memory.sort_by_key(|line| std::cmp::Reverse(line.total()));
         Capacity {
             memory,
@@ -174,6 +182,13 @@ impl Capacity {
                     OPERATORS_CONNECTIONS,
                     1_u64,
                     "OPERATORS_CONNECTIONS",
+                ),
+                #[cfg(feature = "rdma")]
+                line(
+                    "pools of RDMA links, and their pollers",
+                    runtimes * (rdma_pools(config, peers) + DESCRIPTORS_PER_POLLER),
+                    1_u64,
+                    "MAX_LINKS, POOL_LINKS, runtimes",
                 ),
                 line(
                     "everything else",
@@ -514,6 +529,53 @@ fn of_runtimes(config: &Config, runtimes: usize, peers: PeerRoom) -> Vec<Line> {
     ]
 }
 
+/// Descriptors of a runtime's RDMA poller: an epoll, and an eventfd that other pollers write to.
+#[cfg(feature = "rdma")]
+const DESCRIPTORS_PER_POLLER: usize = 2;
+
+/// RDMA links of a runtime. Connections that haven't authenticated are links of its pools, too.
+#[cfg(feature = "rdma")]
+fn rdma_links(config: &Config, peers: PeerRoom) -> usize {
+    match config.rdma.enabled {
+        true => (peers.links() + peers.strangers()).min(MAX_LINKS),
+        false => 0,
+    }
+}
+
+#[cfg(feature = "rdma")]
+fn rdma_pools(config: &Config, peers: PeerRoom) -> usize {
+    rdma_links(config, peers).div_ceil(POOL_LINKS.into())
+}
+
+/// The memory of RDMA links beyond that of all links. Pools and rings are pinned.
+#[cfg(feature = "rdma")]
+fn of_rdma(config: &Config, runtimes: usize, peers: PeerRoom) -> Vec<Line> {
+    let links = runtimes * rdma_links(config, peers);
+    let pool = pinned_bytes(POOL_LINKS.into(), 0, Some(POOL_LINKS));
+    let ring_bytes = config.rdma.ring_bytes();
+    let with_rings = pinned_bytes(POOL_LINKS.into(), ring_bytes, Some(POOL_LINKS));
+    vec![
+        line(
+            "pools of RDMA links",
+            runtimes * rdma_pools(config, peers),
+            pool,
+            "MAX_LINKS, POOL_LINKS, runtimes",
+        ),
+        line(
+            "rings of RDMA links",
+            links,
+            (with_rings - pool) / usize::from(POOL_LINKS),
+            "MAX_LINKS, rdma.one_sided, rdma.ring_kib, runtimes",
+        ),
+        line(
+            "messages of RDMA links that aren't read",
+            links,
+            (usize::from(RECEIVES) - SHARED_RECEIVES) * MESSAGE_BYTES,
+            "MAX_LINKS, RECEIVES, SHARED_RECEIVES, MESSAGE_BYTES, runtimes",
+        ),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -578,6 +640,21 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), capacity.memory.len());
+    }
+
+    #[cfg(feature = "rdma")]
+    #[test]
+    fn rdma_links_are_in_the_sum_unless_they_are_disabled() {
+        let pools = "pools of RDMA links";
+        let rings = "rings of RDMA links";
+        let without_rings = with(|_| {});
+        assert_eq!(of(&without_rings, pools), 1_024 * (256 << 10));
+        assert_eq!(of(&without_rings, rings), 0);
+        let with_rings = with(|config| config.rdma.one_sided = true);
+        assert_eq!(of(&with_rings, rings), 1_024 * ((1 << 20) + 4_096));
+        let disabled = with(|config| config.rdma.enabled = false);
+        assert_eq!(of(&disabled, pools), 0);
+        assert!(disabled.descriptors() < without_rings.descriptors());
     }
 
     /// A process with few descriptors has few links, and needs less memory for them.
