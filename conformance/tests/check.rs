@@ -5,7 +5,8 @@
 use std::os::unix::fs::PermissionsExt;
 
 use serde_json::Value;
-use tollgate_conformance::testbed::{Daemon, Options, Testbed};
+use tollgate_conformance::process::program;
+use tollgate_conformance::testbed::{Daemon, Options, Outcome, Testbed, run};
 
 /// The verdicts and messages of one area's checks.
 fn of(shown: &str, area: &str) -> Vec<(String, String)> {
@@ -95,4 +96,32 @@ fn what_is_wrong_is_said_and_how_to_mend_it() {
     assert_eq!(of(&outcome.out, "daemon")[0].0, "failed", "{outcome}");
     assert_eq!(of(&outcome.out, "state").len(), 1, "{outcome}");
     assert!(of(&outcome.out, "links").is_empty(), "{outcome}");
+}
+
+#[test]
+fn a_configuration_is_summed_without_a_daemon() {
+    let bed = Testbed::new();
+    let check = |config: &str| -> Outcome {
+        let (socket, file) = (bed.path("a.sock"), bed.file("a.toml", config));
+        let (socket, file) = (socket.display().to_string(), file.display().to_string());
+        let words = ["--socket", &socket, "check", "--json", "--config", &file];
+        run(&program("tollgate"), words, b"")
+    };
+    let sum = |config: &str| {
+        let checked = check(config);
+        assert_eq!(checked.code, 0, "{checked}");
+        let found = of(&checked.out, "limits");
+        let is_sum =
+            |sentence: &String| sentence.contains("a daemon with this configuration needs");
+        let mut sums = found.into_iter().map(|(_, sentence)| sentence);
+        sums.find(is_sum).unwrap()
+    };
+    assert_ne!(sum(""), sum("[policies]\ninstances = 20000\n"));
+    let refused = check("[policies]\ninstances = 0\n");
+    assert_eq!(refused.code, 9, "{refused}");
+    let [(verdict, sentence)] = &of(&refused.out, "config")[..] else {
+        panic!("{refused}");
+    };
+    assert_eq!(verdict, "failed");
+    assert!(sentence.contains("policies.instances"), "{sentence}");
 }

@@ -84,7 +84,8 @@ pub(crate) enum Command {
     /// Check the host, limits, permissions, state and the daemon, and say how to fix each problem
     #[command(
         after_help = "The exit status is 0 if no check fails, even with warnings, and 9 (FAILED_PRECONDITION) otherwise.\n\n\
-         Example: tollgate check --state /var/lib/tollgate"
+         Examples: tollgate check\n          \
+         tollgate check --state /var/lib/tollgate --config /etc/tollgate.toml"
     )]
     Check(Check),
     /// Watch methods, policies and runtimes of the daemon: rates, percentiles, denials, CPU
@@ -244,6 +245,7 @@ mod tests {
             "tollgate serve --token T --proto p --service a.B --echo --metadata a=b --print-requests --show-metadata",
             "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
+            "tollgate check --state DIR --config host-a.toml --json",
             "tollgate fleet upgrade plan",
             "tollgate fleet upgrade plan --fleet F.toml --binary /usr/local/bin/tollgated --json",
             "tollgate fleet upgrade run --fleet F.toml --binary /b --timeout 2m --settle 10m",

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
 
@@ -34,11 +35,38 @@ pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure
 
 /// Replaces this process by `tollgated WORDS`; returns only on failure.
 pub(crate) fn become_daemon(words: &[OsString]) -> Result<Infallible, Failure> {
-    let daemon = beside_us().unwrap_or_else(|| "tollgated".into());
-    let error = Command::new(&daemon).args(words).exec();
-    let sentence = format!("{} can't be started: {error}", daemon.display());
-    Err(Failure::new(Failure::code_of(&error), sentence)
-        .hint("install tollgated next to tollgate, or in a directory of PATH"))
+    let mut daemon = program();
+    let error = daemon.args(words).exec();
+    Err(not_started(&daemon, &error))
+}
+
+/// Runs `tollgated WORDS` to its end; returns its output. The failure has the program's sentence.
+pub(crate) fn ask_program(words: &[OsString]) -> Result<Vec<u8>, Failure> {
+    let mut daemon = program();
+    let asked = daemon.args(words).output();
+    let asked = asked.map_err(|error| not_started(&daemon, &error))?;
+    if asked.status.success() {
+        return Ok(asked.stdout);
+    }
+    let text = String::from_utf8_lossy(&asked.stderr);
+    let first = text.lines().next().unwrap_or_default();
+    let sentence = first.trim_start_matches("tollgated: ");
+    let code = asked
+        .status
+        .code()
+        .and_then(|code| u32::try_from(code).ok());
+    Err(Failure::new(code.map_or(Code::INTERNAL, Code), sentence))
+}
+
+fn program() -> Command {
+    Command::new(beside_us().unwrap_or_else(|| "tollgated".into()))
+}
+
+fn not_started(daemon: &Command, error: &std::io::Error) -> Failure {
+    let program = daemon.get_program().display();
+    let sentence = format!("{program} can't be started: {error}");
+    Failure::new(Failure::code_of(error), sentence)
+        .hint("install tollgated next to tollgate, or in a directory of PATH")
 }
 
 fn beside_us() -> Option<OsString> {

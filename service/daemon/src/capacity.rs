@@ -7,7 +7,10 @@
 //! Not in the sum: the send heaps, which are the applications' memory. The sum has one RDMA device;
 //! each further one may need as many pools.
 //!
-//! `status` reports the sum, `tollgate check` prints it, and the log says it at the start.
+//! `status` reports the sum, `tollgate check` prints it, and the log says it at the start. Without a
+//! running daemon, `tollgate check --config` asks `tollgated capacity`.
+
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
@@ -35,7 +38,7 @@ use {
     tollgate_transport_rdma::limits::{MESSAGE_BYTES, RECEIVES, SHARED_RECEIVES, pinned_bytes},
 };
 
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::limits::{
     COMPILATIONS_QUEUED, COMPILED_POLICIES, DESCRIPTORS_PER_POLICY_PROCESS,
     DESCRIPTORS_PER_SESSION, EVENTS_QUEUED, HANDOVER_BYTES, KEPT_DESCRIPTORS, LOOKUPS,
@@ -101,6 +104,16 @@ pub struct Capacity {
     pub memory: Vec<Line>,
     /// Descriptors.
     pub descriptors: Vec<Line>,
+}
+
+/// The sum for a daemon that reads this configuration file and has this process's limits, as JSON.
+/// Settings that an operator has changed at run time aren't in it.
+///
+/// # Errors
+/// If the file can't be read, or its configuration is invalid.
+pub fn of_file(path: &Path) -> Result<String, ConfigError> {
+    let config = Config::read(path)?;
+    Ok(Capacity::of_this_process(&config).report().to_string())
 }
 
 fn line(what: &'static str, count: impl Count, each: impl Count, limits: &'static str) -> Line {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use tollgate_daemon::config::definitions::help;
 use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting};
-use tollgate_daemon::{output, verify_audit};
+use tollgate_daemon::{capacity, output, verify_audit};
 use tollgate_policy_host::{isolated, worker};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
@@ -103,19 +103,38 @@ enum Instead {
         #[arg(long, value_name = "SEQ:HASH", requires = "file")]
         head: Option<String>,
     },
+    /// Print the most memory and descriptors that a configuration can need, as JSON; `tollgate
+    /// check --config` runs this
+    Capacity {
+        /// Configuration file (TOML)
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
 }
 
 impl Instead {
     fn run(self) -> ExitCode {
-        let Instead::VerifyAudit { state, file, head } = self;
-        match verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref()) {
-            Ok(sentence) => print(&format!("{sentence}\n")),
+        let said = match self {
+            Instead::VerifyAudit { state, file, head } => {
+                verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref())
+            }
+            Instead::Capacity { config } => capacity::of_file(&config).map_err(refused),
+        };
+        match said {
+            Ok(text) => print(&format!("{text}\n")),
             Err((exit, sentence)) => {
                 output::tell(&format!("tollgated: {exit}: {sentence}"));
                 self::exit(exit)
             }
         }
     }
+}
+
+/// The status of an invalid configuration, and the sentence with the place in the file.
+fn refused(error: ConfigError) -> (Code, String) {
+    let shown = error.shown().map(|lines| format!("\n{lines}"));
+    let sentence = text::escape(&error.to_string()).into_owned();
+    (error.code(), sentence + &shown.unwrap_or_default())
 }
 
 /// Prints an answer.
@@ -223,9 +242,7 @@ fn main() -> ExitCode {
             if takes_over {
                 tollgate_daemon::refuse_take_over(&error.to_string());
             }
-            let shown = error.shown().map(|lines| format!("\n{lines}"));
-            let sentence = text::escape(&error.to_string()).into_owned();
-            (error.code(), sentence + &shown.unwrap_or_default())
+            refused(error)
         }
         Ok(config) => match tollgate_daemon::run(config, takes_over) {
             Ok(()) => return ExitCode::SUCCESS,

@@ -20,11 +20,11 @@ pub(super) fn silent(socket: &Path, failure: &Failure) -> Finding {
     bad(Verdict::Failure, "daemon", failure.sentence(), fix)
 }
 
-/// The finding before the first start, when there is no socket yet. A named state directory is
-/// checked then, too.
+/// The finding before the first start, when there is no socket yet. A named state directory or
+/// configuration is checked then, too.
 pub(super) fn not_started(failure: &Failure) -> Finding {
     let sentence = format!(
-        "{}; only the host and the directory are checked",
+        "{}; only the host and what the command names are checked",
         failure.sentence()
     );
     fine("daemon", sentence)
@@ -63,10 +63,9 @@ pub(super) fn runtimes(status: &Value, cores: usize) -> Finding {
     )
 }
 
-/// The sum of the daemon's limits, beside the host's memory. A host needs less: the sum is what all
+/// The sum of a daemon's limits, beside the host's memory. A host needs less: the sum is what all
 /// tenants could hold at once.
-pub(super) fn capacity(status: &Value, meminfo: &str) -> Option<Finding> {
-    let capacity = &status["capacity"];
+pub(super) fn capacity(capacity: &Value, whose: &str, meminfo: &str) -> Option<Finding> {
     let (needed, descriptors) = (
         capacity["memory_bytes"].as_u64()?,
         capacity["descriptors"].as_u64()?,
@@ -86,7 +85,7 @@ pub(super) fn capacity(status: &Value, meminfo: &str) -> Option<Finding> {
     Some(fine(
         "limits",
         format!(
-            "with every table full the daemon needs {descriptors} descriptors and {} of memory ({}){has}",
+            "with every table full {whose} needs {descriptors} descriptors and {} of memory ({}){has}",
             binary(needed),
             largest.join(", ")
         ),

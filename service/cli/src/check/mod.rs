@@ -3,6 +3,7 @@
 //!
 //! This module reads the facts. The verdicts are pure functions of the facts.
 
+mod config;
 mod daemon;
 mod finding;
 mod host;
@@ -15,6 +16,7 @@ use rustix::process::{Resource, getrlimit};
 use tollgate_shm_abi::messages::{Empty, RequestBody};
 use tollgate_shm_abi::status::Code;
 
+use crate::check::config::configuration;
 use crate::check::daemon::{
     capacity, links, not_started, policies, rdma, runtimes, silent, versions,
 };
@@ -33,6 +35,9 @@ pub(crate) struct Check {
     /// The state directory; if left out, the running daemon's
     #[arg(long, value_name = "DIRECTORY")]
     pub(crate) state: Option<PathBuf>,
+    /// A configuration file: report the most memory and descriptors that a daemon with it can need
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     /// Print JSON, for programs
     #[arg(long)]
     pub(crate) json: bool,
@@ -41,7 +46,7 @@ pub(crate) struct Check {
 /// Runs all checks. The report is the answer if nothing fails. Otherwise it is printed before the
 /// failure.
 pub(crate) fn check(socket: &Path, args: &Check) -> Result<String, Failure> {
-    let findings = look(socket, args.state.as_deref());
+    let findings = look(socket, args.state.as_deref(), args.config.as_deref());
     let text = match args.json {
         true => as_json(&findings),
         false => as_text(&findings),
@@ -55,7 +60,7 @@ pub(crate) fn check(socket: &Path, args: &Check) -> Result<String, Failure> {
     Err(Failure::new(Code::FAILED_PRECONDITION, sentence).hint("the fix below each of them"))
 }
 
-fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
+fn look(socket: &Path, state: Option<&Path>, config: Option<&Path>) -> Vec<Finding> {
     let mut findings = vec![
         kernel(&read("/proc/sys/kernel/osrelease"), sealed_memory()),
         system_call_filters(&read("/proc/sys/kernel/seccomp/actions_avail")),
@@ -63,6 +68,7 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
         mappings(read("/proc/sys/vm/max_map_count").parse().ok()),
         address_space(getrlimit(Resource::As).maximum),
     ];
+    let meminfo = read("/proc/meminfo");
     let status = report(socket, RequestBody::Status(Empty {}));
     let pid = status
         .as_ref()
@@ -74,9 +80,10 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
         Some(limit) => Some(limit),
         None => own,
     }));
+    findings.extend(config.map(|file| configuration(file, &meminfo)));
     match &status {
         Err(failure) => {
-            findings.push(match (state, failure.code()) {
+            findings.push(match (state.or(config), failure.code()) {
                 (Some(_), Code::UNAVAILABLE) if !socket.exists() => not_started(failure),
                 _ => silent(socket, failure),
             });
@@ -86,7 +93,7 @@ fn look(socket: &Path, state: Option<&Path>) -> Vec<Finding> {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             findings.push(versions(status));
             findings.push(runtimes(status, cores));
-            findings.extend(capacity(status, &read("/proc/meminfo")));
+            findings.extend(capacity(&status["capacity"], "the daemon", &meminfo));
             let file = status["audit"]["file"].as_str().map(PathBuf::from);
             let its = file.as_deref().and_then(Path::parent);
             findings.push(match state.or(its) {
@@ -122,7 +129,7 @@ mod tests {
     fn no_daemon_is_a_failure_unless_a_directory_was_named() {
         let bed = tempfile::tempdir().unwrap();
         let of_daemon = |state| {
-            let findings = look(&bed.path().join("a.sock"), state);
+            let findings = look(&bed.path().join("a.sock"), state, None);
             let its = findings.into_iter().find(|one| one.area == "daemon");
             its.map(|one| (one.verdict, one.sentence.contains("no daemon answers")))
         };

@@ -1,0 +1,24 @@
+//! Checks of a configuration file. The daemon's program reads it, because this program shares no
+//! code with the daemon.
+
+use std::path::Path;
+
+use crate::check::daemon::capacity;
+use crate::check::finding::{Finding, Verdict, bad};
+use crate::up;
+
+/// The sum of the limits of a daemon with this configuration, or why the daemon rejects the file.
+pub(super) fn configuration(path: &Path, meminfo: &str) -> Finding {
+    let failed = |sentence: String| {
+        let fix = format!("edit {}; OPERATIONS.md has all settings", path.display());
+        bad(Verdict::Failure, "config", sentence, fix)
+    };
+    let words = ["capacity".into(), "--config".into(), path.into()];
+    let output = match up::ask_program(&words) {
+        Ok(output) => output,
+        Err(failure) => return failed(failure.sentence()),
+    };
+    let sum = serde_json::from_slice(&output).ok();
+    let found = sum.and_then(|sum| capacity(&sum, "a daemon with this configuration", meminfo));
+    found.unwrap_or_else(|| failed("tollgated says no sum: is it of this version?".to_owned()))
+}
