@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Least and most CPU time of a call, in microseconds.
+pub use tollgate_policy_host::limits::{CPU_US_MAX, CPU_US_MIN};
+
 /// Longest file of cases, in bytes.
 pub const FILE_BYTES: u64 = 16 << 20;
 

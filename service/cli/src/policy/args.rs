@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use tollgate_policy_tools::limits::{CPU_US_MAX, CPU_US_MIN};
 
 use crate::policy::against::Against;
 use crate::policy_tools::Desk;
@@ -242,9 +243,7 @@ pub(crate) struct Options {
     /// The declared hooks at which it runs: request, reply, tick. Initially: all
     #[arg(long, value_delimiter = ',')]
     pub(crate) hooks: Option<Vec<String>>,
-    /// Its CPU time per call in microseconds, 5 to 10000. Initially: the value of the daemon's
-    /// configuration
-    #[arg(long, value_name = "US", value_parser = number)]
+    #[arg(long, value_name = "US", value_parser = number, help = cpu_us())]
     pub(crate) cpu_us: Option<u32>,
     /// Every call gets a new instance: nothing stays from one call to the next
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
@@ -260,6 +259,12 @@ pub(crate) struct Options {
     /// version's. Initially: 5
     #[arg(long, value_name = "POINTS", value_parser = number)]
     pub(crate) max_worse: Option<u32>,
+}
+
+fn cpu_us() -> String {
+    format!(
+        "Its CPU time per call in microseconds, {CPU_US_MIN} to {CPU_US_MAX}. Initially: the value of the daemon's configuration"
+    )
 }
 
 #[derive(Debug, Args)]
