@@ -37,40 +37,29 @@ struct Arguments {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Name under which peers and status know this daemon
-    #[arg(long)]
+    #[arg(long, help = help("name"))]
     name: Option<String>,
-    /// Unix socket for applications and administration
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help = help("socket"))]
     socket: Option<PathBuf>,
-    /// Permissions of that socket, octal [default: 0666: every user may connect; applications need
-    /// a token]
-    #[arg(long, value_name = "MODE")]
+    #[arg(long, value_name = "MODE", help = help("socket_mode"))]
     socket_mode: Option<SocketMode>,
-    /// Group of that socket, by name or number [default: the daemon's own]
-    #[arg(long, value_name = "GROUP")]
+    #[arg(long, value_name = "GROUP", help = help("socket_group"))]
     socket_group: Option<String>,
-    /// TCP address for peer daemons, such as 127.0.0.1:7471; port 0 picks one
-    #[arg(long, value_name = "IP:PORT")]
+    #[arg(long, value_name = "IP:PORT", help = help("listen"))]
     listen: Option<SocketAddr>,
-    /// Directory for tenants, policies and attachments; without it they are lost when the daemon
-    /// stops
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help = help("state"))]
     state: Option<PathBuf>,
-    /// File with the secret shared with peers, 16 bytes or more
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help = help("psk_file"))]
     psk_file: Option<PathBuf>,
     /// A peer that applications may name as a target; `*` stands for any host or port. Repeatable
     #[arg(long = "peer", value_name = "HOST:PORT")]
     peers: Vec<String>,
-    /// Let applications name any target
-    #[arg(long)]
+    #[arg(long, help = help("link.open_targets"))]
     open_targets: bool,
     /// Another name by which peers reach this daemon. Repeatable
     #[arg(long, value_name = "HOST[:PORT]")]
     advertise: Vec<String>,
-    /// Without a key: trust every process of this host as a peer that may act for any tenant
-    #[arg(long)]
+    #[arg(long, help = help("link.unauthenticated_loopback"))]
     unauthenticated_loopback: bool,
     #[arg(long, value_delimiter = ',', value_name = "CORES", help = help("cores"))]
     cores: Option<Vec<usize>>,

@@ -685,8 +685,8 @@ pub fn help(key: &str) -> String {
         return String::new();
     };
     let what = setting.what.trim_end_matches('.');
-    // The parser lists words and their meanings itself.
-    if let Takes::Words(_) = setting.takes {
+    // The parser lists words and their meanings itself. A flag takes no value.
+    if let Takes::Words(_) | Takes::Flag = setting.takes {
         return what.to_owned();
     }
     let unit = match setting.takes.unit() {
