@@ -99,6 +99,9 @@ pub struct PeerConfig {
 #[serde(try_from = "String")]
 pub struct SocketMode(u32);
 
+/// The modes that a socket may have, in words.
+const SOCKET_MODES: &str = "0600 to 0777, octal, with read and write for the owner";
+
 impl SocketMode {
     pub(crate) fn bits(self) -> u32 {
         self.0
@@ -117,11 +120,8 @@ impl FromStr for SocketMode {
     fn from_str(text: &str) -> Result<Self, String> {
         let mode = u32::from_str_radix(text, 8).ok();
         let mode = mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
-        mode.map(Self).ok_or_else(|| {
-            format!(
-                "{text:?} is no mode for a socket: 0600 to 0777 in octal are, with read and write for the owner"
-            )
-        })
+        mode.map(Self)
+            .ok_or_else(|| format!("{text:?} is no mode for a socket: {SOCKET_MODES}"))
     }
 }
 

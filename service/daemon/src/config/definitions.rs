@@ -13,7 +13,7 @@ use tollgate_policy_host::limits::{CPU_US_MAX, CPU_US_MIN};
 use tollgate_telemetry::sampling::MILLION;
 
 use super::error::ConfigError;
-use super::{Config, Scheduling, Waiting};
+use super::{Config, SOCKET_MODES, Scheduling, Waiting};
 use crate::limits::{
     COMPILE_MEMORY_BYTES, COMPILE_TIMEOUT_MS, MAX_COMPILE_WORKERS, MAX_CORE, MAX_KEPT_SPANS,
     MAX_RUNTIMES, MAX_SPIN, MAX_TENANT_ENDPOINTS, RDMA_RING_KIB, WAIT_TARGET_US, WINDOW_BYTES,
@@ -261,7 +261,7 @@ pub const DEFINITIONS: &[Definition] = &[
     Definition {
         key: "socket_mode",
         what: "Permissions of that socket. By default applications of every user of this host may connect, and need a token; 0660 with a socket_group allows only the members of that group.",
-        takes: Takes::Text("0600 to 0777, octal, with read and write for the owner"),
+        takes: Takes::Text(SOCKET_MODES),
         at_run_time: None,
         read: |config| json!(format!("{:04o}", config.socket_mode.bits())),
         write: None,
@@ -676,6 +676,16 @@ impl Definition {
             Value::Null => None,
             value => Some(written(&value)),
         }
+    }
+}
+
+/// The error for a text that a setting doesn't accept.
+pub(super) fn refuse(key: &'static str, text: &str) -> ConfigError {
+    let takes = Definition::named(key).map(|setting| setting.takes.to_string());
+    ConfigError::OutOfRange {
+        setting: key,
+        value: format!("{text:?}"),
+        expected: takes.unwrap_or_default().into(),
     }
 }
 

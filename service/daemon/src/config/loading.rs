@@ -6,7 +6,7 @@ use tollgate_schema::spelling::did_serde_mean;
 use tollgate_shm_abi::text::point_at;
 
 use super::Config;
-use super::definitions::DEFINITIONS;
+use super::definitions::{DEFINITIONS, refuse};
 use super::error::{ConfigError, is_no_path, without_secrets};
 use super::source::Source;
 use crate::targets;
@@ -46,12 +46,7 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         let named = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || b"-_.".contains(&c);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.bytes().all(named) {
-            let value = format!("{:?}", self.name);
-            return Err(ConfigError::OutOfRange {
-                setting: "name",
-                value,
-                expected: "1 to 64 of a-z 0-9 - _ . are allowed".into(),
-            });
+            return Err(refuse("name", &self.name));
         }
         for setting in DEFINITIONS {
             setting.check(self)?;
@@ -82,21 +77,13 @@ impl Config {
     }
 
     fn check_peers(&self) -> Result<(), ConfigError> {
-        let refused = |setting, value: &String, expected: &'static str| {
-            let value = format!("{value:?}");
-            Err(ConfigError::OutOfRange {
-                setting,
-                value,
-                expected: expected.into(),
-            })
-        };
         let mut peers = self.peers.iter().map(|peer| &peer.address);
         if let Some(wrong) = peers.find(|address| !targets::is_pattern(address)) {
-            return refused("peers.address", wrong, "host:port, or * for either of them");
+            return Err(refuse("peers.address", wrong));
         }
         let mut names = self.link.advertise.iter();
         match names.find(|name| !targets::is_name(name)) {
-            Some(wrong) => refused("link.advertise", wrong, "host, or host:port"),
+            Some(wrong) => Err(refuse("link.advertise", wrong)),
             None => Ok(()),
         }
     }
