@@ -116,7 +116,8 @@ impl Guests {
         let host = Host::new(HostConfig {
             instances,
             ..HostConfig::default()
-        })?;
+        });
+        let host = host.map_err(|error| error.to_string())?;
         Ok(Guests {
             null: load(&host, "null")?,
             acl: load(&host, "acl")?,

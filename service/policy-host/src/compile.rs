@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use sha2::{Digest, Sha256};
 
@@ -87,6 +88,22 @@ pub struct CompilerCounters {
     pub not_kept: u64,
 }
 
+/// Why nothing can be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompilerError {
+    /// The directory for compiled code can't be used.
+    #[error("{} can't keep compiled policies: {error}", .directory.display())]
+    Directory {
+        /// The configured directory.
+        directory: PathBuf,
+        /// What is wrong with it.
+        error: io::Error,
+    },
+    /// The kernel gave no eventfd.
+    #[error("no eventfd for the compiler: {0}")]
+    NoEventfd(Errno),
+}
+
 /// Compiles policies for one [`Host`].
 pub struct Compiler {
     host: Host,
@@ -122,28 +139,29 @@ impl Compiler {
     /// Opens the caches.
     ///
     /// # Errors
-    /// A sentence, if the directory for compiled code can't be used.
-    pub fn new(host: Host, config: CompilerConfig) -> Result<Compiler, String> {
+    /// The directory for compiled code can't be used.
+    pub fn new(host: Host, config: CompilerConfig) -> Result<Compiler, CompilerError> {
         let engine = engine_number(host.engine());
         let opened = match &config.artifacts {
             None => Ok(Artifacts::in_memory()),
             Some(directory) => Artifacts::in_directory(directory, engine).map_err(|error| {
-                let place = directory.display();
-                (
-                    format!("{place} can't keep compiled policies: {error}"),
-                    is_disks(&error),
-                )
+                let directory = directory.clone();
+                CompilerError::Directory { directory, error }
             }),
         };
         let (artifacts, problem) = match opened {
             Ok(artifacts) => (artifacts, None),
             // A disk that refuses writes must not stop the service: modules are compiled again
             // after the next start.
-            Err((sentence, true)) => (Artifacts::in_memory(), Some(sentence)),
-            Err((sentence, false)) => return Err(sentence),
+            Err(refusal) => match &refusal {
+                CompilerError::Directory { error, .. } if is_disks(error) => {
+                    (Artifacts::in_memory(), Some(refusal.to_string()))
+                }
+                _ => return Err(refusal),
+            },
         };
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| format!("no eventfd for the compiler: {error}"))?;
+            .map_err(CompilerError::NoEventfd)?;
         Ok(Compiler {
             host,
             config,

@@ -26,6 +26,34 @@ use seccompiler::{
 use crate::descriptors::close_inherited;
 use crate::limits;
 
+/// The step of a confinement that failed. The process must end then.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfineError {
+    /// The kernel refused a step.
+    #[error("{step}: {error}")]
+    Step {
+        /// What wasn't dropped, set or limited.
+        step: &'static str,
+        /// The kernel's answer.
+        error: Errno,
+    },
+    /// The parent ended while the process started.
+    #[error("the daemon that started this {who} is gone")]
+    DaemonGone {
+        /// The kind of process.
+        who: &'static str,
+    },
+    /// The engine doesn't start.
+    #[error("engine: {0:#}")]
+    Engine(wasmtime::Error),
+    /// The system call filter is wrong.
+    #[error("system call filter: {0}")]
+    Filter(#[from] BackendError),
+    /// The kernel refused the system call filter.
+    #[error("system call filter: {0}")]
+    Unfiltered(#[from] seccompiler::Error),
+}
+
 /// The user and group of a root daemon's children, unless the operator names a user: 2,147,000,000.
 /// No system allots it: it is above systemd's range for containers (524,288 to 1,879,048,191) and
 /// below 2^31. So no other process has it and could send those children signals.
@@ -100,7 +128,7 @@ fn maps(map: &str, id: u32) -> bool {
 ///
 /// # Errors
 /// States the step that the kernel refused. The process must end then.
-pub(crate) fn drop_privileges(child: ChildUser) -> Result<(), String> {
+pub(crate) fn drop_privileges(child: ChildUser) -> Result<(), ConfineError> {
     // Kernels without the call (5.8 and older) leave inherited descriptors open.
     let _not_there = close_inherited();
     set_no_new_privs(true).map_err(failed("new privileges"))?;
@@ -127,7 +155,7 @@ const WITHOUT_CAPABILITIES: CapabilitySets = CapabilitySets {
 };
 
 /// Groups first: a user that isn't root can't give them up.
-fn become_user(child: ChildUser) -> Result<(), String> {
+fn become_user(child: ChildUser) -> Result<(), ConfineError> {
     let (user, group) = (Uid::from_raw(child.user), Gid::from_raw(child.group));
     let became = set_thread_groups(&[])
         .and_then(|()| set_thread_res_gid(group, group, group))
@@ -140,24 +168,24 @@ fn become_user(child: ChildUser) -> Result<(), String> {
 }
 
 /// States the step that the kernel refused.
-pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> String {
-    move |error| format!("{step}: {error}")
+pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> ConfineError {
+    move |error| ConfineError::Step { step, error }
 }
 
 /// Makes this process die with the thread that started it, and forbids inspection by other
 /// processes.
-pub(crate) fn tie_to(parent: i32, who: &str) -> Result<(), String> {
+pub(crate) fn tie_to(parent: i32, who: &'static str) -> Result<(), ConfineError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed("no death signal"))?;
     // Checked after the signal was set, so that a parent that died in between is noticed.
     if getppid().map(Pid::as_raw_nonzero).map(i32::from) != Some(parent) {
-        return Err(format!("the daemon that started this {who} is gone"));
+        return Err(ConfineError::DaemonGone { who });
     }
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))
 }
 
 /// Sets limits that can't be raised again: the given ones, one on the stack, and no new processes,
 /// descriptors, locked memory, queues or core dumps.
-pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), String> {
+pub(crate) fn limit_resources(own: &[(Resource, u64)]) -> Result<(), ConfineError> {
     let common = [
         (Resource::Core, 0),
         (Resource::Nproc, 0),

@@ -24,7 +24,7 @@ use rustix::thread::{
 };
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::confinement::failed;
+use crate::confinement::{ConfineError, failed};
 use crate::descriptors::keep_to_oneself;
 
 /// Capabilities that a root daemon may need: for configured files of other users, a low port,
@@ -95,7 +95,7 @@ const FORBIDDEN: &[c_long] = &[
 ///
 /// # Errors
 /// States the step that the kernel refused.
-pub fn give_up_privileges() -> Result<(), String> {
+pub fn give_up_privileges() -> Result<(), ConfineError> {
     set_no_new_privs(true).map_err(failed("new privileges"))?;
     // Kernels before 5.11 can't do this; descriptors stay as they were.
     let _not_there = keep_to_oneself();
@@ -121,9 +121,8 @@ pub fn give_up_privileges() -> Result<(), String> {
 ///
 /// # Errors
 /// The kernel has no filters.
-pub fn forbid_system_calls() -> Result<(), String> {
-    let filter = filter().map_err(|error| error.to_string())?;
-    seccompiler::apply_filter_all_threads(&filter).map_err(|error| error.to_string())
+pub fn forbid_system_calls() -> Result<(), seccompiler::Error> {
+    seccompiler::apply_filter_all_threads(&filter()?)
 }
 
 fn filter() -> Result<BpfProgram, BackendError> {
@@ -140,7 +139,7 @@ fn filter() -> Result<BpfProgram, BackendError> {
 ///
 /// # Errors
 /// The kernel refused.
-pub fn hide() -> Result<(), String> {
+pub fn hide() -> Result<(), ConfineError> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(failed("dumpable"))
 }
 

@@ -3,14 +3,16 @@
 //! | type | cause |
 //! |---|---|
 //! | [`LoadError`] | the module or its configuration; for [`LoadError::PoolFull`] and [`LoadError::NoCompiler`] the operator's machine |
+//! | `ManifestError` | the manifest, or the configuration of its keys |
 //! | [`Fault`] | the policy, at run time |
 //! | [`Misuse`] | the daemon: a bug |
 //!
 //! Text from a module is quoted, cut and never interpreted.
 
+use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;
 use tollgate_shm_abi::metadata::MetadataError;
 
-use crate::{Capabilities, Hook};
+use crate::{Capabilities, Hook, limits};
 
 /// Reasons for refusing a module or an instance.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -205,6 +207,97 @@ pub enum LoadError {
     /// The host's pool of instances is used up.
     #[error("no room for another policy instance: {0}")]
     PoolFull(String),
+}
+
+/// The broken rule of a manifest, or of the keys in a configuration: the rest of a sentence that
+/// begins with "the manifest" or "the configuration".
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManifestError {
+    #[error("has {bytes} bytes, above the limit of {}", limits::MANIFEST_BYTES)]
+    TooLarge { bytes: usize },
+    #[error("doesn't parse: {0}")]
+    Syntax(serde_json::Error),
+    #[error("isn't a JSON object: {0}")]
+    NotAnObject(serde_json::Error),
+    #[error("has a {list:?} that isn't a list of keys")]
+    NotKeys { list: &'static str },
+    #[error("asks for ABI {0}; this host speaks 1")]
+    Abi(u32),
+    #[error(
+        "names the policy {shown:?}; a name is 1 to {} of a-z 0-9 - _ .",
+        limits::POLICY_NAME_BYTES
+    )]
+    PolicyName { shown: String },
+    #[error("has the method {pattern:?}; write package.Service/Method, package.Service/* or *")]
+    Pattern { pattern: String },
+    #[error(
+        "has a {what} of {bytes} bytes ({shown:?}); 1 to {} are allowed",
+        limits::NAME_BYTES
+    )]
+    Length {
+        what: &'static str,
+        bytes: usize,
+        shown: String,
+    },
+    #[error(
+        "has a name of {bytes} bytes, above the limit of {}",
+        limits::NAME_BYTES
+    )]
+    LongName { bytes: usize },
+    #[error("lists {count} {what}; {min} to {max} are allowed")]
+    Count {
+        what: String,
+        count: usize,
+        min: usize,
+        max: usize,
+    },
+    #[error("lists {count} {list}; {} are allowed", limits::COMPAT_KEYS)]
+    CompatKeys { list: &'static str, count: usize },
+    #[error("lists {item} twice in {what}")]
+    Twice { item: String, what: String },
+    #[error("lists the key \"*\" in {list:?}")]
+    ConfiguredTwice { list: &'static str },
+    #[error("lists a wrong key in {what}: {why}")]
+    Key { what: String, why: MetadataError },
+    #[error(
+        "lists {key:?} in {list}; a key is 1 to {MAX_METADATA_KEY_BYTES} of a-z 0-9 - _ . or *"
+    )]
+    CompatKey { key: String, list: &'static str },
+    #[error(
+        "lists {key:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
+    )]
+    ReservedKey { key: String, what: String },
+    #[error(
+        "lists {item:?} among the {list} of {pattern}, but doesn't declare the capability change"
+    )]
+    UndeclaredChange {
+        item: String,
+        list: &'static str,
+        pattern: String,
+    },
+    #[error("describes changes, but doesn't declare the capability change")]
+    UndeclaredChanges,
+    #[error("declares the field {path:?} for {pattern}; only an exact method has a known schema")]
+    WildcardField { path: String, pattern: String },
+    #[error("lists metadata of {pattern}; a description lists it under foreign, for all methods")]
+    MethodMetadata { pattern: String },
+    #[error("lists fields of {pattern} that a module of {abi} can't be shown, or can't change")]
+    CompatFields { pattern: String, abi: &'static str },
+    #[error("has a {what}, which modules of {abi} don't have")]
+    OtherAbi {
+        what: &'static str,
+        abi: &'static str,
+    },
+    #[error(
+        "has the tick_ms {ms}; {} to {} are allowed",
+        limits::TICK_MS_MIN,
+        limits::TICK_MS_MAX
+    )]
+    TickRange { ms: u32 },
+    #[error("has the hook tick, but no tick_ms")]
+    TickWithoutPeriod,
+    #[error("has a tick_ms, but not the hook tick")]
+    PeriodWithoutTick,
 }
 
 /// How a policy failed during an evaluation. The instance is dead afterwards.

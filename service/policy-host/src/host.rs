@@ -16,6 +16,17 @@ use crate::scan::{self, FEATURES};
 use crate::text::{cut, text};
 use crate::{Hook, HostConfig, LoadError, Manifest, Policy, cost, limits};
 
+/// Why the engine doesn't start: the machine's or a bug.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The machine can't provide the pool: too many `instances` for its address space.
+    #[error("the policy engine doesn't start: {0:#}")]
+    Engine(wasmtime::Error),
+    /// A bug: the linker refuses the host's functions.
+    #[error("the policy engine lacks its imports: {0:#}")]
+    Imports(wasmtime::Error),
+}
+
 /// The engine: compiles policies and holds the pool of their instances.
 ///
 /// Cheap to clone; all clones share the engine and the pool.
@@ -38,35 +49,30 @@ impl Host {
     /// Reserves the pool's address space.
     ///
     /// # Errors
-    /// The engine's message, if the machine can't provide the pool (too many `instances` for its
-    /// address space).
-    pub fn new(config: HostConfig) -> Result<Host, String> {
-        let engine = Engine::new(&engine_config(&config))
-            .map_err(|e| format!("the policy engine doesn't start: {e:#}"))?;
-        let linkers = Linkers::new(&engine)
-            .map_err(|e| format!("the policy engine lacks its imports: {e:#}"))?;
-        Ok(Host {
-            linkers: Arc::new(linkers),
-            engine,
-            config,
-        })
+    /// The engine doesn't start.
+    pub fn new(config: HostConfig) -> Result<Host, HostError> {
+        Host::with_engine(&engine_config(&config), config)
     }
 
     /// A host without a pool, for a policy process: it has few instances, and its memory is limited
     /// as a whole.
-    pub(crate) fn for_process() -> Result<Host, String> {
-        let failed = |error: wasmtime::Error| format!("the policy engine doesn't start: {error:#}");
-        let engine = Engine::new(&compiler_config()).map_err(failed)?;
-        let linkers = Linkers::new(&engine).map_err(failed)?;
+    pub(crate) fn for_process() -> Result<Host, HostError> {
+        // The daemon has cut its tenants' limits to its own maxima.
+        let config = HostConfig {
+            instances: u32::MAX,
+            memory_bytes_max: usize::MAX,
+            table_elements_max: usize::MAX,
+        };
+        Host::with_engine(&compiler_config(), config)
+    }
+
+    fn with_engine(engine: &Config, config: HostConfig) -> Result<Host, HostError> {
+        let engine = Engine::new(engine).map_err(HostError::Engine)?;
+        let linkers = Linkers::new(&engine).map_err(HostError::Imports)?;
         Ok(Host {
             linkers: Arc::new(linkers),
             engine,
-            // The daemon has cut its tenants' limits to its own maxima.
-            config: HostConfig {
-                instances: u32::MAX,
-                memory_bytes_max: usize::MAX,
-                table_elements_max: usize::MAX,
-            },
+            config,
         })
     }
 
@@ -88,7 +94,9 @@ impl Host {
     pub fn scan(wasm: &[u8]) -> Result<Manifest, LoadError> {
         let manifest = Manifest::parse(scan::scan(wasm)?);
         // It quotes the manifest, and the compiler remembers it.
-        manifest.map_err(|why| LoadError::Manifest(text(why.as_bytes(), limits::REASON_BYTES)))
+        manifest.map_err(|error| {
+            LoadError::Manifest(text(error.to_string().as_bytes(), limits::REASON_BYTES))
+        })
     }
 
     /// Checks a compiled module against its manifest and the ABI.

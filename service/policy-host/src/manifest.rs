@@ -15,6 +15,7 @@ use serde::Deserialize;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
 use crate::compat::{Abi, CompatDescription};
+use crate::error::ManifestError;
 use crate::{Capabilities, Hook, limits};
 
 /// A policy's declaration of name, hooks, methods, fields, capabilities and metrics, within the
@@ -264,12 +265,11 @@ impl Manifest {
         lists.into_iter().any(|(_, keys)| is_configured(keys))
     }
 
-    /// The manifest with the keys that a configuration names; the error is the rest of a sentence
-    /// that begins with "the configuration".
-    pub(crate) fn configured(&self, config: &[u8]) -> Result<Manifest, String> {
+    /// The manifest with the keys that a configuration names.
+    pub(crate) fn configured(&self, config: &[u8]) -> Result<Manifest, ManifestError> {
         let mut manifest = self.clone();
         let config: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(config).map_err(|e| format!("isn't a JSON object: {e}"))?;
+            serde_json::from_slice(config).map_err(ManifestError::NotAnObject)?;
         for entry in &mut manifest.methods {
             for name in [
                 "metadata",
@@ -286,9 +286,9 @@ impl Manifest {
                     .cloned()
                     .unwrap_or(serde_json::Value::Array(Vec::new()));
                 *list = serde_json::from_value(named)
-                    .map_err(|_| format!("has a {name:?} that isn't a list of keys"))?;
+                    .map_err(|_| ManifestError::NotKeys { list: name })?;
                 if list.iter().any(|key| key == CONFIGURED) {
-                    return Err(format!("lists the key {CONFIGURED:?} in {name:?}"));
+                    return Err(ManifestError::ConfiguredTwice { list: name });
                 }
                 check_keys(&format!("{name:?}"), list)?;
             }
@@ -301,18 +301,13 @@ impl Manifest {
         &self.source
     }
 
-    /// Parses the section's bytes; the error is the rest of a sentence that begins with "the
-    /// manifest".
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, String> {
+    /// Parses the section's bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         if bytes.len() > limits::MANIFEST_BYTES {
-            return Err(format!(
-                "has {} bytes, above the limit of {}",
-                bytes.len(),
-                limits::MANIFEST_BYTES
-            ));
+            return Err(ManifestError::TooLarge { bytes: bytes.len() });
         }
         let mut manifest: Manifest =
-            serde_json::from_slice(bytes).map_err(|e| format!("doesn't parse: {e}"))?;
+            serde_json::from_slice(bytes).map_err(ManifestError::Syntax)?;
         manifest.check()?;
         manifest.source = bytes.into();
         let declared = manifest.declared_hooks.iter();
@@ -326,9 +321,9 @@ impl Manifest {
         Ok(manifest)
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), ManifestError> {
         if self.abi != 1 {
-            return Err(format!("asks for ABI {}; this host speaks 1", self.abi));
+            return Err(ManifestError::Abi(self.abi));
         }
         check_policy_name(&self.name)?;
         if let Some(version) = &self.version {
@@ -364,21 +359,19 @@ impl Manifest {
             .try_for_each(|entry| check_method(entry, may_change))
     }
 
-    fn check_compat(&self) -> Result<(), String> {
+    fn check_compat(&self) -> Result<(), ManifestError> {
         let Some(compat) = &self.compat else {
             return Ok(());
         };
         compat.check()?;
         let may_change = self.capabilities().contains(Capabilities::CHANGE);
         if compat.changes() && !may_change {
-            return Err("describes changes, but doesn't declare the capability change".to_owned());
+            return Err(ManifestError::UndeclaredChanges);
         }
         let keys = |entry: &Method| entry.key_lists().iter().any(|(_, keys)| !keys.is_empty());
         if let Some(entry) = self.methods.iter().find(|entry| keys(entry)) {
-            return Err(format!(
-                "lists metadata of {}; a description lists it under foreign, for all methods",
-                entry.method
-            ));
+            let pattern = entry.method.clone();
+            return Err(ManifestError::MethodMetadata { pattern });
         }
         let reads = |entry: &Method| !entry.fields.is_empty() || !entry.reply_fields.is_empty();
         let changes = |entry: &Method| !entry.changes.is_empty() || !entry.reply_changes.is_empty();
@@ -387,45 +380,41 @@ impl Manifest {
             .iter()
             .find(|entry| changes(entry) || (compat.abi() == Abi::ProxyWasm && reads(entry)))
         {
-            Some(entry) => Err(format!(
-                "lists fields of {} that a module of {} can't be shown, or can't change",
-                entry.method,
-                compat.abi()
-            )),
+            Some(entry) => Err(ManifestError::CompatFields {
+                pattern: entry.method.clone(),
+                abi: compat.abi().name(),
+            }),
             None => Ok(()),
         }
     }
 
-    fn check_tick(&self) -> Result<(), String> {
+    fn check_tick(&self) -> Result<(), ManifestError> {
         let (min, max) = (limits::TICK_MS_MIN, limits::TICK_MS_MAX);
         match (
             self.declared_hooks.contains(&DeclaredHook::Tick),
             self.tick_ms,
         ) {
             (true, Some(ms)) if (min..=max).contains(&ms) => Ok(()),
-            (true, Some(ms)) => Err(format!("has the tick_ms {ms}; {min} to {max} are allowed")),
+            (true, Some(ms)) => Err(ManifestError::TickRange { ms }),
             // A compat module sets its timer itself.
             (true, None) if self.compat.is_some() => Ok(()),
-            (true, None) => Err("has the hook tick, but no tick_ms".to_owned()),
-            (false, Some(_)) => Err("has a tick_ms, but not the hook tick".to_owned()),
+            (true, None) => Err(ManifestError::TickWithoutPeriod),
+            (false, Some(_)) => Err(ManifestError::PeriodWithoutTick),
             (false, None) => Ok(()),
         }
     }
 }
 
-fn check_policy_name(name: &str) -> Result<(), String> {
+fn check_policy_name(name: &str) -> Result<(), ManifestError> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if name.is_empty() || name.len() > limits::POLICY_NAME_BYTES || !name.chars().all(allowed) {
-        let shown: String = name.chars().take(limits::POLICY_NAME_BYTES).collect();
-        return Err(format!(
-            "names the policy {shown:?}; a name is 1 to {} of a-z 0-9 - _ .",
-            limits::POLICY_NAME_BYTES
-        ));
+        let shown = name.chars().take(limits::POLICY_NAME_BYTES).collect();
+        return Err(ManifestError::PolicyName { shown });
     }
     Ok(())
 }
 
-fn check_method(entry: &Method, may_change: bool) -> Result<(), String> {
+fn check_method(entry: &Method, may_change: bool) -> Result<(), ManifestError> {
     let pattern = &entry.method;
     check_length("method", pattern)?;
     let well_formed = match pattern.split_once('/') {
@@ -436,22 +425,23 @@ fn check_method(entry: &Method, may_change: bool) -> Result<(), String> {
         }
     };
     if !well_formed {
-        return Err(format!(
-            "has the method {pattern:?}; write package.Service/Method, package.Service/* or *"
-        ));
+        let pattern = pattern.clone();
+        return Err(ManifestError::Pattern { pattern });
     }
     for hook in [Hook::Request, Hook::Reply] {
         check_paths(entry, "fields", entry.fields(hook), limits::FIELDS)?;
         check_paths(entry, "changes", entry.changes(hook), limits::CHANGES)?;
-        if let (Some(path), false) = (entry.changes(hook).first(), may_change) {
-            return Err(format!(
-                "lists {path:?} among the changes of {pattern}, but doesn't declare the capability change"
-            ));
-        }
-        if let (Some(key), false) = (entry.metadata_changes(hook).first(), may_change) {
-            return Err(format!(
-                "lists {key:?} among the metadata_changes of {pattern}, but doesn't declare the capability change"
-            ));
+        for (list, items) in [
+            ("changes", entry.changes(hook)),
+            ("metadata_changes", entry.metadata_changes(hook)),
+        ] {
+            if let (Some(item), false) = (items.first(), may_change) {
+                return Err(ManifestError::UndeclaredChange {
+                    item: item.clone(),
+                    list,
+                    pattern: pattern.clone(),
+                });
+            }
         }
     }
     let lists = entry.key_lists().into_iter();
@@ -465,41 +455,46 @@ fn is_configured(keys: &[String]) -> bool {
 }
 
 /// Checks that a policy may name these metadata keys.
-fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
+fn check_keys(what: &str, keys: &[String]) -> Result<(), ManifestError> {
     check_list(what, keys.iter(), 0..=limits::METADATA_KEYS)?;
     for key in keys {
-        check_key(key.as_bytes()).map_err(|e| format!("lists a wrong key in {what}: {e}"))?;
+        let what = || what.to_owned();
+        check_key(key.as_bytes()).map_err(|why| ManifestError::Key { what: what(), why })?;
         if is_reserved(key) {
-            return Err(format!(
-                "lists {key:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
-            ));
+            let key = key.clone();
+            return Err(ManifestError::ReservedKey { key, what: what() });
         }
     }
     Ok(())
 }
 
-fn check_paths(entry: &Method, what: &str, paths: &[String], max: usize) -> Result<(), String> {
+fn check_paths(
+    entry: &Method,
+    what: &str,
+    paths: &[String],
+    max: usize,
+) -> Result<(), ManifestError> {
     let pattern = &entry.method;
     check_list(&format!("{what} of {pattern}"), paths.iter(), 0..=max)?;
     paths
         .iter()
         .try_for_each(|path| check_length("field", path))?;
     match paths.first() {
-        Some(path) if entry.is_wildcard() => Err(format!(
-            "declares the field {path:?} for {pattern}; only an exact method has a known schema"
-        )),
+        Some(path) if entry.is_wildcard() => Err(ManifestError::WildcardField {
+            path: path.clone(),
+            pattern: pattern.clone(),
+        }),
         _ => Ok(()),
     }
 }
 
-fn check_length(what: &str, text: &str) -> Result<(), String> {
+fn check_length(what: &'static str, text: &str) -> Result<(), ManifestError> {
     if text.is_empty() || text.len() > limits::NAME_BYTES {
-        let shown: String = text.chars().take(32).collect();
-        return Err(format!(
-            "has a {what} of {} bytes ({shown:?}); 1 to {} are allowed",
-            text.len(),
-            limits::NAME_BYTES
-        ));
+        return Err(ManifestError::Length {
+            what,
+            bytes: text.len(),
+            shown: text.chars().take(32).collect(),
+        });
     }
     Ok(())
 }
@@ -508,19 +503,22 @@ fn check_list<T: std::hash::Hash + Eq + std::fmt::Debug>(
     what: &str,
     items: impl ExactSizeIterator<Item = T>,
     allowed: std::ops::RangeInclusive<usize>,
-) -> Result<(), String> {
+) -> Result<(), ManifestError> {
     if !allowed.contains(&items.len()) {
-        return Err(format!(
-            "lists {} {what}; {} to {} are allowed",
-            items.len(),
-            allowed.start(),
-            allowed.end()
-        ));
+        return Err(ManifestError::Count {
+            what: what.to_owned(),
+            count: items.len(),
+            min: *allowed.start(),
+            max: *allowed.end(),
+        });
     }
     let mut seen = HashSet::new();
     for item in items {
         if let Some(twice) = seen.replace(item) {
-            return Err(format!("lists {twice:?} twice in {what}"));
+            return Err(ManifestError::Twice {
+                item: format!("{twice:?}"),
+                what: what.to_owned(),
+            });
         }
     }
     Ok(())
@@ -536,7 +534,8 @@ mod tests {
             let text = format!(
                 r#"{{"abi": 1, "name": "f", "hooks": ["request"], "methods": [{method}], "foreign": {{"abi": "opa"}}}}"#
             );
-            Manifest::parse(text.as_bytes()).map(drop)
+            let parsed = Manifest::parse(text.as_bytes());
+            parsed.map(drop).map_err(|error| error.to_string())
         };
         assert_eq!(manifest(r#"{"method": "*"}"#), Ok(()));
         let text = "lists metadata of *; a description lists it under foreign, for all methods";

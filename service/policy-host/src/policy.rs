@@ -109,7 +109,7 @@ impl Policy {
         check_config_length(config)?;
         let manifest = self.0.manifest.configured(config);
         let loaded = Loaded {
-            manifest: manifest.map_err(LoadError::ConfigKeys)?,
+            manifest: manifest.map_err(|error| LoadError::ConfigKeys(error.to_string()))?,
             code: self.0.code.clone(),
             host: self.0.host.clone(),
             ..*self.0

@@ -22,7 +22,8 @@
 //! and memory.
 
 use std::ffi::OsString;
-use std::io::Read;
+use std::io::{self, Read};
+use std::num::TryFromIntError;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -32,7 +33,7 @@ use seccompiler::{BackendError, BpfProgram};
 use wasmtime::Engine;
 
 use crate::confinement::{
-    self, Calls, ChildUser, drop_privileges, failed, limit_resources, not_executable,
+    self, Calls, ChildUser, ConfineError, drop_privileges, failed, limit_resources, not_executable,
 };
 use crate::host::compiler_config;
 use crate::limits;
@@ -58,39 +59,70 @@ pub struct WorkerLimits {
     pub cpu_seconds: u64,
 }
 
+/// A wrong argument of a child process.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArgumentError {
+    #[error("{who} is started by the daemon; {name} is missing")]
+    Missing {
+        who: &'static str,
+        name: &'static str,
+    },
+    #[error("{what} {number}: {error}")]
+    Range {
+        what: &'static str,
+        number: u64,
+        error: TryFromIntError,
+    },
+}
+
+/// Why there is no machine code. Either the worker couldn't begin, or it refuses the module.
+#[derive(Debug, thiserror::Error)]
+enum WorkerError {
+    #[error(transparent)]
+    Arguments(#[from] ArgumentError),
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
+    #[error("the module can't be read: {0}")]
+    Module(io::Error),
+    #[error("{0:#}")]
+    Compile(wasmtime::Error),
+    #[error("the code can't be written: {0}")]
+    Code(io::Error),
+}
+
 /// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
 /// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match compile(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err((status, text)) => {
-            let stream = if status == REFUSED { 1 } else { 2 };
+        Err(error) => {
+            let (stream, status) = match error {
+                WorkerError::Compile(_) | WorkerError::Code(_) => (1, REFUSED),
+                _ => (2, UNCONFINED),
+            };
             // A failure to write can't be reported anywhere.
-            let _unsaid = write_all(stream, text.as_bytes());
+            let _unsaid = write_all(stream, error.to_string().as_bytes());
             ExitCode::from(status)
         }
     }
 }
 
-fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), (u8, String)> {
-    let unconfined = |text: String| (UNCONFINED, text);
-    let (parent, limits, child) = parse(arguments).map_err(unconfined)?;
-    drop_privileges(child).map_err(unconfined)?;
-    let engine = confine(parent, &limits).map_err(unconfined)?;
-    let refused = |text: String| (REFUSED, text);
+fn compile(arguments: impl Iterator<Item = OsString>) -> Result<(), WorkerError> {
+    let (parent, limits, child) = parse(arguments)?;
+    drop_privileges(child)?;
+    let engine = confine(parent, &limits)?;
     let mut module = Vec::new();
-    let read = std::io::stdin()
+    let read = io::stdin()
         .take(limits::COMPAT_MODULE_BYTES as u64)
         .read_to_end(&mut module);
-    read.map_err(|error| unconfined(format!("the module can't be read: {error}")))?;
+    read.map_err(WorkerError::Module)?;
     let code = engine.precompile_module(&module);
-    let code = code.map_err(|error| refused(format!("{error:#}")))?;
-    write_all(1, &code).map_err(|error| refused(format!("the code can't be written: {error}")))
+    write_all(1, &code.map_err(WorkerError::Compile)?).map_err(WorkerError::Code)
 }
 
 fn parse(
     arguments: impl Iterator<Item = OsString>,
-) -> Result<(i32, WorkerLimits, ChildUser), String> {
+) -> Result<(i32, WorkerLimits, ChildUser), ArgumentError> {
     let names = [
         "the daemon's process id",
         "the limit of memory",
@@ -100,35 +132,48 @@ fn parse(
     ];
     let [parent, memory_bytes, cpu_seconds, user, group] =
         numbers(arguments, "a compile worker", names)?;
-    let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
     let limits = WorkerLimits {
         memory_bytes,
         cpu_seconds,
     };
-    Ok((parent, limits, child_user(user, group)?))
+    Ok((process_id(parent)?, limits, child_user(user, group)?))
 }
 
 /// The user that the arguments name for a root process.
-pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, String> {
-    let id = |number: u64| u32::try_from(number).map_err(|error| format!("user {number}: {error}"));
+pub(crate) fn child_user(user: u64, group: u64) -> Result<ChildUser, ArgumentError> {
     Ok(ChildUser {
-        user: id(user)?,
-        group: id(group)?,
+        user: in_range("user", user)?,
+        group: in_range("group", group)?,
+    })
+}
+
+/// The daemon's process id among the arguments.
+pub(crate) fn process_id(number: u64) -> Result<i32, ArgumentError> {
+    in_range("process id", number)
+}
+
+fn in_range<T: TryFrom<u64, Error = TryFromIntError>>(
+    what: &'static str,
+    number: u64,
+) -> Result<T, ArgumentError> {
+    number.try_into().map_err(|error| ArgumentError::Range {
+        what,
+        number,
+        error,
     })
 }
 
 /// The numbers in a child process's arguments, in order.
 pub(crate) fn numbers<const N: usize>(
     mut arguments: impl Iterator<Item = OsString>,
-    who: &str,
-    names: [&str; N],
-) -> Result<[u64; N], String> {
+    who: &'static str,
+    names: [&'static str; N],
+) -> Result<[u64; N], ArgumentError> {
     let mut numbers = [0; N];
     for (number, name) in numbers.iter_mut().zip(names) {
         let word = arguments.next().and_then(|word| word.into_string().ok());
         let parsed = word.and_then(|word| word.parse().ok());
-        *number =
-            parsed.ok_or_else(|| format!("{who} is started by the daemon; {name} is missing"))?;
+        *number = parsed.ok_or(ArgumentError::Missing { who, name })?;
     }
     Ok(numbers)
 }
@@ -138,7 +183,7 @@ pub(crate) fn numbers<const N: usize>(
 ///
 /// # Errors
 /// States the step that the kernel refused. The process must end then.
-pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
+pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, ConfineError> {
     confinement::tie_to(parent, "worker")?;
     setpriority_process(None, NICE).map_err(failed("priority"))?;
     limit_resources(&[
@@ -146,9 +191,8 @@ pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, String> {
         (Resource::As, limits.memory_bytes),
         (Resource::Cpu, limits.cpu_seconds),
     ])?;
-    let engine = Engine::new(&compiler_config()).map_err(|error| format!("engine: {error:#}"))?;
-    let filter = filter().map_err(|error| format!("system call filter: {error}"))?;
-    seccompiler::apply_filter(&filter).map_err(|error| format!("system call filter: {error}"))?;
+    let engine = Engine::new(&compiler_config()).map_err(ConfineError::Engine)?;
+    seccompiler::apply_filter(&filter()?)?;
     Ok(engine)
 }
 
@@ -189,8 +233,8 @@ fn filter() -> Result<BpfProgram, BackendError> {
     calls.or_kill()
 }
 
-fn write_all(stream: u8, mut bytes: &[u8]) -> std::io::Result<()> {
-    let (out, error) = (std::io::stdout(), std::io::stderr());
+fn write_all(stream: u8, mut bytes: &[u8]) -> io::Result<()> {
+    let (out, error) = (io::stdout(), io::stderr());
     let stream = if stream == 1 {
         out.as_fd()
     } else {
@@ -198,7 +242,7 @@ fn write_all(stream: u8, mut bytes: &[u8]) -> std::io::Result<()> {
     };
     while !bytes.is_empty() {
         match rustix::io::write(stream, bytes) {
-            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => bytes = &bytes[written..],
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),

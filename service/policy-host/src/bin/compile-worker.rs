@@ -16,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use tollgate_policy_host::ConfineError;
 use tollgate_policy_host::isolated::{self, DescriptorAccess, ProcessLimits};
 use tollgate_policy_host::worker::{self, WorkerLimits};
 
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
 
 fn attempt(
     arguments: impl Iterator<Item = OsString>,
-    confine: impl FnOnce(i32, WorkerLimits) -> Result<(), String>,
+    confine: impl FnOnce(i32, WorkerLimits) -> Result<(), ConfineError>,
 ) -> ExitCode {
     let words: Vec<String> = arguments
         .map(|word| word.to_string_lossy().into_owned())

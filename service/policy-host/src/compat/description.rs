@@ -89,7 +89,8 @@ impl Description {
             "capabilities": capabilities, "foreign": compat,
         })
         .to_string();
-        Manifest::parse(manifest.as_bytes()).map_err(LoadError::Manifest)?;
+        let parsed = Manifest::parse(manifest.as_bytes());
+        parsed.map_err(|error| LoadError::Manifest(error.to_string()))?;
         Ok(manifest)
     }
 }

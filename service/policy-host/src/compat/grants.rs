@@ -10,9 +10,9 @@
 //! them.
 
 use serde::{Deserialize, Serialize};
-use tollgate_shm_abi::limits::MAX_METADATA_KEY_BYTES;
 use tollgate_shm_abi::metadata::{check_key, is_reserved};
 
+use crate::error::ManifestError;
 use crate::{Hook, limits};
 
 /// The interface of a compat module.
@@ -137,8 +137,8 @@ impl CompatDescription {
         body || !self.metadata_changes.is_empty() || !self.reply_metadata_changes.is_empty()
     }
 
-    /// Checks the rules; the error is the rest of a sentence that begins with "the manifest".
-    pub(crate) fn check(&self) -> Result<(), String> {
+    /// Checks the rules.
+    pub(crate) fn check(&self) -> Result<(), ManifestError> {
         let lists = [
             ("metadata", &self.metadata),
             ("reply_metadata", &self.reply_metadata),
@@ -148,12 +148,10 @@ impl CompatDescription {
         for (what, keys) in lists {
             check_keys(what, keys)?;
         }
-        let only_for = |abi: Abi, what: &str, there: bool| {
+        let only_for = |abi: Abi, what: &'static str, there: bool| {
             if there && self.abi != abi {
-                return Err(format!(
-                    "has a {what}, which modules of {} don't have",
-                    self.abi
-                ));
+                let abi = self.abi.name();
+                return Err(ManifestError::OtherAbi { what, abi });
             }
             Ok(())
         };
@@ -167,11 +165,7 @@ impl CompatDescription {
             .flatten()
             .find(|name| name.len() > limits::NAME_BYTES)
         {
-            Some(long) => Err(format!(
-                "has a name of {} bytes, above the limit of {}",
-                long.len(),
-                limits::NAME_BYTES
-            )),
+            Some(long) => Err(ManifestError::LongName { bytes: long.len() }),
             None => Ok(()),
         }
     }
@@ -183,25 +177,19 @@ pub fn covers(keys: &[String], key: &str) -> bool {
     !is_reserved(key) && keys.any(|listed| listed == EVERY_KEY || listed == key)
 }
 
-fn check_keys(what: &str, keys: &[String]) -> Result<(), String> {
+fn check_keys(list: &'static str, keys: &[String]) -> Result<(), ManifestError> {
     if keys.len() > limits::COMPAT_KEYS {
-        return Err(format!(
-            "lists {} {what}; {} are allowed",
-            keys.len(),
-            limits::COMPAT_KEYS
-        ));
+        let count = keys.len();
+        return Err(ManifestError::CompatKeys { list, count });
     }
     for key in keys.iter().filter(|key| *key != EVERY_KEY) {
-        let shown: String = key.chars().take(32).collect();
+        let shown = || key.chars().take(32).collect();
         if check_key(key.as_bytes()).is_err() {
-            return Err(format!(
-                "lists {shown:?} in {what}; a key is 1 to {MAX_METADATA_KEY_BYTES} of a-z 0-9 - _ . or *"
-            ));
+            return Err(ManifestError::CompatKey { key: shown(), list });
         }
         if is_reserved(key) {
-            return Err(format!(
-                "lists {shown:?} in {what}; keys that begin with grpc- or tollgate- are the daemon's own"
-            ));
+            let what = list.to_owned();
+            return Err(ManifestError::ReservedKey { key: shown(), what });
         }
     }
     Ok(())

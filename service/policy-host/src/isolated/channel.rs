@@ -23,8 +23,8 @@ use tollgate_shm_abi::session::DaemonEnd;
 
 use crate::batch::{Claim, ENTRY_BYTES};
 use crate::isolated::wire::{
-    AnswerEntry, InstanceId, METRIC_BYTES, OrderEntry, Result8, Task, put_view, read_log,
-    read_metrics, views_at,
+    AnswerEntry, AnswerError, InstanceId, METRIC_BYTES, OrderEntry, Result8, Task, put_view,
+    read_log, read_metrics, views_at,
 };
 use crate::text::{cut, text};
 use crate::{EvaluateError, Fault, Hook, LogLine, MetricChange, Misuse, Policy, Verdict, limits};
@@ -441,27 +441,22 @@ impl Channel {
         }
     }
 
-    fn take_alleged(&mut self, now_ns: u64) -> Result<Option<Answer>, String> {
-        let popped = self.end.submissions.pop().map_err(|how| how.to_string())?;
-        let Some(entry) = popped else {
+    fn take_alleged(&mut self, now_ns: u64) -> Result<Option<Answer>, AnswerError> {
+        let Some(entry) = self.end.submissions.pop()? else {
             return Ok(None);
         };
         let alleged = AnswerEntry::of_entry(&entry)?;
+        let ticket = alleged.ticket;
         let Some(oldest) = self.pending.front() else {
-            return Err(format!(
-                "it answered order {}, and none is under way",
-                alleged.ticket
-            ));
+            return Err(AnswerError::Unasked { ticket });
         };
-        if oldest.ticket.0 != alleged.ticket {
-            return Err(format!(
-                "it answered order {} when it was order {}'s turn",
-                alleged.ticket, oldest.ticket.0
-            ));
+        if oldest.ticket.0 != ticket {
+            let oldest = oldest.ticket.0;
+            return Err(AnswerError::OutOfTurn { ticket, oldest });
         }
         self.copied.resize(alleged.len as usize, 0);
         let copied = self.end.send_heap.copy_in(alleged.offset, &mut self.copied);
-        copied.map_err(|how| how.to_string())?;
+        copied?;
         let (said, log) = self.copied.split_at(alleged.log_at as usize);
         let outcome = outcome(&oldest.kind, alleged.result, said)?;
         let (log, metrics) = log.split_at(log.len() - alleged.metrics as usize * METRIC_BYTES);
@@ -492,15 +487,13 @@ impl Channel {
     }
 }
 
-/// Parses the copied bytes of an answer; the error names the invalid part.
-fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String> {
+/// Parses the copied bytes of an answer.
+fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, AnswerError> {
     let reason = || cut(&text(said, limits::CONFIG_ERROR_BYTES));
     match (result, kind) {
         (Result8::Failed, _) => Ok(Outcome::Failed(reason())),
         (Result8::SuccessorFailed, Kind::HandOver) => Ok(Outcome::SuccessorFailed(reason())),
-        (Result8::SuccessorFailed, _) => {
-            Err("it blamed a successor, but the order has none".to_owned())
-        }
+        (Result8::SuccessorFailed, _) => Err(AnswerError::NoSuccessor),
         (Result8::Done, Kind::Tick | Kind::HandOver) => Ok(Outcome::Done),
         (
             Result8::Done,
@@ -515,19 +508,16 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, String>
             let verdicts = (0..*count).map(|index| {
                 let claim = Claim {
                     memory: said,
-                    entry: entry(index).ok_or("its answer lacks verdicts".to_owned())?,
+                    entry: entry(index).ok_or(AnswerError::NoVerdicts)?,
                     manifest: policy.manifest(),
                     hook: *hook,
                     method: methods[index].into(),
                     index,
                 };
-                // The process has already stopped invalid claims of guests: one that arrives here
-                // is the process's lie.
-                claim
-                    .read(|_| Ok(()))
-                    .map_err(|fault: Fault| fault.to_string())
+                Ok(claim.read(|_| Ok::<_, Fault>(()))?)
             });
-            verdicts.collect::<Result<_, _>>().map(Outcome::Evaluated)
+            let verdicts: Result<_, AnswerError> = verdicts.collect();
+            verdicts.map(Outcome::Evaluated)
         }
     }
 }

@@ -17,7 +17,7 @@ use libc::c_long;
 use rustix::process::Resource;
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompFilter, TargetArch};
 
-use crate::confinement::{self, Calls, limit_resources};
+use crate::confinement::{self, Calls, ConfineError, limit_resources};
 use crate::limits;
 
 /// The limits of a policy process.
@@ -77,17 +77,14 @@ pub fn confine(
     parent: i32,
     limits: &ProcessLimits,
     access: DescriptorAccess,
-) -> Result<(), String> {
+) -> Result<(), ConfineError> {
     confinement::tie_to(parent, "policy process")?;
     limit_resources(&[
         (Resource::Fsize, limits::ISOLATED_OUTPUT_BYTES),
         (Resource::Data, limits.memory_bytes),
     ])?;
-    let refused = |error: String| format!("system call filter: {error}");
     for filter in [without_memfds(), filter(access)] {
-        let filter = filter.map_err(|error| refused(error.to_string()))?;
-        let applied = seccompiler::apply_filter_all_threads(&filter);
-        applied.map_err(|error| refused(error.to_string()))?;
+        seccompiler::apply_filter_all_threads(&filter?)?;
     }
     Ok(())
 }

@@ -19,38 +19,88 @@ use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use tollgate_shm_abi::Misbehaved;
+use tollgate_shm_abi::ring::PushError;
+use tollgate_shm_abi::segment::SegmentError;
 use tollgate_shm_abi::session::{AppEnd, SessionFds};
 use tollgate_shm_abi::wait::{For, Patience, Step, now_ns};
 
 use crate::artifact::Artifact;
-use crate::confinement::drop_privileges;
+use crate::confinement::{ConfineError, drop_privileges};
+use crate::host::HostError;
 use crate::isolated::confine::{DescriptorAccess, ProcessLimits, confine};
 use crate::isolated::wire::{
     AnswerEntry, InstanceId, InstanceReply, InstanceRequest, OrderEntry, Result8, Task, Writer,
     receive, receive_part, send, view,
 };
+use crate::worker::{self, ArgumentError};
 use crate::{
-    BatchError, Capabilities, Fault, Hook, Host, Instance, LoadError, LogLine, Manifest,
-    MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits, worker,
+    BatchError, Capabilities, EvaluateError, Fault, Hook, Host, Instance, LoadError, LogLine,
+    Manifest, MetricChange, Metrics, Policy, Setup, SharedState, StateLimits, TenantLimits, limits,
 };
 
 /// The first argument of a process that runs a tenant's policies.
 pub const ARGUMENT: &str = "policy-process";
+
+/// Why the process ends; its last words.
+#[derive(Debug, thiserror::Error)]
+enum ProcessError {
+    #[error(transparent)]
+    Arguments(#[from] ArgumentError),
+    #[error(transparent)]
+    Confine(#[from] ConfineError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("no shared memory: {0}")]
+    NoMemory(io::Error),
+    #[error(transparent)]
+    Attach(#[from] SegmentError),
+    #[error("no thread: {0}")]
+    NoThread(io::Error),
+    #[error("the set-up thread is gone")]
+    SetUpGone,
+    #[error("waiting: {0}")]
+    Wait(Errno),
+    #[error(transparent)]
+    Memory(#[from] Misbehaved),
+    #[error("the heap has no room for an answer")]
+    NoRoom,
+    #[error(transparent)]
+    Push(#[from] PushError),
+    #[error(transparent)]
+    Order(#[from] OrderError),
+}
+
+/// The daemon's mistake in an order.
+#[derive(Debug, thiserror::Error)]
+enum OrderError {
+    #[error("an order of an unknown kind")]
+    Kind,
+    #[error("instance {0} doesn't exist")]
+    NoInstance(u32),
+    #[error("the successor of a hand-over doesn't exist")]
+    NoSuccessor,
+    #[error("a view is missing")]
+    NoView,
+    #[error(transparent)]
+    Batch(#[from] EvaluateError<Infallible>),
+}
 
 /// The main function of a process whose first argument is [`ARGUMENT`]: `arguments` are the
 /// following ones.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(text) => {
-            eprintln!("{text}");
+        Err(error) => {
+            eprintln!("{error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
+fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), ProcessError> {
     // If the machine runs out of memory, this process is killed first. Where this can't be set, the
     // kernel's own choice stands. It is set before the change of user and the ban on inspection,
     // because afterwards root owns its files in /proc.
@@ -67,15 +117,15 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
         ],
     )?;
     drop_privileges(worker::child_user(user, group)?)?;
-    let parent = i32::try_from(parent).map_err(|error| format!("process id {parent}: {error}"))?;
+    let parent = worker::process_id(parent)?;
     let socket = Socket(io::stdin());
-    let fds = receive_fds(&socket).map_err(|error| format!("no shared memory: {error}"))?;
+    let fds = receive_fds(&socket).map_err(ProcessError::NoMemory)?;
     let [.., doorbell, wake] = fds.as_array();
     let access = DescriptorAccess {
         doorbell: doorbell.as_raw_fd(),
         wake: wake.as_raw_fd(),
     };
-    let end = AppEnd::attach(&limits::isolated_shape(), fds).map_err(|error| error.to_string())?;
+    let end = AppEnd::attach(&limits::isolated_shape(), fds)?;
     let evaluate = Evaluate::new(end, Duration::from_micros(spin_us));
     // The first read of the clock asks the kernel where the clock is; later this would kill the
     // process.
@@ -104,11 +154,11 @@ fn run(arguments: impl Iterator<Item = OsString>) -> Result<(), String> {
     let spawned = std::thread::Builder::new()
         .name("set-up".to_owned())
         .spawn(set_up);
-    spawned.map_err(|error| format!("no thread: {error}"))?;
+    spawned.map_err(ProcessError::NoThread)?;
     // A thread's first system calls are forbidden later.
-    has_begun.recv().map_err(|error| error.to_string())?;
+    has_begun.recv().map_err(|_| ProcessError::SetUpGone)?;
     confine(parent, &ProcessLimits { memory_bytes }, access)?;
-    confined.send(()).map_err(|error| error.to_string())?;
+    confined.send(()).map_err(|_| ProcessError::SetUpGone)?;
     evaluate.run(&hosted)
 }
 
@@ -249,7 +299,8 @@ impl Setting {
         manifest: &[u8],
         config: Option<Vec<u8>>,
     ) -> Result<HostedInstance, LoadError> {
-        let manifest = Manifest::parse(manifest).map_err(LoadError::Manifest)?;
+        let manifest = Manifest::parse(manifest);
+        let manifest = manifest.map_err(|error| LoadError::Manifest(error.to_string()))?;
         let module = Artifact::from_daemon(code).load(self.host.engine());
         let module = module.map_err(|error| LoadError::Compile(format!("{error:#}")))?;
         let policy = self.host.accept(&module, manifest, [0; 32], 0)?;
@@ -306,34 +357,32 @@ impl Evaluate {
     fn run(
         mut self,
         hosted: &mpsc::Receiver<(InstanceId, Box<HostedInstance>)>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ProcessError> {
         loop {
-            let order = self.end.completions.pop();
-            let Some(entry) = order.map_err(|error| error.to_string())? else {
+            let Some(entry) = self.end.completions.pop()? else {
                 self.wait()?;
                 continue;
             };
             self.patience.reset();
             self.instances.extend(hosted.try_iter());
-            let order = OrderEntry::of_entry(&entry).ok_or("an order of an unknown kind")?;
+            let order = OrderEntry::of_entry(&entry).ok_or(OrderError::Kind)?;
             self.obey(&order)?;
         }
     }
 
-    fn wait(&mut self) -> Result<(), String> {
+    fn wait(&mut self) -> Result<(), ProcessError> {
         if self.patience.step(For::Anything) == Step::Look {
             return Ok(());
         }
         if self.end.completions.announce_sleep() {
-            let waited = self.end.wake.wait(None);
-            waited.map_err(|error| format!("waiting: {error}"))?;
+            self.end.wake.wait(None).map_err(ProcessError::Wait)?;
         }
         self.end.completions.cancel_sleep();
         self.patience.reset();
         Ok(())
     }
 
-    fn obey(&mut self, order: &OrderEntry) -> Result<(), String> {
+    fn obey(&mut self, order: &OrderEntry) -> Result<(), ProcessError> {
         if order.task == Task::Leave {
             self.instances.remove(&order.instance);
             return Ok(());
@@ -342,14 +391,13 @@ impl Evaluate {
             && ticket < order.taken
         {
             self.read_still.pop_front();
-            let freed = self.end.send_heap.free(offset);
-            freed.map_err(|error| error.to_string())?;
+            self.end.send_heap.free(offset)?;
         }
         let done = self.carry_out(order)?;
         self.answer(order.ticket, done)
     }
 
-    fn answer(&mut self, ticket: u64, done: Done) -> Result<(), String> {
+    fn answer(&mut self, ticket: u64, done: Done) -> Result<(), ProcessError> {
         let Done {
             result,
             fuel,
@@ -361,7 +409,7 @@ impl Evaluate {
         part.log(&lines);
         part.metrics(&metrics);
         let block = self.end.send_heap.alloc(part.0.len());
-        let mut block = block.ok_or("the heap has no room for an answer")?;
+        let mut block = block.ok_or(ProcessError::NoRoom)?;
         block.copy_from_slice(&part.0);
         let offset = self.end.send_heap.commit(block);
         self.read_still.push_back((ticket, offset));
@@ -376,26 +424,24 @@ impl Evaluate {
             log_dropped: dropped,
             metrics: metrics.len() as u32,
         };
-        let pushed = self.end.submissions.push(&answer.to_entry());
-        pushed.map_err(|error| error.to_string())?;
+        self.end.submissions.push(&answer.to_entry())?;
         if self.end.submissions.needs_wake() {
             self.end.doorbell.ring();
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, order: &OrderEntry) -> Result<Done, String> {
+    fn carry_out(&mut self, order: &OrderEntry) -> Result<Done, ProcessError> {
         let mut successor = match order.task {
             Task::HandOver { successor, .. } => Some(
                 self.instances
                     .remove(&successor)
-                    .ok_or("the successor of a hand-over doesn't exist")?,
+                    .ok_or(OrderError::NoSuccessor)?,
             ),
             _ => None,
         };
         let hosted = self.instances.get_mut(&order.instance);
-        let hosted =
-            hosted.ok_or_else(|| format!("instance {} doesn't exist", order.instance.0))?;
+        let hosted = hosted.ok_or(OrderError::NoInstance(order.instance.0))?;
         if order.fuel_per_call != 0 {
             hosted.set_fuel_per_call(order.fuel_per_call);
         }
@@ -411,7 +457,7 @@ impl Evaluate {
                 let mut evaluating = Evaluating {
                     hook,
                     time_ms: order.time_ms,
-                    views: &views.map_err(|error| error.to_string())?,
+                    views: &views?,
                     fuel: 0,
                     part: Writer::new(count.into()),
                 };
@@ -450,7 +496,7 @@ impl Evaluate {
             Ok(part) => Ok(done(Result8::Done, part)),
             Err(Failed::InstanceHandle(fault)) => Ok(done(Result8::Failed, reason(fault))),
             Err(Failed::Successor(fault)) => Ok(done(Result8::SuccessorFailed, reason(fault))),
-            Err(Failed::Daemon(text)) => Err(text),
+            Err(Failed::Daemon(error)) => Err(error.into()),
         }
     }
 }
@@ -459,8 +505,7 @@ impl Evaluate {
 enum Failed {
     InstanceHandle(Fault),
     Successor(Fault),
-    /// The daemon sent an invalid order.
-    Daemon(String),
+    Daemon(OrderError),
 }
 
 /// The result, and the fuel used.
@@ -548,19 +593,21 @@ impl Evaluating<'_> {
         let (begin, count) = (calls.start, calls.len());
         let views = calls.map(|index| view(self.views, index));
         let views: Option<Vec<(u32, &[u8])>> = views.collect();
-        let views = views.ok_or_else(|| Failed::Daemon("a view is missing".to_owned()))?;
+        let views = views.ok_or(Failed::Daemon(OrderError::NoView))?;
         instance.set_time_ms(self.time_ms);
         let sizes = views.iter().map(|(_, view)| view.len().next_multiple_of(8));
         let evaluated = match instance.batch(self.hook, count, sizes.sum()) {
             Err(BatchError::Fault(fault)) => Err(fault),
-            Err(BatchError::Misuse(misuse)) => return Err(Failed::Daemon(misuse.to_string())),
+            Err(BatchError::Misuse(misuse)) => {
+                return Err(Failed::Daemon(OrderError::Batch(misuse.into())));
+            }
             Ok(mut batch) => {
                 for (method, view) in views {
                     let pushed = batch.push(method, view.len(), |room| {
                         room[..view.len()].copy_from_slice(view);
-                        Ok::<_, Infallible>(view.len())
+                        Ok(view.len())
                     });
-                    pushed.map_err(|error| Failed::Daemon(error.to_string()))?;
+                    pushed.map_err(|error| Failed::Daemon(error.into()))?;
                 }
                 let part = &mut self.part;
                 batch.evaluate(|index, verdict| part.verdict(begin + index, &verdict))

@@ -27,13 +27,14 @@
 use std::io::{self, Read, Write};
 
 use serde::{Deserialize, Serialize};
+use tollgate_shm_abi::Misbehaved;
 use tollgate_shm_abi::descriptor::Entry;
 
 use crate::batch::ENTRY_BYTES;
 use crate::text::text;
 use crate::{
-    Effects, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, Value, Verdict,
-    limits,
+    Effects, Fault, FieldChange, Hook, LogLevel, LogLine, MetadataChange, MetricChange, Value,
+    Verdict, limits,
 };
 
 /// An instance's place in a policy process. The daemon numbers them, and never reuses a number.
@@ -151,6 +152,37 @@ pub(super) enum Result8 {
     SuccessorFailed,
 }
 
+/// The invalid part of an answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AnswerError {
+    #[error("an answer has the kind {0}; 1 to 3 exist")]
+    Kind(u8),
+    #[error(
+        "an answer has {len} bytes, above the limit of {}",
+        limits::ISOLATED_ANSWER_BYTES
+    )]
+    TooLong { len: u32 },
+    #[error("an answer of {len} bytes has {lines} log lines at {at}")]
+    Log { len: u32, lines: u32, at: u32 },
+    #[error("an answer has {count} changes of metrics in {room} bytes")]
+    Metrics { count: u32, room: u64 },
+    #[error("a change of a metric has the kind {0}; 1 to 4 exist")]
+    MetricKind(u32),
+    #[error("it answered order {ticket}, and none is under way")]
+    Unasked { ticket: u64 },
+    #[error("it answered order {ticket} when it was order {oldest}'s turn")]
+    OutOfTurn { ticket: u64, oldest: u64 },
+    #[error("it blamed a successor, but the order has none")]
+    NoSuccessor,
+    #[error("its answer lacks verdicts")]
+    NoVerdicts,
+    /// The process stops invalid verdicts of guests, so this one is its own.
+    #[error(transparent)]
+    Verdict(#[from] Fault),
+    #[error(transparent)]
+    Memory(#[from] Misbehaved),
+}
+
 /// One entry of the ring from the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AnswerEntry {
@@ -184,13 +216,13 @@ impl AnswerEntry {
         entry
     }
 
-    /// The process's claim; the error names the invalid part.
-    pub(super) fn of_entry(entry: &Entry) -> Result<AnswerEntry, String> {
+    /// The process's claim.
+    pub(super) fn of_entry(entry: &Entry) -> Result<AnswerEntry, AnswerError> {
         let result = match entry[0] {
             1 => Result8::Done,
             2 => Result8::Failed,
             3 => Result8::SuccessorFailed,
-            other => return Err(format!("an answer has the kind {other}; 1 to 3 exist")),
+            other => return Err(AnswerError::Kind(other)),
         };
         let answer = AnswerEntry {
             result,
@@ -203,25 +235,17 @@ impl AnswerEntry {
             log_dropped: word64(entry, 40),
             metrics: word32(entry, 48),
         };
-        let most = limits::ISOLATED_ANSWER_BYTES;
-        if answer.len as usize > most {
-            return Err(format!(
-                "an answer has {} bytes, above the limit of {most}",
-                answer.len
-            ));
+        let len = answer.len;
+        if len as usize > limits::ISOLATED_ANSWER_BYTES {
+            return Err(AnswerError::TooLong { len });
         }
-        if answer.log_at > answer.len || answer.log_lines as usize > limits::LOG_LINES {
-            return Err(format!(
-                "an answer of {} bytes has {} log lines at {}",
-                answer.len, answer.log_lines, answer.log_at
-            ));
+        let (at, lines) = (answer.log_at, answer.log_lines);
+        if at > len || lines as usize > limits::LOG_LINES {
+            return Err(AnswerError::Log { len, lines, at });
         }
-        let room = u64::from(answer.len - answer.log_at);
-        if u64::from(answer.metrics) * METRIC_BYTES as u64 > room {
-            return Err(format!(
-                "an answer has {} changes of metrics in {room} bytes",
-                answer.metrics
-            ));
+        let (room, count) = (u64::from(len - at), answer.metrics);
+        if u64::from(count) * METRIC_BYTES as u64 > room {
+            return Err(AnswerError::Metrics { count, room });
         }
         Ok(answer)
     }
@@ -374,7 +398,7 @@ impl Writer {
 }
 
 /// The changes of metrics at the end of an answer.
-pub(super) fn read_metrics(bytes: &[u8]) -> Result<Vec<MetricChange>, String> {
+pub(super) fn read_metrics(bytes: &[u8]) -> Result<Vec<MetricChange>, AnswerError> {
     let records = bytes.as_chunks::<METRIC_BYTES>().0.iter();
     let changes = records.map(|record| {
         let index = u16::from_le_bytes([record[4], record[5]]);
@@ -395,11 +419,7 @@ pub(super) fn read_metrics(bytes: &[u8]) -> Result<Vec<MetricChange>, String> {
                 index,
                 by: value.cast_signed(),
             },
-            other => {
-                return Err(format!(
-                    "a change of a metric has the kind {other}; 1 to 4 exist"
-                ));
-            }
+            other => return Err(AnswerError::MetricKind(other)),
         })
     });
     changes.collect()

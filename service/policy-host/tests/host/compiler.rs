@@ -212,7 +212,7 @@ fn code_that_others_could_have_written_is_not_run() {
         artifacts: Some(directory.path().to_owned()),
         ..config()
     };
-    let refusal = Compiler::new(HOST.clone(), open).unwrap_err();
+    let refusal = Compiler::new(HOST.clone(), open).unwrap_err().to_string();
     assert!(
         refusal.contains("others than the daemon's user can write there"),
         "{refusal}"
