@@ -30,7 +30,7 @@ use crate::tuning::Tuning;
 use tollgate_policy_chain::counts::RecordedView;
 use tollgate_policy_chain::events::PolicyEvent;
 use tollgate_policy_chain::ids::{AttachmentId, ProcessId, VersionNumber};
-use tollgate_policy_chain::plan::{CpuLimit, Isolated, MethodSteps, PolicyChange};
+use tollgate_policy_chain::plan::{ChangeError, CpuLimit, Isolated, MethodSteps, PolicyChange};
 
 /// From the control plane to a runtime.
 pub enum Command {
@@ -197,14 +197,14 @@ pub enum Command {
         /// The version that would continue.
         successor: Box<Isolated>,
         /// Takes the result; an error gives the reason why not.
-        done: Reply<Result<(), String>>,
+        done: Reply<Result<(), ChangeError>>,
     },
     /// Changes policies, from the next call on.
     Policies {
         /// What changes.
         change: PolicyChange,
         /// An error gives the reason why nothing has changed.
-        done: Reply<Result<(), String>>,
+        done: Reply<Result<(), ChangeError>>,
     },
     /// Changes settings, from the next call on.
     Tune {

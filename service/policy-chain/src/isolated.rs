@@ -28,7 +28,7 @@ use crate::evaluation::{BatchSize, Decision, Evaluation, Unable};
 use crate::ids::{AttachmentId, ProcessId, VersionNumber, Why};
 use crate::limits::ORDERS_UNDER_WAY;
 use crate::message::Pool;
-use crate::plan::{Isolated, PolicyInput, Step};
+use crate::plan::{ChangeError, Isolated, PolicyInput, Step};
 
 /// How often a busy runtime checks the processes that owe answers. 1 ms.
 const LOOK_NS: u64 = 1_000_000;
@@ -55,7 +55,7 @@ pub(crate) struct Evaluator<'a> {
 
 /// Receives the result of a rehearsal: whether the state could be handed over. Dropped without an
 /// answer if the process ends first.
-pub type Rehearsed = Box<dyn FnOnce(Result<(), String>) + Send>;
+pub type Rehearsed = Box<dyn FnOnce(Result<(), ChangeError>) + Send>;
 
 /// What an order was for.
 pub(crate) enum Purpose {
@@ -330,7 +330,7 @@ impl Processes {
         to: IsolatedVersion<'_>,
         slot: AttachmentId,
         time: OrderTime,
-    ) -> Result<(), String> {
+    ) -> Result<(), PostError> {
         let (isolated, successor) = (from.isolated, to.isolated);
         let format = isolated.policy.manifest().state_version().unwrap_or(0);
         let purpose = Purpose::HandOver {
@@ -341,10 +341,9 @@ impl Processes {
         };
         let budget_ns = isolated.handover_ns + successor.handover_ns;
         let order = order(isolated, time, budget_ns);
-        let posted = self.post(isolated.process, purpose, |channel| {
+        self.post(isolated.process, purpose, |channel| {
             channel.hand_over(order, &successor.instance, format)
-        });
-        posted.map_err(|error| error.to_string())
+        })
     }
 
     /// Orders a rehearsal: whether `successor` could continue from the state of a version.
@@ -364,7 +363,7 @@ impl Processes {
             return;
         };
         if let Err(error) = line.channel.hand_over(order, &successor.instance, format) {
-            return done(Err(error.to_string()));
+            return done(Err(ChangeError::NotPosted(error)));
         }
         let purpose = Purpose::Rehearse {
             slot,

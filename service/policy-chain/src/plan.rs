@@ -1,13 +1,14 @@
 //! Plans of policies: attachments with their versions, and the chains that calls pass through. The
 //! control plane makes plans, and [`Policies`](super::policies::Policies) carries them out.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tollgate_engine::chain::{OnFault, Party, Trial};
 use tollgate_engine::{ServiceId, SessionId};
 use tollgate_marshal::Patch;
 use tollgate_policy_host::compat::{Body as Grant, CompatDescription};
-use tollgate_policy_host::isolated::InstanceHandle;
+use tollgate_policy_host::isolated::{InstanceHandle, PostError};
 use tollgate_policy_host::{
     Capabilities, CompatInstance, Hook, Instance, LoadError, Policy, Setup, SharedState, ShownKeys,
     TenantLimits,
@@ -243,6 +244,65 @@ pub struct PolicyChange {
     /// Attachments that are removed.
     pub remove: Vec<AttachmentId>,
 }
+
+/// Why a change of policies, or a state from another process, isn't applied.
+#[derive(Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each sentence defines its fields")]
+pub enum ChangeError {
+    NoCandidate {
+        label: String,
+    },
+    OwnPlace {
+        label: String,
+    },
+    UnknownPolicy {
+        id: u32,
+    },
+    Order,
+    /// The sentence says whose chains they are.
+    NoRoom(String),
+    /// `why` is a fault. A policy process sends only the text of one.
+    CannotSave {
+        policy: String,
+        why: String,
+    },
+    /// `why` is as above.
+    CannotRestore {
+        policy: String,
+        from: String,
+        why: String,
+    },
+    /// The policy process takes no orders.
+    NotPosted(PostError),
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeError::NoCandidate { label } => {
+                write!(f, "policy {label} has no version on trial")
+            }
+            ChangeError::OwnPlace { label } => write!(
+                f,
+                "the candidate of policy {label} can't come from its own place"
+            ),
+            ChangeError::UnknownPolicy { id } => write!(f, "the daemon knows no policy {id}"),
+            ChangeError::Order => f.write_str(
+                "a chain asks the provider's first policies, then the tenant's, then the provider's last",
+            ),
+            ChangeError::NoRoom(sentence) => f.write_str(sentence),
+            ChangeError::CannotSave { policy, why } => {
+                write!(f, "policy {policy} can't save its state: {why}")
+            }
+            ChangeError::CannotRestore { policy, from, why } => {
+                write!(f, "policy {policy} can't go on from the state of {from}: {why}")
+            }
+            ChangeError::NotPosted(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ChangeError {}
 
 /// A version that runs in its tenant's process.
 pub struct Isolated {

@@ -25,7 +25,7 @@ use crate::isolated::Processes;
 use crate::limits::{EVALUATING_SLICE, SLOW_CHAIN};
 use crate::message::{Message, Pool};
 use crate::parked::{Parked, Position, Waiting};
-use crate::plan::CpuLimit;
+use crate::plan::{ChangeError, CpuLimit};
 use crate::slot::{SavedState, Slot};
 use crate::stopwatch;
 
@@ -223,7 +223,7 @@ impl Policies {
 
     /// Lets a version continue from its state in another process; ignores a version that isn't
     /// here.
-    pub fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+    pub fn restore(&mut self, saved: &SavedState) -> Result<(), ChangeError> {
         let slot = self.installed.get_mut(saved.id.0);
         slot.map_or(Ok(()), |slot| slot.restore(saved))
     }
@@ -241,12 +241,12 @@ impl Policies {
         why: Why,
         evaluation: Evaluation,
         now_ns: u64,
-    ) -> Result<(), String> {
+    ) -> Result<(), Status> {
         let lane = self.parked.lane_of(tenant);
         let parked = self
             .parked
             .park(lane, position, why, false, evaluation, now_ns);
-        parked.map_err(|(_, full)| full.message.into_owned())
+        parked.map_err(|(_, full)| full)
     }
 
     /// A call has ended: removes and returns its parked evaluation.

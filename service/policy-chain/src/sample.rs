@@ -2,6 +2,8 @@
 //! version's changes make of it. For `tollgate policy test`, `tollgate policy bench` and
 //! `tollgate explain`.
 
+use std::fmt;
+
 use tollgate_jit::Projector;
 use tollgate_marshal::limits::MAX_VIEW;
 use tollgate_marshal::{Program, interpreter};
@@ -20,6 +22,26 @@ pub struct Sample {
     pub metadata: MetadataBuf,
 }
 
+/// Why a view can't be written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ViewError {
+    /// The message is invalid; the sentence names the field.
+    Message(String),
+    /// Its metadata exceeds the view.
+    Metadata,
+}
+
+impl fmt::Display for ViewError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ViewError::Message(sentence) => f.write_str(sentence),
+            ViewError::Metadata => f.write_str("its metadata doesn't fit into a view"),
+        }
+    }
+}
+
+impl std::error::Error for ViewError {}
+
 impl Sample {
     /// The largest size of a view of this message, in bytes.
     pub fn view_max(&self, projector: &Projector) -> usize {
@@ -30,18 +52,18 @@ impl Sample {
     /// Writes the view, and returns its length in bytes.
     ///
     /// # Errors
-    /// The reason why the view can't be written, as a sentence.
+    /// The view can't be written.
     pub fn write_view(
         &self,
         projector: &Projector,
         shown: &ShownKeys,
         program: &Program,
         view: &mut [u8],
-    ) -> Result<usize, String> {
+    ) -> Result<usize, ViewError> {
         let written = projector.project(&self.block, &[], view);
-        let len = written.map_err(|fault| program.explain(&fault))?;
+        let len = written.map_err(|fault| ViewError::Message(program.explain(&fault)))?;
         let shown = shown.write(self.metadata.view(), view, len);
-        shown.ok_or_else(|| "its metadata doesn't fit into a view".to_owned())
+        shown.ok_or(ViewError::Metadata)
     }
 
     /// The message with a version's changes. The result is checked as a receiver checks it.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tollgate_jit::Projector;
 use tollgate_marshal::{Patch, Program, Projection};
+use tollgate_policy_chain::evaluation::Unchanged;
 use tollgate_policy_chain::plan::Patcher;
-use tollgate_policy_chain::sample::Sample;
+use tollgate_policy_chain::sample::{Sample, ViewError};
 use tollgate_policy_host::{Effects, Hook, Manifest, ShownKeys};
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
@@ -136,24 +137,23 @@ impl Entry {
 }
 
 impl Asked {
-    /// Writes the view of a message, or returns why it can't be written.
+    /// Writes the view of a message.
     pub(crate) fn project(
         &self,
         entry: &Entry,
         message: &Sample,
         view: &mut [u8],
-    ) -> Result<usize, String> {
+    ) -> Result<usize, ViewError> {
         message.write_view(&entry.projector, &entry.shown, &self.program, view)
     }
 
-    /// The message with a policy's changes, or why they can't be applied.
+    /// The message with a policy's changes.
     pub(crate) fn change(
         &self,
         entry: &Entry,
         message: &Sample,
         effects: &Effects,
-    ) -> Result<Sample, String> {
-        let changed = message.changed(Some(&entry.patcher), &self.program, effects);
-        changed.map_err(|unchanged| unchanged.reason().to_owned())
+    ) -> Result<Sample, Unchanged> {
+        message.changed(Some(&entry.patcher), &self.program, effects)
     }
 }

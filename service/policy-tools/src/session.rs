@@ -149,7 +149,10 @@ impl<'a> Session<'a> {
                     priority: effects.priority,
                     route: effects.route,
                 })),
-                Err(error) => Seen::Fault(format!("its changes can't be applied: {error}")),
+                Err(unchanged) => {
+                    let reason = unchanged.reason();
+                    Seen::Fault(format!("its changes can't be applied: {reason}"))
+                }
             },
             Err(EvaluateError::View(reason)) => {
                 Seen::Fault(format!("it can't be evaluated: {reason}"))

@@ -187,7 +187,7 @@ impl Control {
         let applied = self.ask(runtime, |done| Command::Policies { change, done });
         applied
             .await?
-            .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
+            .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal.to_string()))
     }
 }
 

@@ -105,7 +105,7 @@ impl Runtime {
             return;
         }
         if let Err(refusal) = self.policies.check_order(chains.iter(), &[]) {
-            let _ = reply.send(Err(Status::new(Code::INTERNAL, refusal)));
+            let _ = reply.send(Err(Status::new(Code::INTERNAL, refusal.to_string())));
             return;
         }
         match bind {
@@ -199,7 +199,7 @@ impl Runtime {
             .policies
             .apply(change, &mut self.engine, |_| Arc::clone(tenant));
         self.pass_on_events();
-        applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal))?;
+        applied.map_err(|refusal| Status::new(Code::RESOURCE_EXHAUSTED, refusal.to_string()))?;
         let not_callable = Status::new(
             Code::UNIMPLEMENTED,
             "the application serves this method and hasn't bound it to call it",

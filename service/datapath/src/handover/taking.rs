@@ -26,7 +26,7 @@ use tollgate_policy_chain::evaluation::{Evaluation, Steered};
 use tollgate_policy_chain::ids::Why;
 use tollgate_policy_chain::message::Source;
 use tollgate_policy_chain::parked::Position;
-use tollgate_policy_chain::plan::{MethodSteps, PolicyChange, Scope};
+use tollgate_policy_chain::plan::{ChangeError, MethodSteps, PolicyChange, Scope};
 use tollgate_policy_chain::slot::SavedState;
 
 /// The status text for links that can't continue, and for their calls.
@@ -106,14 +106,16 @@ impl Runtime {
             let end = form.at.saturating_add(form.len);
             let its = bytes.get(form.at..end);
             let its = its.ok_or_else(|| format!("the state of policy {id} isn't there"))?;
-            self.policies.restore(&SavedState {
+            let restored = self.policies.restore(&SavedState {
                 id,
                 version: form.version,
                 format: form.format,
                 bytes: its.to_vec(),
-            })?;
+            });
+            restored.map_err(|error| error.to_string())?;
         }
-        self.make_chains(chains)?;
+        self.make_chains(chains)
+            .map_err(|error| error.to_string())?;
         let traced = state.traced.into_iter();
         self.observer
             .absorb(traced.filter_map(TracedForm::into_traced));
@@ -133,7 +135,7 @@ impl Runtime {
         Ok((resumed, beginning))
     }
 
-    fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), String> {
+    fn make_chains(&mut self, chains: Vec<(Scope, MethodSteps)>) -> Result<(), ChangeError> {
         self.apply(PolicyChange {
             chains,
             ..PolicyChange::default()
@@ -265,8 +267,10 @@ impl Runtime {
                 .until_ns
                 .map_or(Why::Turn, |at_ns| Why::Until { at_ns });
             let tenant = form.tenant.as_str().into();
-            self.policies
-                .park_again(&tenant, position, why, evaluation, self.now_ns)?;
+            let parked = self
+                .policies
+                .park_again(&tenant, position, why, evaluation, self.now_ns);
+            parked.map_err(|full| full.message.into_owned())?;
         }
         match with_chains.into_iter().next() {
             None => Ok(()),

@@ -19,7 +19,7 @@ use crate::reply::Reply;
 use crate::report::Report;
 use tollgate_policy_chain::ids::{AttachmentId, ProcessId, VersionNumber};
 use tollgate_policy_chain::isolated::Successor;
-use tollgate_policy_chain::plan::{Isolated, PolicyChange, Scope};
+use tollgate_policy_chain::plan::{ChangeError, Isolated, PolicyChange, Scope};
 
 impl Runtime {
     pub(super) fn take_commands(&mut self) -> bool {
@@ -208,7 +208,7 @@ impl Runtime {
         id: AttachmentId,
         version: VersionNumber,
         successor: Box<Isolated>,
-        done: Reply<Result<(), String>>,
+        done: Reply<Result<(), ChangeError>>,
     ) {
         let done = Box::new(|could| answer(done, could));
         let successor = Successor {
@@ -240,7 +240,7 @@ impl Runtime {
         self.policies.processes().open(id, tenant, *channel);
     }
 
-    pub(crate) fn apply(&mut self, change: PolicyChange) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, change: PolicyChange) -> Result<(), ChangeError> {
         let tenant_of = |scope: &Scope| match *scope {
             Scope::Client { session, .. } => self.sessions.get(session).map(|s| &s.who.tenant),
             Scope::Server { service, .. } => {

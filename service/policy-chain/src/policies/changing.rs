@@ -13,7 +13,7 @@ use crate::chain::{Chain, goes_on};
 use crate::history;
 use crate::message::Message;
 use crate::parked::LaneId;
-use crate::plan::{Installed, MethodSteps, PolicyChange, Scope, Step};
+use crate::plan::{ChangeError, Installed, MethodSteps, PolicyChange, Scope, Step};
 use crate::slot::Slot;
 use crate::stopwatch;
 
@@ -26,12 +26,10 @@ impl Policies {
         mut change: PolicyChange,
         engine: &mut Engine<Box<Message>>,
         tenant_of: impl Fn(&Scope) -> Arc<str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ChangeError> {
         for installed in &change.install {
             let slot = self.installed.get(installed.id.0);
-            if let Some(refusal) = Slot::refusal_of(slot, installed) {
-                return Err(refusal);
-            }
+            Slot::check(slot, installed)?;
         }
         let chains = change.chains.iter().map(|(_, steps)| steps);
         self.check_order(chains, &change.install)?;
@@ -62,7 +60,7 @@ impl Policies {
         &self,
         chains: impl Iterator<Item = &'s MethodSteps>,
         install: &[Installed],
-    ) -> Result<(), String> {
+    ) -> Result<(), ChangeError> {
         let party = |step: &Step| {
             let new = install.iter().find(|new| new.id == step.policy);
             let old = || self.installed.get(step.policy.0).map(Slot::party);
@@ -71,13 +69,10 @@ impl Policies {
         for chain in chains.flat_map(|steps| [&steps.request, &steps.reply]) {
             let lost = chain.iter().find(|step| party(step).is_none());
             if let Some(step) = lost {
-                return Err(format!("the daemon knows no policy {}", step.policy));
+                return Err(ChangeError::UnknownPolicy { id: step.policy });
             }
             if !is_ordered(chain.iter().filter_map(party)) {
-                return Err(
-                    "a chain asks the provider's first policies, then the tenant's, then the provider's last"
-                        .to_owned(),
-                );
+                return Err(ChangeError::Order);
             }
         }
         Ok(())
@@ -89,7 +84,7 @@ impl Policies {
         chains: &[(Scope, MethodSteps)],
         engine: &mut Engine<Box<Message>>,
         tenant_of: impl Fn(&Scope) -> Arc<str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ChangeError> {
         let mut new: HashMap<Arc<str>, usize> = HashMap::new();
         for (scope, steps) in chains {
             let Some(place) = chains_of(engine, scope) else {
@@ -106,7 +101,7 @@ impl Policies {
         for (tenant, its) in new {
             let lane = self.parked.lane_of(&tenant);
             if let Some(refusal) = self.counts.refusal(lane, &tenant, its, total) {
-                return Err(refusal);
+                return Err(ChangeError::NoRoom(refusal));
             }
         }
         Ok(())
@@ -114,7 +109,7 @@ impl Policies {
 
     /// Hands state over from the versions in force to their successors. If a policy can't save or
     /// restore, the whole change is rejected.
-    fn hand_over(&mut self, install: &mut [Installed]) -> Result<(), String> {
+    fn hand_over(&mut self, install: &mut [Installed]) -> Result<(), ChangeError> {
         for installed in install {
             let Some(slot) = self.installed.get_mut(installed.id.0) else {
                 continue;

@@ -8,7 +8,7 @@ use crate::counts::Counts;
 use crate::ids::{AccountId, AttachmentId, VersionNumber};
 use crate::isolated::{IsolatedVersion, Processes, Rehearsed, Successor};
 use crate::limits::RETIRED_VERSIONS;
-use crate::plan::{CpuLimit, How, Installed, Place, Running};
+use crate::plan::{ChangeError, CpuLimit, How, Installed, Place, Running};
 use crate::recorder::Recorder;
 use crate::version::Version;
 use crate::version::state::HandOver;
@@ -26,19 +26,14 @@ pub struct SavedState {
 }
 
 impl Slot {
-    /// Why the places can't be changed like that.
-    pub(crate) fn refusal_of(slot: Option<&Slot>, installed: &Installed) -> Option<String> {
+    /// Whether the places can be changed like that.
+    pub(crate) fn check(slot: Option<&Slot>, installed: &Installed) -> Result<(), ChangeError> {
         let candidate = slot.and_then(|slot| slot.candidate.as_ref());
+        let label = || installed.label.clone();
         match (&installed.stable, &installed.candidate, candidate) {
-            (Place::FromCandidate, _, None) => Some(format!(
-                "policy {} has no version on trial",
-                installed.label
-            )),
-            (_, Place::FromCandidate, _) => Some(format!(
-                "the candidate of policy {} can't come from its own place",
-                installed.label
-            )),
-            _ => None,
+            (Place::FromCandidate, _, None) => Err(ChangeError::NoCandidate { label: label() }),
+            (_, Place::FromCandidate, _) => Err(ChangeError::OwnPlace { label: label() }),
+            _ => Ok(()),
         }
     }
 
@@ -49,7 +44,7 @@ impl Slot {
         installed: &mut Installed,
         meter: &mut Meter,
         processes: &mut Processes,
-    ) -> Result<(), String> {
+    ) -> Result<(), ChangeError> {
         for place in [&mut installed.stable, &mut installed.candidate] {
             let Place::Put(Running {
                 version,
@@ -76,7 +71,8 @@ impl Slot {
             let from = self.number(Which::Stable);
             match handed {
                 Ok(()) => {}
-                Err(HandOver::Save(reason)) => {
+                Err(HandOver::Save(fault)) => {
+                    let reason = fault.to_string();
                     self.stable_failed(reason.clone(), meter);
                     return Err(self.cannot_save(from, &reason));
                 }
@@ -106,22 +102,26 @@ impl Slot {
                     format,
                     bytes,
                 }),
-                Err(reason) => self.failed(which, reason, meter),
+                Err(fault) => self.failed(which, fault.to_string(), meter),
             }
         }
         states
     }
 
     /// Lets a version continue from its state in another process.
-    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), String> {
+    pub(crate) fn restore(&mut self, saved: &SavedState) -> Result<(), ChangeError> {
         let mut versions = self.stable.iter_mut().chain(&mut self.candidate);
         let its = versions.find(|version| version.number == saved.version);
         let restored = its.map_or(Ok(()), |its| its.restore(saved.format, &saved.bytes));
-        restored.map_err(|why| self.cannot_restore(saved.version, saved.version, &why))
+        restored
+            .map_err(|fault| self.cannot_restore(saved.version, saved.version, &fault.to_string()))
     }
 
-    pub(crate) fn cannot_save(&self, from: VersionNumber, why: &str) -> String {
-        format!("policy {} can't save its state: {why}", self.name(from))
+    pub(crate) fn cannot_save(&self, from: VersionNumber, why: &str) -> ChangeError {
+        ChangeError::CannotSave {
+            policy: self.name(from),
+            why: why.to_owned(),
+        }
     }
 
     pub(crate) fn cannot_restore(
@@ -129,9 +129,12 @@ impl Slot {
         to: VersionNumber,
         from: VersionNumber,
         why: &str,
-    ) -> String {
-        let (to, from) = (self.name(to), self.name(from));
-        format!("policy {to} can't go on from the state of {from}: {why}")
+    ) -> ChangeError {
+        ChangeError::CannotRestore {
+            policy: self.name(to),
+            from: self.name(from),
+            why: why.to_owned(),
+        }
     }
 
     /// Asks the version in force whether it could hand its state over to `successor`, which is in a
@@ -153,7 +156,7 @@ impl Slot {
     }
 
     /// Changes the places, which begins epoch `policy_epoch`. The caller has checked
-    /// [`refusal_of`](Self::refusal_of).
+    /// [`check`](Self::check).
     pub(crate) fn install(
         &mut self,
         installed: Installed,

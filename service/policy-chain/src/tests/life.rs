@@ -117,7 +117,7 @@ fn state_is_handed_over_and_promotion_moves_the_instance() {
     assert_eq!((report.version.0, report.counts.denied), (2, 2));
     let retired = rig.report(0, ReportedPlace::Retired).unwrap();
     assert_eq!((retired.version.0, retired.counts.denied), (1, 2));
-    let error = rig.apply(vec![promote()]).unwrap_err();
+    let error = rig.apply(vec![promote()]).unwrap_err().to_string();
     assert!(error.contains("no version on trial"), "{error}");
     let anew = put(3, kept(Act::Count, 0));
     rig.apply(vec![Installed {
@@ -151,7 +151,7 @@ fn a_hand_over_that_fails_changes_nothing() {
             ..installed(0)
         };
         change.insert(at, refuses);
-        let error = rig.apply(change).unwrap_err();
+        let error = rig.apply(change).unwrap_err().to_string();
         assert!(
             error.contains("p0@2 of tenant t") && error.contains("p0@1"),
             "{error}"
@@ -215,7 +215,7 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     };
     refuses.apply(vec![refuser]).unwrap();
     let saved = old.save();
-    let error = refuses.policies.restore(&saved[1]).unwrap_err();
+    let error = refuses.policies.restore(&saved[1]).unwrap_err().to_string();
     assert!(
         error.contains("p0@2 of tenant t can't go on from the state of"),
         "{error}"
@@ -231,7 +231,7 @@ fn a_version_that_cant_save_is_out_of_order_and_can_be_replaced() {
         stable: successor(2, kept(Act::Allow, 0)),
         ..installed(0)
     };
-    let error = rig.apply(vec![upgrade()]).unwrap_err();
+    let error = rig.apply(vec![upgrade()]).unwrap_err().to_string();
     assert!(error.contains("p0@1 of tenant t can't save"), "{error}");
     let events = rig.events();
     assert!(
@@ -685,7 +685,7 @@ fn without_room_for_its_chains_nothing_is_bound() {
         chains: vec![(scope.clone(), steps.clone())],
         ..Default::default()
     };
-    let refused = rig.change(change(1)).unwrap_err();
+    let refused = rig.change(change(1)).unwrap_err().to_string();
     assert!(
         refused.contains(&format!("limit of {MAX_CHAINS}")),
         "{refused}"

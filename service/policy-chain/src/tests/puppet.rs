@@ -23,8 +23,8 @@ use crate::isolated::ProcessWatch;
 use crate::message::{Body, Message, Pool};
 use crate::parked::Position;
 use crate::plan::{
-    How, Installed, MethodSteps, Patcher, Place, PolicyChange, PolicyInput, Recipe, Running, Scope,
-    Step,
+    ChangeError, How, Installed, MethodSteps, Patcher, Place, PolicyChange, PolicyInput, Recipe,
+    Running, Scope, Step,
 };
 use crate::policies::Policies;
 use crate::slot::SavedState;
@@ -395,7 +395,7 @@ impl Rig {
         }
     }
 
-    pub(super) fn apply(&mut self, install: Vec<Installed>) -> Result<(), String> {
+    pub(super) fn apply(&mut self, install: Vec<Installed>) -> Result<(), ChangeError> {
         let change = PolicyChange {
             install,
             ..Default::default()
@@ -404,7 +404,7 @@ impl Rig {
     }
 
     /// Applies any change, for tenant `t`.
-    pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), String> {
+    pub(super) fn change(&mut self, change: PolicyChange) -> Result<(), ChangeError> {
         self.policies
             .apply(change, &mut self.engine, |_| "t".into())
     }

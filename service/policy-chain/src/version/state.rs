@@ -1,6 +1,6 @@
 //! A version's state: handed over to a successor, or saved for another process.
 
-use tollgate_policy_host::{Instance, Policy};
+use tollgate_policy_host::{Fault, Instance, Policy};
 
 use super::{Body, Version};
 use crate::context::Meter;
@@ -10,8 +10,8 @@ use crate::isolated::{IsolatedVersion, Processes};
 /// Why state wasn't handed over.
 pub(crate) enum HandOver {
     /// The version in force failed.
-    Save(String),
-    /// The new version failed, or rejected the state.
+    Save(Fault),
+    /// The new version failed, or rejected the state, or its process takes no orders.
     Restore(String),
 }
 
@@ -43,7 +43,7 @@ impl Version {
         &mut self,
         account: Option<AccountId>,
         meter: &mut Meter,
-    ) -> Result<Option<(u32, Vec<u8>)>, String> {
+    ) -> Result<Option<(u32, Vec<u8>)>, Fault> {
         let Body::Kept(instance) = &mut self.body else {
             return Ok(None);
         };
@@ -53,19 +53,16 @@ impl Version {
         match saved {
             Ok(saved) => Ok(saved.map(|saved| (format, saved))),
             Err(fault) => {
-                let reason = fault.to_string();
-                self.fail(&reason);
-                Err(reason)
+                self.fail(&fault.to_string());
+                Err(fault)
             }
         }
     }
 
     /// Continues from a state that another process has saved.
-    pub(crate) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), String> {
+    pub(crate) fn restore(&mut self, format: u32, saved: &[u8]) -> Result<(), Fault> {
         match &mut self.body {
-            Body::Kept(instance) => instance
-                .restore(format, saved)
-                .map_err(|fault| fault.to_string()),
+            Body::Kept(instance) => instance.restore(format, saved),
             Body::Compat(_) | Body::Fresh(_) | Body::Isolated(_) | Body::Down => Ok(()),
         }
     }
@@ -88,7 +85,7 @@ impl Version {
                 };
                 processes
                     .hand_over(from, successor, slot, meter.order_time())
-                    .map_err(HandOver::Restore)
+                    .map_err(|error| HandOver::Restore(error.to_string()))
             }
             // This version's process has ended, and its state with it.
             Body::Isolated(_) | Body::Compat(_) | Body::Fresh(_) | Body::Down => Ok(()),

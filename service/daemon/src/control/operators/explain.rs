@@ -44,7 +44,7 @@ use crate::control::state::Control;
 use crate::limits::MAX_EXPLAINED;
 use tollgate_policy_chain::evaluation::Unchanged;
 use tollgate_policy_chain::plan::PolicyInput;
-use tollgate_policy_chain::sample::Sample;
+use tollgate_policy_chain::sample::{Sample, ViewError};
 
 /// A version that would be evaluated, with everything that its evaluation needs.
 struct Witness {
@@ -390,7 +390,7 @@ impl Witness {
         let verdict = instance.evaluate(hook, ask.method, sample.view_max(projector), |out| {
             let len = sample.write_view(projector, &ask.shown, program, out)?;
             view.extend_from_slice(&out[..len]);
-            Ok::<_, String>(len)
+            Ok::<_, ViewError>(len)
         });
         let entry = loaded.policy.manifest().methods().get(ask.method as usize);
         let view = entry.map(|entry| {
@@ -407,7 +407,9 @@ impl Witness {
             Ok(Verdict::Allow) => Answer::Allow,
             Ok(Verdict::Deny { code, message }) => Answer::Deny(Code(code), message),
             Ok(Verdict::Effects(effects)) => Answer::Change(effects),
-            Err(EvaluateError::View(why)) => Answer::Unable(Code::RESOURCE_EXHAUSTED, why),
+            Err(EvaluateError::View(error)) => {
+                Answer::Unable(Code::RESOURCE_EXHAUSTED, error.to_string())
+            }
             Err(EvaluateError::Fault(fault)) => Answer::Fault(fault.to_string()),
             Err(EvaluateError::Misuse(misuse)) => {
                 return Err(Status::new(Code::INTERNAL, misuse.to_string()));

@@ -81,7 +81,7 @@ impl Control {
             done,
         });
         let rehearsed = rehearsed.await?;
-        rehearsed.map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal))
+        rehearsed.map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal.to_string()))
     }
 
     /// A version, prepared to run in its tenant's process.
