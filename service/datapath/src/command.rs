@@ -18,6 +18,7 @@ use tollgate_telemetry::record::Span;
 use tollgate_transport_rdma::Door;
 
 use crate::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
+use crate::handover::error::{LeaveError, ResumeError};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::target::Target;
 use crate::migration::{Move, Moving};
@@ -64,7 +65,7 @@ pub enum Command {
         /// Told once all runtimes stand still.
         all_stand: mpsc::Receiver<()>,
         /// Takes the answer.
-        reply: Reply<Result<HandoverState, String>>,
+        reply: Reply<Result<HandoverState, LeaveError>>,
         /// Told that the other process continues; dropped: it does not.
         verdict: mpsc::Receiver<()>,
     },
@@ -75,7 +76,7 @@ pub enum Command {
         /// What the control plane knows about that state.
         inventory: Inventory,
         /// Takes the answer.
-        reply: Reply<Result<Vec<Resumed>, String>>,
+        reply: Reply<Result<Vec<Resumed>, ResumeError>>,
         /// Told once the other process has ended; dropped: that process continues.
         begins: mpsc::Receiver<()>,
     },
@@ -119,7 +120,7 @@ pub enum Command {
         tenant: Arc<str>,
         /// The peer.
         peer: Target,
-        /// The addresses, or the reason why there are none.
+        /// The addresses, or the reason why there are none, which becomes the calls' status.
         found: Result<Vec<SocketAddr>, String>,
     },
     /// Calls may arrive from now on: the application knows its handles, or keeps calls until it

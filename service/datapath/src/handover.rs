@@ -22,6 +22,7 @@
 
 use std::time::Instant;
 
+use error::LeaveError;
 use links::{LinksLeft, next_key};
 use message_forms::Bytes;
 use state::{ParkedForm, PolicyForm, State, binding_form, service_form, session_form, source_of};
@@ -30,13 +31,13 @@ use traced::traced_forms;
 
 use crate::calls::table::Sessions;
 use crate::handover::transfer::HandoverState;
-use crate::limits::HAND_OVER_TIMEOUT;
 use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
 use crate::ports::{Held, Kept};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::message::Source;
 
+pub mod error;
 mod link_forms;
 mod links;
 mod message_forms;
@@ -73,12 +74,10 @@ impl Runtime {
         &mut self,
         with_links: bool,
         until: Instant,
-    ) -> Result<HandoverState, String> {
+    ) -> Result<HandoverState, LeaveError> {
         let in_time = || match Instant::now() < until {
             true => Ok(()),
-            false => Err(format!(
-                "its sessions take longer than {HAND_OVER_TIMEOUT:?} to hand over"
-            )),
+            false => Err(LeaveError::TooSlow),
         };
         if with_links {
             self.flush_links();
@@ -98,7 +97,7 @@ impl Runtime {
             sources.extend(source_of(message));
             bytes.keep(message)
         });
-        let engine = engine.map_err(|error| error.to_string())?;
+        let engine = engine.map_err(LeaveError::Unportable)?;
         let parked = self.policies.parked_calls().into_iter();
         let parked = parked
             .map(|waiting| {
@@ -138,7 +137,7 @@ impl Runtime {
             };
             let lent = lent.map(|fd| fd.try_clone_to_owned());
             let lent: Result<Vec<_>, _> = lent.into_iter().collect();
-            let lent = lent.map_err(|error| format!("no descriptors are left: {error}"))?;
+            let lent = lent.map_err(LeaveError::NoDescriptors)?;
             descriptors.push((port.id, lent));
             sessions.push(session_form(port, &mut bytes));
         }
@@ -170,7 +169,7 @@ impl Runtime {
         };
         in_time()?;
         Ok(HandoverState {
-            state: serde_json::to_vec(&state).map_err(|error| error.to_string())?,
+            state: serde_json::to_vec(&state).map_err(LeaveError::State)?,
             bytes: bytes.0,
             sessions: descriptors,
             links: links.sockets,

@@ -13,13 +13,14 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use tollgate_engine::{Direction, Encoding, LinkId};
+use tollgate_engine::{Direction, Encoding, LinkId, Unportable};
 use tollgate_shm_abi::descriptor::BlockRef;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::TcpLink;
 
 use super::state::{name_of, named, source_of};
 use crate::carrier::Carrier;
+use crate::handover::error::{LeaveError, ResumeError};
 use crate::handover::link_forms::{KeptForm, LargeForm, LinkForm, OutboundForm, WhatForm};
 use crate::handover::message_forms::Bytes;
 use crate::landing::{Landing, Place};
@@ -42,7 +43,7 @@ pub(super) struct LinksLeft {
 
 impl Runtime {
     /// Removes nothing from the links, but they stand still from here on.
-    pub(super) fn leave_links(&self, bytes: &mut Bytes) -> Result<LinksLeft, String> {
+    pub(super) fn leave_links(&self, bytes: &mut Bytes) -> Result<LinksLeft, LeaveError> {
         let places = self.bindings.iter().zip(0..);
         let places: HashMap<u32, usize> = places.map(|((key, _), place)| (key, place)).collect();
         let mut left = LinksLeft {
@@ -58,7 +59,7 @@ impl Runtime {
                 continue;
             };
             let socket = socket.try_clone_to_owned();
-            let socket = socket.map_err(|error| format!("no descriptors are left: {error}"))?;
+            let socket = socket.map_err(LeaveError::NoDescriptors)?;
             left.sockets.push((id, socket));
             let state = &port.state;
             let outbound = state.outbound.iter().map(|bound| OutboundForm {
@@ -107,14 +108,14 @@ impl Runtime {
         sockets: Vec<(LinkId, OwnedFd)>,
         bytes: &[u8],
         bindings: &[u32],
-    ) -> Result<(), String> {
+    ) -> Result<(), ResumeError> {
         let mut sockets: HashMap<LinkId, OwnedFd> = sockets.into_iter().collect();
         let mut free = free.to_vec();
         let mut ports = Vec::with_capacity(forms.len());
         for form in forms {
             let (id, address, form_dialled) = (form.id, form.address.clone(), form.dialled);
             let socket = sockets.remove(&id);
-            let socket = socket.ok_or_else(|| format!("the link with {address} has no socket"))?;
+            let socket = socket.ok_or(ResumeError::NoSocket { address })?;
             match self.resume_link(form, socket, bytes, bindings)? {
                 Some(port) => {
                     if form_dialled.is_none() && !port.state.proven {
@@ -126,7 +127,7 @@ impl Runtime {
             }
         }
         let table = Links::resume(ports, &free);
-        self.links = table.ok_or("the links don't have one key each")?;
+        self.links = table.ok_or(ResumeError::Keys("links"))?;
         Ok(())
     }
 
@@ -136,9 +137,12 @@ impl Runtime {
         socket: OwnedFd,
         bytes: &[u8],
         bindings: &[u32],
-    ) -> Result<Option<Box<LinkPort>>, String> {
+    ) -> Result<Option<Box<LinkPort>>, ResumeError> {
         let LinkForm { id, address, .. } = form;
-        let failed = |why: &dyn std::fmt::Display| format!("the link with {address}: {why}");
+        let failed = |why| ResumeError::Link {
+            address: address.clone(),
+            why,
+        };
         let tcp = match TcpLink::resume(socket, form.link, bytes, &self.options.tuning.link) {
             Ok(tcp) => tcp,
             Err(why) => {
@@ -148,7 +152,7 @@ impl Runtime {
         };
         let mut io = Carrier::Tcp(tcp);
         let watched = self.wakes.watch_link(id, &mut io);
-        watched.map_err(|error| failed(&error))?;
+        watched.map_err(|error| failed(error.into()))?;
         let tenant: Option<Arc<str>> = form.tenant.map(Into::into);
         let is_known = form.dialled.is_some() || !form.inbound.is_empty();
         let flow = match tenant.as_ref().filter(|_| is_known) {
@@ -163,7 +167,7 @@ impl Runtime {
         let state = &mut port.state;
         for (bind, service) in form.inbound {
             if self.services.get(service).is_none() {
-                return Err(failed(&format!("there is no service {}", service.0)));
+                return Err(failed(format!("there is no service {}", service.0).into()));
             }
             state.inbound.insert(bind, service);
         }
@@ -175,7 +179,8 @@ impl Runtime {
             let key = binding.map(|place| bindings.get(place).copied());
             let key = key.unwrap_or(Some(NO_BINDING));
             state.outbound.push(Outbound {
-                binding: key.ok_or_else(|| failed(&"it has a binding that wasn't handed over"))?,
+                binding: key
+                    .ok_or_else(|| failed("it has a binding that wasn't handed over".into()))?,
                 unanswered,
             });
         }
@@ -183,13 +188,16 @@ impl Runtime {
         let pending = port.io.link().pending_body();
         state.large = match (form.large, pending) {
             (None, None) => None,
-            (Some(large), Some(pending)) if (large.len, large.filled) == pending => {
-                Some(self.large_again(large, bytes).map_err(|why| failed(&why))?)
-            }
-            _ => return Err(failed(&"a large body isn't what its frame announced")),
+            (Some(large), Some(pending)) if (large.len, large.filled) == pending => Some(
+                self.large_again(large, bytes)
+                    .map_err(|why| failed(why.into()))?,
+            ),
+            _ => return Err(failed("a large body isn't what its frame announced".into())),
         };
         for kept in form.kept {
-            let kept = self.kept_again(kept, bytes).map_err(|why| failed(&why))?;
+            let kept = self
+                .kept_again(kept, bytes)
+                .map_err(|why| failed(why.into()))?;
             state.kept.extend(kept);
         }
         state.proven = is_ready;
@@ -203,7 +211,7 @@ impl Runtime {
         Ok(Some(Box::new(port)))
     }
 
-    fn large_again(&mut self, large: LargeForm, bytes: &[u8]) -> Result<LargeBody, String> {
+    fn large_again(&mut self, large: LargeForm, bytes: &[u8]) -> Result<LargeBody, &'static str> {
         let rest = bytes.get(large.at..).unwrap_or_default();
         let both = rest.split_at_checked(large.filled);
         let both = both.and_then(|(body, behind)| Some((body, behind.get(..large.metadata)?)));
@@ -246,7 +254,7 @@ impl Runtime {
     }
 
     /// None: the session that has it has gone.
-    fn kept_again(&mut self, kept: KeptForm, bytes: &[u8]) -> Result<Option<Kept>, String> {
+    fn kept_again(&mut self, kept: KeptForm, bytes: &[u8]) -> Result<Option<Kept>, Unportable> {
         Ok(Some(match kept {
             KeptForm::PutOff {
                 session,
@@ -276,7 +284,7 @@ impl Runtime {
                 request_bytes,
                 message,
             } => {
-                let message = message.message(bytes).map_err(|why| why.to_string())?;
+                let message = message.message(bytes)?;
                 Kept::Reply {
                     call,
                     encoding: match protobuf {

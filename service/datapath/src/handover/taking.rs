@@ -16,6 +16,7 @@ use super::traced::TracedForm;
 use super::{Beginning, BoundAgain};
 use crate::binds::ServiceSchema;
 use crate::calls::table::Sessions;
+use crate::handover::error::ResumeError;
 use crate::handover::message_forms::MessageForm;
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::target::Target;
@@ -38,23 +39,23 @@ impl Runtime {
     /// Effects that an application would see wait for [`begin`](Self::begin).
     ///
     /// # Errors
-    /// The reason why the state can't be continued; the runtime is unusable then.
+    /// The state can't be continued; the runtime is unusable then.
     pub(crate) fn take_over(
         &mut self,
         handover_state: HandoverState,
         inventory: Inventory,
-    ) -> Result<(Vec<Resumed>, Beginning), String> {
+    ) -> Result<(Vec<Resumed>, Beginning), ResumeError> {
         let Inventory {
             schemas,
             chains,
             policies,
         } = inventory;
         let state = serde_json::from_slice::<State>(&handover_state.state);
-        let mut state = state.map_err(|error| format!("the state can't be read: {error}"))?;
+        let mut state = state.map_err(ResumeError::Unreadable)?;
         let bytes = &handover_state.bytes[..];
         let of_hash = |hash: &[u8; 32]| {
             let schema = schemas.get(hash).map(Arc::clone);
-            schema.ok_or_else(|| format!("no schema was handed over with hash {:02x?}", &hash[..4]))
+            schema.ok_or(ResumeError::NoSchema(*hash))
         };
         for service in &state.services {
             self.services.resume(Service {
@@ -72,7 +73,7 @@ impl Runtime {
         }
         let there: HashSet<SessionId> = ports.iter().map(|port| port.id).collect();
         let table = Sessions::resume(ports, &state.free);
-        self.sessions = table.ok_or("the sessions don't have one key each")?;
+        self.sessions = table.ok_or(ResumeError::Keys("sessions"))?;
         let before = state.engine.take_chains();
         let engine_id = state.engine.engine_id();
         state.engine.engine_ids().for_each(note_engine_id);
@@ -91,7 +92,7 @@ impl Runtime {
         let engine = Engine::thaw(state.engine, self.now_ns, |form: MessageForm| {
             form.message(bytes).map(|message| pool.boxed(message))
         });
-        self.engine = engine.map_err(|error| error.to_string())?;
+        self.engine = engine.map_err(ResumeError::Unportable)?;
         if engine_id.is_none() {
             // A daemon that predates engine ids gave all engines the first one's.
             self.engine.set_engine_id(self.options.engine_id);
@@ -105,17 +106,16 @@ impl Runtime {
             };
             let end = form.at.saturating_add(form.len);
             let its = bytes.get(form.at..end);
-            let its = its.ok_or_else(|| format!("the state of policy {id} isn't there"))?;
+            let its = its.ok_or(ResumeError::NoPolicyState { id })?;
             let restored = self.policies.restore(&SavedState {
                 id,
                 version: form.version,
                 format: form.format,
                 bytes: its.to_vec(),
             });
-            restored.map_err(|error| error.to_string())?;
+            restored.map_err(ResumeError::Policies)?;
         }
-        self.make_chains(chains)
-            .map_err(|error| error.to_string())?;
+        self.make_chains(chains).map_err(ResumeError::Policies)?;
         let traced = state.traced.into_iter();
         self.observer
             .absorb(traced.filter_map(TracedForm::into_traced));
@@ -147,10 +147,10 @@ impl Runtime {
         form: SessionForm,
         fds: Vec<OwnedFd>,
         bytes: &[u8],
-        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
-    ) -> Result<(Box<SessionPort>, Resumed), String> {
+        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, ResumeError>,
+    ) -> Result<(Box<SessionPort>, Resumed), ResumeError> {
         let id = form.id;
-        let failed = |error: &dyn std::fmt::Display| format!("session {}: {error}", id.0);
+        let failed = |why| ResumeError::Session { session: id, why };
         let standing = Standing {
             shape: SessionShape {
                 ring_capacity: form.standing.ring_capacity,
@@ -162,9 +162,10 @@ impl Runtime {
             told: form.standing.told,
             heard: form.standing.heard,
         };
-        let (mut end, heap) = resume_session(&standing, fds).map_err(|error| failed(&error))?;
+        let (mut end, heap) =
+            resume_session(&standing, fds).map_err(|error| failed(error.into()))?;
         let watched = self.wakes.watch_session(id, &mut end.doorbell);
-        watched.map_err(|error| failed(&error))?;
+        watched.map_err(|error| failed(error.into()))?;
         let who = Who {
             tenant: form.tenant.as_str().into(),
             app: form.app,
@@ -182,7 +183,7 @@ impl Runtime {
         }
         for held in form.held {
             let held = self.held_again(&port, held, bytes);
-            let held = held.map_err(|error| failed(&error))?;
+            let held = held.map_err(|error| failed(error.into()))?;
             if let Held::Message { message, .. } = &held {
                 port.held_bytes += u64::from(message.total_len);
             }
@@ -190,7 +191,7 @@ impl Runtime {
         }
         let backlog = form.backlog.into_iter().map(Entry::try_from);
         let backlog: Result<VecDeque<Entry>, _> = backlog.collect();
-        port.backlog = backlog.map_err(|_| failed(&"a completion hasn't 64 bytes"))?;
+        port.backlog = backlog.map_err(|_| failed("a completion hasn't 64 bytes".into()))?;
         let heap_bytes = form.standing.receive_heap_bytes;
         let session = id;
         let resumed = Resumed {
@@ -238,17 +239,14 @@ impl Runtime {
         parked: Vec<ParkedForm>,
         bytes: &[u8],
         renamed: &HashMap<ChainId, ChainId>,
-    ) -> Result<(), String> {
+    ) -> Result<(), ResumeError> {
         let mut with_chains: HashSet<CallKey> = self.engine.with_rim().collect();
         for form in parked {
             if !with_chains.remove(&form.call) {
-                return Err(format!(
-                    "call {} is parked in a chain, but the engine doesn't know it",
-                    form.call.to_wire()
-                ));
+                return Err(ResumeError::UnknownCall(form.call));
             }
             let message = form.message.message(bytes);
-            let message = message.map_err(|error| error.to_string())?;
+            let message = message.map_err(ResumeError::Unportable)?;
             let mut evaluation = Evaluation::new(form.call, self.pool.boxed(message));
             evaluation.waits_since_ns = form.waits_since_ns;
             evaluation.notes = self.observer.notes_of(&self.engine, form.call);
@@ -270,14 +268,11 @@ impl Runtime {
             let parked = self
                 .policies
                 .park_again(&tenant, position, why, evaluation, self.now_ns);
-            parked.map_err(|full| full.message.into_owned())?;
+            parked.map_err(ResumeError::NoRoom)?;
         }
         match with_chains.into_iter().next() {
             None => Ok(()),
-            Some(call) => Err(format!(
-                "call {} is with a chain, but isn't parked there",
-                call.to_wire()
-            )),
+            Some(call) => Err(ResumeError::NotParked(call)),
         }
     }
 
@@ -285,8 +280,8 @@ impl Runtime {
     fn resume_bindings(
         &mut self,
         bindings: Vec<BindingForm>,
-        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, String>,
-    ) -> Result<Vec<BoundAgain>, String> {
+        of_hash: &impl Fn(&[u8; 32]) -> Result<Arc<ServiceSchema>, ResumeError>,
+    ) -> Result<Vec<BoundAgain>, ResumeError> {
         let mut bound = Vec::with_capacity(bindings.len());
         for form in bindings {
             let unsettled = form.unsettled;
@@ -302,7 +297,7 @@ impl Runtime {
                 retry_pause: None,
             };
             let key = self.bindings.insert(binding);
-            let key = key.ok_or("there are more bindings than a runtime can have")?;
+            let key = key.ok_or(ResumeError::Bindings)?;
             bound.push(BoundAgain { key, unsettled });
         }
         Ok(bound)
@@ -355,14 +350,10 @@ impl Runtime {
 fn renamed(
     before: &[MethodChains],
     now: &[MethodChains],
-) -> Result<HashMap<ChainId, ChainId>, String> {
+) -> Result<HashMap<ChainId, ChainId>, ResumeError> {
     if before.len() != now.len() {
-        let text = format!(
-            "{} methods had chains, and {} have",
-            before.len(),
-            now.len()
-        );
-        return Err(text);
+        let (had, have) = (before.len(), now.len());
+        return Err(ResumeError::Chains { had, have });
     }
     let pairs = before.iter().zip(now);
     let both = pairs.flat_map(|(before, now)| {

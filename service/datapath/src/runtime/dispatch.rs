@@ -11,6 +11,7 @@ use super::Runtime;
 use crate::binds::Bound;
 use crate::calls::memory::discard_boxed;
 use crate::command::{Command, Event, Map};
+use crate::handover::error::{LeaveError, ResumeError};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::send::OutgoingCall;
 use crate::observe::Seen;
@@ -148,7 +149,7 @@ impl Runtime {
         &mut self,
         with_links: bool,
         until: Instant,
-        reply: Reply<Result<HandoverState, String>>,
+        reply: Reply<Result<HandoverState, LeaveError>>,
         verdict: &mpsc::Receiver<()>,
     ) {
         // Takes links that other runtimes have sent to this one: none follows.
@@ -167,7 +168,7 @@ impl Runtime {
         &mut self,
         handover_state: HandoverState,
         inventory: Inventory,
-        reply: Reply<Result<Vec<Resumed>, String>>,
+        reply: Reply<Result<Vec<Resumed>, ResumeError>>,
         begins: &mpsc::Receiver<()>,
     ) {
         let (answer, beginning) = match self.take_over(handover_state, inventory) {

@@ -118,7 +118,7 @@ pub(super) fn heard(app: &mut AppEnd, receive: u64) -> (Vec<u64>, usize) {
 fn a_hand_over_that_takes_too_long_ends_and_calls_go_on() {
     let mut old = Old::new(FEATURE_HEAPS);
     let why = old.runtime.hand_over(true, Instant::now()).err().unwrap();
-    assert!(why.contains("longer than 2s"), "{why}");
+    assert!(why.to_string().contains("longer than 2s"), "{why}");
     old.call(1);
     old.runtime.turn();
     assert_eq!(heard(&mut old.app, MIN_HEAP_BYTES), (vec![1], 1));
@@ -270,7 +270,7 @@ fn what_no_runtime_can_have_left_is_refused() {
         let Err(why) = refused else {
             panic!("{sentence}: taken over");
         };
-        assert!(why.contains(sentence), "{sentence}: {why}");
+        assert!(why.to_string().contains(sentence), "{sentence}: {why}");
         // The old runtime continues.
         old.call(9);
         old.runtime.turn();

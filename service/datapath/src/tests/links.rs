@@ -226,7 +226,7 @@ fn links_that_no_runtime_can_have_left_are_refused() {
         let Err(why) = new.take_over(handover_state, nothing()) else {
             panic!("{sentence}: taken over");
         };
-        assert!(why.contains(sentence), "{sentence}: {why}");
+        assert!(why.to_string().contains(sentence), "{sentence}: {why}");
         drop(new);
         peer.bind(1);
         peer.say(usize::MAX);

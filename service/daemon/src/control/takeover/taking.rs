@@ -142,7 +142,8 @@ impl Heard {
         let mut resumed = Vec::new();
         for (runtime, answer) in answers.into_iter().enumerate() {
             let answer = control.answered(answer).await;
-            let its = answer.map_err(|status| status.message.into_owned())??;
+            let its = answer.map_err(|status| status.message.into_owned())?;
+            let its = its.map_err(|error| error.to_string())?;
             resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
         }
         Ok(Beginning {
