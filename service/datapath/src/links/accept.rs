@@ -92,7 +92,7 @@ impl Runtime {
             .room()
             .for_one_more(port.state.dialled.is_some(), &self.links)
         {
-            self.guests.note_full(&why, self.now_ns);
+            self.guests.note_full(&why.to_string(), self.now_ns);
             log_limited!(
                 warn,
                 "link dropped",

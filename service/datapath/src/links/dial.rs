@@ -13,12 +13,13 @@
 //! So a peer that has just started, or gets a device later, is soon reached by RDMA, and no call is
 //! lost by the change.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollgate_engine::{LinkId, RouteTarget, Status};
 use tollgate_shm_abi::status::Code;
-use tollgate_transport::TcpLink;
+use tollgate_transport::{OpenError, TcpLink};
 
 use crate::calls::memory::discard_landing;
 use crate::carrier::Carrier;
@@ -33,6 +34,30 @@ use crate::ports::{LinkPort, LinkState};
 use crate::report::PeerReport;
 use crate::runtime::Runtime;
 use crate::{Command, Event};
+
+/// Why an address isn't dialled.
+enum DialError {
+    Open(OpenError),
+    TenantsLimit {
+        tenant: String,
+        count: usize,
+    },
+    /// The log has the reason.
+    NoRoom,
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DialError::Open(error) => error.fmt(f),
+            DialError::TenantsLimit { tenant, count } => write!(
+                f,
+                "tenant {tenant} has {count} links to peers, which is the limit"
+            ),
+            DialError::NoRoom => f.write_str("this daemon has no room for another link"),
+        }
+    }
+}
 
 impl Runtime {
     /// Begins a round of dialling a peer at these addresses, unless a round is under way.
@@ -51,7 +76,10 @@ impl Runtime {
         while let Some(address) = self.dials.of(tenant, peer, self.now_ns).next(after_ns) {
             match self.dial_address(tenant, peer, address) {
                 Ok(()) => return,
-                Err(why) => self.dials.of(tenant, peer, self.now_ns).failed(&why),
+                Err(error) => {
+                    let dial = self.dials.of(tenant, peer, self.now_ns);
+                    dial.failed(&error.to_string());
+                }
             }
         }
         if self.links.to(tenant, peer).is_none() {
@@ -101,7 +129,7 @@ impl Runtime {
         tenant: &Arc<str>,
         peer: &Target,
         at: SocketAddr,
-    ) -> Result<(), String> {
+    ) -> Result<(), DialError> {
         let by_rdma = match self.dials.why_not_rdma(at, self.now_ns) {
             Some(why) => Err(why),
             None => self.dial_by_rdma(tenant, peer, at),
@@ -125,7 +153,7 @@ impl Runtime {
         let dialled = self.dialled(tenant, peer, at, io, |state| {
             state.rdma_until_ns = Some(until_ns);
         });
-        dialled.map_err(Into::into)
+        dialled.map_err(|error| error.to_string().into())
     }
 
     /// `why`: the reason for not using RDMA.
@@ -135,9 +163,9 @@ impl Runtime {
         peer: &Target,
         at: SocketAddr,
         why: Arc<str>,
-    ) -> Result<(), String> {
+    ) -> Result<(), DialError> {
         let tcp = TcpLink::dial(at, peer.name(), &self.options.tuning.link, self.now_ns)
-            .map_err(|error| error.to_string())?;
+            .map_err(DialError::Open)?;
         let again_ns = self.rdma_again_ns();
         self.dialled(tenant, peer, at, Carrier::Tcp(tcp), |state| {
             (state.not_rdma, state.rdma_again_ns) = (Some(why), again_ns);
@@ -152,7 +180,7 @@ impl Runtime {
         at: SocketAddr,
         io: Carrier,
         note: impl FnOnce(&mut LinkState),
-    ) -> Result<(), String> {
+    ) -> Result<(), DialError> {
         self.make_room(tenant)?;
         let flow = self.scheduler.of(tenant);
         let its = Some(Arc::clone(tenant));
@@ -160,13 +188,13 @@ impl Runtime {
         port.state.at = Some(at);
         note(&mut port.state);
         let added = self.add_link(port);
-        added.ok_or("this daemon has no room for another link")?;
+        added.ok_or(DialError::NoRoom)?;
         Ok(())
     }
 
     /// Makes room for one more dialled link of a tenant: if the tenant has too many, ends those
     /// without bindings and calls.
-    fn make_room(&mut self, tenant: &str) -> Result<(), String> {
+    fn make_room(&mut self, tenant: &str) -> Result<(), DialError> {
         for is_last in [false, true] {
             let links = self.links.iter();
             let its = links.filter(|(_, port)| {
@@ -178,9 +206,8 @@ impl Runtime {
             }
             if is_last {
                 let count = its.len();
-                return Err(format!(
-                    "tenant {tenant} has {count} links to peers, which is the limit"
-                ));
+                let tenant = tenant.to_owned();
+                return Err(DialError::TenantsLimit { tenant, count });
             }
             for link in its {
                 if self.is_unused(link, tenant) {
@@ -321,8 +348,8 @@ impl Runtime {
         };
         if let Some(link) = beside {
             self.stays_with_tcp(link, why);
-        } else if let Err(why) = self.dial_by_tcp(tenant, peer, at, why) {
-            self.link_lost(tenant, peer, &why);
+        } else if let Err(error) = self.dial_by_tcp(tenant, peer, at, why) {
+            self.link_lost(tenant, peer, &error.to_string());
         }
     }
 

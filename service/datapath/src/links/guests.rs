@@ -14,6 +14,7 @@
 //!
 //! Invariant: the functions here only count and decide; the runtime ends links and refuses BINDs.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use tollgate_engine::{LinkId, Status};
@@ -68,7 +69,7 @@ impl Guests {
                 room.runtime
             )
         } else {
-            room.of_kind(false, dialled, accepted).err()?
+            room.of_kind(false, dialled, accepted).err()?.to_string()
         };
         self.note_full(&why, now_ns);
         Some(why)
@@ -151,30 +152,64 @@ impl Guests {
     }
 }
 
+/// Why the table has no room for one more link of a kind.
+pub(crate) enum NoRoom {
+    OfKind {
+        is_dialled: bool,
+        there: usize,
+        runtime: usize,
+    },
+    OfAny {
+        all: usize,
+        runtime: usize,
+    },
+}
+
+impl fmt::Display for NoRoom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            NoRoom::OfKind {
+                is_dialled,
+                there,
+                runtime,
+            } => {
+                let whose = match is_dialled {
+                    true => "this daemon has dialled",
+                    false => "peers have opened",
+                };
+                write!(
+                    f,
+                    "{whose} {there} links of runtime {runtime}, which is the limit"
+                )
+            }
+            NoRoom::OfAny { all, runtime } => {
+                write!(f, "runtime {runtime} has {all} links, which is the limit")
+            }
+        }
+    }
+}
+
 impl Room {
-    /// An error gives the reason why the table has no room for one more link of this kind.
-    pub(crate) fn for_one_more(self, is_dialled: bool, links: &Links) -> Result<(), String> {
+    /// Whether the table has room for one more link of this kind.
+    pub(crate) fn for_one_more(self, is_dialled: bool, links: &Links) -> Result<(), NoRoom> {
         let dialled = links.count(|state| state.dialled.is_some());
         let accepted = links.count(LinkState::is_guests);
         self.of_kind(is_dialled, dialled, accepted)
     }
 
-    fn of_kind(self, is_dialled: bool, dialled: usize, accepted: usize) -> Result<(), String> {
+    fn of_kind(self, is_dialled: bool, dialled: usize, accepted: usize) -> Result<(), NoRoom> {
         let Room { runtime, numbers } = self;
-        let (there, whose) = match is_dialled {
-            true => (dialled, "this daemon has dialled"),
-            false => (accepted, "peers have opened"),
-        };
+        let there = if is_dialled { dialled } else { accepted };
         if there >= numbers.of_one_kind() {
-            return Err(format!(
-                "{whose} {there} links of runtime {runtime}, which is the limit"
-            ));
+            return Err(NoRoom::OfKind {
+                is_dialled,
+                there,
+                runtime,
+            });
         }
         let all = dialled + accepted;
         if all >= numbers.links {
-            return Err(format!(
-                "runtime {runtime} has {all} links, which is the limit"
-            ));
+            return Err(NoRoom::OfAny { all, runtime });
         }
         Ok(())
     }
