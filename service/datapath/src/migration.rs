@@ -1,9 +1,10 @@
 //! A tenant's move to another runtime: the order, and everything that moves.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
-use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId};
+use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId, Unportable};
 
 use crate::links::target::Dial;
 use crate::observe::traces::Traced;
@@ -22,7 +23,7 @@ pub struct Moved {
     /// Where it is placed now.
     pub runtime: usize,
     /// Why it stayed where it was.
-    pub refused: Option<String>,
+    pub refused: Option<MoveError>,
     /// Sessions: the old name, and the new one.
     pub sessions: HashMap<SessionId, SessionId>,
     /// Services: the old name, and the new one.
@@ -35,6 +36,29 @@ pub struct Moved {
     pub still_ns: u64,
 }
 
+/// Why a tenant stays on its runtime.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "each sentence defines its fields")]
+pub enum MoveError {
+    NoRuntime { to: usize },
+    Ended { to: usize },
+    Unportable(Unportable),
+    NoRoom { to: usize, why: String },
+}
+
+impl fmt::Display for MoveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MoveError::NoRuntime { to } => write!(f, "there is no runtime {to}"),
+            MoveError::Ended { to } => write!(f, "runtime {to} has ended"),
+            MoveError::Unportable(error) => error.fmt(f),
+            MoveError::NoRoom { to, why } => write!(f, "runtime {to} has no room: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for MoveError {}
+
 /// An order to move a tenant, with the control plane's data about it.
 pub struct Move {
     /// The tenant's name.
@@ -46,7 +70,7 @@ pub struct Move {
     /// Attachments that each runtime has: the old runtime's id, and the new one's.
     pub same: HashMap<AttachmentId, AttachmentId>,
     /// `None`: the tenant has no sessions, and no answer is needed.
-    pub reply: Option<Reply<Result<Moved, String>>>,
+    pub reply: Option<Reply<Result<Moved, MoveError>>>,
 }
 
 /// A tenant between two runtimes.
@@ -54,7 +78,7 @@ pub struct Moving {
     pub(crate) order: Move,
     pub(crate) from: usize,
     /// Why it comes back, if it does.
-    pub(crate) refused: Option<String>,
+    pub(crate) refused: Option<MoveError>,
     pub(crate) began_ns: u64,
     pub(crate) engine: Migration<Box<Message>>,
     #[allow(clippy::vec_box, reason = "the boxes are what moves")]
@@ -71,7 +95,7 @@ pub struct Moving {
 
 impl Move {
     /// The tenant stays where it is, for this reason.
-    pub(crate) fn refuse(self, why: String) {
+    pub(crate) fn refuse(self, why: MoveError) {
         match self.reply {
             Some(reply) => drop(reply.send(Err(why))),
             None => tracing::error!(

@@ -32,7 +32,7 @@ use tollgate_engine::{LinkId, Origin, Renamed, SessionId, Wanted};
 use tollgate_shm_abi::wait::now_ns;
 
 use crate::command::{Command, Map};
-use crate::migration::{Move, Moved, Moving, NO_BINDING};
+use crate::migration::{Move, MoveError, Moved, Moving, NO_BINDING};
 use crate::ports::{Held, Kept, LinkPort, Outbound, SessionPort};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
@@ -88,8 +88,8 @@ impl Runtime {
     /// Sends a tenant to another runtime.
     pub(crate) fn part_with(&mut self, order: Move) {
         let Some(there) = self.siblings.get(order.to) else {
-            let text = format!("there is no runtime {}", order.to);
-            return order.refuse(text);
+            let to = order.to;
+            return order.refuse(MoveError::NoRuntime { to });
         };
         let (tenant, to) = (Arc::clone(&order.tenant), order.to);
         let moving = match self.take_out(order) {
@@ -98,9 +98,8 @@ impl Runtime {
         };
         self.siblings.has_left(&tenant, to);
         if let Err(Command::Absorb { moving }) = there.try_send(Command::Absorb { moving }) {
-            let why = format!("runtime {to} has ended");
             self.absorb(Box::new(Moving {
-                refused: Some(why),
+                refused: Some(MoveError::Ended { to }),
                 ..*moving
             }));
         }
@@ -108,7 +107,7 @@ impl Runtime {
 
     /// Takes out everything that a tenant has.
     #[allow(clippy::result_large_err, reason = "it is answered at once")]
-    fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, String)> {
+    fn take_out(&mut self, order: Move) -> Result<Box<Moving>, (Move, MoveError)> {
         let began_ns = now_ns();
         let tenant = &order.tenant;
         let sessions = self.sessions.iter();
@@ -123,7 +122,7 @@ impl Runtime {
         };
         let engine = match self.engine.part(&wanted) {
             Ok(migration) => migration,
-            Err(why) => return Err((order, why.to_string())),
+            Err(error) => return Err((order, MoveError::Unportable(error))),
         };
         // From here on nothing fails.
         let policies = self
@@ -181,7 +180,10 @@ impl Runtime {
         match (self.refusal_of(&moving), from) {
             (Some(why), Some(from)) if moving.refused.is_none() => {
                 let back = Box::new(Moving {
-                    refused: Some(format!("runtime {} has no room: {why}", self.options.index)),
+                    refused: Some(MoveError::NoRoom {
+                        to: self.options.index,
+                        why,
+                    }),
                     ..*moving
                 });
                 let unsent = from.try_send(Command::Absorb { moving: back });

@@ -11,7 +11,7 @@ use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
 
 use super::handover::{Old, heard};
 use crate::command::{Command, Handle, Map};
-use crate::migration::{Move, Moved};
+use crate::migration::{Move, MoveError, Moved};
 use crate::placement::Placement;
 use crate::runtime::Runtime;
 use tollgate_policy_chain::ids::AttachmentId;
@@ -44,7 +44,7 @@ impl Two {
     }
 
     /// Orders the tenant's move. The result is known once both runtimes have had their turns.
-    fn go(&mut self, to: usize) -> mpsc::Receiver<Result<Moved, String>> {
+    fn go(&mut self, to: usize) -> mpsc::Receiver<Result<Moved, MoveError>> {
         let (reply, moved) = super::reply();
         let order = Box::new(Move {
             tenant: "t".into(),
@@ -157,7 +157,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
     assert_eq!(moved.runtime, 0);
-    let why = moved.refused.unwrap();
+    let why = moved.refused.unwrap().to_string();
     assert!(
         why.starts_with("runtime 1 has no room: policies judge"),
         "{why}"
@@ -167,7 +167,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     let nowhere = two.go(2);
     two.turn();
     let refused = nowhere.try_recv().unwrap().unwrap_err();
-    assert_eq!(refused, "there is no runtime 2");
+    assert_eq!(refused.to_string(), "there is no runtime 2");
     two.old.call(2);
     two.turn();
     assert_eq!(two.heard(), [2]);
@@ -185,8 +185,8 @@ fn a_runtime_that_has_ended_takes_nobody() {
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
     assert_eq!(
-        (moved.runtime, moved.refused.as_deref()),
-        (0, Some("runtime 1 has ended"))
+        (moved.runtime, moved.refused.unwrap().to_string()),
+        (0, "runtime 1 has ended".to_owned())
     );
     two.old.call(7);
     two.turn();

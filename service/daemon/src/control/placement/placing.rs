@@ -29,7 +29,7 @@ use crate::control::error::{DaemonError, failed};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
-use tollgate_datapath::migration::{Move, Moved};
+use tollgate_datapath::migration::{Move, MoveError, Moved};
 use tollgate_datapath::{Command, Placement};
 use tollgate_policy_chain::ids::AttachmentId;
 
@@ -122,7 +122,7 @@ impl Control {
             let text = format!("runtime {from} or runtime {to} has ended");
             Status::new(Code::INTERNAL, text)
         })?;
-        let stays = |why| {
+        let stays = |why: MoveError| {
             let text = format!("tenant {tenant} stays on runtime {from}: {why}");
             Status::new(Code::FAILED_PRECONDITION, text)
         };
