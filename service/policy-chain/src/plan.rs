@@ -256,7 +256,7 @@ pub enum ChangeError {
         label: String,
     },
     UnknownPolicy {
-        id: u32,
+        id: AttachmentId,
     },
     Order,
     /// The sentence says whose chains they are.

@@ -3,6 +3,7 @@
 use std::{fmt, io};
 
 use tollgate_engine::{CallKey, SessionId, Status, Unportable};
+use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::ChangeError;
 
 use crate::limits::HAND_OVER_TIMEOUT;
@@ -47,7 +48,7 @@ pub enum ResumeError {
     Unportable(Unportable),
     NoSchema([u8; 32]),
     Keys(&'static str),
-    NoPolicyState { id: u32 },
+    NoPolicyState { id: AttachmentId },
     Policies(ChangeError),
     Session { session: SessionId, why: Cause },
     Link { address: String, why: Cause },
