@@ -139,9 +139,10 @@ pub const REPLAY_INSTANCES: usize = 100;
 /// calls of policies, and peers to look up. Further ones are dropped, and the log says so.
 pub const EVENTS_QUEUED: usize = 16_384;
 
-/// Room for events that mustn't be lost: an ended session, two versions that fail and a process that
-/// ends per attachment, and [`MAX_COMPARISONS`](tollgate_datapath::limits::MAX_COMPARISONS) of each
-/// runtime. [`EVENTS_QUEUED`] may be exceeded by one per runtime.
+/// Room for events that mustn't be lost: one per session that ends; per attachment, two versions
+/// that fail and a process that ends; and, per runtime,
+/// [`MAX_COMPARISONS`](tollgate_datapath::limits::MAX_COMPARISONS), and one event by which
+/// [`EVENTS_QUEUED`] may be exceeded, because the runtimes don't wait for each other.
 pub const EVENTS_OWED: usize = MAX_SESSIONS
     + 3 * MAX_ATTACHMENTS
     + MAX_RUNTIMES * (tollgate_datapath::limits::MAX_COMPARISONS + 1);

@@ -1,7 +1,7 @@
 //! The queue of the runtimes' events for the control plane.
 //!
-//! Invariants: a runtime never waits for the control plane. The queue is bounded. Events that may be
-//! lost never take the room of the others, so those always find room.
+//! Invariants: a runtime never waits for the control plane. The queue is bounded. Events that may
+//! be lost never take the room of the others, so those always find room.
 
 use tokio::sync::mpsc::{self, Receiver, Sender, error::TrySendError};
 use tollgate_datapath::log_limited;

@@ -1,7 +1,7 @@
 //! The control plane, as a runtime knows it: commands come, and events go.
 //!
-//! Invariants: commands are taken in the order in which they were sent. Neither direction waits, and
-//! both are bounded: commands here, events where [`Events`] leads.
+//! Invariants: commands are taken in the order in which they were sent. Neither direction waits,
+//! and both are bounded: commands here, events where [`Events`] leads.
 
 use crate::command::{Command, Event};
 use crate::limits::COMMANDS_QUEUED;
