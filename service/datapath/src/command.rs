@@ -22,7 +22,7 @@ use crate::handover::error::{LeaveError, ResumeError};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::target::Target;
 use crate::migration::{Move, Moving};
-use crate::placement::Placement;
+use crate::placement::{Placement, RuntimeIndex};
 use crate::ports::LinkPort;
 use crate::queue::Sender;
 use crate::reply::Reply;
@@ -300,7 +300,7 @@ pub enum Event {
     /// The runtime ended a session that broke the rules.
     SessionEnded {
         /// The runtime's index.
-        runtime: usize,
+        runtime: RuntimeIndex,
         /// The session.
         session: SessionId,
         /// The reason.
@@ -310,7 +310,7 @@ pub enum Event {
     /// [`Command::Compared`].
     Compare {
         /// The runtime's index.
-        runtime: usize,
+        runtime: RuntimeIndex,
         /// The number of the comparison.
         ticket: u64,
         /// The binding.

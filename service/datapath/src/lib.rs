@@ -63,6 +63,6 @@ pub use command::{Command, Event};
 pub use links::target;
 pub use observe::durations;
 pub use peer_room::PeerRoom;
-pub use placement::Placement;
+pub use placement::{Placement, RuntimeIndex};
 pub use runtime::{Options, Runtime, spawn};
 pub use tuning::Tap;

@@ -8,6 +8,7 @@ use tollgate_engine::{LinkId, Migration, Origin, ServiceId, SessionId, Unportabl
 
 use crate::links::target::Dial;
 use crate::observe::traces::Traced;
+use crate::placement::RuntimeIndex;
 use crate::ports::{LinkPort, RemoteBinding, Service, SessionPort};
 use crate::reply::Reply;
 use tollgate_policy_chain::ids::AttachmentId;
@@ -21,7 +22,7 @@ pub(crate) const NO_BINDING: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Moved {
     /// Where it is placed now.
-    pub runtime: usize,
+    pub runtime: RuntimeIndex,
     /// Why it stayed where it was.
     pub refused: Option<MoveError>,
     /// Sessions: the old name, and the new one.
@@ -64,7 +65,7 @@ pub struct Move {
     /// The tenant's name.
     pub tenant: Arc<str>,
     /// The index of the new runtime.
-    pub to: usize,
+    pub to: RuntimeIndex,
     /// Its own attachments.
     pub attachments: Vec<AttachmentId>,
     /// Attachments that each runtime has: the old runtime's id, and the new one's.
@@ -76,7 +77,7 @@ pub struct Move {
 /// A tenant between two runtimes.
 pub struct Moving {
     pub(crate) order: Move,
-    pub(crate) from: usize,
+    pub(crate) from: RuntimeIndex,
     /// Why it comes back, if it does.
     pub(crate) refused: Option<MoveError>,
     pub(crate) began_ns: u64,

@@ -33,6 +33,7 @@ use tollgate_shm_abi::wait::now_ns;
 
 use crate::command::{Command, Map};
 use crate::migration::{Move, MoveError, Moved, Moving, NO_BINDING};
+use crate::placement::RuntimeIndex;
 use crate::ports::{Held, Kept, LinkPort, Outbound, SessionPort};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::history;
@@ -72,7 +73,7 @@ impl Runtime {
     /// The runtime ends: only links are left.
     pub(crate) fn retire(&mut self, map: Map) {
         self.placed(map);
-        let Some(first) = self.siblings.get(0) else {
+        let Some(first) = self.siblings.get(RuntimeIndex::FIRST) else {
             return;
         };
         for link in self.links.ids() {

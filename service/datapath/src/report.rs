@@ -7,6 +7,7 @@ use serde::Serialize;
 use tollgate_transport::Moved;
 
 use crate::observe::durations::Measured;
+use crate::placement::RuntimeIndex;
 use crate::tuning::{Scheduling, Waiting};
 use tollgate_policy_chain::counts::{AccountReport, PolicyReport};
 
@@ -43,7 +44,7 @@ pub struct Report {
     pub measured: Vec<Measured>,
     /// How each runtime has spent its time.
     #[serde(skip)]
-    pub times: Vec<(usize, RuntimeTimes)>,
+    pub times: Vec<(RuntimeIndex, RuntimeTimes)>,
     /// The traffic of each link.
     #[serde(skip)]
     pub link_bytes: Vec<LinkBytes>,
@@ -136,7 +137,7 @@ pub struct LinkBytes {
 /// The state of a runtime.
 #[derive(Clone, Debug, Serialize)]
 pub struct RuntimeReport {
-    pub(crate) runtime: usize,
+    pub(crate) runtime: RuntimeIndex,
     /// The core that it is pinned to; `None`: not pinned, or the kernel refused.
     pub(crate) core: Option<usize>,
     pub(crate) waiting: Waiting,

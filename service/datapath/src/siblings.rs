@@ -6,20 +6,20 @@
 use std::sync::Arc;
 
 use crate::command::{Handle, Map};
-use crate::placement::Placement;
+use crate::placement::{Placement, RuntimeIndex};
 
 /// The other runtimes of one runtime.
 pub(crate) struct Siblings {
     /// The index of this runtime.
-    here: usize,
+    here: RuntimeIndex,
     map: Map,
 }
 
 impl Siblings {
     /// Until it is told the placement, a runtime knows no other.
-    pub(crate) fn new(here: usize) -> Self {
+    pub(crate) fn new(here: RuntimeIndex) -> Self {
         let map = Map {
-            placement: Placement::spread(here + 1),
+            placement: Placement::spread(here.0 + 1),
             runtimes: Vec::new(),
         };
         Self { here, map }
@@ -37,17 +37,17 @@ impl Siblings {
     }
 
     /// The index of a tenant's runtime, if that isn't this one.
-    pub(crate) fn index_of(&self, tenant: &str) -> Option<usize> {
+    pub(crate) fn index_of(&self, tenant: &str) -> Option<RuntimeIndex> {
         let home = self.map.placement.home(tenant);
         (home != self.here).then_some(home)
     }
 
-    pub(crate) fn get(&self, runtime: usize) -> Option<Handle> {
-        self.map.runtimes.get(runtime).cloned()
+    pub(crate) fn get(&self, runtime: RuntimeIndex) -> Option<Handle> {
+        self.map.runtimes.get(runtime.0).cloned()
     }
 
     /// A tenant leaves for another runtime.
-    pub(crate) fn has_left(&mut self, tenant: &Arc<str>, to: usize) {
+    pub(crate) fn has_left(&mut self, tenant: &Arc<str>, to: RuntimeIndex) {
         self.map.placement.assign(tenant, to);
     }
 
@@ -63,14 +63,14 @@ mod tests {
 
     #[test]
     fn a_tenant_is_elsewhere_from_its_departure_to_its_return() {
-        let (mut siblings, acme) = (Siblings::new(0), Arc::from("acme"));
+        let (mut siblings, acme) = (Siblings::new(RuntimeIndex::FIRST), Arc::from("acme"));
         assert_eq!(siblings.index_of(&acme), None, "there is no other runtime");
         siblings.set(Map {
             placement: Placement::spread(2),
             runtimes: Vec::new(),
         });
-        siblings.has_left(&acme, 1);
-        assert_eq!(siblings.index_of(&acme), Some(1));
+        siblings.has_left(&acme, RuntimeIndex(1));
+        assert_eq!(siblings.index_of(&acme), Some(RuntimeIndex(1)));
         assert!(siblings.home_of(&acme).is_none(), "it has ended");
         siblings.has_arrived(&acme);
         assert_eq!(siblings.index_of(&acme), None);

@@ -9,6 +9,7 @@ use crate::control::apps::schemas;
 use crate::control::apps::turns::Turn;
 use crate::control::error::{DaemonError, failed};
 use crate::control::state::Control;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::{Command, Event};
 use tollgate_datapath::log_limited;
 use tollgate_policy_chain::events::PolicyEvent;
@@ -115,7 +116,7 @@ impl Control {
 
     /// A runtime that doesn't answer is found now rather than by the first application.
     pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
-        for runtime in 0..self.runtimes() {
+        for runtime in RuntimeIndex::all(self.runtimes()) {
             let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
             answer.map_err(|status| failed("a runtime doesn't work")(&status.message))?;
         }

@@ -47,6 +47,7 @@ impl EventSender {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use tollgate_datapath::RuntimeIndex;
     use tollgate_engine::SessionId;
     use tollgate_policy_chain::events::PolicyEvent;
 
@@ -61,7 +62,7 @@ mod tests {
 
     fn ended() -> Event {
         Event::SessionEnded {
-            runtime: 0,
+            runtime: RuntimeIndex::FIRST,
             session: SessionId(0),
             reason: String::new(),
         }

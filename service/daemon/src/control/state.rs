@@ -36,6 +36,7 @@ use crate::control::refusals;
 use crate::control::takeover::replacement::Replacement;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::Command;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
@@ -120,7 +121,7 @@ impl Control {
     }
 
     /// A tenant's runtime.
-    pub(super) fn runtime_of(&self, tenant: &str) -> usize {
+    pub(super) fn runtime_of(&self, tenant: &str) -> RuntimeIndex {
         self.homes.of(tenant)
     }
 
@@ -130,14 +131,14 @@ impl Control {
     }
 
     /// Sends a command to a runtime. A removed runtime needs none.
-    pub(super) fn send(&self, runtime: usize, command: Command) {
+    pub(super) fn send(&self, runtime: RuntimeIndex, command: Command) {
         self.runtimes.send(runtime, command);
     }
 
     /// Sends a command, and waits for its answer.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
-        runtime: usize,
+        runtime: RuntimeIndex,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> Result<T, Status> {
         self.answered(self.begin(runtime, command)).await
@@ -146,7 +147,7 @@ impl Control {
     /// Sends a command that has an answer.
     pub(super) fn begin<T: Send + 'static>(
         &self,
-        runtime: usize,
+        runtime: RuntimeIndex,
         command: impl FnOnce(Reply<T>) -> Command,
     ) -> oneshot::Receiver<T> {
         let (reply, answer) = reply();
@@ -183,7 +184,11 @@ impl Control {
         Ok(self.changing.lock().await)
     }
 
-    pub(super) async fn apply(&self, runtime: usize, change: PolicyChange) -> Result<(), Status> {
+    pub(super) async fn apply(
+        &self,
+        runtime: RuntimeIndex,
+        change: PolicyChange,
+    ) -> Result<(), Status> {
         let applied = self.ask(runtime, |done| Command::Policies { change, done });
         applied
             .await?

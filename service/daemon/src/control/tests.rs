@@ -32,16 +32,16 @@ use crate::settings::Settings;
 use tollgate_datapath::placement::Placement;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Events;
-use tollgate_datapath::{Options, Runtime};
+use tollgate_datapath::{Options, Runtime, RuntimeIndex};
 use tollgate_policy_chain::plan::PolicyChange;
 
 /// Commands stay in the runtime's queue.
 pub(super) fn control() -> (Rc<Control>, Runtime) {
     let link = LinkConfig::new("t");
     let options = Options {
-        index: 0,
+        index: RuntimeIndex::FIRST,
         engine_id: engine_id().unwrap(),
-        tuning: tuning(&Config::default(), 0, link.clone()),
+        tuning: tuning(&Config::default(), RuntimeIndex::FIRST, link.clone()),
         rate: Rate::default(),
         rdma: Rdma::Unavailable("it isn't tested here".into()),
         records: std::sync::mpsc::sync_channel(1).0,
@@ -100,7 +100,7 @@ pub(super) fn wait<T>(what: impl Future<Output = T>) -> T {
 fn a_command_that_is_not_answered_is_an_error() {
     let (control, _runs_nothing) = control();
     let began = Instant::now();
-    let applied = wait(control.apply(0, PolicyChange::default()));
+    let applied = wait(control.apply(RuntimeIndex::FIRST, PolicyChange::default()));
     let refused = applied.unwrap_err();
     assert_eq!(refused.code, Code::UNAVAILABLE);
     assert_eq!(refused.message, "the runtime didn't answer within 5 s");

@@ -26,13 +26,14 @@ use crate::links::strangers::Strangers;
 use crate::links::table::Links;
 use crate::log_limited;
 use crate::peer_room::PeerRoom;
+use crate::placement::RuntimeIndex;
 use crate::ports::LinkState;
 
 /// The room for the links of one runtime.
 #[derive(Clone, Copy)]
 pub(crate) struct Room {
     /// The runtime's index, for texts.
-    pub(crate) runtime: usize,
+    pub(crate) runtime: RuntimeIndex,
     pub(crate) numbers: PeerRoom,
 }
 

@@ -52,6 +52,7 @@ use crate::links::outgoing::OutgoingBlocks;
 use crate::links::remote::RemoteBindings;
 use crate::links::table::Links;
 use crate::observe::Observer;
+use crate::placement::RuntimeIndex;
 use crate::rdma::Rdma;
 use crate::reply::Events;
 use crate::report::{ByteCounters, CallCounters};
@@ -71,7 +72,7 @@ use wake::WakeSources;
 /// The setup of one runtime.
 pub struct Options {
     /// The runtime's index.
-    pub index: usize,
+    pub index: RuntimeIndex,
     /// The id of its engine, unique in this process.
     pub engine_id: EngineId,
     /// Its settings.
@@ -192,7 +193,7 @@ impl Runtime {
         use crate::tuning::{Scheduling, Waiting};
 
         let options = Options {
-            index,
+            index: RuntimeIndex(index),
             engine_id: EngineId::new(index as u32).expect("there are few"),
             tuning: Tuning {
                 core: None,

@@ -7,13 +7,14 @@
 use rustix::thread::CpuSet;
 use tollgate_shm_abi::wait::{For, Patience, Step};
 
+use crate::placement::RuntimeIndex;
 use crate::report::{Doing, RuntimeTimes};
 use crate::tuning::Tuning;
 
 /// A runtime's thread.
 pub(super) struct Thread {
     /// The runtime's index, for the log.
-    runtime: usize,
+    runtime: RuntimeIndex,
     /// The cores that the thread had before it was pinned; `None`: it hasn't started, or the kernel
     /// doesn't say.
     everywhere: Option<CpuSet>,
@@ -25,7 +26,7 @@ pub(super) struct Thread {
 }
 
 impl Thread {
-    pub(super) fn new(runtime: usize, tuning: &Tuning) -> Self {
+    pub(super) fn new(runtime: RuntimeIndex, tuning: &Tuning) -> Self {
         Self {
             runtime,
             everywhere: None,

@@ -12,7 +12,7 @@ use tollgate_shm_abi::limits::MIN_HEAP_BYTES;
 use super::handover::{Old, heard};
 use crate::command::{Command, Handle, Map};
 use crate::migration::{Move, MoveError, Moved};
-use crate::placement::Placement;
+use crate::placement::{Placement, RuntimeIndex};
 use crate::runtime::Runtime;
 use tollgate_policy_chain::ids::AttachmentId;
 
@@ -29,7 +29,7 @@ impl Two {
         let mut old = Old::new(0);
         let (mut new, new_handle) = Runtime::idle_at(1);
         let mut placement = Placement::spread(2);
-        placement.assign(&"t".into(), 0);
+        placement.assign(&"t".into(), RuntimeIndex::FIRST);
         let map = Map {
             placement,
             runtimes: vec![old.handle.clone(), new_handle.clone()],
@@ -48,7 +48,7 @@ impl Two {
         let (reply, moved) = super::reply();
         let order = Box::new(Move {
             tenant: "t".into(),
-            to,
+            to: RuntimeIndex(to),
             attachments: Vec::new(),
             same: HashMap::new(),
             reply: Some(reply),
@@ -98,7 +98,7 @@ fn a_tenant_goes_to_and_fro_and_is_served_where_it_is() {
         assert_eq!(two.heard(), [call, call + 1]);
         call += 2;
         let moved = moved.try_recv().unwrap().unwrap();
-        assert_eq!((moved.runtime, moved.refused), (to, None));
+        assert_eq!((moved.runtime.0, moved.refused), (to, None));
         assert_eq!(two.sessions()[to], 1, "round {round}");
         assert_eq!(two.sessions()[1 - to], 0);
         let [(_, name)] = moved.sessions.into_iter().collect::<Vec<_>>()[..] else {
@@ -156,7 +156,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     two.old.call(1);
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
-    assert_eq!(moved.runtime, 0);
+    assert_eq!(moved.runtime, RuntimeIndex::FIRST);
     let why = moved.refused.unwrap().to_string();
     assert!(
         why.starts_with("runtime 1 has no room: policies judge"),
@@ -185,7 +185,7 @@ fn a_runtime_that_has_ended_takes_nobody() {
     two.turn();
     let moved = moved.try_recv().unwrap().unwrap();
     assert_eq!(
-        (moved.runtime, moved.refused.unwrap().to_string()),
+        (moved.runtime.0, moved.refused.unwrap().to_string()),
         (0, "runtime 1 has ended".to_owned())
     );
     two.old.call(7);

@@ -13,9 +13,9 @@ use tollgate_shm_abi::control::ControlListener;
 use crate::control::apps::connection;
 use crate::control::reactor::Watched;
 use crate::control::state::Control;
-use tollgate_datapath::Command;
 use tollgate_datapath::limits::ACCEPTED_UNSEEN;
 use tollgate_datapath::log_limited;
+use tollgate_datapath::{Command, RuntimeIndex};
 
 /// Pause after a connection couldn't be accepted: descriptors may be exhausted until others close
 /// some.
@@ -72,7 +72,7 @@ async fn applications(control: Rc<Control>, listener: Rc<AsyncFd<Watched<Control
 }
 
 async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
-    let mut turn = 0;
+    let mut turn = RuntimeIndex::FIRST;
     let places = Arc::new(Semaphore::new(ACCEPTED_UNSEEN));
     loop {
         let Ok(unseen) = Arc::clone(&places).acquire_owned().await else {
@@ -85,7 +85,7 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
         {
             Ok(stream) => {
                 // The tenant is known after the first BIND; the link moves then.
-                turn = (turn + 1) % control.runtimes();
+                turn = turn.next_of(control.runtimes());
                 control.send(
                     turn,
                     Command::Accept {

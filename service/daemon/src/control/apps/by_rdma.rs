@@ -11,9 +11,9 @@ use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 use crate::control::reactor::{Watched, watch};
 use crate::control::state::Control;
 use crate::limits::RDMA_ROUND;
-use tollgate_datapath::Command;
 use tollgate_datapath::log_limited;
 use tollgate_datapath::rdma::Rdma;
+use tollgate_datapath::{Command, RuntimeIndex};
 
 /// Accepts RDMA peers for as long as the daemon runs. A failure is retried: a predecessor may still
 /// have the port.
@@ -52,7 +52,7 @@ fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<List
 
 /// Returns why accepting ended.
 async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
-    let mut turn = 0;
+    let mut turn = RuntimeIndex::FIRST;
     let config = control.rdma.link_config(&control.link);
     loop {
         let mut ready = match listener.readable_mut().await {
@@ -60,7 +60,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
             Err(error) => return error,
         };
         // The tenant is known after the first BIND; the link moves then.
-        let index = (turn + 1) % control.runtimes();
+        let index = turn.next_of(control.runtimes());
         let runtime = control.runtimes.handle(index);
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
             return std::io::Error::other("a runtime has no poller");

@@ -43,11 +43,11 @@ use crate::limits::{
     ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
 };
 use crate::targets;
-use tollgate_datapath::Command;
 use tollgate_datapath::binds::{BindAs, BindOutcome};
 use tollgate_datapath::log_limited;
 use tollgate_datapath::steering::is_label;
 use tollgate_datapath::target::Found;
+use tollgate_datapath::{Command, RuntimeIndex};
 
 /// The one session of a connection.
 pub(crate) struct Open {
@@ -91,7 +91,7 @@ fn enter(control: &Control, socket: &ControlSocket) -> Result<admission::Connect
 
 /// A session that another process opened.
 pub(crate) struct Inherited {
-    pub(crate) runtime: usize,
+    pub(crate) runtime: RuntimeIndex,
     pub(crate) session: SessionId,
     pub(crate) tenant: String,
     pub(crate) token: TokenDigest,

@@ -15,12 +15,13 @@ use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::packets::Socket;
+use tollgate_datapath::RuntimeIndex;
 
 /// A session's runtime and its id there. Both may change between two requests of its application.
-pub(crate) type At = Rc<Cell<(usize, SessionId)>>;
+pub(crate) type At = Rc<Cell<(RuntimeIndex, SessionId)>>;
 
 /// A session without a known id here, and the reason why it ended.
-type EndedEarly = ((usize, SessionId), String);
+type EndedEarly = ((RuntimeIndex, SessionId), String);
 
 /// An open session, as others than its connection see it.
 pub(crate) struct Connected {
@@ -43,7 +44,7 @@ impl Connected {
 /// Open sessions, and connections without a request so far.
 #[derive(Default)]
 pub(crate) struct Sessions {
-    open: RefCell<HashMap<(usize, SessionId), Connected>>,
+    open: RefCell<HashMap<(RuntimeIndex, SessionId), Connected>>,
     strangers: RefCell<HashMap<RawFd, Rc<Socket>>>,
     /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
     /// here.
@@ -58,14 +59,14 @@ impl Sessions {
     }
 
     /// Removes a session whose connection has closed.
-    pub(crate) fn remove(&self, at: (usize, SessionId)) {
+    pub(crate) fn remove(&self, at: (RuntimeIndex, SessionId)) {
         self.open.borrow_mut().remove(&at);
     }
 
     /// Looks at a session, if it is open.
     pub(crate) fn with<T>(
         &self,
-        at: (usize, SessionId),
+        at: (RuntimeIndex, SessionId),
         look: impl FnOnce(&Connected) -> T,
     ) -> Option<T> {
         self.open.borrow().get(&at).map(look)
@@ -95,7 +96,7 @@ impl Sessions {
 
     /// A runtime has ended a session: its application learns why. Within a move the session may not
     /// be known yet; then its end is kept.
-    pub(crate) fn ended(&self, at: (usize, SessionId), reason: String) {
+    pub(crate) fn ended(&self, at: (RuntimeIndex, SessionId), reason: String) {
         let connected = self.open.borrow_mut().remove(&at);
         match (connected, &mut *self.ended_early.borrow_mut()) {
             (Some(connection), _) => {
@@ -118,7 +119,12 @@ impl Sessions {
     }
 
     /// Sessions have moved, and have new ids.
-    pub(crate) fn renamed(&self, from: usize, to: usize, names: &HashMap<SessionId, SessionId>) {
+    pub(crate) fn renamed(
+        &self,
+        from: RuntimeIndex,
+        to: RuntimeIndex,
+        names: &HashMap<SessionId, SessionId>,
+    ) {
         let mut open = self.open.borrow_mut();
         let connected: Vec<_> = names
             .iter()

@@ -35,9 +35,9 @@ use tollgate_telemetry::scrape;
 use crate::control::observe::exporters::{Exporters, now};
 use crate::control::observe::watching;
 use crate::control::state::Control;
-use tollgate_datapath::Command;
 use tollgate_datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 use tollgate_datapath::report::Report;
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::counts::{Counts, decision};
 
 type Labels = Vec<(&'static str, Cow<'static, str>)>;
@@ -142,7 +142,7 @@ async fn gather(control: &Control) -> Result<Metrics, Status> {
 pub(crate) async fn measure(control: &Control) -> Result<Report, Status> {
     let mut report = control.runtimes.counted_before();
     let mut asked = Vec::new();
-    for runtime in 0..control.runtimes() {
+    for runtime in RuntimeIndex::all(control.runtimes()) {
         asked.push(control.begin(runtime, |reply| Command::Measure { reply }));
     }
     for answer in asked {
@@ -350,7 +350,7 @@ fn of_runtimes(report: &Report) -> Vec<Family> {
         Kind::Counter,
     );
     // A removed runtime's number is used again.
-    let mut sums: BTreeMap<usize, [u64; 3]> = BTreeMap::new();
+    let mut sums: BTreeMap<RuntimeIndex, [u64; 3]> = BTreeMap::new();
     for (runtime, times) in &report.times {
         let more = [times.busy_ns, times.spinning_ns, times.sleeping_ns];
         let sum = sums.entry(*runtime).or_default();

@@ -30,7 +30,7 @@ use crate::control::observe::taps::{denied_by, told};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
-use tollgate_datapath::{Command, Tap};
+use tollgate_datapath::{Command, RuntimeIndex, Tap};
 
 /// Opens a tap, or fetches a tap's calls.
 pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
@@ -176,7 +176,7 @@ pub(crate) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>,
 /// The kept spans of all runtimes, by their beginning.
 async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
     let mut spans = Vec::new();
-    for runtime in 0..control.runtimes() {
+    for runtime in RuntimeIndex::all(control.runtimes()) {
         let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
         spans.extend(kept.await?);
     }

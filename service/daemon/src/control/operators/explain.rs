@@ -42,6 +42,7 @@ use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_EXPLAINED;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::evaluation::Unchanged;
 use tollgate_policy_chain::plan::PolicyInput;
 use tollgate_policy_chain::sample::{Sample, ViewError};
@@ -174,7 +175,7 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
 /// The versions that would be evaluated, in order.
 fn witnesses(
     control: &Control,
-    runtime: usize,
+    runtime: RuntimeIndex,
     tenant: &str,
     sides: &[Side],
     schema: &BoundSchema,

@@ -21,8 +21,8 @@ use crate::control::policies::model::Live;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::verify_audit::sentence;
-use tollgate_datapath::Command;
 use tollgate_datapath::report::{PeerReport, Report};
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::counts::{Counts, PolicyReport};
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::metrics::NamedMetrics;
@@ -198,7 +198,7 @@ impl<'a> Joined<'a> {
 /// All runtimes' reports.
 async fn gather(control: &Control) -> Result<Report, Status> {
     let mut report = control.runtimes.counted_before();
-    for runtime in 0..control.runtimes() {
+    for runtime in RuntimeIndex::all(control.runtimes()) {
         let part = control
             .ask(runtime, |reply| Command::Report { reply })
             .await?;

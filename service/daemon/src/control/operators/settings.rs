@@ -20,7 +20,7 @@ use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
-use tollgate_datapath::Command;
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::CpuLimit;
 
@@ -109,7 +109,7 @@ impl Control {
         let cpu = self.cpu_limit(None);
         let taps = self.taps.in_force();
         let mut asked = Vec::new();
-        for runtime in 0..self.runtimes() {
+        for runtime in RuntimeIndex::all(self.runtimes()) {
             let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
             tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
@@ -131,7 +131,7 @@ impl Control {
     }
 
     /// The attachments on a runtime without a CPU limit of their own.
-    fn with_default_cpu(&self, runtime: usize) -> Vec<AttachmentId> {
+    fn with_default_cpu(&self, runtime: RuntimeIndex) -> Vec<AttachmentId> {
         let attachments = self.attachments.borrow();
         let lives = attachments.live.iter();
         let lives = lives.filter(|(_, live)| {

@@ -17,7 +17,7 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::limits::{MAX_SESSIONS, MOVE_PATIENCE};
-use tollgate_datapath::Placement;
+use tollgate_datapath::{Placement, RuntimeIndex};
 
 /// While this exists, no request about the tenant is served.
 pub(crate) type Shut = OwnedRwLockWriteGuard<()>;
@@ -42,7 +42,7 @@ impl Homes {
     }
 
     /// A tenant's runtime.
-    pub(crate) fn of(&self, tenant: &str) -> usize {
+    pub(crate) fn of(&self, tenant: &str) -> RuntimeIndex {
         self.placement.borrow().home(tenant)
     }
 
@@ -57,7 +57,7 @@ impl Homes {
     }
 
     /// A tenant has moved. If it stays there, this is its runtime from now on.
-    pub(crate) fn moved(&self, tenant: &str, to: Option<usize>, pause: Duration) {
+    pub(crate) fn moved(&self, tenant: &str, to: Option<RuntimeIndex>, pause: Duration) {
         if let Some(to) = to {
             self.placement.borrow_mut().assign(&tenant.into(), to);
         }

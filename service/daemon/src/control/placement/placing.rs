@@ -30,7 +30,7 @@ use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::migration::{Move, MoveError, Moved};
-use tollgate_datapath::{Command, Placement};
+use tollgate_datapath::{Command, Placement, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
 
 /// The stored placement.
@@ -39,8 +39,8 @@ pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, Daem
     let stored = stored.map_err(|error| failed("the store can't be read")(&error))?;
     let mut placement = Placement::spread(runtimes);
     for (tenant, runtime) in stored {
-        let runtime = runtime as usize;
-        if runtime >= runtimes {
+        let runtime = RuntimeIndex(runtime as usize);
+        if runtime.0 >= runtimes {
             tracing::warn!(
                 "tenant {tenant} was moved to runtime {runtime}, which does not exist; using default placement"
             );
@@ -59,9 +59,9 @@ pub(crate) async fn move_tenant(
     let TenantMove { tenant, runtime } = request;
     let _one_at_a_time = control.begin_change().await?;
     control.require_owner(&Owner::Tenant(tenant.clone()))?;
-    let wanted = runtime.map(|runtime| runtime as usize);
+    let wanted = runtime.map(|runtime| RuntimeIndex(runtime as usize));
     let runtimes = control.runtimes();
-    if let Some(wanted) = wanted.filter(|wanted| *wanted >= runtimes) {
+    if let Some(wanted) = wanted.filter(|wanted| wanted.0 >= runtimes) {
         return Err(invalid(format!(
             "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
         )));
@@ -103,7 +103,7 @@ pub(crate) async fn move_tenant(
 
 impl Control {
     /// Moves a tenant, whose gate is shut. An error says why it stays.
-    pub(crate) async fn relocate(&self, tenant: &str, to: usize) -> Result<Moved, Status> {
+    pub(crate) async fn relocate(&self, tenant: &str, to: RuntimeIndex) -> Result<Moved, Status> {
         let from = self.runtime_of(tenant);
         let (reply, answer) = crate::control::state::reply();
         let order = Box::new(Move {
@@ -144,7 +144,7 @@ impl Control {
     }
 
     /// The ids on another runtime of the attachments for all tenants.
-    fn same(&self, from: usize, to: usize) -> HashMap<AttachmentId, AttachmentId> {
+    fn same(&self, from: RuntimeIndex, to: RuntimeIndex) -> HashMap<AttachmentId, AttachmentId> {
         let attachments = self.attachments.borrow();
         let there: HashMap<_, _> = attachments
             .live
@@ -159,7 +159,7 @@ impl Control {
     }
 
     /// Updates the tenant's sessions, bindings and attachments to its new runtime.
-    fn follow(&self, tenant: &str, from: usize, moved: &Moved) {
+    fn follow(&self, tenant: &str, from: RuntimeIndex, moved: &Moved) {
         let to = moved.runtime;
         self.sessions.renamed(from, to, &moved.sessions);
         let mut attachments = self.attachments.borrow_mut();
@@ -201,7 +201,7 @@ impl Control {
             placement,
             runtimes,
         };
-        let told: Vec<_> = (0..self.runtimes())
+        let told: Vec<_> = RuntimeIndex::all(self.runtimes())
             .map(|runtime| {
                 let map = Box::new(map.clone());
                 self.begin(runtime, |done| Command::Place { map, done })

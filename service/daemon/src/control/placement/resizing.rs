@@ -22,7 +22,7 @@ use crate::control::refusals::{internal, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::report::Report;
-use tollgate_datapath::{Command, Placement};
+use tollgate_datapath::{Command, Placement, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
@@ -98,7 +98,7 @@ impl Control {
         Ok(())
     }
 
-    async fn back(&self, tenant: &str, home: usize) -> Result<(), Status> {
+    async fn back(&self, tenant: &str, home: RuntimeIndex) -> Result<(), Status> {
         match self.runtime_of(tenant) == home {
             true => Ok(()),
             false => self.relocate(tenant, home).await.map(drop),
@@ -109,7 +109,7 @@ impl Control {
     fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
         let before = self.runtimes();
         let mut assigned = shall.assigned.iter();
-        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(*runtime));
+        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
         let Some((tenant, runtime)) = lost else {
             return Ok(());
         };
@@ -129,7 +129,7 @@ impl Control {
             events: &self.events,
             records: &self.records,
         };
-        for index in self.runtimes()..count {
+        for index in RuntimeIndex::all(count).skip(self.runtimes()) {
             let (handle, thread) = common.start(index).map_err(internal)?;
             self.runtimes.add(handle, thread);
             self.furnish(index).await?;
@@ -138,11 +138,11 @@ impl Control {
     }
 
     /// Puts the attachments for all tenants in force on another runtime.
-    async fn furnish(&self, runtime: usize) -> Result<(), Status> {
+    async fn furnish(&self, runtime: RuntimeIndex) -> Result<(), Status> {
         let all: Vec<Live> = {
             let attachments = self.attachments.borrow();
             let lives = attachments.live.naming(ALL);
-            let lives = lives.filter(|(_, live)| live.runtime == 0);
+            let lives = lives.filter(|(_, live)| live.runtime == RuntimeIndex::FIRST);
             let lives: Vec<_> = lives.map(|(_, live)| live.clone()).collect();
             attachments.check_room(lives.len())?;
             lives
@@ -206,7 +206,7 @@ impl Control {
             placement,
             runtimes: self.runtimes.handles(),
         };
-        for (handle, index) in gone.iter().zip(count..) {
+        for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
             let (reply, counted) = crate::control::state::reply();
             let map = Box::new(map.clone());
             handle.send(Command::Retire { map, reply });

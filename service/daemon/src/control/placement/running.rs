@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 
+use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::{Command, Handle};
 use tollgate_datapath::report::Report;
 
@@ -34,16 +35,16 @@ impl Runtimes {
     }
 
     /// Sends a command to a runtime. A removed runtime needs none.
-    pub(crate) fn send(&self, runtime: usize, command: Command) {
-        if let Some(runtime) = self.handles.borrow().get(runtime) {
+    pub(crate) fn send(&self, runtime: RuntimeIndex, command: Command) {
+        if let Some(runtime) = self.handles.borrow().get(runtime.0) {
             runtime.send(command);
         }
     }
 
     /// A runtime's handle, if it hasn't been removed.
     #[cfg(feature = "rdma")]
-    pub(crate) fn handle(&self, runtime: usize) -> Option<Handle> {
-        self.handles.borrow().get(runtime).cloned()
+    pub(crate) fn handle(&self, runtime: RuntimeIndex) -> Option<Handle> {
+        self.handles.borrow().get(runtime.0).cloned()
     }
 
     /// All handles, in the order of the runtimes' numbers.

@@ -20,7 +20,7 @@ use tollgate_datapath::placement::next_engine_id;
 use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Events;
 use tollgate_datapath::tuning::{Tuning, Watch};
-use tollgate_datapath::{Options, spawn};
+use tollgate_datapath::{Options, RuntimeIndex, spawn};
 
 /// What all runtimes of a daemon are started with.
 pub(crate) struct Common<'a> {
@@ -37,7 +37,7 @@ impl Common<'_> {
     /// Starts runtimes 0 to `count` - 1.
     pub(crate) fn start_all(&self, count: usize) -> Result<(Vec<Handle>, Threads), DaemonError> {
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
-        for index in 0..count {
+        for index in RuntimeIndex::all(count) {
             let (handle, thread) = self.start(index)?;
             handles.push(handle);
             threads.push(thread);
@@ -48,7 +48,7 @@ impl Common<'_> {
     /// Starts one runtime.
     pub(crate) fn start(
         &self,
-        index: usize,
+        index: RuntimeIndex,
     ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
         let options = Options {
             index,
@@ -65,9 +65,9 @@ impl Common<'_> {
 }
 
 /// A runtime's settings from a configuration, without taps.
-pub(crate) fn tuning(config: &Config, runtime: usize, link: LinkConfig) -> Tuning {
+pub(crate) fn tuning(config: &Config, runtime: RuntimeIndex, link: LinkConfig) -> Tuning {
     Tuning {
-        core: config.cores.get(runtime).copied(),
+        core: config.cores.get(runtime.0).copied(),
         waiting: config.waiting,
         spin_us: config.spin_us,
         scheduling: config.scheduling,

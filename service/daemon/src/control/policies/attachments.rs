@@ -30,6 +30,7 @@ use crate::control::policies::input_cache::Asks;
 use crate::control::policies::misfits::{Misfit, Misfits};
 use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
+use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
@@ -118,7 +119,7 @@ impl Attachments {
     /// The chains of every method of a service, for one side of one tenant.
     pub(crate) fn chains_for(
         &self,
-        runtime: usize,
+        runtime: RuntimeIndex,
         tenant: &str,
         schema: &BoundSchema,
         side: Side,
@@ -133,7 +134,7 @@ impl Attachments {
     /// The attachments that cover some of a service's calls, in the chain's order.
     fn covering(
         &self,
-        runtime: usize,
+        runtime: RuntimeIndex,
         tenant: &str,
         service: &str,
         side: Side,
@@ -169,7 +170,7 @@ impl Attachments {
 
     /// A sentence for the operator about the policy that doesn't fit a refused binding, if one
     /// still doesn't.
-    pub(crate) fn misfit(&self, runtime: usize, misfit: &Misfit) -> Option<String> {
+    pub(crate) fn misfit(&self, runtime: RuntimeIndex, misfit: &Misfit) -> Option<String> {
         let (tenant, schema) = (misfit.tenant.as_str(), &misfit.schema);
         let service = &schema.layout.name;
         let (live, why) = schema.layout.methods.iter().find_map(|method| {
@@ -195,7 +196,7 @@ impl Attachments {
     pub(crate) fn changed_chains(
         &self,
         targets: &[&Target],
-        runtime: usize,
+        runtime: RuntimeIndex,
     ) -> Result<Vec<(Scope, MethodSteps)>, Status> {
         let mut changed = Vec::new();
         for binding in self.bindings.iter().filter(|b| b.runtime == runtime) {
@@ -243,7 +244,7 @@ impl Attachments {
     /// order, each with its steps.
     pub(crate) fn evaluates(
         &self,
-        runtime: usize,
+        runtime: RuntimeIndex,
         tenant: &str,
         side: Side,
         schema: &BoundSchema,

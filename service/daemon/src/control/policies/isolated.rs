@@ -33,7 +33,7 @@ use crate::control::policies::model::{Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
 use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
-use tollgate_datapath::Command;
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::plan::{How, Isolated};
 
@@ -57,7 +57,7 @@ impl Control {
     pub(crate) async fn rehearse(
         &self,
         attachment: &Attachment,
-        runtime: usize,
+        runtime: RuntimeIndex,
         version: &Version,
         seats: &mut Seats,
     ) -> Result<(), Status> {

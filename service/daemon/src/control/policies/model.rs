@@ -10,6 +10,7 @@ use tollgate_policy_host::Policy;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::limits::{FAULT_MEMORY, RELOAD_PAUSE};
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{Installed, Place, Scope};
 
@@ -33,7 +34,7 @@ pub(crate) struct Loaded {
 pub(crate) struct Live {
     /// As stored.
     pub(crate) attachment: Attachment,
-    pub(crate) runtime: usize,
+    pub(crate) runtime: RuntimeIndex,
     /// The order among the attachments of its party.
     pub(crate) place: u64,
     pub(crate) stable: Option<Version>,
@@ -137,7 +138,7 @@ fn party(party: Party) -> chain::Party {
 
 /// A binding that has chains.
 pub(crate) struct LiveBinding {
-    pub(crate) runtime: usize,
+    pub(crate) runtime: RuntimeIndex,
     pub(crate) session: SessionId,
     pub(crate) tenant: String,
     pub(crate) schema: Arc<BoundSchema>,

@@ -12,6 +12,7 @@ use tollgate_shm_abi::control::{ControlSocket, Packet};
 
 use crate::control::packets;
 use crate::control::reactor::{Watched, watch};
+use tollgate_datapath::RuntimeIndex;
 
 /// The successor's additional argument, after its predecessor's own: the socket between the two is
 /// standard input.
@@ -39,7 +40,7 @@ pub(in crate::control) enum Message {
     Opened,
     /// Descriptors: the runtime's state, and the bytes of its messages.
     Runtime {
-        index: usize,
+        index: RuntimeIndex,
     },
     Session(SessionLeft),
     /// Descriptor: the socket of one link of a runtime.
@@ -113,7 +114,7 @@ pub(in crate::control) fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
 /// A session. Descriptors: its control socket, rings, send heap, doorbell and wake.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct SessionLeft {
-    pub(in crate::control) runtime: usize,
+    pub(in crate::control) runtime: RuntimeIndex,
     pub(in crate::control) session: SessionId,
     pub(in crate::control) tenant: String,
     /// The token that the session was opened with. A daemon that predates the rotation of tokens
@@ -126,6 +127,6 @@ pub(super) struct SessionLeft {
 /// A link. Descriptor: its socket.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct LinkLeft {
-    pub(super) runtime: usize,
+    pub(super) runtime: RuntimeIndex,
     pub(super) link: LinkId,
 }

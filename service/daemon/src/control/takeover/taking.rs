@@ -18,6 +18,7 @@ use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
 use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
 use crate::limits::HANDOVER_BYTES;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::binds::ServiceSchema;
 use tollgate_datapath::command::Command;
 use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
@@ -37,7 +38,7 @@ pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), St
 /// The messages received so far.
 #[derive(Default)]
 pub(super) struct Heard {
-    handover_states: HashMap<usize, HandoverState>,
+    handover_states: HashMap<RuntimeIndex, HandoverState>,
     sessions: Vec<(SessionLeft, OwnedFd)>,
     strangers: Vec<OwnedFd>,
 }
@@ -45,7 +46,7 @@ pub(super) struct Heard {
 /// Work that has to wait until the predecessor has stopped.
 pub(super) struct Beginning {
     begins: Vec<mpsc::Sender<()>>,
-    resumed: Vec<(usize, Resumed)>,
+    resumed: Vec<(RuntimeIndex, Resumed)>,
     sessions: Vec<(SessionLeft, OwnedFd)>,
     strangers: Vec<OwnedFd>,
 }
@@ -121,7 +122,7 @@ impl Heard {
         }
         let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes() {
+        for runtime in RuntimeIndex::all(control.runtimes()) {
             let Some(handover_state) = self.handover_states.remove(&runtime) else {
                 return Err(format!("it didn't hand over runtime {runtime}"));
             };
@@ -140,7 +141,7 @@ impl Heard {
             }));
         }
         let mut resumed = Vec::new();
-        for (runtime, answer) in answers.into_iter().enumerate() {
+        for (answer, runtime) in answers.into_iter().zip((0..).map(RuntimeIndex)) {
             let answer = control.answered(answer).await;
             let its = answer.map_err(|status| status.message.into_owned())?;
             let its = its.map_err(|error| error.to_string())?;
@@ -167,12 +168,12 @@ fn live(
     control: &Control,
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
-) -> Result<HashMap<usize, Vec<(Scope, MethodSteps)>>, String> {
+) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, String> {
     let there: HashSet<_> = sessions
         .iter()
         .map(|(left, _)| (left.runtime, left.session))
         .collect();
-    let mut chains: HashMap<usize, Vec<_>> = HashMap::new();
+    let mut chains: HashMap<RuntimeIndex, Vec<_>> = HashMap::new();
     let mut attachments = control.attachments.borrow_mut();
     for left in bindings {
         if !there.contains(&(left.runtime, left.session)) {

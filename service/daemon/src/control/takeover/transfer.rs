@@ -23,13 +23,13 @@ use crate::control::refusals::internal;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
 use crate::limits::HANDOVER_BYTES;
-use tollgate_datapath::Command;
 use tollgate_datapath::handover::transfer::HandoverState;
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
 
 #[derive(Serialize, Deserialize)]
 pub(in crate::control) struct BindingLeft {
-    pub(in crate::control) runtime: usize,
+    pub(in crate::control) runtime: RuntimeIndex,
     pub(in crate::control) session: SessionId,
     pub(in crate::control) tenant: String,
     pub(in crate::control) schema: [u8; 32],
@@ -60,7 +60,7 @@ pub(super) struct SharedLeft {
 /// The place of an attachment; there is one per runtime.
 #[derive(PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(super) struct Attached {
-    runtime: usize,
+    runtime: RuntimeIndex,
     party: String,
     tenant: String,
     service: String,
@@ -116,7 +116,7 @@ impl Standstill {
     ) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
         let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
-        for runtime in 0..control.runtimes() {
+        for runtime in RuntimeIndex::all(control.runtimes()) {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
             let (sender, all) = mpsc::channel();
@@ -157,7 +157,8 @@ impl Standstill {
     ) -> Result<(), String> {
         let text = |error: Status| error.message.into_owned();
         let system = |error: std::io::Error| error.to_string();
-        for (index, handover_state) in self.handover_states.drain(..).enumerate() {
+        let handover_states = self.handover_states.drain(..);
+        for (handover_state, index) in handover_states.zip((0..).map(RuntimeIndex)) {
             let state = blob_create(&handover_state.state).map_err(|errno| errno.to_string())?;
             let bytes = blob_create(&handover_state.bytes).map_err(|errno| errno.to_string())?;
             let message = Message::Runtime { index };

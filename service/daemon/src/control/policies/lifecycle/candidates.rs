@@ -23,6 +23,7 @@ use crate::control::policies::model::{Faults, Live, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
 use crate::limits::QUICK_SETUP;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
@@ -162,7 +163,7 @@ impl Control {
         check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
         let live = Live {
             attachment: attachment.clone(),
-            runtime: 0,
+            runtime: RuntimeIndex::FIRST,
             place: 0,
             stable: Some(version.clone()),
             candidate: None,

@@ -13,6 +13,7 @@ use tollgate_engine::Status;
 use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, refused};
 use crate::control::policies::model::{Faults, Live, Version};
 use crate::control::state::Control;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
@@ -91,9 +92,9 @@ impl Control {
     }
 
     /// The runtimes that an attachment's calls can be on.
-    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<usize> {
+    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<RuntimeIndex> {
         if target.tenant == ALL {
-            (0..self.runtimes()).collect()
+            RuntimeIndex::all(self.runtimes()).collect()
         } else {
             vec![self.runtime_of(&target.tenant)]
         }
@@ -138,12 +139,12 @@ impl Control {
     async fn apply_all(
         &self,
         plans: &[Plan<Version>],
-        works: Vec<(&Plan<Version>, usize, Place, Place)>,
-        applied: &mut Vec<usize>,
+        works: Vec<(&Plan<Version>, RuntimeIndex, Place, Place)>,
+        applied: &mut Vec<RuntimeIndex>,
     ) -> Result<(), Status> {
         let changes = {
             let attachments = self.attachments.borrow();
-            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (plan, runtime, stable, candidate) in works {
                 let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
                 for id in ids {
@@ -177,7 +178,7 @@ impl Control {
         &self,
         plans: &[Plan<Version>],
         before: Vec<(AttachmentId, Option<Live>)>,
-        applied: &[usize],
+        applied: &[RuntimeIndex],
     ) {
         for inherit in [true, false] {
             let taken_back = self.restore_lives(plans, &before, applied, inherit).await;
@@ -200,7 +201,7 @@ impl Control {
         &self,
         plans: &[Plan<Version>],
         before: &[(AttachmentId, Option<Live>)],
-        applied: &[usize],
+        applied: &[RuntimeIndex],
         inherit: bool,
     ) -> Result<(), Status> {
         let mut stables = BTreeMap::new();
@@ -226,7 +227,7 @@ impl Control {
         let changes = {
             let mut attachments = self.attachments.borrow_mut();
             attachments.generation += 1;
-            let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (id, was) in before {
                 let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
                     continue;

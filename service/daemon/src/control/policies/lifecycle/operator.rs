@@ -27,6 +27,7 @@ use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, details_of, r
 use crate::control::policies::model::Version;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyChange;
 
@@ -143,7 +144,7 @@ pub(in crate::control) async fn end_attachments(
     let changes = {
         let mut attachments = control.attachments.borrow_mut();
         attachments.generation += 1;
-        let mut changes: BTreeMap<usize, PolicyChange> = BTreeMap::new();
+        let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
         for Attachment { target, policy, .. } in ended {
             for id in attachments.ids_at(target, policy) {
                 if let Some(live) = attachments.live.remove(id) {

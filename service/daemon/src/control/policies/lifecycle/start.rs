@@ -15,6 +15,7 @@ use crate::control::error::DaemonError;
 use crate::control::policies::lifecycle::{details_of, refused};
 use crate::control::policies::model::{Faults, Live, Version};
 use crate::control::state::Control;
+use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
@@ -48,7 +49,7 @@ impl Control {
     async fn revive(
         &self,
         mut attachment: Attachment,
-        runtime: usize,
+        runtime: RuntimeIndex,
         place: u64,
     ) -> Result<(), Status> {
         let (stable, fallback) = self.revive_stable(&attachment).await;

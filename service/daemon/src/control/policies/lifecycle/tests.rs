@@ -9,6 +9,7 @@ use super::*;
 use crate::control::policies::model::{Faults, Live};
 use crate::control::tests::{control, wait};
 use crate::limits::MAX_ATTACHMENTS;
+use tollgate_datapath::RuntimeIndex;
 
 fn attachment(policy: usize) -> Attachment {
     Attachment {
@@ -33,7 +34,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
     for policy in 1..MAX_ATTACHMENTS {
         let live = Live {
             attachment: attachment(policy),
-            runtime: 0,
+            runtime: RuntimeIndex::FIRST,
             place: 0,
             stable: None,
             candidate: None,
