@@ -7,7 +7,7 @@ use tollgate_control::audit;
 
 use crate::control::apps::schemas;
 use crate::control::apps::turns::Turn;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::{Command, Event};
@@ -118,7 +118,7 @@ impl Control {
     pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
         for runtime in RuntimeIndex::all(self.runtimes()) {
             let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
-            answer.map_err(|status| failed("a runtime doesn't work")(&status.message))?;
+            answer.map_err(DaemonError::Runtime)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use tollgate_transport::PresharedKey;
 
 use crate::config::is_no_path;
 use crate::control::ancestors::replaceable;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 use crate::control::own_user::is_own;
 
 /// Reads the key.
@@ -19,22 +19,24 @@ use crate::control::own_user::is_own;
 /// # Errors
 /// A sentence that says what to do.
 pub(super) fn read(path: &Path) -> Result<PresharedKey, DaemonError> {
+    let failed = |why| DaemonError::Key {
+        path: path.to_owned(),
+        why,
+    };
     let mut file = open(path).map_err(|error| match is_no_path(&error) {
-        true => failed("the key file can't be read, and its path isn't shown because it may be the key; psk_file takes a path")(&error),
-        false => failed(&format!("the key in {} can't be used", path.display()))(&error),
+        true => DaemonError::KeyPath(error),
+        false => failed(error.into()),
     })?;
-    let doing = format!("the key in {} can't be used", path.display());
-    let failed = failed(&doing);
     let mut secret = Vec::new();
-    let its = file.metadata().map_err(|error| failed(&error))?;
+    let its = file.metadata().map_err(|error| failed(error.into()))?;
     if let Some(why) = refusal(path, &its) {
-        return Err(failed(&why));
+        return Err(failed(why.into()));
     }
     // From a longer file, enough is read to reject it.
     let most = 2 * tollgate_transport::limits::MAX_KEY as u64;
     let read = file.by_ref().take(most).read_to_end(&mut secret);
-    read.map_err(|error| failed(&error))?;
-    PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(&error))
+    read.map_err(|error| failed(error.into()))?;
+    PresharedKey::new(secret.trim_ascii()).map_err(|error| failed(error.into()))
 }
 
 /// Doesn't block if the path is a pipe.

@@ -21,7 +21,7 @@ use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
-use crate::control::error::{DaemonError, confined, failed};
+use crate::control::error::{self, DaemonError, system};
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
@@ -53,7 +53,7 @@ fn raise_descriptors() {
 /// standard input.
 pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
     raise_descriptors();
-    confinement::give_up_privileges().map_err(confined)?;
+    confinement::give_up_privileges()?;
     let reactor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // Each worker needs one that waits for it, and each exporter one for looking up its
@@ -62,7 +62,7 @@ pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
             TURNS + OPERATORS_THREADS + config.compile.workers + 1 + MAX_TENANT_ENDPOINTS,
         )
         .build()
-        .map_err(|error| failed("the control plane can't start")(&error))?;
+        .map_err(system("the control plane can't start"))?;
     tokio::task::LocalSet::new().block_on(&reactor, async {
         if !takes_over {
             return serve(config, None).await;
@@ -78,7 +78,7 @@ pub fn run(config: Config, takes_over: bool) -> Result<(), DaemonError> {
 
 async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), DaemonError> {
     let program = std::env::current_exe();
-    let program = program.map_err(|error| failed("this program has no path")(&error))?;
+    let program = program.map_err(system("this program has no path"))?;
     let (opening, listeners) = match predecessor {
         Some(predecessor) => {
             let handover_state = predecessor.handover_state(&config).await?;
@@ -100,8 +100,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         instances: config.policies.instances,
         ..HostConfig::default()
     };
-    let host = Host::new(host).map_err(|error| failed("the policy host can't start")(&error))?;
-    confinement::hide().map_err(confined)?;
+    let host = Host::new(host)?;
+    confinement::hide()?;
     let rate = host.calibrated();
     let store = opening.end()?;
     if let Some(sentence) = store.restored() {
@@ -114,8 +114,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         user: child_user,
         ..config.compile.compiler(config.state.as_deref())
     };
-    let compiler = Compiler::new(host, compiler)
-        .map_err(|error| failed("policies can't be compiled")(&error))?;
+    let compiler = Compiler::new(host, compiler)?;
     let compilation = Compilation::new(compiler, config.compile.workers);
     let trusted = origin::trusted_keys(&config)?;
     let link = link_config(&config)?;
@@ -148,11 +147,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         (peers, _) => peers,
     };
     let listeners = Listeners::new(applications, peers);
-    let listeners = listeners.map_err(|error| failed("the listeners can't be watched")(&error))?;
+    let listeners = listeners.map_err(system("the listeners can't be watched"))?;
     let (events, inbox) = inbox::open();
     let (records, left) = std::sync::mpsc::sync_channel(MAX_RECORDS);
-    let compiler = crate::machine_code::start()
-        .map_err(|error| failed("the compile thread can't start")(&error))?;
+    let compiler =
+        crate::machine_code::start().map_err(system("the compile thread can't start"))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
     let common = Common {
         config: &config,
@@ -207,7 +206,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     control
         .tell_placement()
         .await
-        .map_err(|status| failed("a runtime doesn't work")(&status.message))?;
+        .map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control).await?;
     control.each_runtime_answers().await?;
@@ -256,9 +255,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     control.compilation.stop();
     for thread in control.runtimes.stop() {
         if thread.join().is_err() {
-            return Err(DaemonError(
-                "a runtime panicked; this is a bug, please report it".to_owned(),
-            ));
+            return Err(DaemonError::Panicked { what: "a runtime" });
         }
     }
     if !is_replaced {
@@ -295,7 +292,7 @@ impl Opening {
         };
         let thread = std::thread::Builder::new().name("store".to_owned());
         let begun = thread.spawn(open);
-        let begun = begun.map_err(|error| failed("the store can't be opened")(&error))?;
+        let begun = begun.map_err(system("the store can't be opened"))?;
         Ok(Opening::Begun(begun))
     }
 
@@ -305,10 +302,9 @@ impl Opening {
             Opening::Begun(thread) => thread,
         };
         let opened = thread.join();
-        let opened = opened.map_err(|_| {
-            DaemonError("opening the store panicked; this is a bug, please report it".to_owned())
-        })?;
-        opened.map_err(|error| failed("the store can't be opened")(&error))
+        let what = "opening the store";
+        let opened = opened.map_err(|_| DaemonError::Panicked { what })?;
+        opened.map_err(error::store("opened"))
     }
 }
 
@@ -326,10 +322,7 @@ fn link_config(config: &Config) -> Result<LinkConfig, DaemonError> {
         link.key = Some(key_file::read(path)?);
     }
     match (&link.key, config.listen) {
-        (None, Some(address)) if !is_loopback(&address) => Err(DaemonError(format!(
-            "listening for peers on {address} needs a key, because without one anybody could act for any tenant: \
-             create one file for all daemons with `openssl rand -base64 32` and name it with --psk-file, or listen on 127.0.0.1"
-        ))),
+        (None, Some(address)) if !is_loopback(&address) => Err(DaemonError::NoKey(address)),
         _ => Ok(link),
     }
 }
@@ -339,13 +332,13 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
         listener.set_nonblocking(true)?;
         Ok(listener)
     });
-    listener.map_err(|error| failed(&format!("can't listen for peers on {address}"))(&error))
+    listener.map_err(|error| DaemonError::Listen { address, error })
 }
 
 /// Whether another process has taken over.
 async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));
+    let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
     let (mut interrupt, mut terminate) = (
         watch(SignalKind::interrupt())?,
         watch(SignalKind::terminate())?,

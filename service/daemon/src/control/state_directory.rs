@@ -17,9 +17,9 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Users other than this one and root can write to the directory or to a file in it, or an entry
 /// isn't a regular file. The sentence says what to do.
 pub(crate) fn check(state: &Path) -> Result<(), DaemonError> {
-    let unsafe_because = |why: String| {
-        let shown = state.display();
-        DaemonError(format!("the state directory {shown} isn't safe: {why}"))
+    let unsafe_because = |why| DaemonError::StateDirectory {
+        directory: state.to_owned(),
+        why,
     };
     if let Some(why) = replaceable(state) {
         return Err(unsafe_because(why));

@@ -12,7 +12,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::{self, BoundSchema};
 use crate::control::apps::turns::Turn;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 use crate::control::state::Control;
 use crate::limits::PREFETCH_TIMEOUT;
 
@@ -22,13 +22,13 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Prefetches the files of the configuration.
 pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
     for path in &control.config().prefetch {
-        let doing = format!(
-            "the descriptor set in {} can't be prefetched",
-            path.display()
-        );
-        let bytes = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        let failed = |why| DaemonError::Prefetch {
+            path: path.clone(),
+            why,
+        };
+        let bytes = std::fs::read(path).map_err(|error| failed(error.into()))?;
         let done = prefetch(control, bytes).await;
-        done.map_err(|status| failed(&doing)(&status.message))?;
+        done.map_err(|status| failed(status.message.into()))?;
     }
     Ok(())
 }

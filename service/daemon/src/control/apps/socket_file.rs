@@ -13,10 +13,27 @@ use std::path::{Path, PathBuf};
 use tollgate_shm_abi::control::{ControlListener, ListenError};
 
 use crate::config::Config;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 
 /// The host's groups.
 const GROUPS: &str = "/etc/group";
+
+/// Why the socket file doesn't have the configured permissions.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AccessError {
+    #[error("its group can't be set to {group}, which needs membership in that group: {error}")]
+    Group {
+        group: u32,
+        #[source]
+        error: std::io::Error,
+    },
+    #[error("its mode can't be set to {mode:04o}: {error}")]
+    Mode {
+        mode: u32,
+        #[source]
+        error: std::io::Error,
+    },
+}
 
 /// Permissions of the socket file.
 pub(crate) struct Access {
@@ -32,11 +49,10 @@ impl Access {
     pub(crate) fn configured(config: &Config) -> Result<Access, DaemonError> {
         let group = config.socket_group.as_deref().map(|name| {
             let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
-            group_id(&groups, name).ok_or_else(|| {
-                let text = format!(
-                    "socket_group = {name:?}: {GROUPS} has no such group; create it, or give its number"
-                );
-                DaemonError(text)
+            group_id(&groups, name).ok_or_else(|| DaemonError::Setting {
+                key: "socket_group",
+                value: name.to_owned(),
+                why: format!("{GROUPS} has no such group; create it, or give its number").into(),
             })
         });
         Ok(Access {
@@ -46,17 +62,14 @@ impl Access {
     }
 
     /// Sets the permissions of this daemon's socket.
-    pub(crate) fn apply(&self, path: &Path) -> Result<(), String> {
+    pub(crate) fn apply(&self, path: &Path) -> Result<(), AccessError> {
         if let Some(group) = self.group {
             let changed = lchown(path, None, Some(group));
-            changed.map_err(|error| {
-                format!(
-                    "its group can't be set to {group}, which needs membership in that group: {error}"
-                )
-            })?;
+            changed.map_err(|error| AccessError::Group { group, error })?;
         }
-        let changed = std::fs::set_permissions(path, Permissions::from_mode(self.mode));
-        changed.map_err(|error| format!("its mode can't be set to {:04o}: {error}", self.mode))
+        let mode = self.mode;
+        let changed = std::fs::set_permissions(path, Permissions::from_mode(mode));
+        changed.map_err(|error| AccessError::Mode { mode, error })
     }
 }
 
@@ -87,28 +100,29 @@ impl SocketFile {
         access: &Access,
     ) -> Result<(ControlListener, SocketFile), DaemonError> {
         let path = config.socket_path();
-        let doing = format!("can't listen on {}", path.display());
+        let failed = |why| DaemonError::Socket {
+            path: path.clone(),
+            why,
+        };
         let text = path
             .to_str()
-            .ok_or_else(|| DaemonError(format!("{doing}: the path isn't UTF-8")))?;
+            .ok_or_else(|| failed("the path isn't UTF-8".into()))?;
         let directory = path.parent().filter(|d| !d.as_os_str().is_empty());
         if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
             if config.socket.is_some() {
-                let text = format!(
-                    "{doing}: there is no directory {}; create it, or check --socket",
-                    directory.display()
-                );
-                return Err(DaemonError(text));
+                let shown = directory.display();
+                let why = format!("there is no directory {shown}; create it, or check --socket");
+                return Err(failed(why.into()));
             }
-            make_reachable(directory).map_err(|error| failed(&doing)(&error))?;
+            make_reachable(directory).map_err(|error| failed(error.into()))?;
         }
         let listener = ControlListener::bind_after(text, || {
             let applied = access.apply(&path);
             applied.map_err(NotListening::Access)
         });
         let listener = listener.map_err(|why| match why {
-            NotListening::Access(why) => failed(&doing)(&why),
-            NotListening::Listen(error) => failed(&doing)(&error),
+            NotListening::Access(error) => failed(error.into()),
+            NotListening::Listen(error) => failed(error.into()),
         })?;
         Ok((listener, SocketFile::at(path)))
     }
@@ -155,7 +169,7 @@ fn make_reachable(directory: &Path) -> std::io::Result<()> {
 
 /// Why there is no listener.
 enum NotListening {
-    Access(String),
+    Access(AccessError),
     Listen(ListenError),
 }
 

@@ -11,7 +11,7 @@ use tollgate_telemetry::prometheus::Now;
 use tollgate_telemetry::record::Record;
 
 use crate::config::Config;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 
 /// The exporters, each with its tenant; `None` for the daemon's own. Scrapes don't use them.
 #[derive(Default)]
@@ -20,8 +20,8 @@ pub(crate) struct Exporters(pub(crate) Vec<(Option<String>, Exporter)>);
 impl Exporters {
     /// Must be called within the control plane's reactor.
     pub(crate) fn start(config: &Config) -> Result<Exporters, DaemonError> {
-        let cant = failed("telemetry can't be exported");
-        let endpoints = config.telemetry.endpoints().map_err(|error| cant(&error))?;
+        let endpoints = config.telemetry.endpoints();
+        let endpoints = endpoints.map_err(|error| DaemonError::Telemetry(error.into()))?;
         let daemon = Daemon {
             name: config.name.clone(),
             version: env!("CARGO_PKG_VERSION"),
@@ -34,7 +34,7 @@ impl Exporters {
                 tracing::warn!("{url} is sent its headers in clear text: use https");
             }
             let exporter = Exporter::start(endpoint, daemon.clone());
-            let exporter = exporter.map_err(|error| cant(&error))?;
+            let exporter = exporter.map_err(|error| DaemonError::Telemetry(error.into()))?;
             exporters.push((tenant.map(str::to_owned), exporter));
         }
         Ok(Exporters(exporters))

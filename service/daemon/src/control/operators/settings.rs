@@ -14,7 +14,7 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::messages::SettingsChange;
 
 use crate::config::Config;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::{self, DaemonError};
 use crate::control::placement::runtimes::tuning;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -31,7 +31,7 @@ impl Settings {
         store: &tollgate_control::Store,
     ) -> Result<Settings, DaemonError> {
         let set = store.settings();
-        let set = set.map_err(|error| failed("the store can't be read")(&error))?;
+        let set = set.map_err(error::store("read"))?;
         let settings = Settings::new(configured, set, usable_cores());
         for (key, why) in settings.unused() {
             tracing::error!("{key} has a value from run time that can't be used: {why}");

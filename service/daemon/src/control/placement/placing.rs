@@ -25,7 +25,7 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::{self, DaemonError};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
@@ -36,7 +36,7 @@ use tollgate_policy_chain::ids::AttachmentId;
 /// The stored placement.
 pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
     let stored = store.placements();
-    let stored = stored.map_err(|error| failed("the store can't be read")(&error))?;
+    let stored = stored.map_err(error::store("read"))?;
     let mut placement = Placement::spread(runtimes);
     for (tenant, runtime) in stored {
         let runtime = RuntimeIndex(runtime as usize);

@@ -5,13 +5,12 @@ use std::sync::mpsc::SyncSender;
 
 use rustix::process::{Resource, getrlimit};
 use tollgate_engine::EngineId;
-use tollgate_engine::limits::MAX_ENGINE_IDS;
 use tollgate_policy_host::Rate;
 use tollgate_telemetry::record::Record;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::{DaemonError, system};
 use crate::control::inbox::EventSender;
 use crate::control::placement::running::Threads;
 use tollgate_datapath::command::Handle;
@@ -60,7 +59,7 @@ impl Common<'_> {
         };
         let events = self.events.clone();
         let tell = Events::new(move |event| events.tell(event));
-        spawn(options, tell).map_err(|error| failed("a runtime can't start")(&error))
+        spawn(options, tell).map_err(system("a runtime can't start"))
     }
 }
 
@@ -93,9 +92,5 @@ pub(crate) fn tuning(config: &Config, runtime: RuntimeIndex, link: LinkConfig) -
 
 /// The id of the next engine.
 pub(crate) fn engine_id() -> Result<EngineId, DaemonError> {
-    next_engine_id().ok_or_else(|| {
-        DaemonError(format!(
-            "this daemon and its predecessors have started {MAX_ENGINE_IDS} runtimes, which is the limit: restart it"
-        ))
-    })
+    next_engine_id().ok_or(DaemonError::EngineIds)
 }

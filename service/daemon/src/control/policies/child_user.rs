@@ -25,8 +25,11 @@ pub(crate) fn configured(config: &Config) -> Result<ChildUser, DaemonError> {
         None => ChildUser::default(),
         Some(name) => {
             let users = std::fs::read_to_string(USERS).unwrap_or_default();
-            named(&users, name)
-                .map_err(|why| DaemonError(format!("policies.user = {name:?}: {why}")))?
+            named(&users, name).map_err(|error| DaemonError::Setting {
+                key: "policies.user",
+                value: name.to_owned(),
+                why: error.into(),
+            })?
         }
     };
     if !geteuid().is_root() {
@@ -43,8 +46,19 @@ pub(crate) fn configured(config: &Config) -> Result<ChildUser, DaemonError> {
     }))
 }
 
+/// Why a user can't run policies.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum UserError {
+    #[error("{USERS} has no such user; create it, or give its number")]
+    Unknown,
+    #[error("policies must not run as root")]
+    Root,
+    #[error("this user has other processes, which could kill policies' processes")]
+    Shared,
+}
+
 /// A user, by its name or its number.
-fn named(users: &str, name: &str) -> Result<ChildUser, String> {
+fn named(users: &str, name: &str) -> Result<ChildUser, UserError> {
     let mut lines = users.lines().map(|line| line.split(':'));
     let found = lines.find_map(|mut fields| {
         let is_it = fields.next() == Some(name);
@@ -52,14 +66,10 @@ fn named(users: &str, name: &str) -> Result<ChildUser, String> {
         is_it.then(|| Some((ids.next()??, ids.next()??))).flatten()
     });
     let by_number = || name.parse().ok().map(|id: u32| (id, id));
-    let (user, group) = found
-        .or_else(by_number)
-        .ok_or_else(|| format!("{USERS} has no such user; create it, or give its number"))?;
+    let (user, group) = found.or_else(by_number).ok_or(UserError::Unknown)?;
     match user {
-        0 => Err("policies must not run as root".to_owned()),
-        NOBODY | u32::MAX => {
-            Err("this user has other processes, which could kill policies' processes".to_owned())
-        }
+        0 => Err(UserError::Root),
+        NOBODY | u32::MAX => Err(UserError::Shared),
         _ => Ok(ChildUser { user, group }),
     }
 }
@@ -85,7 +95,7 @@ mod tests {
             ("mallory", "no such user"),
             ("", "no such user"),
         ] {
-            let refused = named(users, name).unwrap_err();
+            let refused = named(users, name).unwrap_err().to_string();
             assert!(refused.contains(why), "{name}: {refused}");
         }
     }

@@ -9,18 +9,21 @@ use tollgate_shm_abi::messages::PolicyProof;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::DaemonError;
 use crate::limits::SIGNATURES;
 
 /// Reads the trusted keys of the configuration.
 pub(crate) fn trusted_keys(config: &Config) -> Result<TrustedKeys, DaemonError> {
     let mut keys = TrustedKeys::default();
     for path in &config.policies.trusted_keys {
-        let doing = format!("the key in {} can't be used", path.display());
-        let bytes = std::fs::read(path).map_err(|error| failed(&doing)(&error))?;
+        let failed = |why| DaemonError::Key {
+            path: path.clone(),
+            why,
+        };
+        let bytes = std::fs::read(path).map_err(|error| failed(error.into()))?;
         let name = path.file_name().unwrap_or(path.as_os_str());
         keys.add(&name.to_string_lossy(), &bytes)
-            .map_err(|error| failed(&doing)(&error))?;
+            .map_err(|error| failed(error.into()))?;
     }
     Ok(keys)
 }

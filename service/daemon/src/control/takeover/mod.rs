@@ -35,6 +35,7 @@
 //! Messages are JSON, one per packet, so that different versions understand each other: unknown
 //! fields are ignored, and [`FORMAT`] is the version that both must know.
 
+pub(super) mod error;
 mod predecessor;
 mod protocol;
 pub(super) mod replacement;

@@ -20,11 +20,13 @@ use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
 use super::transfer::{self, Standstill};
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::{DaemonError, system};
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::supervisor;
-use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer, borrowed};
+use crate::control::takeover::protocol::{
+    ARGUMENT, Channel, FORMAT, Heard, Message, Offer, TransferError, borrowed,
+};
 use crate::limits::{MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
@@ -163,12 +165,10 @@ async fn hand_over<'c>(
             until.into(),
             still.datapath.say(control, channel, &ready.offered),
         );
-        let all = all.await.unwrap_or_else(|_elapsed| {
-            Err(format!(
-                "it didn't read everything within {HAND_OVER_TIMEOUT:?}"
-            ))
-        });
-        all.map_err(|why| Status::new(Code::FAILED_PRECONDITION, why))?;
+        let all = all
+            .await
+            .unwrap_or_else(|_elapsed| Err(TransferError::TooSlow));
+        all.map_err(|error| Status::new(Code::FAILED_PRECONDITION, error.to_string()))?;
         let taken = timeout_at(until.into(), heard(channel, HAND_OVER_TIMEOUT, TAKEN));
         taken.await.unwrap_or_else(|_elapsed| {
             let text = format!("it hadn't {TAKEN} within {HAND_OVER_TIMEOUT:?}");
@@ -180,8 +180,8 @@ async fn hand_over<'c>(
         Ok(other) => return Err((out_of_turn(&other), Some(still))),
         Err(status) => return Err((status, Some(still))),
     }
-    if let Err(why) = channel.say(&Message::Go, &[]).await {
-        let status = Status::new(Code::FAILED_PRECONDITION, why);
+    if let Err(error) = channel.say(&Message::Go, &[]).await {
+        let status = Status::new(Code::FAILED_PRECONDITION, error.to_string());
         return Err((status, Some(still)));
     }
     still.datapath.end();
@@ -344,16 +344,12 @@ impl Successor {
         let first = fds.len().min(1);
         fds.splice(first..first, [copy, schemas]);
         let heard = async {
-            let offered = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
             // A successor that ends at once has closed its end; its earlier messages are still
             // read. If it hasn't read the offer, the kernel reports a reset first.
-            let heard = match channel.hear().await? {
-                None => channel.hear().await?,
-                heard => heard,
-            };
-            match (&heard, offered) {
-                (None, Err(error)) if !error.is_empty() => Ok(None),
-                _ => Ok(heard),
+            let _said = channel.say(&Message::Offer(offer), &borrowed(&fds)).await;
+            match channel.hear().await? {
+                None => channel.hear().await,
+                heard => Ok(heard),
             }
         };
         match timeout(limit, heard).await {
@@ -404,14 +400,12 @@ fn by_itself(ended: ExitStatus) -> String {
     }
 }
 
-type Heard = Result<Option<(Message, Vec<OwnedFd>)>, String>;
-
 fn refusal(heard: Heard, before: &str) -> Status {
     let why = match heard {
         Ok(Some((Message::Refused { why }, _))) => why,
         Ok(Some(_)) => format!("it sent an unexpected message before {before}"),
         Ok(None) => format!("it ended before {before}"),
-        Err(why) => why,
+        Err(error) => error.to_string(),
     };
     Status::new(Code::FAILED_PRECONDITION, why)
 }
@@ -420,7 +414,7 @@ fn refusal(heard: Heard, before: &str) -> Status {
 pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let signals = signal(SignalKind::user_defined2());
-    let mut signals = signals.map_err(|error| failed("signals can't be watched")(&error))?;
+    let mut signals = signals.map_err(system("signals can't be watched"))?;
     tokio::task::spawn_local(async move {
         while signals.recv().await.is_some() {
             match upgrade(&control, Actor::Daemon, &messages::Upgrade::default()).await {
@@ -436,7 +430,7 @@ pub(crate) async fn follow_signals(control: Rc<Control>) -> Result<(), DaemonErr
 /// forwards signals.
 pub(crate) async fn stand_in(mut successor: Child) -> Result<(), DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
-    let watch = |kind| signal(kind).map_err(|error| failed("signals can't be watched")(&error));
+    let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
     let (mut terminate, mut interrupt, mut user) = (
         watch(SignalKind::terminate())?,
         watch(SignalKind::interrupt())?,

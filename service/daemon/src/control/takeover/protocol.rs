@@ -7,12 +7,15 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 use tollgate_control::TokenDigest;
-use tollgate_engine::{LinkId, SessionId};
-use tollgate_shm_abi::control::{ControlSocket, Packet};
+use tollgate_engine::{LinkId, SessionId, Status};
+use tollgate_shm_abi::blob::BlobError;
+use tollgate_shm_abi::control::{ControlError, ControlSocket, Packet};
 
 use crate::control::packets;
 use crate::control::reactor::{Watched, watch};
 use tollgate_datapath::RuntimeIndex;
+use tollgate_datapath::handover::error::ResumeError;
+use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
 /// The successor's additional argument, after its predecessor's own: the socket between the two is
 /// standard input.
@@ -77,6 +80,46 @@ pub(in crate::control) struct Offer {
     pub(in crate::control) is_filtered: bool,
 }
 
+/// What is wrong between the two processes. "It" is the other one.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each sentence defines its fields")]
+pub enum TransferError {
+    #[error("it sent an unexpected message")]
+    Unexpected,
+    #[error("it sent an unexpected message: {0}")]
+    Unreadable(#[source] serde_json::Error),
+    #[error("a message lacks its descriptors")]
+    NoDescriptors,
+    #[error("a {0} came before its runtime")]
+    Early(&'static str),
+    #[error("it didn't hand over runtime {0}")]
+    NoRuntime(RuntimeIndex),
+    #[error("it handed over a binding without its schema")]
+    NoSchema,
+    #[error("{service}: {}", .status.message)]
+    Schema { service: String, status: Status },
+    #[error(transparent)]
+    Resume(#[from] ResumeError),
+    #[error("{}", .0.message)]
+    Refused(Status),
+    #[error("session {} has no connection", .0.0)]
+    NoConnection(SessionId),
+    #[error("it didn't read everything within {HAND_OVER_TIMEOUT:?}")]
+    TooSlow,
+    #[error("the predecessor didn't hand everything over in time")]
+    NotInTime,
+    #[error("the predecessor ended before it had handed everything over")]
+    Ended,
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Send(#[from] ControlError),
+    #[error(transparent)]
+    Json(serde_json::Error),
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
 /// One end of the socket between the two processes.
 pub(in crate::control) struct Channel(AsyncFd<Watched<ControlSocket>>);
 
@@ -89,23 +132,24 @@ impl Channel {
         &self,
         message: &Message,
         fds: &[BorrowedFd<'_>],
-    ) -> Result<(), String> {
-        let json = serde_json::to_vec(message).map_err(|error| error.to_string())?;
-        packets::send_packet(&self.0, &json, fds)
-            .await
-            .map_err(|error| error.to_string())
+    ) -> Result<(), TransferError> {
+        let json = serde_json::to_vec(message).map_err(TransferError::Json)?;
+        Ok(packets::send_packet(&self.0, &json, fds).await?)
     }
 
     /// The next message; `None` when the other process has closed its end.
-    pub(in crate::control) async fn hear(&self) -> Result<Option<(Message, Vec<OwnedFd>)>, String> {
+    pub(in crate::control) async fn hear(&self) -> Heard {
         let Some(Packet { bytes, fds }) = packets::receive(&self.0).await else {
             return Ok(None);
         };
         let message = serde_json::from_slice(&bytes);
-        let message = message.map_err(|error| format!("it sent an unexpected message: {error}"))?;
+        let message = message.map_err(TransferError::Unreadable)?;
         Ok(Some((message, fds)))
     }
 }
+
+/// See [`Channel::hear`].
+pub(in crate::control) type Heard = Result<Option<(Message, Vec<OwnedFd>)>, TransferError>;
 
 pub(in crate::control) fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()

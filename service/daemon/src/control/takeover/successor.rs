@@ -14,9 +14,10 @@ use tollgate_shm_abi::control::{ControlListener, ControlSocket};
 
 use crate::config::Config;
 use crate::control::apps::accepting;
-use crate::control::error::{DaemonError, failed};
+use crate::control::error::{DaemonError, store, system};
 use crate::control::state::Control;
-use crate::control::takeover::protocol::{ARGUMENT, Channel, FORMAT, Message, Offer};
+use crate::control::takeover::error::TakeOverError;
+use crate::control::takeover::protocol::{Channel, FORMAT, Message, Offer, TransferError};
 use crate::control::takeover::taking::{Beginning, Heard, learn};
 use crate::limits::{
     MAX_RUNTIMES, MAX_UPGRADE_TIMEOUT, OFFER_TIMEOUT, REFUSAL_CHARS, TAKE_OVER_TIMEOUT,
@@ -39,15 +40,15 @@ pub(crate) struct HandoverState {
 impl Predecessor {
     /// Takes the socket to the predecessor from standard input, which is replaced by /dev/null.
     pub(crate) fn on_stdin() -> Result<Predecessor, DaemonError> {
-        let failed = failed("a running daemon can't be reached");
+        let failed = system("a running daemon can't be reached");
         let taken = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3);
-        let taken = taken.map_err(|errno| failed(&errno))?;
+        let taken = taken.map_err(|errno| failed(errno.into()))?;
         let null = rustix::fs::open("/dev/null", OFlags::RDWR, Mode::empty());
         null.and_then(rustix::stdio::dup2_stdin)
-            .map_err(|errno| failed(&errno))?;
+            .map_err(|errno| failed(errno.into()))?;
         let channel = Channel::new(ControlSocket::from(taken));
         Ok(Predecessor {
-            channel: channel.map_err(|error| failed(&error))?,
+            channel: channel.map_err(failed)?,
             offer: OnceCell::new(),
             schemas: OnceCell::new(),
         })
@@ -80,36 +81,29 @@ impl Predecessor {
         &self,
         config: &Config,
     ) -> Result<HandoverState, DaemonError> {
-        let wrong = |why: &str| {
-            let text =
-                format!("{ARGUMENT} is only for successors that a running daemon starts: {why}");
-            DaemonError(text)
-        };
+        let wrong = |why: &str| TakeOverError::NoOffer(why.to_owned());
         let heard = match timeout(OFFER_TIMEOUT, self.channel.hear()).await {
-            Ok(heard) => heard.map_err(|why| wrong(&why))?,
-            Err(_elapsed) => return Err(wrong("no offer came in time")),
+            Ok(heard) => heard.map_err(|error| wrong(&error.to_string()))?,
+            Err(_elapsed) => return Err(wrong("no offer came in time").into()),
         };
         let Some((Message::Offer(offer), fds)) = heard else {
-            return Err(wrong("no offer came"));
+            return Err(wrong("no offer came").into());
         };
         if offer.format != FORMAT {
-            return Err(DaemonError(format!(
-                "the running daemon (version {}) hands over in format {}, but this one (version {}) needs format {FORMAT}: \
-                 restart it",
-                offer.version,
-                offer.format,
-                env!("CARGO_PKG_VERSION")
-            )));
+            let Offer {
+                version, format, ..
+            } = offer;
+            return Err(TakeOverError::Format { version, format }.into());
         }
         let mut fds = fds.into_iter();
         let (Some(applications), Some(copy), Some(schemas)) = (fds.next(), fds.next(), fds.next())
         else {
-            return Err(wrong("its offer lacks descriptors"));
+            return Err(wrong("its offer lacks descriptors").into());
         };
         same("socket", &offer.socket, &config.socket_path())?;
         same("state directory", &offer.state, &config.state)?;
-        let store = Store::of_copy(copy.into());
-        let store = store.map_err(|error| failed("the state can't be taken over")(&error))?;
+        let copied = Store::of_copy(copy.into());
+        let store = copied.map_err(TakeOverError::State)?;
         let peers = fds.next().filter(|_| listens_there(config, &offer));
         let _first = self.offer.set(offer);
         let _first = self.schemas.set(schemas);
@@ -123,13 +117,12 @@ impl Predecessor {
     /// Announces that everything is ready, and serves when the predecessor has let go.
     pub(crate) async fn take_over(&self, control: &Rc<Control>) -> Result<(), DaemonError> {
         if control.store.was_touched() {
-            let text = "some stored policies couldn't be put in force; the log says which";
-            return Err(DaemonError(text.to_owned()));
+            return Err(TakeOverError::Policies.into());
         }
-        let lost = |what: &str| DaemonError(format!("the predecessor {what}"));
+        let lost = |what| DaemonError::from(TakeOverError::Predecessor(what));
         if let Some(schemas) = self.schemas.get() {
             let learnt = learn(control, schemas).await;
-            learnt.map_err(|why| failed("a schema can't be taken over")(&why))?;
+            learnt.map_err(TakeOverError::Schema)?;
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
         let told = async {
@@ -147,13 +140,14 @@ impl Predecessor {
             Err(_elapsed) => return Err(lost("didn't hand over")),
         }
         let resumed = control.store.resume(control.config().state.as_deref());
-        let restored = resumed.map_err(|error| failed("the store can't be opened")(&error))?;
+        let restored = resumed.map_err(store("opened"))?;
         if let Some(sentence) = restored {
             tracing::error!("{sentence}");
         }
         let said = self.channel.say(&Message::Opened, &[]).await;
         said.map_err(|_| lost("ended before it had handed over"))?;
-        let beginning = self.datapath(control).await?;
+        let beginning = self.datapath(control).await;
+        let beginning = beginning.map_err(TakeOverError::Datapath)?;
         let said = self.channel.say(&Message::Taken, &[]).await;
         said.map_err(|_| lost("ended before it had handed over"))?;
         match timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await {
@@ -169,22 +163,14 @@ impl Predecessor {
     }
 
     /// The sessions and runtimes that the predecessor hands over.
-    async fn datapath(&self, control: &Control) -> Result<Beginning, DaemonError> {
-        let wrong = failed("the datapath can't be taken over");
+    async fn datapath(&self, control: &Control) -> Result<Beginning, TransferError> {
         let mut heard = Heard::default();
         loop {
             let next = timeout(TAKE_OVER_TIMEOUT, self.channel.hear()).await;
-            let next =
-                next.map_err(|_| wrong(&"the predecessor didn't hand everything over in time"))?;
-            let next = next.map_err(|why| wrong(&why))?;
-            let Some((message, mut fds)) = next else {
-                return Err(wrong(
-                    &"the predecessor ended before it had handed everything over",
-                ));
-            };
-            if heard.note(message, &mut fds).map_err(|why| wrong(&why))? {
-                let beginning = heard.take_over(control, &fds).await;
-                return beginning.map_err(|why| wrong(&why));
+            let next = next.map_err(|_elapsed| TransferError::NotInTime)??;
+            let (message, mut fds) = next.ok_or(TransferError::Ended)?;
+            if heard.note(message, &mut fds)? {
+                return heard.take_over(control, &fds).await;
             }
         }
     }
@@ -240,14 +226,16 @@ fn listens_there(config: &Config, offer: &Offer) -> bool {
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(
-    what: &str,
+    what: &'static str,
     running: &T,
     configured: &T,
-) -> Result<(), DaemonError> {
+) -> Result<(), TakeOverError> {
     if running == configured {
         return Ok(());
     }
-    Err(DaemonError(format!(
-        "the configuration has another {what} ({configured:?}) than the running daemon ({running:?}): that needs a restart"
-    )))
+    Err(TakeOverError::Differs {
+        what,
+        configured: format!("{configured:?}"),
+        running: format!("{running:?}"),
+    })
 }

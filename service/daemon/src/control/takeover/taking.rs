@@ -15,7 +15,7 @@ use crate::control::apps::turns::Turn;
 use crate::control::apps::{connection, descriptor_sets};
 use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
-use crate::control::takeover::protocol::{Message, SessionLeft, borrowed};
+use crate::control::takeover::protocol::{Message, SessionLeft, TransferError, borrowed};
 use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::RuntimeIndex;
@@ -25,12 +25,12 @@ use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Interns the schemas that [`schemas`] has sent.
-pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), String> {
+pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), TransferError> {
     // They exist already, so they count for no tenant.
     let turn = Turn::operators();
     for (service, set) in read::<Vec<Set>>(schemas)? {
         let interned = descriptor_sets::intern(control, &turn, &None, set, &service).await;
-        interned.map_err(|status| format!("{service}: {}", status.message))?;
+        interned.map_err(|status| TransferError::Schema { service, status })?;
     }
     Ok(())
 }
@@ -57,14 +57,14 @@ impl Heard {
         &mut self,
         message: Message,
         fds: &mut Vec<OwnedFd>,
-    ) -> Result<bool, String> {
-        let lacks = || "a message lacks its descriptors".to_owned();
+    ) -> Result<bool, TransferError> {
+        let lacks = TransferError::NoDescriptors;
         match message {
             Message::Runtime { index } => {
                 let [state, bytes] = &fds[..] else {
-                    return Err(lacks());
+                    return Err(lacks);
                 };
-                let read = |fd| blob_read(fd, HANDOVER_BYTES).map_err(|error| error.to_string());
+                let read = |fd| blob_read(fd, HANDOVER_BYTES);
                 let handover_state = HandoverState {
                     state: read(state)?,
                     bytes: read(bytes)?,
@@ -75,21 +75,21 @@ impl Heard {
             }
             Message::Session(left) => {
                 let mut fds = fds.drain(..);
-                let socket = fds.next().ok_or_else(lacks)?;
+                let socket = fds.next().ok_or(lacks)?;
                 let handover_state = self.handover_states.get_mut(&left.runtime);
-                let handover_state = handover_state.ok_or("a session came before its runtime")?;
+                let handover_state = handover_state.ok_or(TransferError::Early("session"))?;
                 handover_state.sessions.push((left.session, fds.collect()));
                 self.sessions.push((left, socket));
             }
             Message::Link(left) => {
-                let socket = fds.pop().ok_or_else(lacks)?;
+                let socket = fds.pop().ok_or(lacks)?;
                 let handover_state = self.handover_states.get_mut(&left.runtime);
-                let handover_state = handover_state.ok_or("a link came before its runtime")?;
+                let handover_state = handover_state.ok_or(TransferError::Early("link"))?;
                 handover_state.links.push((left.link, socket));
             }
             Message::Stranger => self.strangers.append(fds),
             Message::All => return Ok(true),
-            _ => return Err("it sent an unexpected message".to_owned()),
+            _ => return Err(TransferError::Unexpected),
         }
         Ok(false)
     }
@@ -99,9 +99,9 @@ impl Heard {
         mut self,
         control: &Control,
         fds: &[OwnedFd],
-    ) -> Result<Beginning, String> {
+    ) -> Result<Beginning, TransferError> {
         let [inventory, schemas] = fds else {
-            return Err("a message lacks its descriptors".to_owned());
+            return Err(TransferError::NoDescriptors);
         };
         learn(control, schemas).await?;
         let inventory: InventoryLeft = read(inventory)?;
@@ -124,7 +124,7 @@ impl Heard {
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
         for runtime in RuntimeIndex::all(control.runtimes()) {
             let Some(handover_state) = self.handover_states.remove(&runtime) else {
-                return Err(format!("it didn't hand over runtime {runtime}"));
+                return Err(TransferError::NoRuntime(runtime));
             };
             let (sender, its) = mpsc::channel();
             begins.push(sender);
@@ -143,8 +143,7 @@ impl Heard {
         let mut resumed = Vec::new();
         for (answer, runtime) in answers.into_iter().zip((0..).map(RuntimeIndex)) {
             let answer = control.answered(answer).await;
-            let its = answer.map_err(|status| status.message.into_owned())?;
-            let its = its.map_err(|error| error.to_string())?;
+            let its = answer.map_err(TransferError::Refused)??;
             resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
         }
         Ok(Beginning {
@@ -168,7 +167,7 @@ fn live(
     control: &Control,
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
-) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, String> {
+) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, TransferError> {
     let there: HashSet<_> = sessions
         .iter()
         .map(|(left, _)| (left.runtime, left.session))
@@ -180,7 +179,7 @@ fn live(
             continue;
         }
         let schema = control.schemas.borrow().of_hash(&left.schema);
-        let schema = schema.ok_or("it handed over a binding without its schema")?;
+        let schema = schema.ok_or(TransferError::NoSchema)?;
         let binding = LiveBinding {
             runtime: left.runtime,
             session: left.session,
@@ -190,7 +189,7 @@ fn live(
             service: left.service,
         };
         let its = attachments.rebound(&binding);
-        let its = its.map_err(|status| status.message.into_owned())?;
+        let its = its.map_err(TransferError::Refused)?;
         chains.entry(binding.runtime).or_default().extend(its);
         attachments.bindings.push(binding);
     }

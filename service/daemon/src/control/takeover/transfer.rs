@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::HashSet;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc;
 use std::time::Instant;
@@ -21,7 +22,9 @@ use tollgate_shm_abi::blob::{blob_create, blob_read};
 
 use crate::control::refusals::internal;
 use crate::control::state::Control;
-use crate::control::takeover::protocol::{Channel, LinkLeft, Message, SessionLeft, borrowed};
+use crate::control::takeover::protocol::{
+    Channel, LinkLeft, Message, SessionLeft, TransferError, borrowed,
+};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::handover::transfer::HandoverState;
 use tollgate_datapath::{Command, RuntimeIndex};
@@ -95,9 +98,9 @@ fn blob(value: &impl Serialize) -> Result<OwnedFd, Status> {
     blob_create(&json).map_err(internal)
 }
 
-pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, String> {
-    let json = blob_read(blob, HANDOVER_BYTES).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&json).map_err(|error| format!("it sent an unexpected message: {error}"))
+pub(super) fn read<T: for<'de> Deserialize<'de>>(blob: &OwnedFd) -> Result<T, TransferError> {
+    let json = blob_read(blob, HANDOVER_BYTES)?;
+    serde_json::from_slice(&json).map_err(TransferError::Unreadable)
 }
 
 /// A datapath that stands still until it learns that another process goes on, or until this is
@@ -154,13 +157,11 @@ impl Standstill {
         control: &Control,
         channel: &Channel,
         offered: &HashSet<[u8; 32]>,
-    ) -> Result<(), String> {
-        let text = |error: Status| error.message.into_owned();
-        let system = |error: std::io::Error| error.to_string();
+    ) -> Result<(), TransferError> {
         let handover_states = self.handover_states.drain(..);
         for (handover_state, index) in handover_states.zip((0..).map(RuntimeIndex)) {
-            let state = blob_create(&handover_state.state).map_err(|errno| errno.to_string())?;
-            let bytes = blob_create(&handover_state.bytes).map_err(|errno| errno.to_string())?;
+            let state = blob_create(&handover_state.state).map_err(io::Error::from)?;
+            let bytes = blob_create(&handover_state.bytes).map_err(io::Error::from)?;
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
             for (session, lent) in handover_state.sessions {
@@ -173,13 +174,13 @@ impl Standstill {
                         keeps_early_calls: connected.keeps_early_calls,
                     };
                     let socket = connected.socket.get_ref().0.as_fd();
-                    Ok((left, socket.try_clone_to_owned()?))
+                    io::Result::Ok((left, socket.try_clone_to_owned()?))
                 });
                 // Its connection has ended: nobody would notice the end of its application.
                 let Some(left) = left else {
-                    return Err(format!("session {} has no connection", session.0));
+                    return Err(TransferError::NoConnection(session));
                 };
-                let (left, socket) = left.map_err(system)?;
+                let (left, socket) = left?;
                 let fds: Vec<OwnedFd> = std::iter::once(socket).chain(lent).collect();
                 channel
                     .say(&Message::Session(left), &borrowed(&fds))
@@ -194,7 +195,7 @@ impl Standstill {
                 channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
-        for socket in control.sessions.strangers_sockets().map_err(system)? {
+        for socket in control.sessions.strangers_sockets()? {
             channel
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
@@ -204,8 +205,8 @@ impl Standstill {
             attachments: attached(control),
             shared: shared(control),
         };
-        let inventory = blob(&inventory).map_err(text)?;
-        let (schemas, _) = schemas(control, offered).map_err(text)?;
+        let inventory = blob(&inventory).map_err(TransferError::Refused)?;
+        let (schemas, _) = schemas(control, offered).map_err(TransferError::Refused)?;
         let fds = [inventory, schemas];
         channel.say(&Message::All, &borrowed(&fds)).await
     }

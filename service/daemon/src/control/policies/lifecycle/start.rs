@@ -11,7 +11,7 @@ use tollgate_control::Attachment;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_engine::Status;
 
-use crate::control::error::DaemonError;
+use crate::control::error::{DaemonError, store};
 use crate::control::policies::lifecycle::{details_of, refused};
 use crate::control::policies::model::{Faults, Live, Version};
 use crate::control::state::Control;
@@ -23,17 +23,12 @@ impl Control {
     /// Puts the stored attachments in force. A version that can't be loaded is replaced by the
     /// previous one, or rejects its calls.
     pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
-        let order = self
-            .store
-            .attachments()
-            .map_err(|error| DaemonError(format!("the store can't be read: {error}")))?;
+        let order = self.store.attachments().map_err(store("read"))?;
         for attachment in order {
             let place = self.attachments.borrow_mut().next_place();
             for runtime in self.runtimes_of(&attachment.target) {
                 let restored = self.revive(attachment.clone(), runtime, place).await;
-                restored.map_err(|status| {
-                    DaemonError(format!("a policy can't be installed: {}", status.message))
-                })?;
+                restored.map_err(DaemonError::Policy)?;
             }
             let known = self
                 .attachments
