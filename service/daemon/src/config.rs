@@ -114,21 +114,25 @@ impl Default for SocketMode {
     }
 }
 
-impl FromStr for SocketMode {
-    type Err = String;
+/// A text that isn't a [`SocketMode`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no mode for a socket: {SOCKET_MODES}")]
+pub struct NoSocketMode(String);
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for SocketMode {
+    type Err = NoSocketMode;
+
+    fn from_str(text: &str) -> Result<Self, NoSocketMode> {
         let mode = u32::from_str_radix(text, 8).ok();
         let mode = mode.filter(|mode| *mode <= 0o777 && mode & 0o600 == 0o600);
-        mode.map(Self)
-            .ok_or_else(|| format!("{text:?} is no mode for a socket: {SOCKET_MODES}"))
+        mode.map(Self).ok_or_else(|| NoSocketMode(text.to_owned()))
     }
 }
 
 impl TryFrom<String> for SocketMode {
-    type Error = String;
+    type Error = NoSocketMode;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, NoSocketMode> {
         text.parse()
     }
 }

@@ -73,7 +73,7 @@ fn matches(pattern: &str, target: &str) -> bool {
 pub(crate) fn canonical(target: &str) -> Result<String, Status> {
     let named = match target.len() {
         ..=MAX_TARGET => named(target),
-        more => Err(format!("it has {more} bytes, the limit is {MAX_TARGET}")),
+        bytes => Err(TargetError::Long { bytes }),
     };
     named.map_err(|why| {
         let shown: String = target.chars().take(MAX_TARGET).collect();
@@ -82,7 +82,28 @@ pub(crate) fn canonical(target: &str) -> Result<String, Status> {
     })
 }
 
-fn named(target: &str) -> Result<String, String> {
+/// Why a target isn't a peer's `host:port`.
+#[derive(Debug, thiserror::Error)]
+enum TargetError {
+    #[error("it has {bytes} bytes, the limit is {MAX_TARGET}")]
+    Long { bytes: usize },
+    #[error("it is a URL; write the host and the port only")]
+    Url,
+    #[error("an IPv6 address with its port is written [{address}]:PORT")]
+    Brackets { address: String },
+    #[error("it has no host")]
+    NoHost,
+    #[error("its host has more than {MAX_HOST} bytes")]
+    LongHost,
+    #[error("its host has characters that names can't have")]
+    HostCharacters,
+    #[error("it has no port")]
+    NoPort,
+    #[error("its port {port:?} isn't a number from 1 to 65535")]
+    Port { port: String },
+}
+
+fn named(target: &str) -> Result<String, TargetError> {
     if let Ok(mut address) = target.parse::<SocketAddr>()
         && address.port() > 0
     {
@@ -90,31 +111,32 @@ fn named(target: &str) -> Result<String, String> {
         return Ok(address.to_string());
     }
     if target.contains('/') {
-        return Err("it is a URL; write the host and the port only".to_owned());
+        return Err(TargetError::Url);
     }
     if target.parse::<Ipv6Addr>().is_ok() {
-        return Err(format!(
-            "an IPv6 address with its port is written [{target}]:PORT"
-        ));
+        let address = target.to_owned();
+        return Err(TargetError::Brackets { address });
     }
-    let (host, port) = target.rsplit_once(':').ok_or("it has no port")?;
+    let (host, port) = target.rsplit_once(':').ok_or(TargetError::NoPort)?;
     if host.len() > MAX_HOST {
-        return Err(format!("its host has more than {MAX_HOST} bytes"));
+        return Err(TargetError::LongHost);
     }
     if host.contains(|c: char| c.is_control() || c.is_whitespace()) {
-        return Err("its host has characters that names can't have".to_owned());
+        return Err(TargetError::HostCharacters);
     }
     let is_address = host.starts_with('[') && literal(host).is_some();
     if host.contains([':', '[', ']']) && !is_address {
-        return Err("an IPv6 address with its port is written [ADDRESS]:PORT".to_owned());
+        let address = "ADDRESS".to_owned();
+        return Err(TargetError::Brackets { address });
     }
     let host = host.trim_end_matches('.');
     if host.is_empty() {
-        return Err("it has no host".to_owned());
+        return Err(TargetError::NoHost);
     }
     let number = port.parse::<u16>().ok().filter(|port| *port > 0);
-    let number =
-        number.ok_or_else(|| format!("its port {port:?} isn't a number from 1 to 65535"))?;
+    let number = number.ok_or_else(|| TargetError::Port {
+        port: port.to_owned(),
+    })?;
     Ok(match literal(host) {
         Some(ip) => SocketAddr::new(ip, number).to_string(),
         None => format!("{}:{number}", host.to_ascii_lowercase()),

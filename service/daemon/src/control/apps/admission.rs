@@ -26,6 +26,45 @@ use tollgate_datapath::PeerRoom;
 /// The remedy for too few descriptors.
 const RAISE_DESCRIPTORS: &str = "RLIMIT_NOFILE: raise systemd's LimitNOFILE, or ulimit -Hn";
 
+/// Why there is no place.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoPlace {
+    #[error("the daemon has {0} control connections, which is the limit")]
+    Connections(usize),
+    #[error("user {user} has {count} connections without a session, which is the limit")]
+    Strangers { user: u32, count: usize },
+    #[error("the daemon has {MAX_SESSIONS} sessions, which is the limit")]
+    Sessions,
+    #[error("tenant {tenant} has {count} {what}, which is the limit of one tenant")]
+    OfTenant {
+        tenant: String,
+        count: usize,
+        what: &'static str,
+    },
+    #[error(
+        "tenant {tenant} has {count} sessions, which take {descriptors} descriptors: one tenant's share of the daemon's descriptors \
+         ({RAISE_DESCRIPTORS})"
+    )]
+    Share {
+        tenant: String,
+        count: usize,
+        descriptors: usize,
+    },
+    #[error(
+        "the daemon may have {0} descriptors; the rest is reserved for its operator, its peers and policy processes ({RAISE_DESCRIPTORS})"
+    )]
+    Descriptors(usize),
+    #[error(
+        "tenant {tenant} can't have a policy process: the daemon has {others}, which is the limit{raise}; \
+         detach isolated policies of another tenant, or attach this tenant's with --isolation none"
+    )]
+    Processes {
+        tenant: String,
+        others: usize,
+        raise: String,
+    },
+}
+
 /// Counts connections, sessions, bindings and descriptors.
 pub(crate) struct Admission {
     /// Descriptors that this process may have.
@@ -106,50 +145,44 @@ impl Admission {
         policy_processes(u64::try_from(self.all).ok())
     }
 
-    /// Whether `tenant` may have a policy process if other tenants have this many; or the reason
-    /// why not.
-    pub(crate) fn start_process(&self, tenant: &str, others: usize) -> Result<(), String> {
+    /// A place for a policy process of `tenant`, if other tenants have this many.
+    pub(crate) fn start_process(&self, tenant: &str, others: usize) -> Result<(), NoPlace> {
         let most = self.policy_processes();
         if others < most {
             return Ok(());
         }
-        let raise = match most < MAX_POLICY_PROCESSES {
-            true => format!(" for its descriptors ({RAISE_DESCRIPTORS})"),
-            false => String::new(),
-        };
-        Err(format!(
-            "tenant {tenant} can't have a policy process: the daemon has {others}, which is the limit{raise}; \
-             detach isolated policies of another tenant, or attach this tenant's with --isolation none"
-        ))
+        Err(NoPlace::Processes {
+            tenant: tenant.to_owned(),
+            others,
+            raise: match most < MAX_POLICY_PROCESSES {
+                true => format!(" for its descriptors ({RAISE_DESCRIPTORS})"),
+                false => String::new(),
+            },
+        })
     }
 
-    /// A place for a connection of this user, or the reason why there is none.
+    /// A place for a connection of this user.
     pub(crate) fn connect(
         self: &Rc<Self>,
         user: u32,
         is_operator: bool,
-    ) -> Result<Connection, String> {
+    ) -> Result<Connection, NoPlace> {
         let mut taken = self.taken.borrow_mut();
         let kept = match is_operator {
             true => 0,
             false => OPERATORS_CONNECTIONS,
         };
         if taken.connections >= MAX_CONNECTIONS - kept {
-            return Err(format!(
-                "the daemon has {} control connections, which is the limit",
-                taken.connections
-            ));
+            return Err(NoPlace::Connections(taken.connections));
         }
         if taken.descriptors() + kept >= self.descriptors.get() {
-            return Err(self.out_of_descriptors());
+            return Err(NoPlace::Descriptors(self.all));
         }
         if !is_operator {
             let most = STRANGERS_PER_USER.min(self.descriptors.get() / SHARES_OF_DESCRIPTORS);
             let its = taken.strangers.entry(user).or_default();
             if *its >= most {
-                return Err(format!(
-                    "user {user} has {its} connections without a session, which is the limit"
-                ));
+                return Err(NoPlace::Strangers { user, count: *its });
             }
             *its += 1;
         }
@@ -170,37 +203,36 @@ impl Admission {
         }
     }
 
-    /// A place for a tenant's session that takes this many descriptors, including its connection's;
-    /// or the reason why there is none.
+    /// A place for a tenant's session that takes this many descriptors, including its connection's.
     pub(crate) fn open(
         self: &Rc<Self>,
         tenant: &str,
         descriptors: usize,
-    ) -> Result<Session, String> {
+    ) -> Result<Session, NoPlace> {
         let taken = self.taken.borrow();
         if taken.sessions >= MAX_SESSIONS {
-            return Err(format!(
-                "the daemon has {MAX_SESSIONS} sessions, which is the limit"
-            ));
+            return Err(NoPlace::Sessions);
         }
         if let Some(its) = taken.of_tenants.get(tenant) {
-            let count = its.sessions;
+            let (count, tenant) = (its.sessions, || tenant.to_owned());
             if count >= MAX_SESSIONS_PER_TENANT {
-                return Err(format!(
-                    "tenant {tenant} has {count} sessions, which is the limit of one tenant"
-                ));
+                return Err(NoPlace::OfTenant {
+                    tenant: tenant(),
+                    count,
+                    what: "sessions",
+                });
             }
-            let has = its.descriptors;
-            if has + descriptors > self.descriptors.get() / SHARES_OF_DESCRIPTORS {
-                return Err(format!(
-                    "tenant {tenant} has {count} sessions, which take {has} descriptors: one tenant's share of the daemon's descriptors \
-                     ({RAISE_DESCRIPTORS})"
-                ));
+            if its.descriptors + descriptors > self.descriptors.get() / SHARES_OF_DESCRIPTORS {
+                return Err(NoPlace::Share {
+                    tenant: tenant(),
+                    count,
+                    descriptors: its.descriptors,
+                });
             }
         }
         let needed = descriptors - 1 + OPERATORS_CONNECTIONS;
         if taken.descriptors() + needed > self.descriptors.get() {
-            return Err(self.out_of_descriptors());
+            return Err(NoPlace::Descriptors(self.all));
         }
         drop(taken);
         Ok(self.go_on(tenant, descriptors))
@@ -220,13 +252,6 @@ impl Admission {
             descriptors,
             bindings: Cell::new(0),
         }
-    }
-
-    fn out_of_descriptors(&self) -> String {
-        let most = self.all;
-        format!(
-            "the daemon may have {most} descriptors; the rest is reserved for its operator, its peers and policy processes ({RAISE_DESCRIPTORS})"
-        )
     }
 }
 
@@ -248,15 +273,16 @@ impl Connection {
 
 impl Session {
     /// A place for one more binding of this session, held until the session ends even if the
-    /// binding fails; or the reason why there is none.
-    pub(crate) fn bind(&self) -> Result<(), String> {
+    /// binding fails.
+    pub(crate) fn bind(&self) -> Result<(), NoPlace> {
         let mut taken = self.admission.taken.borrow_mut();
         let its = taken.of_tenants.entry(self.tenant.clone()).or_default();
         if its.bindings >= MAX_BINDINGS_PER_TENANT {
-            let (tenant, count) = (&self.tenant, its.bindings);
-            return Err(format!(
-                "tenant {tenant} has {count} bindings, which is the limit of one tenant"
-            ));
+            return Err(NoPlace::OfTenant {
+                tenant: self.tenant.clone(),
+                count: its.bindings,
+                what: "bindings",
+            });
         }
         its.bindings += 1;
         self.bindings.set(self.bindings.get() + 1);
@@ -294,12 +320,12 @@ mod tests {
     use crate::limits::DESCRIPTORS_PER_SESSION;
 
     /// Takes places until there are no more: their number, and the reason for the end.
-    fn all<T>(mut take: impl FnMut() -> Result<T, String>) -> (Vec<T>, String) {
+    fn all<T>(mut take: impl FnMut() -> Result<T, NoPlace>) -> (Vec<T>, String) {
         let mut taken = Vec::new();
         loop {
             match take() {
                 Ok(place) => taken.push(place),
-                Err(why) => return (taken, why),
+                Err(why) => return (taken, why.to_string()),
             }
         }
     }
@@ -362,7 +388,7 @@ mod tests {
         for k in 0..MAX_BINDINGS_PER_TENANT {
             sessions[k % 2].bind().unwrap();
         }
-        let why = sessions[0].bind().unwrap_err();
+        let why = sessions[0].bind().unwrap_err().to_string();
         assert!(why.contains("tenant mallory has 65536 bindings"), "{why}");
         admission
             .open("acme", DESCRIPTORS_PER_SESSION)
@@ -421,13 +447,13 @@ mod tests {
     #[test]
     fn the_policy_process_beyond_the_limit_is_refused_with_the_way_out() {
         let admission = Admission::new(Some(1_024), 1);
-        assert_eq!(admission.start_process("acme", 8), Ok(()));
-        let why = admission.start_process("acme", 9).unwrap_err();
+        assert!(admission.start_process("acme", 8).is_ok());
+        let why = admission.start_process("acme", 9).unwrap_err().to_string();
         for words in ["tenant acme", "has 9,", "LimitNOFILE", "--isolation none"] {
             assert!(why.contains(words), "{why}");
         }
         let why = Admission::new(None, 1).start_process("acme", MAX_POLICY_PROCESSES);
-        assert!(!why.unwrap_err().contains("LimitNOFILE"));
+        assert!(!why.unwrap_err().to_string().contains("LimitNOFILE"));
     }
 
     /// Connections of as many users as needed.

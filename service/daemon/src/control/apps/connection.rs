@@ -70,7 +70,7 @@ pub(crate) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
         Ok(place) => place,
         Err(why) => {
             tracing::debug!("a control connection was closed: {why}");
-            let status = Status::new(Code::RESOURCE_EXHAUSTED, why);
+            let status = exhausted(why);
             // Sent only if that doesn't block.
             let _closed = socket.send(&fitting::packet(0, failure(&status)), &[]);
             return;
@@ -84,7 +84,10 @@ pub(crate) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
 }
 
 /// A place for a connection of its user.
-fn enter(control: &Control, socket: &ControlSocket) -> Result<admission::Connection, String> {
+fn enter(
+    control: &Control,
+    socket: &ControlSocket,
+) -> Result<admission::Connection, admission::NoPlace> {
     let user = socket.peer().map_or(u32::MAX, |peer| peer.uid);
     control.admission.connect(user, admin::is_operator(user))
 }

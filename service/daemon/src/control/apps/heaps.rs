@@ -22,6 +22,21 @@ struct Taken {
     of_tenants: HashMap<String, u64>,
 }
 
+/// Why there is no room for a receive heap. Sizes are in bytes.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{whose} have receive heaps of {} MiB and this one needs {} MiB more; the limit is {} MiB: ask for a smaller receive heap, or end sessions",
+    .there >> 20,
+    .bytes >> 20,
+    .limit >> 20
+)]
+pub(crate) struct NoHeap {
+    whose: String,
+    there: u64,
+    bytes: u64,
+    limit: u64,
+}
+
 /// A session's receive heap; released when dropped.
 pub(crate) struct Heap {
     heaps: Rc<Heaps>,
@@ -30,9 +45,8 @@ pub(crate) struct Heap {
 }
 
 impl Heaps {
-    /// Room for a receive heap, or the reason why there is none.
-    pub(crate) fn open(self: &Rc<Self>, tenant: &str, bytes: u64) -> Result<Heap, String> {
-        let mib = |bytes: u64| bytes >> 20;
+    /// Room for a receive heap.
+    pub(crate) fn open(self: &Rc<Self>, tenant: &str, bytes: u64) -> Result<Heap, NoHeap> {
         let taken = self.taken.borrow();
         let its = taken.of_tenants.get(tenant).copied().unwrap_or_default();
         let full = if its + bytes > RECEIVE_HEAP_BYTES_PER_TENANT {
@@ -49,13 +63,12 @@ impl Heaps {
         drop(taken);
         match full {
             None => Ok(self.go_on(tenant, bytes)),
-            Some((whose, there, limit)) => Err(format!(
-                "{whose} have receive heaps of {} MiB and this one needs {} MiB more; the limit is {} MiB: ask for a smaller receive heap, or end \
-                 sessions",
-                mib(there),
-                mib(bytes),
-                mib(limit)
-            )),
+            Some((whose, there, limit)) => Err(NoHeap {
+                whose,
+                there,
+                bytes,
+                limit,
+            }),
         }
     }
 
@@ -102,7 +115,11 @@ mod tests {
             let tenant = format!("t{}", k / MAX_SESSIONS_PER_TENANT);
             kept.push(heaps.open(&tenant, DEFAULT_HEAP_BYTES).unwrap());
         }
-        let full = heaps.open("late", DEFAULT_HEAP_BYTES).err().unwrap();
+        let full = heaps
+            .open("late", DEFAULT_HEAP_BYTES)
+            .err()
+            .unwrap()
+            .to_string();
         assert!(full.contains("all sessions have"), "{full}");
         kept.clear();
         assert!(heaps.taken.borrow().of_tenants.is_empty());
@@ -124,7 +141,7 @@ mod tests {
             "65536 MiB",
             "ask for a smaller receive heap",
         ] {
-            assert!(full.contains(said), "{full}");
+            assert!(full.to_string().contains(said), "{full}");
         }
         heaps.open("acme", MAX_HEAP_BYTES).unwrap();
         kept.pop();

@@ -29,7 +29,8 @@ use crate::limits::{
 };
 use tollgate_datapath::target::{Found, Target, in_turns};
 
-/// The result of a look-up: addresses, or why there are none.
+/// The result of a look-up: addresses, or why there are none. The reason is a sentence: it becomes
+/// the status of calls.
 type Answer = Result<Vec<SocketAddr>, String>;
 
 /// The resolver: [`system`], or a test's.

@@ -219,7 +219,7 @@ impl Control {
         let others = processes.by_tenant.len();
         let others = others - usize::from(processes.by_tenant.contains_key(tenant));
         let admitted = self.admission.start_process(tenant, others);
-        admitted.map_err(|why| Status::new(Code::RESOURCE_EXHAUSTED, why))?;
+        admitted.map_err(|full| Status::new(Code::RESOURCE_EXHAUSTED, full.to_string()))?;
         let config = ProcessConfig {
             memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
             // Each tenant has one, so its spin is limited.
