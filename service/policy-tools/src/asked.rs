@@ -13,7 +13,7 @@ use tollgate_policy_chain::sample::{Sample, ViewError};
 use tollgate_policy_host::{Effects, Hook, Manifest, ShownKeys};
 use tollgate_schema::dynamic::{from_json, read_block, to_json, write_block};
 use tollgate_schema::prost_reflect::MessageDescriptor;
-use tollgate_schema::{Layouts, MessageId, Schema};
+use tollgate_schema::{DynamicError, Layouts, MessageId, Schema};
 
 use crate::cases::Grant;
 use crate::{Case, ToolError};
@@ -71,10 +71,10 @@ impl Asked {
         })
     }
 
-    /// The block of a message in JSON, or what is wrong with the message.
-    pub(crate) fn block(&self, json: &Json) -> Result<Vec<u8>, String> {
-        let message = from_json(&self.descriptor, &json.to_string()).map_err(|e| e.to_string())?;
-        write_block(&self.layouts, self.id, &message).map_err(|e| e.to_string())
+    /// The block of a message in JSON.
+    pub(crate) fn block(&self, json: &Json) -> Result<Vec<u8>, DynamicError> {
+        let message = from_json(&self.descriptor, &json.to_string())?;
+        write_block(&self.layouts, self.id, &message)
     }
 
     /// A block as JSON.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tollgate_policy_chain::sample::Sample;
-use tollgate_policy_host::{BatchError, EvaluateError, Hook, Instance, Rate};
+use tollgate_policy_host::{BatchError, EvaluateError, Fault, Hook, Instance, Rate};
 use tollgate_schema::Schema;
 use tollgate_shm_abi::text::escape;
 
@@ -45,7 +45,7 @@ pub struct Measured {
     /// Highest fuel of one call.
     pub fuel: u64,
     /// Time per call, one at a time and in batches; or the policy's fault.
-    pub times: Result<[Spread; 2], String>,
+    pub times: Result<[Spread; 2], Fault>,
 }
 
 /// The fastest, the median and the slowest round, in nanoseconds per call.
@@ -177,7 +177,7 @@ fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, ToolEr
 
 /// Why a measurement ends: the policy's fault is a result, anything else an error.
 enum Stop {
-    Fault(String),
+    Fault(Fault),
     Desk(ToolError),
 }
 
@@ -189,7 +189,7 @@ fn evaluate_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> 
     });
     match verdict {
         Ok(_any) => Ok(()),
-        Err(EvaluateError::Fault(fault)) => Err(Stop::Fault(fault.to_string())),
+        Err(EvaluateError::Fault(fault)) => Err(Stop::Fault(fault)),
         Err(other) => Err(Stop::Desk(ToolError::internal(format!("{other:?}")))),
     }
 }
@@ -199,7 +199,7 @@ fn evaluate_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop
     let room = BATCH * view.len().next_multiple_of(8);
     let batch = instance.batch(subject.hook, BATCH, room);
     let mut batch = batch.map_err(|error| match error {
-        BatchError::Fault(fault) => Stop::Fault(fault.to_string()),
+        BatchError::Fault(fault) => Stop::Fault(fault),
         BatchError::Misuse(misuse) => Stop::Desk(ToolError::internal(misuse)),
     })?;
     for _ in 0..BATCH {
@@ -210,13 +210,13 @@ fn evaluate_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop
         pushed.map_err(|error| Stop::Desk(ToolError::internal(format!("{error:?}"))))?;
     }
     let evaluated = batch.evaluate(|_, _any| {});
-    evaluated.map_err(|fault| Stop::Fault(fault.to_string()))
+    evaluated.map_err(Stop::Fault)
 }
 
 /// Runs rounds of `work`, which returns its number of calls.
 fn rounds(
     mut work: impl FnMut() -> Result<usize, Stop>,
-) -> Result<Result<Spread, String>, ToolError> {
+) -> Result<Result<Spread, Fault>, ToolError> {
     let mut round = |time: Duration| {
         let (start, mut calls) = (Instant::now(), 0);
         while start.elapsed() < time {
@@ -269,7 +269,7 @@ impl Bench<'_> {
                 "bound_us": self.in_us(m.fuel),
                 "single_ns": times.map(|[single, _]| spread(single)),
                 "batch_of_8_ns": times.map(|[_, batch]| spread(batch)),
-                "fault": m.times.as_ref().err(),
+                "fault": m.times.as_ref().err().map(Fault::to_string),
             })
         });
         let mut all = self.module.to_json();
@@ -319,7 +319,7 @@ impl fmt::Display for Bench<'_> {
                     }
                     writeln!(f, "  {name}")?;
                 }
-                Err(fault) => writeln!(f, "  {name}: fails: {}", escape(fault))?,
+                Err(fault) => writeln!(f, "  {name}: fails: {}", escape(&fault.to_string()))?,
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 use tollgate_policy_host::Hook;
-use tollgate_shm_abi::metadata::{MetadataBuf, is_binary};
+use tollgate_shm_abi::metadata::{MetadataBuf, MetadataError, is_binary};
 use tollgate_shm_abi::status::Code;
 
 use crate::{ToolError, limits};
@@ -165,6 +165,39 @@ struct RawExpect {
     route: Option<String>,
 }
 
+/// What is wrong with a case: the rest of a sentence about it.
+#[derive(Debug, thiserror::Error)]
+enum CaseError {
+    #[error(transparent)]
+    Keys(serde_json::Error),
+    #[error("has both `request` and `reply`")]
+    TwoMessages,
+    #[error("has neither `request` nor `reply`")]
+    NoMessage,
+    #[error("method {0:?} isn't package.Service/Method")]
+    Method(String),
+    #[error("repeat {0} isn't between 1 and {max}", max = limits::REPEAT)]
+    Repeat(u32),
+    #[error(transparent)]
+    Metadata(#[from] BadMetadata),
+    #[error("expect.{0}")]
+    ExpectedMetadata(BadMetadata),
+    #[error("expect.{key} doesn't go with this verdict")]
+    OtherVerdict { key: &'static str },
+    #[error("expects another message than its {0}")]
+    OtherMessage(Hook),
+    #[error("expect.status {0:?} isn't a status code such as PERMISSION_DENIED")]
+    Status(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum BadMetadata {
+    #[error("metadata {key:?}: {value:?} isn't bytes in hexadecimal")]
+    Hex { key: String, value: String },
+    #[error("metadata: {0}")]
+    Rule(#[from] MetadataError),
+}
+
 /// One value or several per key. Values of keys that end in `-bin` are hexadecimal.
 #[derive(Default, Deserialize)]
 struct RawMetadata(BTreeMap<String, RawValues>);
@@ -178,7 +211,7 @@ enum RawValues {
 
 impl RawMetadata {
     /// The metadata in a call's form, in the order of keys.
-    fn block(&self) -> Result<MetadataBuf, String> {
+    fn block(&self) -> Result<MetadataBuf, BadMetadata> {
         let mut block = MetadataBuf::new();
         for (key, values) in &self.0 {
             let values = match values {
@@ -187,14 +220,13 @@ impl RawMetadata {
             };
             for value in values {
                 let bytes = match is_binary(key) {
-                    true => unhex(value).ok_or_else(|| {
-                        format!("metadata {key:?}: {value:?} isn't bytes in hexadecimal")
+                    true => unhex(value).ok_or_else(|| BadMetadata::Hex {
+                        key: key.clone(),
+                        value: value.clone(),
                     })?,
                     false => value.as_bytes().to_vec(),
                 };
-                block
-                    .push(key, &bytes)
-                    .map_err(|e| format!("metadata: {e}"))?;
+                block.push(key, &bytes)?;
             }
         }
         Ok(block)
@@ -286,13 +318,13 @@ impl Case {
     fn parse(number: usize, case: Value) -> Result<Case, ToolError> {
         let name = case.get("name").and_then(Value::as_str).unwrap_or("");
         let name = name.to_owned();
-        let parsed = serde_json::from_value(case).map_err(|e| e.to_string());
+        let parsed = serde_json::from_value::<RawCase>(case).map_err(CaseError::Keys);
         parsed
-            .and_then(|raw: RawCase| raw.check(number))
-            .map_err(|reason| ToolError::Case {
+            .and_then(|raw| raw.check(number))
+            .map_err(|error| ToolError::Case {
                 number,
                 name,
-                reason,
+                reason: error.to_string(),
             })
     }
 
@@ -312,26 +344,20 @@ impl Case {
 }
 
 impl RawCase {
-    /// The case, or the rest of a sentence about it.
-    fn check(self, number: usize) -> Result<Case, String> {
+    /// The case with this number in its file.
+    fn check(self, number: usize) -> Result<Case, CaseError> {
         let (hook, message) = match (self.request, self.reply) {
             (Some(message), None) => (Hook::Request, message),
             (None, Some(message)) => (Hook::Reply, message),
-            (Some(_), Some(_)) => return Err("has both `request` and `reply`".to_owned()),
-            (None, None) => return Err("has neither `request` nor `reply`".to_owned()),
+            (Some(_), Some(_)) => return Err(CaseError::TwoMessages),
+            (None, None) => return Err(CaseError::NoMessage),
         };
         let (service, method) = match self.method.split_once('/') {
             Some((s, m)) if !s.is_empty() && !m.is_empty() => (s.to_owned(), m.to_owned()),
-            _ => {
-                return Err(format!(
-                    "method {:?} isn't package.Service/Method",
-                    self.method
-                ));
-            }
+            _ => return Err(CaseError::Method(self.method)),
         };
         if !(1..=limits::REPEAT).contains(&self.repeat) {
-            let (repeat, max) = (self.repeat, limits::REPEAT);
-            return Err(format!("repeat {repeat} isn't between 1 and {max}"));
+            return Err(CaseError::Repeat(self.repeat));
         }
         Ok(Case {
             number,
@@ -349,11 +375,11 @@ impl RawCase {
 }
 
 impl RawExpect {
-    fn check(self, hook: Hook) -> Result<Expect, String> {
+    fn check(self, hook: Hook) -> Result<Expect, CaseError> {
         let verdict = self.verdict;
-        let goes_with = |key: &str, given: bool, verdicts: &[RawVerdict]| {
+        let goes_with = |key: &'static str, given: bool, verdicts: &[RawVerdict]| {
             if given && !verdicts.contains(&verdict) {
-                return Err(format!("expect.{key} doesn't go with this verdict"));
+                return Err(CaseError::OtherVerdict { key });
             }
             Ok(())
         };
@@ -367,10 +393,10 @@ impl RawExpect {
         goes_with("priority", self.priority.is_some(), &[change])?;
         goes_with("route", self.route.is_some(), &[change])?;
         let metadata = self.metadata.map(|metadata| metadata.block());
-        let metadata = metadata.transpose().map_err(|e| format!("expect.{e}"))?;
+        let metadata = metadata.transpose().map_err(CaseError::ExpectedMetadata)?;
         let message = match (hook, self.request, self.reply) {
             (Hook::Request, message, None) | (Hook::Reply, None, message) => message,
-            _ => return Err(format!("expects another message than its {hook}")),
+            _ => return Err(CaseError::OtherMessage(hook)),
         };
         Ok(match verdict {
             RawVerdict::Unasked => Expect::Unasked,
@@ -393,11 +419,9 @@ impl RawExpect {
     }
 }
 
-fn code(name: &str) -> Result<Code, String> {
+fn code(name: &str) -> Result<Code, CaseError> {
     let code = Code::from_name(name).filter(|code| *code != Code::OK);
-    code.ok_or_else(|| {
-        format!("expect.status {name:?} isn't a status code such as PERMISSION_DENIED")
-    })
+    code.ok_or_else(|| CaseError::Status(name.to_owned()))
 }
 
 #[cfg(test)]

@@ -361,6 +361,7 @@ fn a_bench_tells_fuel_exactly_and_time_as_a_spread() {
             .times
             .as_ref()
             .unwrap_err()
+            .to_string()
             .contains("unreachable")
     );
 }
