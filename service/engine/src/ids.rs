@@ -7,6 +7,8 @@
 //! A call's key is unique in a process: its engine id is that of the engine in which the call
 //! began.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::limits::{MAX_CALLS, MAX_ENGINE_IDS};
@@ -61,12 +63,24 @@ impl EngineId {
     }
 }
 
-impl TryFrom<u16> for EngineId {
-    type Error = String;
+/// A number that isn't an [`EngineId`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoEngineId(u16);
 
-    fn try_from(number: u16) -> Result<Self, String> {
-        let engine_id = EngineId::new(number.into());
-        engine_id.ok_or_else(|| format!("{number} is no engine id: there are {MAX_ENGINE_IDS}"))
+impl fmt::Display for NoEngineId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoEngineId(number) = self;
+        write!(f, "{number} is no engine id: there are {MAX_ENGINE_IDS}")
+    }
+}
+
+impl std::error::Error for NoEngineId {}
+
+impl TryFrom<u16> for EngineId {
+    type Error = NoEngineId;
+
+    fn try_from(number: u16) -> Result<Self, NoEngineId> {
+        EngineId::new(number.into()).ok_or(NoEngineId(number))
     }
 }
 

@@ -53,7 +53,7 @@ mod tests;
 
 pub use engine::Engine;
 pub use frozen::{Frozen, Unportable};
-pub use ids::{CallKey, ChainId, EngineId, LinkId, Origin, ServiceId, SessionId};
+pub use ids::{CallKey, ChainId, EngineId, LinkId, NoEngineId, Origin, ServiceId, SessionId};
 pub use migration::{Migration, Renamed, Wanted};
 pub use output::{Admission, Direction, Expected, Output, Served, Serving, Submission};
 pub use routes::{Encoding, End, MethodChains, Route, RouteTarget, Steering};
