@@ -84,7 +84,8 @@ pub struct Frozen<F> {
     free: Vec<CallKey>,
 }
 
-/// The reason, as one sentence, why an engine can't be frozen or thawed.
+/// The reason, as one sentence, why an engine can't be frozen or thawed. It is for people: no code
+/// reacts to one of the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unportable(pub String);
 

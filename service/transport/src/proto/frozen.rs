@@ -127,7 +127,8 @@ enum StateForm {
     Ended,
 }
 
-/// The reason why a link can't continue in this process: one message.
+/// The reason, as one sentence, why a link can't continue in this process. It is for people: no
+/// code reacts to one of the reasons.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unportable(pub String);
 
