@@ -41,10 +41,10 @@ pub struct Moved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum MoveError {
-    NoRuntime { to: usize },
-    Ended { to: usize },
+    NoRuntime { to: RuntimeIndex },
+    Ended { to: RuntimeIndex },
     Unportable(Unportable),
-    NoRoom { to: usize, why: String },
+    NoRoom { to: RuntimeIndex, why: String },
 }
 
 impl fmt::Display for MoveError {

@@ -158,11 +158,11 @@ pub(crate) enum NoRoom {
     OfKind {
         is_dialled: bool,
         there: usize,
-        runtime: usize,
+        runtime: RuntimeIndex,
     },
     OfAny {
         all: usize,
-        runtime: usize,
+        runtime: RuntimeIndex,
     },
 }
 
