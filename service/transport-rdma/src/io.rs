@@ -332,7 +332,7 @@ impl RdmaLink {
         match (&mut self.watch, queues.pool()) {
             (Watch::Shared(member), Some(pool)) => member.watch_pool(pool),
             (Watch::Own(watch), _) => watch_for(watch, queues.descriptor(), CHANNEL),
-            (Watch::Shared(_), None) => unreachable!("a poller's link has a seat"),
+            (Watch::Shared(_), None) => unreachable!("a poller's link has a share"),
         }
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   Rdma ── Device ── Memory            one context and protection domain per device; registered memory
 //!            ├─ Pool                   a completion queue, receives and buffers for many links of one poller
-//!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a seat in a pool
+//!            └─ Connection ── Queues   an rdma_cm id; two queue pairs on one completion queue, and their buffers, or a share in a pool
 //!                               ├─ Lane     send memory outside heaps
 //!                               └─ Window   memory that the peer of a one-sided link may write
 //! ```
@@ -26,9 +26,9 @@ mod domain;
 mod lane;
 mod memory;
 mod pool;
+mod pool_share;
 mod pools;
 mod queues;
-mod seat;
 mod side;
 mod window;
 mod work;

@@ -139,11 +139,11 @@ impl Connection {
                 size_of_val(&timeout),
             )
         };
-        let seat = pools.map(|(pools, link)| pools.seat(device, link));
-        let seat = seat.transpose()?;
+        let share = pools.map(|(pools, link)| pools.share(device, link));
+        let share = share.transpose()?;
         // SAFETY: the id has no queue pair yet, and is dropped after `queues`, being declared after
         // it.
-        let queues = unsafe { Queues::new(self.id.id, device, largest, seat)? };
+        let queues = unsafe { Queues::new(self.id.id, device, largest, share)? };
         Ok(self.queues.insert(queues))
     }
 

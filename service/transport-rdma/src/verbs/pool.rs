@@ -278,8 +278,8 @@ impl Pool {
         let start = self.memory.own(at, len);
         // SAFETY: the range is of this value's own memory and initialised, since its pages begin
         // zeroed. Of both callers, `deliver` asks for a receive whose completion it has in its hand
-        // and posts it afterwards, under the lock; `Seat::received` (in `seat.rs`) for one that its
-        // link holds, which only `Seat::repost` ends, while the slice borrows the seat.
+        // and posts it afterwards, under the lock; `PoolShare::received` (in `pool_share.rs`) for one that its
+        // link holds, which only `PoolShare::repost` ends, while the slice borrows the share.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 
@@ -332,7 +332,7 @@ impl State {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        // SAFETY: every link's seat holds the pool, and its queue pairs were destroyed before; the
+        // SAFETY: every link's share holds the pool, and its queue pairs were destroyed before; the
         // queue is destroyed once, and before `memory` is unregistered.
         let status = unsafe { sys::ibv_destroy_srq(self.receives.as_ptr()) };
         debug_assert_eq!(status, 0, "no queue pair receives by it");

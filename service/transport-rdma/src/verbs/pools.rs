@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::device::Device;
 use super::pool::Pool;
-use super::seat::Seat;
+use super::pool_share::PoolShare;
 use crate::counts::Counts;
 use crate::error::RdmaError;
 use crate::link_id::LinkId;
@@ -58,13 +58,13 @@ impl Pools {
     }
 
     /// Takes a place for a link in a pool of its device.
-    pub(super) fn seat(&self, device: &Arc<Device>, link: LinkId) -> Result<Seat, RdmaError> {
+    pub(super) fn share(&self, device: &Arc<Device>, link: LinkId) -> Result<PoolShare, RdmaError> {
         let mut used = self.used();
         let own = used.pools.iter().filter(|used| used.own);
         let own = own.filter(|used| Arc::ptr_eq(&used.pool.device, device));
-        let seat = |pool| Seat::take(pool, link, &self.named);
-        if let Some(seat) = own.clone().find_map(|used| seat(&used.pool)) {
-            return Ok(seat);
+        let share = |pool| PoolShare::take(pool, link, &self.named);
+        if let Some(share) = own.clone().find_map(|used| share(&used.pool)) {
+            return Ok(share);
         }
         let [links, most] = self.size;
         if own.count() == usize::from(most) {
@@ -74,13 +74,13 @@ impl Pools {
             });
         }
         let pool = Arc::new(Pool::new(device, links)?);
-        let seat = seat(&pool).expect("it is new");
+        let share = share(&pool).expect("it is new");
         used.pools.push(Used {
             pool,
             own: true,
             links: 0,
         });
-        Ok(seat)
+        Ok(share)
     }
 
     /// Adds a link of this pool to this poller. If it is the only one, calls `watch` with the

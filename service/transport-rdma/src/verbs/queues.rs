@@ -14,7 +14,7 @@ use super::domain::check;
 use super::lane::{Lane, MarshalMemory};
 use super::memory::Memory;
 use super::pool::{Came, Pool};
-use super::seat::Seat;
+use super::pool_share::PoolShare;
 use super::side::{Own, Side, make_queue_pairs};
 use super::window::Window;
 use super::work::{Completion, Queue, Sending};
@@ -74,7 +74,7 @@ pub(crate) struct Queues {
 unsafe impl Send for Queues {}
 
 impl Queues {
-    /// Makes the queue pairs of an id whose device is known, in a pool if there is a seat, and
+    /// Makes the queue pairs of an id whose device is known, in a pool if there is a share, and
     /// posts all receives.
     ///
     /// # Safety
@@ -83,14 +83,14 @@ impl Queues {
         id: NonNull<sys::rdma_cm_id>,
         device: &Arc<Device>,
         body_message: u32,
-        seat: Option<Seat>,
+        share: Option<PoolShare>,
     ) -> Result<Queues, RdmaError> {
         let mut counts = Counts::default();
-        let (side, lane) = match seat {
-            Some(seat) => {
-                let lane = Arc::clone(&seat.lane);
+        let (side, lane) = match share {
+            Some(share) => {
+                let lane = Arc::clone(&share.lane);
                 counts.system_calls += 2;
-                (Side::Shared(seat), lane)
+                (Side::Shared(share), lane)
             }
             None => {
                 let lane = Lane::own(device)?;
@@ -100,7 +100,7 @@ impl Queues {
             }
         };
         let (body, inline_bytes) = make_queue_pairs(id, device, &side, lane.sends())?;
-        // SAFETY: the lane was made for this link, above or with its seat, and these queues are the
+        // SAFETY: the lane was made for this link, above or with its share, and these queues are the
         // only ones that have it.
         let marshal_memory = Some(unsafe { MarshalMemory::of(&lane) });
         let mut queues = Queues {
@@ -121,10 +121,10 @@ impl Queues {
             device: Arc::clone(device),
         };
         let stream = queues.stream();
-        if let Side::Shared(seat) = &mut queues.side {
-            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the seat leave them
+        if let Side::Shared(share) = &mut queues.side {
+            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the share leave them
             // first.
-            unsafe { seat.join(stream, body) };
+            unsafe { share.join(stream, body) };
         }
         queues.post_receives()?;
         Ok(queues)
@@ -159,10 +159,10 @@ impl Queues {
 
     /// Called once the connection is established.
     pub(crate) fn begin(&mut self) {
-        if let Side::Shared(seat) = &self.side {
+        if let Side::Shared(share) = &self.side {
             self.counts.system_calls += 1;
             // SAFETY: the queue pair has joined, and isn't destroyed.
-            unsafe { seat.hurry(self.stream()) };
+            unsafe { share.hurry(self.stream()) };
         }
     }
 
@@ -271,7 +271,7 @@ impl Queues {
     pub(crate) fn received(&self, receive: u16, len: usize) -> &[u8] {
         match &self.side {
             Side::Own(own) => own.received(receive, len.min(MESSAGE_BYTES)),
-            Side::Shared(seat) => seat.received(receive, len.min(MESSAGE_BYTES)),
+            Side::Shared(share) => share.received(receive, len.min(MESSAGE_BYTES)),
         }
     }
 
@@ -280,7 +280,7 @@ impl Queues {
     pub(crate) fn repost(&mut self, receive: u16) {
         match &mut self.side {
             Side::Own(own) => own.repost(receive),
-            Side::Shared(seat) => seat.repost(receive),
+            Side::Shared(share) => share.repost(receive),
         }
     }
 
@@ -288,7 +288,7 @@ impl Queues {
     pub(crate) fn free_receives(&self) -> usize {
         match &self.side {
             Side::Own(own) => own.reposts.len(),
-            Side::Shared(seat) => seat.freed(),
+            Side::Shared(share) => share.freed(),
         }
     }
 
@@ -305,7 +305,7 @@ impl Queues {
                 // dropped.
                 unsafe { own.post(pair) }
             }
-            Side::Shared(seat) => seat.post(),
+            Side::Shared(share) => share.post(),
         }
     }
 
@@ -402,10 +402,10 @@ impl Queues {
     }
 
     fn poll_shared(&mut self, found: &mut Vec<Completion>) -> Result<usize, RdmaError> {
-        let Side::Shared(seat) = &mut self.side else {
+        let Side::Shared(share) = &mut self.side else {
             return Ok(0);
         };
-        let mut came = seat.poll()?;
+        let mut came = share.poll()?;
         let count = came.len();
         self.counts.completions += count as u64;
         for each in came.drain(..) {
@@ -429,18 +429,18 @@ impl Queues {
             };
             found.push(completion);
         }
-        if let Side::Shared(seat) = &mut self.side {
-            seat.polled(came);
+        if let Side::Shared(share) = &mut self.side {
+            share.polled(came);
         }
         Ok(count)
     }
 
     fn keep(&mut self, bytes: Box<[u8]>) -> u16 {
-        let Side::Shared(seat) = &mut self.side else {
+        let Side::Shared(share) = &mut self.side else {
             unreachable!("only a pool spills")
         };
         self.counts.bytes_copied += bytes.len() as u64;
-        seat.keep(bytes)
+        share.keep(bytes)
     }
 
     fn complete(&mut self, entry: &sys::ibv_wc) -> Completion {
@@ -519,7 +519,7 @@ impl Queues {
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.side {
             Side::Own(own) => own.completions.descriptor(),
-            Side::Shared(seat) => seat.pool.descriptor(),
+            Side::Shared(share) => share.pool.descriptor(),
         }
     }
 
@@ -532,29 +532,29 @@ impl Queues {
                 own.completions.arm()?;
                 Ok(true)
             }
-            Side::Shared(seat) => seat.pool.arm(),
+            Side::Shared(share) => share.pool.arm(),
         }
     }
 
-    /// The pool of its seat, if it has one.
+    /// The pool of its share, if it has one.
     pub(crate) fn pool(&self) -> Option<&Arc<Pool>> {
         match &self.side {
             Side::Own(_) => None,
-            Side::Shared(seat) => Some(&seat.pool),
+            Side::Shared(share) => Some(&share.pool),
         }
     }
 
     /// Moves its link to another poller, and names the link there.
     pub(crate) fn move_to(&mut self, named: &Arc<Named>) {
-        if let Side::Shared(seat) = &mut self.side {
-            seat.move_to(named);
+        if let Side::Shared(share) = &mut self.side {
+            share.move_to(named);
         }
     }
 
     /// Names the link again: it has taken messages and not read them.
     pub(crate) fn remind(&self) {
-        if let Side::Shared(seat) = &self.side {
-            seat.remind();
+        if let Side::Shared(share) = &self.side {
+            share.remind();
         }
     }
 
@@ -574,17 +574,17 @@ impl Queues {
         if let Some(window) = &mut self.window {
             window.close();
         }
-        if let Side::Shared(seat) = &self.side {
+        if let Side::Shared(share) = &self.side {
             // SAFETY: both queue pairs are there, and have joined.
-            unsafe { seat.stop(self.stream(), self.body) };
+            unsafe { share.stop(self.stream(), self.body) };
         }
         // SAFETY: both queue pairs are there, and destroyed once.
         unsafe {
             sys::rdma_destroy_qp(self.id.as_ptr());
             sys::ibv_destroy_qp(self.body.as_ptr());
         }
-        if let Side::Shared(seat) = &mut self.side {
-            seat.leave();
+        if let Side::Shared(share) = &mut self.side {
+            share.leave();
         }
     }
 }

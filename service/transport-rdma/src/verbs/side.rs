@@ -10,7 +10,7 @@ use super::completions::Completions;
 use super::device::Device;
 use super::domain::{check, failed};
 use super::memory::Memory;
-use super::seat::Seat;
+use super::pool_share::PoolShare;
 use super::work_ids::ID_RECEIVE;
 use crate::error::RdmaError;
 use crate::limits::{BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, RECEIVES, SENDS};
@@ -18,7 +18,7 @@ use crate::limits::{BODY_MESSAGES, INLINE_BYTES, MESSAGE_BYTES, RECEIVES, SENDS}
 /// The source of completions and the receive buffers.
 pub(super) enum Side {
     Own(Own),
-    Shared(Seat),
+    Shared(PoolShare),
 }
 
 /// Those of a link without a pool.
@@ -104,7 +104,7 @@ pub(super) fn make_queue_pairs(
     let elements = device.max_elements() as u32;
     let (completions, shared) = match side {
         Side::Own(own) => (own.completions.as_ptr(), ptr::null_mut()),
-        Side::Shared(seat) => (seat.pool.completions.as_ptr(), seat.pool.receives()),
+        Side::Shared(share) => (share.pool.completions.as_ptr(), share.pool.receives()),
     };
     let stream_receives = if shared.is_null() { RECEIVES.into() } else { 0 };
     let attributes = |sends: usize, receives: usize, elements, inline| sys::ibv_qp_init_attr {

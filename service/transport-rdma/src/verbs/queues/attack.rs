@@ -23,7 +23,7 @@ impl Queues {
     pub(crate) fn receives_for_attack(&self) -> (u64, u32) {
         let receives = match &self.side {
             Side::Own(own) => &own.receives,
-            Side::Shared(seat) => &*seat.pool.memory,
+            Side::Shared(share) => &*share.pool.memory,
         };
         let start = receives.own(0, 8).as_ptr() as u64;
         (start, receives.remote_key())

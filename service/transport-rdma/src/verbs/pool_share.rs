@@ -1,4 +1,4 @@
-//! A link's place in a [pool](super::pool).
+//! A link's share of a [pool](super::pool).
 
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -13,8 +13,8 @@ use crate::limits::RECEIVES;
 use crate::link_id::LinkId;
 use crate::named::Named;
 
-/// A link's place in a pool: a lane to send from, and its share of the receives.
-pub(super) struct Seat {
+/// A link's share of a pool: a lane to send from, and receives.
+pub(super) struct PoolShare {
     pub(super) pool: Arc<Pool>,
     link: LinkId,
     named: Arc<Named>,
@@ -31,11 +31,11 @@ pub(super) struct Seat {
 /// The bit that distinguishes a spilled message from a receive.
 const SPILLED: u16 = 1 << 15;
 
-impl Seat {
-    /// Takes a place in the pool; `None`: it is full.
-    pub(super) fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<Seat> {
+impl PoolShare {
+    /// Takes a share of the pool; `None`: it is full.
+    pub(super) fn take(pool: &Arc<Pool>, link: LinkId, named: &Arc<Named>) -> Option<PoolShare> {
         let (number, before) = pool.take_lane()?;
-        Some(Seat {
+        Some(PoolShare {
             pool: Arc::clone(pool),
             link,
             named: Arc::clone(named),
@@ -60,10 +60,10 @@ impl Seat {
         named.add(self.link);
     }
 
-    /// Attributes the completions of these queue pairs to this seat from now on.
+    /// Attributes the completions of these queue pairs to this share from now on.
     ///
     /// # Safety
-    /// Both exist until [`Seat::leave`].
+    /// Both exist until [`PoolShare::leave`].
     pub(super) unsafe fn join(&mut self, stream: NonNull<sys::ibv_qp>, body: NonNull<sys::ibv_qp>) {
         // SAFETY: both queue pairs are there.
         let (number, body) = unsafe { (stream.as_ref().qp_num, body.as_ref().qp_num) };
@@ -117,7 +117,7 @@ impl Seat {
         self.named.add(self.link);
     }
 
-    /// Returns the vector from [`Seat::poll`] for reuse.
+    /// Returns the vector from [`PoolShare::poll`] for reuse.
     pub(super) fn polled(&mut self, mut came: Vec<Came>) {
         came.clear();
         self.came = came;
@@ -162,7 +162,7 @@ impl Seat {
         state.free(receive);
     }
 
-    /// Number of messages read since [`Seat::post`].
+    /// Number of messages read since [`PoolShare::post`].
     pub(super) fn freed(&self) -> usize {
         self.freed
     }
@@ -205,7 +205,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for PoolShare {
     fn drop(&mut self) {
         self.leave();
     }
