@@ -15,11 +15,11 @@ use tollgate_policy_host::{BatchError, EvaluateError, Fault, Hook, Instance, Rat
 use tollgate_schema::Schema;
 use tollgate_shm_abi::text::escape;
 
-use crate::asked::Asked;
 use crate::cases::Setting;
 use crate::inspect::Module;
 use crate::limits::{BATCH, ROUND, ROUNDS};
 use crate::session::Session;
+use crate::target::Target;
 use crate::{Cases, ToolError};
 
 /// All measurements of a module.
@@ -77,16 +77,16 @@ pub fn bench_cases<'a>(
     let manifest = policy.manifest();
     let mut subjects = Vec::new();
     for case in &cases.cases {
-        let asked = Asked::new(schema, manifest, &cases.setting.grant, case)?;
-        let Some(entry) = &asked.entry else {
+        let target = Target::new(schema, manifest, &cases.setting.grant, case)?;
+        let Some(entry) = &target.entry else {
             continue;
         };
         let message = Sample {
-            block: asked.block(&case.message).map_err(|e| case.error(e))?,
+            block: target.block(&case.message).map_err(|e| case.error(e))?,
             metadata: case.metadata.clone(),
         };
         let mut view = vec![0; message.view_max(&entry.projector)];
-        let len = asked.project(entry, &message, &mut view);
+        let len = target.project(entry, &message, &mut view);
         view.truncate(len.map_err(|e| case.error(e))?);
         subjects.push(Subject {
             name: case.name.clone(),

@@ -15,13 +15,13 @@
 
 #![forbid(unsafe_code)]
 
-mod asked;
 mod bench;
 mod cases;
 mod error;
 mod inspect;
 pub mod limits;
 mod session;
+mod target;
 mod test;
 
 pub use bench::{Bench, Measured, Spread, bench, bench_cases};

@@ -14,8 +14,8 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use crate::ToolError;
-use crate::asked::{Asked, Entry};
 use crate::cases::{Grant, Setting};
+use crate::target::{Entry, Target};
 
 /// A policy with its configuration, grants and state, and an instance if there is one.
 pub(crate) struct Session<'a> {
@@ -123,7 +123,7 @@ impl<'a> Session<'a> {
     /// Evaluates the policy for a message.
     pub(crate) fn evaluate(
         &mut self,
-        asked: &Asked,
+        target: &Target,
         entry: &Entry,
         message: &Sample,
     ) -> Result<Evaluated, ToolError> {
@@ -132,8 +132,8 @@ impl<'a> Session<'a> {
         }
         let instance = self.instance()?;
         let max = message.view_max(&entry.projector);
-        let verdict = instance.evaluate(asked.hook, entry.method, max, |view| {
-            asked.project(entry, message, view)
+        let verdict = instance.evaluate(target.hook, entry.method, max, |view| {
+            target.project(entry, message, view)
         });
         let (fuel, (log, _dropped)) = (instance.fuel_used(), instance.take_log());
         let seen = match verdict {
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
                 code: Code(code),
                 message,
             },
-            Ok(Verdict::Effects(effects)) => match asked.change(entry, message, &effects) {
+            Ok(Verdict::Effects(effects)) => match target.change(entry, message, &effects) {
                 Ok(message) => Seen::Change(Box::new(Change {
                     message,
                     delay_us: effects.delay_us,

@@ -19,7 +19,7 @@ use crate::cases::Grant;
 use crate::{Case, ToolError};
 
 /// One side of one method, bound to a schema and a manifest.
-pub(crate) struct Asked {
+pub(crate) struct Target {
     pub(crate) hook: Hook,
     /// The manifest's entry for it, if the policy covers the method at this hook.
     pub(crate) entry: Option<Entry>,
@@ -38,13 +38,13 @@ pub(crate) struct Entry {
     shown: ShownKeys,
 }
 
-impl Asked {
+impl Target {
     pub(crate) fn new(
         schema: &Schema,
         manifest: &Manifest,
         grant: &Grant,
         case: &Case,
-    ) -> Result<Asked, ToolError> {
+    ) -> Result<Target, ToolError> {
         let service = schema.service(&case.service).map_err(|e| case.error(e))?;
         let method = service.methods.iter().find(|m| m.name == case.method);
         let method = method.ok_or_else(|| {
@@ -61,7 +61,7 @@ impl Asked {
         };
         let layouts = Arc::clone(&service.layouts);
         let name = &layouts.get(id).name;
-        Ok(Asked {
+        Ok(Target {
             hook: case.hook,
             entry: Entry::new(&layouts, id, manifest, grant, case)?,
             descriptor: schema.message(name).map_err(ToolError::schema)?,
@@ -136,7 +136,7 @@ impl Entry {
     }
 }
 
-impl Asked {
+impl Target {
     /// Writes the view of a message.
     pub(crate) fn project(
         &self,

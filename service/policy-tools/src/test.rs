@@ -12,8 +12,8 @@ use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text::escape;
 
-use crate::asked::Asked;
 use crate::session::{Change, Session};
+use crate::target::Target;
 use crate::{Case, Cases, Expect, Seen, ToolError};
 
 /// The results of all cases, in their order.
@@ -55,18 +55,18 @@ pub struct Difference {
 pub fn test(policy: &Policy, schema: &Schema, cases: &Cases) -> Result<Report, ToolError> {
     let policy = &policy.configured(Some(&cases.setting.config))?;
     check_grant(policy, cases)?;
-    let mut methods: HashMap<(String, Hook), Asked> = HashMap::new();
+    let mut methods: HashMap<(String, Hook), Target> = HashMap::new();
     for case in &cases.cases {
         if let Entry::Vacant(place) = methods.entry((case.full_method(), case.hook)) {
             let grant = &cases.setting.grant;
-            place.insert(Asked::new(schema, policy.manifest(), grant, case)?);
+            place.insert(Target::new(schema, policy.manifest(), grant, case)?);
         }
     }
     // The same fuel on every machine, so that the result of a case doesn't depend on the machine.
     let mut session = Session::new(policy, &cases.setting, Rate::default())?;
     let outcomes = cases.cases.iter().map(|case| {
-        let asked = &methods[&(case.full_method(), case.hook)];
-        evaluate(&mut session, asked, case)
+        let target = &methods[&(case.full_method(), case.hook)];
+        evaluate(&mut session, target, case)
     });
     Ok(Report {
         outcomes: outcomes.collect::<Result<_, _>>()?,
@@ -109,16 +109,16 @@ fn check_grant(policy: &Policy, cases: &Cases) -> Result<(), ToolError> {
     Ok(())
 }
 
-fn evaluate(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Outcome, ToolError> {
+fn evaluate(session: &mut Session<'_>, target: &Target, case: &Case) -> Result<Outcome, ToolError> {
     let key = case.hook.name();
-    let block = asked.block(&case.message);
+    let block = target.block(&case.message);
     let message = Sample {
         block: block.map_err(|reason| case.error(format!("{key}: {reason}")))?,
         metadata: case.metadata.clone(),
     };
     let expected = match &case.expect {
         Expect::Change { message, .. } => message.as_ref().map(|message| {
-            let block = asked.block(message);
+            let block = target.block(message);
             block.map_err(|reason| case.error(format!("expect.{key}: {reason}")))
         }),
         _ => None,
@@ -134,15 +134,15 @@ fn evaluate(session: &mut Session<'_>, asked: &Asked, case: &Case) -> Result<Out
         log: Vec::new(),
     };
     for _ in 0..case.repeat {
-        if let Some(entry) = &asked.entry {
-            let evaluated = session.evaluate(asked, entry, &message)?;
+        if let Some(entry) = &target.entry {
+            let evaluated = session.evaluate(target, entry, &message)?;
             outcome.fuel = outcome.fuel.max(evaluated.fuel);
             (outcome.seen, outcome.log) = (evaluated.seen, evaluated.log);
         }
         if let Seen::Change(change) = &outcome.seen {
-            outcome.changed = Some(asked.json(&change.message.block)?);
+            outcome.changed = Some(target.json(&change.message.block)?);
         }
-        outcome.compare(case, expected.as_deref(), asked)?;
+        outcome.compare(case, expected.as_deref(), target)?;
         if !outcome.differences.is_empty() {
             break;
         }
@@ -204,7 +204,7 @@ impl Outcome {
         &mut self,
         case: &Case,
         expected: Option<&[u8]>,
-        asked: &Asked,
+        target: &Target,
     ) -> Result<(), ToolError> {
         let mut differ = |what, expected: String, got: String| {
             self.differences.push(Difference {
@@ -232,7 +232,7 @@ impl Outcome {
                 if let Some(expected) =
                     expected.filter(|expected| *expected != change.message.block)
                 {
-                    let json = asked.json(expected)?;
+                    let json = target.json(expected)?;
                     let got = self.changed.clone().unwrap_or_default();
                     differ(case.hook.name(), json, got);
                 }
