@@ -66,7 +66,7 @@ pub enum BindOutcome {
 }
 
 /// Takes the outcome of a binding.
-pub(crate) type Asker = Reply<Result<BindOutcome, Status>>;
+pub(crate) type BindReply = Reply<Result<BindOutcome, Status>>;
 
 /// A BIND that a peer sent.
 pub struct PendingBind {

@@ -17,7 +17,7 @@ use tollgate_telemetry::record::Span;
 #[cfg(feature = "rdma")]
 use tollgate_transport_rdma::Door;
 
-use crate::binds::{Asker, BindAs, Bound, PendingBind, ServiceSchema};
+use crate::binds::{BindAs, BindReply, Bound, PendingBind, ServiceSchema};
 use crate::handover::error::{LeaveError, ResumeError};
 use crate::handover::transfer::{HandoverState, Inventory, Resumed};
 use crate::links::target::Target;
@@ -103,7 +103,7 @@ pub enum Command {
         /// The client-side chains, by method; for servers, the server-side ones.
         chains: Vec<MethodSteps>,
         /// Takes the answer.
-        reply: Asker,
+        reply: BindReply,
     },
     /// The answer to [`Event::Compare`].
     Compared {

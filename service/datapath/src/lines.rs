@@ -49,7 +49,7 @@ struct Pace {
     /// When the current second began.
     since: Instant,
     /// Lines in that second.
-    said: u32,
+    written: u32,
     left_out: u64,
 }
 
@@ -70,17 +70,17 @@ impl Lines {
         }
         let pace = self.of.entry(key).or_insert(Pace {
             since: now,
-            said: 0,
+            written: 0,
             left_out: 0,
         });
         if now >= pace.since + SECOND {
-            (pace.since, pace.said) = (now, 0);
+            (pace.since, pace.written) = (now, 0);
         }
-        if pace.said >= LINES_PER_SECOND {
+        if pace.written >= LINES_PER_SECOND {
             pace.left_out += 1;
             return None;
         }
-        pace.said += 1;
+        pace.written += 1;
         Some(LeftOut(std::mem::take(&mut pace.left_out)))
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     fn a_culprit_has_a_few_lines_of_a_kind_per_second_and_the_next_counts_the_rest() {
         let mut lines = Lines::default();
         let begin = Instant::now();
-        let mut said = |kind, culprit, ms| {
+        let mut written = |kind, culprit, ms| {
             let now = begin + Duration::from_millis(ms);
             (0..1_000)
                 .filter_map(|_| lines.due(kind, culprit, now))
@@ -101,11 +101,11 @@ mod tests {
         };
         let few = vec![LeftOut(0); LINES_PER_SECOND as usize];
         let rest = 1_000 - u64::from(LINES_PER_SECOND);
-        assert_eq!(said("bind", "mallory", 0), few);
-        assert_eq!(said("bind", "acme", 0), few, "acme's are acme's");
-        assert_eq!(said("dial", "mallory", 0), few, "another kind");
-        assert_eq!(said("bind", "mallory", 999), []);
-        let again = said("bind", "mallory", 1_000);
+        assert_eq!(written("bind", "mallory", 0), few);
+        assert_eq!(written("bind", "acme", 0), few, "acme's are acme's");
+        assert_eq!(written("dial", "mallory", 0), few, "another kind");
+        assert_eq!(written("bind", "mallory", 999), []);
+        let again = written("bind", "mallory", 1_000);
         assert_eq!(again.len(), few.len());
         assert_eq!(again[..2], [LeftOut(rest + 1_000), LeftOut(0)]);
         assert_eq!(

@@ -239,7 +239,7 @@ impl Runtime {
         let mut unwatched = Vec::new();
         for port in sessions {
             let id = port.id;
-            if let Some(name) = self.seat(port, &tenant) {
+            if let Some(name) = self.add_session(port, &tenant) {
                 names.sessions.insert(id, name);
             }
         }
@@ -337,7 +337,7 @@ impl Runtime {
     }
 
     /// Adds a session here.
-    fn seat(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
+    fn add_session(&mut self, mut port: Box<SessionPort>, tenant: &Arc<str>) -> Option<SessionId> {
         let id = self.sessions.next_id()?;
         port.id = id;
         port.flow = self.scheduler.of(tenant);

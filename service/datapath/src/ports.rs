@@ -20,7 +20,7 @@ use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::stream::Credit;
 use tollgate_transport::CallHead;
 
-use crate::binds::{Asker, PendingBind, ServiceSchema};
+use crate::binds::{BindReply, PendingBind, ServiceSchema};
 use crate::carrier::Carrier;
 use crate::landing::Landing;
 use crate::limits::{
@@ -387,7 +387,7 @@ pub(crate) struct RemoteBinding {
     pub(crate) first_handle: u32,
     pub(crate) schema: Arc<ServiceSchema>,
     /// Takes the outcome, if it is still pending.
-    pub(crate) asked: Option<Asker>,
+    pub(crate) reply: Option<BindReply>,
     /// The peer accepted it with another schema, which is being compared.
     pub(crate) comparing: Option<Comparing>,
     pub(crate) tenant: Arc<str>,
@@ -402,7 +402,7 @@ pub(crate) struct RemoteBinding {
 impl RemoteBinding {
     /// Whether the peer has accepted it and hasn't refused it since.
     pub(crate) fn stands(&self) -> bool {
-        self.asked.is_none() && self.comparing.is_none() && self.retry_at_ns.is_none()
+        self.reply.is_none() && self.comparing.is_none() && self.retry_at_ns.is_none()
     }
 }
 

@@ -6,7 +6,7 @@ use tollgate_engine::{Encoding, MethodChains, Route, RouteTarget, SessionId, Sta
 use tollgate_shm_abi::session::DaemonEnd;
 use tollgate_shm_abi::status::Code;
 
-use crate::binds::{Asker, BindAs, BindOutcome, Bound, ServiceSchema};
+use crate::binds::{BindAs, BindOutcome, BindReply, Bound, ServiceSchema};
 use crate::calls::services::Refusal;
 use crate::command::Event;
 use crate::limits::{MAX_METHODS_PER_SESSION, MAX_METHODS_PER_TENANT};
@@ -78,7 +78,7 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         bind: BindAs,
         chains: Vec<MethodSteps>,
-        reply: Asker,
+        reply: BindReply,
     ) {
         let Some(port) = self.sessions.get(session) else {
             let _ = reply.send(Err(Status::new(Code::UNAVAILABLE, "the session has ended")));

@@ -179,7 +179,7 @@ pub(super) fn binding_form(binding: &RemoteBinding) -> BindingForm {
         tenant: binding.tenant.to_string(),
         peer: binding.peer.found(),
         name: name_of(&binding.peer),
-        unsettled: binding.asked.is_some() || binding.comparing.is_some(),
+        unsettled: binding.reply.is_some() || binding.comparing.is_some(),
         retry_at_ns: binding.retry_at_ns,
     }
 }

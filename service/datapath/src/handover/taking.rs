@@ -289,7 +289,7 @@ impl Runtime {
                 session: form.session,
                 first_handle: form.first_handle,
                 schema: of_hash(&form.schema)?,
-                asked: None,
+                reply: None,
                 comparing: None,
                 tenant: form.tenant.as_str().into(),
                 peer: named(form.name.as_deref(), form.peer),

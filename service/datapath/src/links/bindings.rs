@@ -7,7 +7,7 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::SendError;
 use tollgate_transport::limits::MAX_DESCRIPTION;
 
-use crate::binds::{Asker, PendingBind, ServiceSchema};
+use crate::binds::{BindReply, PendingBind, ServiceSchema};
 use crate::calls::binding::{client_routes, schema_differs};
 use crate::calls::services::Refusal;
 use crate::links::events::After;
@@ -25,7 +25,7 @@ impl Runtime {
         schema: Arc<ServiceSchema>,
         chains: Vec<MethodSteps>,
         to: Found,
-        asked: Asker,
+        reply: BindReply,
     ) {
         let Found { peer, addresses } = to;
         let pending = Status::new(
@@ -39,7 +39,7 @@ impl Runtime {
         let first_handle = match added {
             Ok(first) => first,
             Err(status) => {
-                let _ = asked.send(Err(status));
+                let _ = reply.send(Err(status));
                 return;
             }
         };
@@ -47,7 +47,7 @@ impl Runtime {
             session,
             first_handle,
             schema,
-            asked: Some(asked),
+            reply: Some(reply),
             comparing: None,
             tenant: Arc::clone(&tenant),
             peer: peer.clone(),

@@ -82,7 +82,7 @@ impl RemoteBindings {
 
     /// Whether the application has had its answer.
     pub(crate) fn was_bound(&self, key: u32) -> bool {
-        self.bindings.get(key).is_some_and(|b| b.asked.is_none())
+        self.bindings.get(key).is_some_and(|b| b.reply.is_none())
     }
 
     /// Drops the bindings of a session.
@@ -134,8 +134,8 @@ impl RemoteBindings {
             service: None,
             refused,
         };
-        if let Some(asked) = binding.asked.take() {
-            let _ = asked.send(Ok(BindOutcome::Bound(bound)));
+        if let Some(reply) = binding.reply.take() {
+            let _ = reply.send(Ok(BindOutcome::Bound(bound)));
         }
     }
 
@@ -145,10 +145,10 @@ impl RemoteBindings {
             return;
         };
         binding.comparing = None;
-        match binding.asked.take() {
-            Some(asked) => {
+        match binding.reply.take() {
+            Some(reply) => {
                 self.bindings.remove(key);
-                let _ = asked.send(Err(status));
+                let _ = reply.send(Err(status));
             }
             None => {
                 let pause = longer(binding.retry_pause);
@@ -164,11 +164,11 @@ impl RemoteBindings {
             return false;
         };
         (binding.comparing, binding.retry_pause) = (None, None);
-        let Some(asked) = binding.asked.take() else {
+        let Some(reply) = binding.reply.take() else {
             return true;
         };
         self.bindings.remove(key);
-        let _ = asked.send(Err(status.clone()));
+        let _ = reply.send(Err(status.clone()));
         false
     }
 
@@ -251,6 +251,6 @@ impl RemoteBindings {
     #[cfg(test)]
     pub(crate) fn all_stand(&mut self) {
         let bindings = self.bindings.iter_mut();
-        bindings.for_each(|(_, binding)| binding.asked = None);
+        bindings.for_each(|(_, binding)| binding.reply = None);
     }
 }

@@ -283,21 +283,21 @@ impl Observer {
         notes: &mut Notes,
     ) {
         let origin = engine.origin_of(call);
-        for said in notes.decisions.drain(..) {
+        for noted in notes.decisions.drain(..) {
             let Some(origin) = origin else {
                 continue;
             };
             self.traces.note(origin, || {
                 let mut attributes = vec![
-                    (policy_key(said.by.is_provider), said.by.policy.into()),
-                    (DECISION, said.decision.into()),
+                    (policy_key(noted.by.is_provider), noted.by.policy.into()),
+                    (DECISION, noted.decision.into()),
                     (STAGE, stage_name(stage).into()),
-                    (DURATION_NS, (said.cost_ns as i64).into()),
+                    (DURATION_NS, (noted.cost_ns as i64).into()),
                 ];
-                attributes.extend(said.trial.map(|trial| (TRIAL, trial.into())));
+                attributes.extend(noted.trial.map(|trial| (TRIAL, trial.into())));
                 Event {
                     name: event::VERDICT,
-                    at_ns: said.at_ns,
+                    at_ns: noted.at_ns,
                     attributes,
                 }
             });

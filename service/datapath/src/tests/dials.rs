@@ -12,7 +12,7 @@ use tollgate_transport::{Event, TcpLink};
 
 use super::links::trusting;
 use super::turns::open_with;
-use crate::binds::{Asker, BindOutcome, ServiceSchema};
+use crate::binds::{BindOutcome, BindReply, ServiceSchema};
 use crate::limits::{ATTEMPT_DELAY, LOOKUP_PATIENCE, MAX_COMPARISONS_PER_TENANT, REDIAL_PAUSE};
 use crate::links::target::{Found, Stage, Target};
 use crate::peer_room::PeerRoom;
@@ -39,7 +39,7 @@ fn bind(runtime: &mut Runtime, session: SessionId, tenant: &str, to: Found) -> A
         description: String::new(),
         methods: Vec::new(),
     });
-    let (asked, answer): (Asker, Answer) = super::reply();
+    let (asked, answer): (BindReply, Answer) = super::reply();
     runtime.bind_remote(session, tenant.into(), schema, Vec::new(), to, asked);
     answer
 }
