@@ -43,8 +43,8 @@ pub(crate) async fn report(control: &Control) -> Result<Value, Status> {
 /// Versions that are quarantined somewhere.
 fn quarantined(control: &Control) -> Vec<Value> {
     let attachments = control.attachments.borrow();
-    let lives = attachments.live.iter();
-    let of = lives.filter_map(|(_, live)| {
+    let attached = attachments.live.iter();
+    let of = attached.filter_map(|(_, live)| {
         let Attachment {
             target,
             policy,

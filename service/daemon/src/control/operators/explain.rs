@@ -38,7 +38,7 @@ use crate::control::observe::watching::{no_method, no_tenant};
 use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
 use crate::control::policies::attachments::granted;
 use crate::control::policies::lifecycle::side_of;
-use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
+use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_EXPLAINED;
@@ -216,7 +216,7 @@ fn witnesses(
 
 /// A version in one of an attachment's places.
 struct Placed<'a> {
-    live: &'a Live,
+    live: &'a LiveAttachment,
     version: &'a Version,
     /// The trial, if the version is the candidate.
     trial: Option<Trial>,

@@ -53,19 +53,19 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
     control.require_owner(&owner)?;
-    let lives: Vec<_> = {
+    let attached: Vec<_> = {
         let attachments = control.attachments.borrow();
-        let lives = attachments.live.iter().filter(|(_, live)| {
+        let attached = attachments.live.iter().filter(|(_, live)| {
             let attachment = &live.attachment;
             attachment.policy == at.policy
                 && attachment.target.owner() == owner
                 && which.selects(&attachment.target)
         });
-        lives
+        attached
             .map(|(id, live)| (id, live.runtime, live.attachment.clone()))
             .collect()
     };
-    let Some((_, _, attachment)) = lives.first().cloned() else {
+    let Some((_, _, attachment)) = attached.first().cloned() else {
         let (owner, policy) = (owner.clone(), at.policy.clone());
         return Err(store_failed(&tollgate_control::StoreError::NotAttached {
             owner,
@@ -80,7 +80,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
     let mut views = Vec::new();
-    for (id, runtime, _) in &lives {
+    for (id, runtime, _) in &attached {
         let recorded = control
             .ask(*runtime, |reply| Command::Recorded { id: *id, reply })
             .await?;

@@ -17,7 +17,7 @@ use tollgate_transport::frame::{self, feature_names};
 use crate::capacity::Capacity;
 use crate::control::answers::Answer;
 use crate::control::policies::attachments::Attachments;
-use crate::control::policies::model::Live;
+use crate::control::policies::model::LiveAttachment;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::verify_audit::sentence;
@@ -92,7 +92,7 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 struct Joined<'a> {
     control: &'a Control,
     /// By attachment, in the chain's order.
-    by_attachment: BTreeMap<u64, Vec<(AttachmentId, &'a Live)>>,
+    by_attachment: BTreeMap<u64, Vec<(AttachmentId, &'a LiveAttachment)>>,
     /// The keys of the attachments of one policy.
     by_policy: HashMap<(Owner, &'a str), Vec<u64>>,
     counted: HashMap<AttachmentId, Vec<&'a PolicyReport>>,
@@ -101,19 +101,19 @@ struct Joined<'a> {
 impl<'a> Joined<'a> {
     pub(crate) fn new(
         control: &'a Control,
-        lives: impl Iterator<Item = (AttachmentId, &'a Live)>,
+        attached: impl Iterator<Item = (AttachmentId, &'a LiveAttachment)>,
         report: &'a Report,
     ) -> Self {
         let mut by_attachment: BTreeMap<u64, Vec<_>> = BTreeMap::new();
-        for (id, live) in lives {
+        for (id, live) in attached {
             by_attachment
                 .entry(live.place)
                 .or_default()
                 .push((id, live));
         }
         let mut by_policy: HashMap<_, Vec<u64>> = HashMap::new();
-        for (place, lives) in &by_attachment {
-            let Attachment { target, policy, .. } = &lives[0].1.attachment;
+        for (place, attached) in &by_attachment {
+            let Attachment { target, policy, .. } = &attached[0].1.attachment;
             let policy = (target.owner(), policy.as_str());
             by_policy.entry(policy).or_default().push(*place);
         }
@@ -134,7 +134,7 @@ impl<'a> Joined<'a> {
         &self,
         owner: &Owner,
         policy: &'a str,
-    ) -> impl Iterator<Item = &[(AttachmentId, &'a Live)]> {
+    ) -> impl Iterator<Item = &[(AttachmentId, &'a LiveAttachment)]> {
         let places = self.by_policy.get(&(owner.clone(), policy));
         places
             .into_iter()
@@ -143,7 +143,7 @@ impl<'a> Joined<'a> {
     }
 
     /// The counts of an attachment's versions, over all runtimes.
-    fn versions(&self, lives: &[(AttachmentId, &Live)]) -> Vec<Value> {
+    fn versions(&self, attached: &[(AttachmentId, &LiveAttachment)]) -> Vec<Value> {
         struct Sum<'a> {
             counts: Counts,
             alive: bool,
@@ -152,7 +152,7 @@ impl<'a> Joined<'a> {
             metrics: NamedMetrics,
         }
         let mut sums: BTreeMap<VersionNumber, Sum<'_>> = BTreeMap::new();
-        for policy in lives
+        for policy in attached
             .iter()
             .flat_map(|(id, _)| self.counted.get(id).into_iter().flatten())
         {
@@ -180,17 +180,17 @@ impl<'a> Joined<'a> {
         sums.into_iter().map(one).collect()
     }
 
-    fn attachment(&self, lives: &[(AttachmentId, &Live)]) -> Value {
-        let (_, first) = lives[0];
+    fn attachment(&self, attached: &[(AttachmentId, &LiveAttachment)]) -> Value {
+        let (_, first) = attached[0];
         let mut value = of_attachment(&first.attachment);
         value["isolation"] = json!(self.control.isolation_of(&first.attachment));
-        let fallback = lives.iter().find_map(|(_, live)| {
+        let fallback = attached.iter().find_map(|(_, live)| {
             let running = live.stable.as_ref().map(|stable| stable.number);
             let why = live.fallback.as_ref()?;
             Some(json!({"running": running, "why": why}))
         });
         value["fallback"] = fallback.into();
-        value["versions"] = self.versions(lives).into();
+        value["versions"] = self.versions(attached).into();
         value
     }
 }
@@ -219,7 +219,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
     let joined = Joined::new(control, attachments.live.iter(), &report);
     let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
     let places = joined.by_attachment.values();
-    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
     let now_ns = now_ns();
     let peers = of_peers(report.peers.clone(), now_ns);
     let mut wrong = of_daemon(control, &attachments);
@@ -352,9 +352,9 @@ fn problems(of_daemon: Vec<String>, attachments: &[Value], peers: &[Value]) -> V
 fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
     let mut sum = Counts::default();
     let mut places = Vec::new();
-    for lives in joined.attachments_of(&info.owner, &info.policy.name) {
-        let Attachment { target, slot, .. } = &lives[0].1.attachment;
-        let ids = lives
+    for attached in joined.attachments_of(&info.owner, &info.policy.name) {
+        let Attachment { target, slot, .. } = &attached[0].1.attachment;
+        let ids = attached
             .iter()
             .flat_map(|(id, _)| joined.counted.get(id).into_iter().flatten());
         let of_version: Vec<_> = ids
@@ -439,7 +439,7 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     let attachments = control.attachments.borrow();
     let joined = Joined::new(control, attachments.live.iter(), &report);
     let places = joined.attachments_of(&owner, &request.policy);
-    let places: Vec<_> = places.map(|lives| joined.attachment(lives)).collect();
+    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
     let mut value = of_policy(chosen, &joined);
     value["manifest"] = manifest;
     value["versions"] = stored.iter().map(|info| info.policy.version).collect();

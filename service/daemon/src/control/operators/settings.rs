@@ -133,11 +133,11 @@ impl Control {
     /// The attachments on a runtime without a CPU limit of their own.
     fn with_default_cpu(&self, runtime: RuntimeIndex) -> Vec<AttachmentId> {
         let attachments = self.attachments.borrow();
-        let lives = attachments.live.iter();
-        let lives = lives.filter(|(_, live)| {
+        let attached = attachments.live.iter();
+        let attached = attached.filter(|(_, live)| {
             live.runtime == runtime && live.attachment.options.cpu_us.is_none()
         });
-        lives.map(|(id, _)| id).collect()
+        attached.map(|(id, _)| id).collect()
     }
 
     /// The CPU limit of one call's evaluation.

@@ -175,8 +175,9 @@ impl Control {
                 .service
                 .map(|id| moved.services.get(&id).copied().unwrap_or(id));
         }
-        let lives: Vec<AttachmentId> = attachments.live.naming(tenant).map(|(id, _)| id).collect();
-        for id in lives {
+        let attached: Vec<AttachmentId> =
+            attachments.live.naming(tenant).map(|(id, _)| id).collect();
+        for id in attached {
             if let Some(live) = attachments.live.get_mut(id) {
                 live.runtime = to;
             }

@@ -17,7 +17,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
 use crate::control::placement::runtimes::Common;
-use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::refusals::{internal, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
@@ -139,13 +139,13 @@ impl Control {
 
     /// Puts the attachments for all tenants in force on another runtime.
     async fn furnish(&self, runtime: RuntimeIndex) -> Result<(), Status> {
-        let all: Vec<Live> = {
+        let all: Vec<LiveAttachment> = {
             let attachments = self.attachments.borrow();
-            let lives = attachments.live.naming(ALL);
-            let lives = lives.filter(|(_, live)| live.runtime == RuntimeIndex::FIRST);
-            let lives: Vec<_> = lives.map(|(_, live)| live.clone()).collect();
-            attachments.check_room(lives.len())?;
-            lives
+            let attached = attachments.live.naming(ALL);
+            let attached = attached.filter(|(_, live)| live.runtime == RuntimeIndex::FIRST);
+            let attached: Vec<_> = attached.map(|(_, live)| live.clone()).collect();
+            attachments.check_room(attached.len())?;
+            attached
         };
         let mut change = PolicyChange::default();
         for first in all {
@@ -155,7 +155,7 @@ impl Control {
                 candidate.is_some_and(|Candidate { version: its, .. }| its == version.number.0)
             });
             let (candidate, candidate_place) = self.another(&first, on_trial).await?;
-            let live = Live {
+            let live = LiveAttachment {
                 runtime,
                 stable,
                 candidate,
@@ -175,7 +175,7 @@ impl Control {
     /// A copy, for another runtime, of a version that runs on the first one.
     async fn another(
         &self,
-        first: &Live,
+        first: &LiveAttachment,
         version: Option<&Version>,
     ) -> Result<(Option<Version>, Place), Status> {
         let Some(version) = version.cloned() else {
@@ -222,10 +222,10 @@ impl Control {
                 ..Report::default()
             });
             let mut attachments = self.attachments.borrow_mut();
-            let lives = attachments.live.iter();
-            let lives = lives.filter(|(_, live)| live.runtime == index);
-            let lives: Vec<AttachmentId> = lives.map(|(id, _)| id).collect();
-            for id in lives {
+            let attached = attachments.live.iter();
+            let attached = attached.filter(|(_, live)| live.runtime == index);
+            let attached: Vec<AttachmentId> = attached.map(|(id, _)| id).collect();
+            for id in attached {
                 attachments.live.remove(id);
             }
         }

@@ -2,7 +2,7 @@
 //! changes while calls flow.
 //!
 //! ```text
-//!   stored attachment ──▶ one Live per runtime of its calls (a tenant's: one; for all tenants: all)
+//!   stored attachment ──▶ one LiveAttachment per runtime of its calls (a tenant's: one; for all tenants: all)
 //!                           ├─ stable, candidate: loaded versions
 //!                           └─ chains: per binding and method, the steps of all Lives that cover it,
 //!                              by party, then by place
@@ -28,7 +28,7 @@ use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachment_index::AttachmentIndex;
 use crate::control::policies::input_cache::Asks;
 use crate::control::policies::misfits::{Misfit, Misfits};
-use crate::control::policies::model::{Live, LiveBinding, Loaded, Version};
+use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::log_limited;
@@ -65,8 +65,8 @@ impl Attachments {
 
     /// The attachment at a target, as stored.
     pub(crate) fn at(&self, target: &Target, name: &str) -> Option<Attachment> {
-        let mut lives = self.live.at(target, name);
-        lives.next().map(|(_, live)| live.attachment.clone())
+        let mut its = self.live.at(target, name);
+        its.next().map(|(_, live)| live.attachment.clone())
     }
 
     /// Whether there is room for this many more.
@@ -78,7 +78,7 @@ impl Attachments {
     }
 
     /// Adds an attachment; returns its id.
-    pub(crate) fn insert(&mut self, live: Live) -> Result<AttachmentId, Status> {
+    pub(crate) fn insert(&mut self, live: LiveAttachment) -> Result<AttachmentId, Status> {
         self.live.insert(live).ok_or_else(full)
     }
 
@@ -103,7 +103,7 @@ impl Attachments {
 
     /// Drops a policy's shared state if the policy isn't attached any more.
     pub(crate) fn drop_idle_state(&mut self, owner: Owner, policy: &str) {
-        let is_its = |live: &Live| {
+        let is_its = |live: &LiveAttachment| {
             let attachment = &live.attachment;
             attachment.policy == policy && attachment.target.owner() == owner
         };
@@ -124,10 +124,10 @@ impl Attachments {
         schema: &BoundSchema,
         side: Side,
     ) -> Result<Vec<MethodSteps>, Status> {
-        let lives = self.covering(runtime, tenant, &schema.layout.name, side);
+        let covering = self.covering(runtime, tenant, &schema.layout.name, side);
         let methods = schema.layout.methods.iter();
         methods
-            .map(|method| self.chain_for(tenant, &lives, schema, method))
+            .map(|method| self.chain_for(tenant, &covering, schema, method))
             .collect()
     }
 
@@ -138,16 +138,16 @@ impl Attachments {
         tenant: &str,
         service: &str,
         side: Side,
-    ) -> Vec<(AttachmentId, &Live)> {
-        let covers = |live: &Live| {
+    ) -> Vec<(AttachmentId, &LiveAttachment)> {
+        let covers = |live: &LiveAttachment| {
             let target = &live.attachment.target;
             let method = target.method.as_str();
             live.runtime == runtime && target.covers(tenant, service, method, side)
         };
         let around = self.live.around(tenant);
-        let mut lives: Vec<_> = around.filter(|(_, live)| covers(live)).collect();
-        lives.sort_by_key(|(_, live)| (live.attachment.target.party, live.place));
-        lives
+        let mut covering: Vec<_> = around.filter(|(_, live)| covers(live)).collect();
+        covering.sort_by_key(|(_, live)| (live.attachment.target.party, live.place));
+        covering
     }
 
     /// The schemas that running applications have bound where a target applies, each once, with a
@@ -209,13 +209,13 @@ impl Attachments {
             if !methods.iter().any(covered) {
                 continue;
             }
-            let lives = self.covering(runtime, &binding.tenant, service, side);
+            let covering = self.covering(runtime, &binding.tenant, service, side);
             for (method, k) in methods
                 .iter()
                 .zip(0u16..)
                 .filter(|(method, _)| covered(method))
             {
-                let steps = self.chain_for(&binding.tenant, &lives, &binding.schema, method)?;
+                let steps = self.chain_for(&binding.tenant, &covering, &binding.schema, method)?;
                 changed.push((binding.scope(k), steps));
             }
         }
@@ -249,11 +249,11 @@ impl Attachments {
         side: Side,
         schema: &BoundSchema,
         method: &MethodLayout,
-    ) -> Vec<(&Live, Result<MethodSteps, Status>)> {
-        let lives = self.covering(runtime, tenant, &schema.layout.name, side);
-        let lives = lives.into_iter();
-        let lives = lives.filter(|(_, live)| live.attachment.target.is_for(&method.name));
-        lives
+    ) -> Vec<(&LiveAttachment, Result<MethodSteps, Status>)> {
+        let covering = self.covering(runtime, tenant, &schema.layout.name, side);
+        let covering = covering.into_iter();
+        let covering = covering.filter(|(_, live)| live.attachment.target.is_for(&method.name));
+        covering
             .map(|(id, live)| (live, self.steps_of(id, live, schema, method)))
             .collect()
     }
@@ -261,12 +261,12 @@ impl Attachments {
     fn chain_for(
         &self,
         tenant: &str,
-        lives: &[(AttachmentId, &Live)],
+        covering: &[(AttachmentId, &LiveAttachment)],
         schema: &BoundSchema,
         method: &MethodLayout,
     ) -> Result<MethodSteps, Status> {
         let mut chain = MethodSteps::default();
-        for (id, live) in lives {
+        for (id, live) in covering {
             let target = &live.attachment.target;
             if !target.is_for(&method.name) {
                 continue;
@@ -301,7 +301,7 @@ impl Attachments {
     pub(crate) fn steps_of(
         &self,
         id: AttachmentId,
-        live: &Live,
+        live: &LiveAttachment,
         schema: &BoundSchema,
         method: &MethodLayout,
     ) -> Result<MethodSteps, Status> {

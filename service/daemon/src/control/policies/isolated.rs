@@ -28,7 +28,7 @@ use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::policies::attachments::granted;
-use crate::control::policies::lifecycle::Seats;
+use crate::control::policies::lifecycle::PreparedInstances;
 use crate::control::policies::model::{Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
@@ -59,18 +59,19 @@ impl Control {
         attachment: &Attachment,
         runtime: RuntimeIndex,
         version: &Version,
-        seats: &mut Seats,
+        prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let id = {
             let attachments = self.attachments.borrow();
-            let mut lives = attachments.live.at(&attachment.target, &attachment.policy);
-            let there = lives.find(|(_, live)| live.runtime == runtime);
+            let mut attached = attachments.live.at(&attachment.target, &attachment.policy);
+            let there = attached.find(|(_, live)| live.runtime == runtime);
             there.map(|(id, _)| id)
         };
         let Some(id) = id else {
             return Ok(());
         };
-        let How::Isolated(successor) = self.seated(attachment, version, seats).await? else {
+        let How::Isolated(successor) = self.prepared_or_new(attachment, version, prepared).await?
+        else {
             return Ok(());
         };
         let version = version.number;
@@ -85,7 +86,7 @@ impl Control {
     }
 
     /// A version, prepared to run in its tenant's process.
-    pub(crate) async fn how_apart(
+    pub(crate) async fn how_isolated(
         &self,
         attachment: &Attachment,
         loaded: Loaded,
@@ -112,10 +113,10 @@ impl Control {
         // Answers are checked against this.
         let policy = loaded.policy.configured(loaded.config.as_deref());
         let policy = policy.map_err(|error| invalid(error.to_string()))?;
-        let (process, seat) = self.seat(tenant, wanted).await?;
+        let (process, instance) = self.instantiate(tenant, wanted).await?;
         Ok(How::Isolated(Box::new(Isolated {
             process,
-            instance: seat,
+            instance,
             policy,
             cpu,
             setup_ns,
@@ -154,10 +155,10 @@ impl Control {
             state: String::new(),
             fresh: false,
         };
-        self.seat(tenant, wanted).await.map(drop)
+        self.instantiate(tenant, wanted).await.map(drop)
     }
 
-    async fn seat(
+    async fn instantiate(
         &self,
         tenant: &str,
         wanted: Wanted,
@@ -166,19 +167,19 @@ impl Control {
             let mut processes = self.processes.borrow_mut();
             Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
         };
-        let seat = {
+        let instance = {
             let _one_at_a_time = turn.lock().await;
-            self.seat_now(tenant, Arc::new(wanted)).await
+            self.instantiate_now(tenant, Arc::new(wanted)).await
         };
         drop(turn);
         let mut processes = self.processes.borrow_mut();
         processes
             .turns
             .retain(|_, turn| Arc::strong_count(turn) > 1);
-        seat
+        instance
     }
 
-    async fn seat_now(
+    async fn instantiate_now(
         &self,
         tenant: &str,
         wanted: Arc<Wanted>,
@@ -186,8 +187,8 @@ impl Control {
         let mut tries = 0;
         loop {
             let (id, process) = self.process_of(tenant)?;
-            match take_seat(&process, &wanted).await? {
-                Ok(seat) => return Ok((id, seat)),
+            match take_instance(&process, &wanted).await? {
+                Ok(instance) => return Ok((id, instance)),
                 // The process may have died of another cause before.
                 Err(InstantiateError::Process(why)) if tries == 0 => {
                     tries += 1;
@@ -306,7 +307,7 @@ impl Control {
 }
 
 /// Asks on a separate thread: a hanging process blocks only that thread.
-async fn take_seat(
+async fn take_instance(
     process: &Arc<Process>,
     wanted: &Arc<Wanted>,
 ) -> Result<Result<InstanceHandle, InstantiateError>, Status> {
@@ -315,13 +316,13 @@ async fn take_seat(
         Status::new(Code::INTERNAL, text)
     };
     let (process, wanted) = (Arc::clone(process), Arc::clone(wanted));
-    let (reply, seated) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("seat".to_owned());
+    let (reply, prepared_or_new) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("instance".to_owned());
     let asking = thread.spawn(move || {
         let _ = reply.send(process.instantiate(&wanted.seating()));
     });
     asking.map_err(|error| failed(&error))?;
-    seated.await.map_err(|error| failed(&error))
+    prepared_or_new.await.map_err(|error| failed(&error))
 }
 
 /// An instance to create.

@@ -32,7 +32,7 @@ pub(crate) struct Loaded {
 
 /// An attachment on one runtime.
 #[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) struct LiveAttachment {
     /// As stored.
     pub(crate) attachment: Attachment,
     pub(crate) runtime: RuntimeIndex,
@@ -85,7 +85,7 @@ impl Faults {
     }
 }
 
-impl Live {
+impl LiveAttachment {
     /// `acl of tenant acme`, `acl of the provider`.
     pub(crate) fn label(&self) -> String {
         let name = &self.attachment.policy;

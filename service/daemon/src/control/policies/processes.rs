@@ -24,7 +24,7 @@ impl Processes {
     pub(crate) fn report(&self) -> serde_json::Value {
         let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
             serde_json::json!({
-                "tenant": tenant, "pid": process.pid(), "seats": process.instances(),
+                "tenant": tenant, "pid": process.pid(), "prepared": process.instances(),
                 "resident_bytes": process.resident_bytes(),
             })
         });

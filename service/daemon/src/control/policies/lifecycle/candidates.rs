@@ -18,8 +18,10 @@ use tollgate_shm_abi::status::Code;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
 use crate::control::policies::isolated::check_isolation;
-use crate::control::policies::lifecycle::{Next, Plan, Seats, refused};
-use crate::control::policies::model::{Faults, Live, Loaded, Version};
+use crate::control::policies::lifecycle::{
+    Next, Plan, PreparedInstance, PreparedInstances, refused,
+};
+use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
 use crate::limits::QUICK_SETUP;
@@ -64,19 +66,20 @@ impl Control {
     pub(super) async fn loaded(
         &self,
         sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
-    ) -> Result<(Vec<Plan<Version>>, Seats, MutexGuard<'_, ()>), Status> {
+    ) -> Result<(Vec<Plan<Version>>, PreparedInstances, MutexGuard<'_, ()>), Status> {
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
-        let mut seats = Seats::default();
+        let mut prepared = PreparedInstances::default();
         for plan in sketch()? {
             self.load_missing(&plan, &mut versions).await?;
-            self.seat_early(&plan.with(&versions), &mut seats).await?;
+            self.prepare_instances(&plan.with(&versions), &mut prepared)
+                .await?;
         }
         loop {
             let one_at_a_time = self.begin_change().await?;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
-                return Ok((plans.collect(), seats, one_at_a_time));
+                return Ok((plans.collect(), prepared, one_at_a_time));
             };
             drop(one_at_a_time);
             self.load_missing(missing, &mut versions).await?;
@@ -84,7 +87,11 @@ impl Control {
     }
 
     /// Creates the instances in processes that a plan needs.
-    async fn seat_early(&self, plan: &Plan<Version>, seats: &mut Seats) -> Result<(), Status> {
+    async fn prepare_instances(
+        &self,
+        plan: &Plan<Version>,
+        prepared: &mut PreparedInstances,
+    ) -> Result<(), Status> {
         let attachment = &plan.attachment;
         if self.isolation_of(attachment) != Isolation::Process {
             return Ok(());
@@ -97,7 +104,11 @@ impl Control {
                 // A successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {
                     let how = self.how(attachment, version).await?;
-                    seats.0.push((attachment.clone(), version.number, how));
+                    prepared.0.push(PreparedInstance {
+                        attachment: attachment.clone(),
+                        version: version.number,
+                        how,
+                    });
                 }
             }
         }
@@ -105,13 +116,13 @@ impl Control {
     }
 
     /// A version ready to run, with an instance that was created early if there is one.
-    pub(in crate::control) async fn seated(
+    pub(in crate::control) async fn prepared_or_new(
         &self,
         attachment: &Attachment,
         version: &Version,
-        seats: &mut Seats,
+        prepared: &mut PreparedInstances,
     ) -> Result<How, Status> {
-        let Some(mut how) = seats.take(attachment, version.number) else {
+        let Some(mut how) = prepared.take(attachment, version.number) else {
             return self.how(attachment, version).await;
         };
         // The settings may have changed since.
@@ -161,7 +172,7 @@ impl Control {
         check_relevant(policy, &name, target)?;
         check_grants(policy, &name, options)?;
         check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
-        let live = Live {
+        let live = LiveAttachment {
             attachment: attachment.clone(),
             runtime: RuntimeIndex::FIRST,
             place: 0,
@@ -216,7 +227,7 @@ impl Control {
             Err(why) => return Ok(How::Broken(why.clone())),
         };
         if self.isolation_of(attachment) == Isolation::Process {
-            return self.how_apart(attachment, loaded).await;
+            return self.how_isolated(attachment, loaded).await;
         }
         let recipe = Recipe {
             policy: loaded.policy,
@@ -281,7 +292,7 @@ impl Control {
         &self,
         attachment: &Attachment,
         next: &Next<Version>,
-        seats: &mut Seats,
+        prepared: &mut PreparedInstances,
     ) -> Result<Place, Status> {
         Ok(match next {
             Next::Keep => Place::Keep,
@@ -289,7 +300,7 @@ impl Control {
             Next::FromCandidate => Place::FromCandidate,
             Next::Put { version, inherit } => Place::Put(Running {
                 version: version.number,
-                how: self.seated(attachment, version, seats).await?,
+                how: self.prepared_or_new(attachment, version, prepared).await?,
                 inherit: *inherit,
             }),
         })
@@ -303,7 +314,11 @@ impl Control {
 }
 
 /// Checks that a schema has everything that a version reads of each method.
-fn fits(attachments: &Attachments, live: &Live, schema: &BoundSchema) -> Result<(), Status> {
+fn fits(
+    attachments: &Attachments,
+    live: &LiveAttachment,
+    schema: &BoundSchema,
+) -> Result<(), Status> {
     let target = &live.attachment.target;
     let methods = schema.layout.methods.iter();
     for method in methods.filter(|method| target.is_for(&method.name)) {
@@ -356,17 +371,16 @@ fn unchecked(policy: &Policy, name: &str, target: &Target) -> Option<String> {
     ))
 }
 
-impl Seats {
+impl PreparedInstances {
     fn take(&mut self, attachment: &Attachment, version: VersionNumber) -> Option<How> {
-        let is_its = |its: &Attachment| {
-            its.target == attachment.target
+        let at = self.0.iter().position(|prepared| {
+            let its = &prepared.attachment;
+            prepared.version == version
+                && its.target == attachment.target
                 && its.policy == attachment.policy
                 && its.options == attachment.options
-        };
-        let found =
-            |(its, number, _): &(Attachment, VersionNumber, How)| *number == version && is_its(its);
-        let at = self.0.iter().position(found)?;
-        Some(self.0.swap_remove(at).2)
+        })?;
+        Some(self.0.swap_remove(at).how)
     }
 }
 

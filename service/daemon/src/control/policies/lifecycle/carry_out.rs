@@ -10,8 +10,8 @@ use std::rc::Rc;
 use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
 
-use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, refused};
-use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told, refused};
+use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::AttachmentId;
@@ -22,7 +22,7 @@ impl Control {
     pub(super) async fn carry_out(
         self: &Rc<Self>,
         plans: Vec<Plan<Version>>,
-        mut seats: Seats,
+        mut prepared: PreparedInstances,
         told: Told,
     ) -> Result<(), Status> {
         let hands_over = plans.iter().any(|plan| {
@@ -33,15 +33,16 @@ impl Control {
         let mut works = Vec::new();
         for plan in &plans {
             for runtime in self.runtimes_of(&plan.attachment.target) {
-                let (attachment, seats) = (&plan.attachment, &mut seats);
-                let stable = self.place(attachment, &plan.stable, seats).await?;
-                let candidate = self.place(attachment, &plan.candidate, seats).await?;
+                let (attachment, prepared) = (&plan.attachment, &mut prepared);
+                let stable = self.place(attachment, &plan.stable, prepared).await?;
+                let candidate = self.place(attachment, &plan.candidate, prepared).await?;
                 for successor in [(&plan.stable, &stable), (&plan.candidate, &candidate)] {
                     if let (Next::Put { version, .. }, Place::Put(running)) = successor
                         && running.inherit
                         && matches!(running.how, How::Isolated(_))
                     {
-                        self.rehearse(attachment, runtime, version, seats).await?;
+                        self.rehearse(attachment, runtime, version, prepared)
+                            .await?;
                     }
                 }
                 works.push((plan, runtime, stable, candidate));
@@ -87,8 +88,8 @@ impl Control {
         let attachments = self.attachments.borrow();
         let new = plans.iter().map(|plan| &plan.attachment);
         let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
-        let lives = new.map(|new| self.runtimes_of(&new.target).len());
-        attachments.check_room(lives.sum())
+        let added = new.map(|new| self.runtimes_of(&new.target).len());
+        attachments.check_room(added.sum())
     }
 
     /// The runtimes that an attachment's calls can be on.
@@ -101,7 +102,10 @@ impl Control {
     }
 
     /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
-    fn settle(&self, plans: &[Plan<Version>]) -> Result<Vec<(AttachmentId, Option<Live>)>, Status> {
+    fn settle(
+        &self,
+        plans: &[Plan<Version>],
+    ) -> Result<Vec<(AttachmentId, Option<LiveAttachment>)>, Status> {
         let mut attachments = self.attachments.borrow_mut();
         attachments.generation += 1;
         let mut before = Vec::new();
@@ -111,7 +115,7 @@ impl Control {
             if ids.is_empty() {
                 let place = attachments.next_place();
                 for runtime in self.runtimes_of(target) {
-                    let mut live = Live {
+                    let mut live = LiveAttachment {
                         attachment: plan.attachment.clone(),
                         runtime,
                         place,
@@ -177,7 +181,7 @@ impl Control {
     async fn take_back(
         &self,
         plans: &[Plan<Version>],
-        before: Vec<(AttachmentId, Option<Live>)>,
+        before: Vec<(AttachmentId, Option<LiveAttachment>)>,
         applied: &[RuntimeIndex],
     ) {
         for inherit in [true, false] {
@@ -200,7 +204,7 @@ impl Control {
     async fn restore_lives(
         &self,
         plans: &[Plan<Version>],
-        before: &[(AttachmentId, Option<Live>)],
+        before: &[(AttachmentId, Option<LiveAttachment>)],
         applied: &[RuntimeIndex],
         inherit: bool,
     ) -> Result<(), Status> {
@@ -253,7 +257,7 @@ impl Control {
 }
 
 /// Applies a runtime's change of places to the control plane's copy.
-fn take_over(live: &mut Live, plan: &Plan<Version>) {
+fn take_over(live: &mut LiveAttachment, plan: &Plan<Version>) {
     live.attachment = plan.attachment.clone();
     let stable_stays = matches!(plan.stable, Next::Keep);
     if !stable_stays {

@@ -9,8 +9,8 @@ use tollgate_control::OnFault;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::policies::lifecycle::{Next, Seats};
-use crate::control::policies::model::Live;
+use crate::control::policies::lifecycle::{Next, PreparedInstances};
+use crate::control::policies::model::LiveAttachment;
 use crate::control::state::Control;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{Place, PolicyChange};
@@ -81,7 +81,7 @@ impl Control {
     async fn reload(&self, id: AttachmentId, incarnation: u64, label: &str) -> Option<String> {
         let to_reload = || {
             let found = self.attachments.borrow().live.get(id).cloned();
-            let same = |live: &Live| live.incarnation == incarnation;
+            let same = |live: &LiveAttachment| live.incarnation == incarnation;
             found.filter(|live| same(live) && live.attachment.slot.quarantine.is_none())
         };
         let live = to_reload()?;
@@ -89,8 +89,8 @@ impl Control {
             version: live.stable.clone()?,
             inherit: false,
         };
-        let mut seats = Seats::default();
-        let place = self.place(&live.attachment, &put, &mut seats).await;
+        let mut prepared = PreparedInstances::default();
+        let place = self.place(&live.attachment, &put, &mut prepared).await;
         let _one_at_a_time = self.changing.lock().await;
         let live = to_reload()?;
         match place {

@@ -58,9 +58,15 @@ struct Plan<V> {
     candidate: Next<V>,
 }
 
-/// Versions whose instances in processes were created before the lock of changes was taken.
+/// Instances in processes that were created before the lock of changes was taken.
 #[derive(Default)]
-pub(crate) struct Seats(Vec<(Attachment, VersionNumber, How)>);
+pub(crate) struct PreparedInstances(Vec<PreparedInstance>);
+
+struct PreparedInstance {
+    attachment: Attachment,
+    version: VersionNumber,
+    how: How,
+}
 
 /// The actor, and the record for the audit log.
 struct Told {

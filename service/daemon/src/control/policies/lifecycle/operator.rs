@@ -23,7 +23,9 @@ use crate::control::policies::given::given;
 use crate::control::policies::lifecycle::words::{
     merge, party_of, selection_of, side_of, trial_of,
 };
-use crate::control::policies::lifecycle::{Next, Plan, Seats, Told, details_of, refused};
+use crate::control::policies::lifecycle::{
+    Next, Plan, PreparedInstances, Told, details_of, refused,
+};
 use crate::control::policies::model::Version;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -42,7 +44,7 @@ pub(in crate::control) async fn attach(
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
     let sketch = || Ok(vec![control.attaching(&request)?]);
-    let (plans, seats, _one_at_a_time) = control.loaded(sketch).await?;
+    let (plans, prepared, _one_at_a_time) = control.loaded(sketch).await?;
     let warnings = control.check_all(&plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
@@ -54,7 +56,7 @@ pub(in crate::control) async fn attach(
         event: Event::Attach,
         details: details.unwrap_or_default(),
     };
-    control.carry_out(plans, seats, told).await?;
+    control.carry_out(plans, prepared, told).await?;
     Ok(warnings)
 }
 
@@ -67,7 +69,7 @@ pub(in crate::control) async fn upgrade(
     fds: Vec<OwnedFd>,
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
     let given = given(control, request.has_schema, &fds).await?;
-    let (plans, seats, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    let (plans, prepared, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
     let mut warnings = Vec::new();
     for plan in &plans {
         let of = &plan.attachment.target.service;
@@ -75,7 +77,7 @@ pub(in crate::control) async fn upgrade(
         let plan = std::slice::from_ref(plan);
         warnings.extend(control.check_all(plan, &given.unwrap_or_default())?);
     }
-    let changed = carry_out_all(control, actor, Event::Upgrade, plans, seats).await?;
+    let changed = carry_out_all(control, actor, Event::Upgrade, plans, prepared).await?;
     Ok((changed, warnings))
 }
 
@@ -96,11 +98,11 @@ pub(in crate::control) async fn step(
         }
     };
     let at = request.at.unwrap_or_default();
-    let (plans, seats, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
+    let (plans, prepared, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
     for plan in &plans {
         control.check(&plan.attachment, &plan.stable, &[])?;
     }
-    carry_out_all(control, actor, event, plans, seats).await
+    carry_out_all(control, actor, event, plans, prepared).await
 }
 
 async fn carry_out_all(
@@ -108,7 +110,7 @@ async fn carry_out_all(
     actor: Actor,
     event: Event,
     plans: Vec<Plan<Version>>,
-    seats: Seats,
+    prepared: PreparedInstances,
 ) -> Result<Vec<Attachment>, Status> {
     let changed: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
     let details = details_of_all(&changed);
@@ -117,7 +119,7 @@ async fn carry_out_all(
         event,
         details,
     };
-    control.carry_out(plans, seats, told).await?;
+    control.carry_out(plans, prepared, told).await?;
     Ok(changed)
 }
 

@@ -13,7 +13,7 @@ use tollgate_engine::Status;
 
 use crate::control::error::{DaemonError, store};
 use crate::control::policies::lifecycle::{details_of, refused};
-use crate::control::policies::model::{Faults, Live, Version};
+use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::VersionNumber;
@@ -86,7 +86,7 @@ impl Control {
         };
         let ((stable, stable_place), (candidate, candidate_place)) = (put(stable), put(candidate));
         let change = {
-            let live = Live {
+            let live = LiveAttachment {
                 attachment,
                 runtime,
                 place,

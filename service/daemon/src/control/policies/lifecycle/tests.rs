@@ -6,7 +6,7 @@ use tollgate_control::{Owner, Party, Side, Target};
 use tollgate_shm_abi::status::Code;
 
 use super::*;
-use crate::control::policies::model::{Faults, Live};
+use crate::control::policies::model::{Faults, LiveAttachment};
 use crate::control::tests::{control, wait};
 use crate::limits::MAX_ATTACHMENTS;
 use tollgate_datapath::RuntimeIndex;
@@ -32,7 +32,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
     let tenant = Owner::Tenant("t".to_owned());
     control.store.add_tenant(Actor::Daemon, "t").unwrap();
     for policy in 1..MAX_ATTACHMENTS {
-        let live = Live {
+        let live = LiveAttachment {
             attachment: attachment(policy),
             runtime: RuntimeIndex::FIRST,
             place: 0,
@@ -57,7 +57,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
         };
         let attached = async {
             tokio::select! {
-                attached = control.carry_out(vec![plan], Seats::default(), told) => attached,
+                attached = control.carry_out(vec![plan], PreparedInstances::default(), told) => attached,
                 () = async { loop { runtime.turn(); tokio::task::yield_now().await; } } => unreachable!(),
             }
         };

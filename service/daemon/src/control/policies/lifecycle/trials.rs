@@ -8,7 +8,7 @@ use serde_json::json;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_control::{Attachment, Candidate};
 
-use crate::control::policies::lifecycle::{Next, Plan, Seats, Told};
+use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told};
 use crate::control::state::Control;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 
@@ -46,7 +46,10 @@ impl Control {
             event: Event::Rollback,
             details,
         };
-        if let Err(status) = self.carry_out(vec![plan], Seats::default(), told).await {
+        if let Err(status) = self
+            .carry_out(vec![plan], PreparedInstances::default(), told)
+            .await
+        {
             tracing::error!("a rollback can't be carried out: {}", status.message);
         }
     }
@@ -104,7 +107,9 @@ impl Control {
                 event: Event::Promote,
                 details,
             };
-            let carried_out = control.carry_out(vec![plan], Seats::default(), told).await;
+            let carried_out = control
+                .carry_out(vec![plan], PreparedInstances::default(), told)
+                .await;
             if let Err(status) = carried_out {
                 tracing::error!("{policy}@{version} can't be promoted: {}", status.message);
             }
