@@ -7,8 +7,8 @@
 //! Not in the sum: the send heaps, which are the applications' memory. The sum has one RDMA device;
 //! each further one may need as many pools.
 //!
-//! `status` reports the sum, `tollgate check` prints it, and the log says it at the start. Without a
-//! running daemon, `tollgate check --config` asks `tollgated capacity`.
+//! `status` reports the sum, `tollgate check` prints it, and the log says it at the start. Without
+//! a running daemon, `tollgate check --config` asks `tollgated capacity`.
 
 use std::path::Path;
 

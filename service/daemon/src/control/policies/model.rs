@@ -18,8 +18,8 @@ use tollgate_policy_chain::plan::{Installed, Place, Scope};
 #[derive(Clone)]
 pub(crate) struct Version {
     pub(crate) number: VersionNumber,
-    /// The error is the sentence that says why it can't run, which also becomes the status of calls.
-    /// Its calls are handled as the attachment says.
+    /// The error is the sentence that says why it can't run, which also becomes the status of
+    /// calls. Its calls are handled as the attachment says.
     pub(crate) loaded: Result<Loaded, String>,
 }
 
