@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message as _;
-use tokio::sync::{RwLock, oneshot};
+use tokio::sync::{RwLock, RwLockReadGuard, oneshot};
 use tollgate_control::{Side, TokenDigest};
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::control::{ControlSocket, Packet};
@@ -31,7 +31,7 @@ use tollgate_shm_abi::text;
 use crate::control::answers::{Answer, failure};
 use crate::control::apps::descriptor_sets::{descriptor_set, intern, one_descriptor};
 use crate::control::apps::schemas::{self, BoundSchema};
-use crate::control::apps::sessions::{At, Connected};
+use crate::control::apps::sessions::{At, Connected, Stranger};
 use crate::control::apps::{admission, fitting, heaps};
 use crate::control::operators::admin;
 use crate::control::packets::{Socket, hung_up, receive_in, send_packet};
@@ -43,11 +43,39 @@ use crate::limits::{
     ANSWER_PATIENCE, DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION, FIRST_WORD,
 };
 use crate::targets;
-use tollgate_datapath::binds::{BindAs, BindOutcome};
+use tollgate_datapath::binds::{BindAs, BindOutcome, Bound as ServedBinding};
 use tollgate_datapath::log_limited;
 use tollgate_datapath::steering::is_label;
 use tollgate_datapath::target::Found;
 use tollgate_datapath::{Command, RuntimeIndex};
+
+/// One end of the control socket, and how far its other end is.
+struct Connection<'c> {
+    control: &'c Rc<Control>,
+    socket: Rc<Socket>,
+    place: admission::Connection,
+    /// Its user is the operator.
+    is_operators: bool,
+    stage: Stage<'c>,
+}
+
+/// How far a connection is. It moves down this list, and skips what it doesn't need.
+enum Stage<'c> {
+    /// It has sent nothing. Another process may take it over.
+    Silent(#[expect(dead_code, reason = "it is counted until it is dropped")] Stranger<'c>),
+    /// It has sent a request, and has no session: an operator's requests need none.
+    Asking,
+    /// It has a session.
+    Session(Open),
+}
+
+/// A request that was received.
+struct Received<'c> {
+    request: Request,
+    fds: Vec<OwnedFd>,
+    /// Keeps another process from taking over.
+    turn: RwLockReadGuard<'c, ()>,
+}
 
 /// The one session of a connection.
 pub(crate) struct Open {
@@ -59,6 +87,8 @@ pub(crate) struct Open {
     gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that arrive before the answer to their bind.
     keeps_early_calls: bool,
+    /// Gets the reason if the daemon ends the session.
+    ended: oneshot::Receiver<Status>,
     place: admission::Session,
     /// Dropped with the session.
     _heap: heaps::Heap,
@@ -76,11 +106,9 @@ pub(crate) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
             return;
         }
     };
-    let Ok(socket) = watch(socket) else {
-        return;
-    };
-    let (ended, told) = oneshot::channel();
-    attend(control, Rc::new(socket), place, None, (Some(ended), told));
+    if let Ok(socket) = watch(socket) {
+        attend(control, Rc::new(socket), place, None);
+    }
 }
 
 /// A place for a connection of its user.
@@ -117,7 +145,7 @@ pub(crate) fn go_on(
         receive_heap_bytes,
     } = inherited;
     let socket = Rc::new(watch(socket)?);
-    let (ended, told) = oneshot::channel();
+    let (end, ended) = oneshot::channel();
     let open = Open {
         at: Rc::new(Cell::new((runtime, session))),
         gate: control.homes.gate(&tenant),
@@ -126,34 +154,43 @@ pub(crate) fn go_on(
         tenant,
         token,
         keeps_early_calls,
+        ended,
     };
-    open.register(control, &socket, ended);
+    open.register(control, &socket, end);
     let place = control.admission.go_on_with_connection();
-    attend(control, socket, place, Some(open), (None, told));
+    attend(control, socket, place, Some(open));
     Ok(())
 }
 
-/// The sender that ends a session, unless it is registered already, and the connection's receiver
-/// of it.
-type Ended = (Option<oneshot::Sender<Status>>, oneshot::Receiver<Status>);
-
+/// Serves a connection, with a session that it may have already, in a task of its own.
 fn attend(
     control: &Rc<Control>,
     socket: Rc<Socket>,
     place: admission::Connection,
     open: Option<Open>,
-    ended: Ended,
 ) {
     let control = Rc::clone(control);
     tokio::task::spawn_local(async move {
-        talk(&control, &socket, &place, open, ended).await;
+        let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
+        let stage = match open {
+            Some(open) => Stage::Session(open),
+            None => Stage::Silent(control.sessions.add_stranger(&socket)),
+        };
+        let connection = Connection {
+            control: &control,
+            socket,
+            place,
+            is_operators: admin::is_operator(user),
+            stage,
+        };
+        connection.serve().await;
     });
 }
 
 impl Open {
-    fn register(&self, control: &Control, socket: &Rc<Socket>, ended: oneshot::Sender<Status>) {
+    fn register(&self, control: &Control, socket: &Rc<Socket>, end: oneshot::Sender<Status>) {
         let connected = Connected {
-            ended,
+            ended: end,
             at: Rc::clone(&self.at),
             socket: Rc::clone(socket),
             tenant: self.tenant.clone(),
@@ -162,90 +199,144 @@ impl Open {
         };
         control.sessions.register(connected);
     }
+
+    /// Frees what the daemon has of the session.
+    async fn close(self, control: &Control) {
+        // Not while it moves between two runtimes.
+        let _where_it_is = self.gate.read().await;
+        let (runtime, session) = self.at.get();
+        control.sessions.remove((runtime, session));
+        let mut attachments = control.attachments.borrow_mut();
+        attachments
+            .bindings
+            .retain(|b| b.runtime != runtime || b.session != session);
+        control.send(runtime, Command::CloseSession { session });
+    }
 }
 
-async fn talk(
-    control: &Rc<Control>,
-    socket: &Rc<Socket>,
-    place: &admission::Connection,
-    mut open: Option<Open>,
-    (mut ended, mut told): Ended,
-) {
-    let mut stranger = open
-        .is_none()
-        .then(|| control.sessions.add_stranger(socket));
-    let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
-    loop {
-        let may_be_silent = open.is_some() || (stranger.is_none() && admin::is_operator(user));
-        let received = tokio::select! {
-            received = receive_in(socket, &control.requests) => received,
+impl Stage<'_> {
+    fn session(&self) -> Option<&Open> {
+        match self {
+            Stage::Session(open) => Some(open),
+            Stage::Silent(_) | Stage::Asking => None,
+        }
+    }
+
+    /// Waits until the daemon ends the session: for ever, if there is none.
+    async fn ended(&mut self) -> Status {
+        if let Stage::Session(open) = self
+            && let Ok(status) = (&mut open.ended).await
+        {
+            return status;
+        }
+        std::future::pending().await
+    }
+}
+
+impl<'c> Connection<'c> {
+    async fn serve(mut self) {
+        while let Some(received) = self.receive().await {
+            if !self.answer(received).await {
+                break;
+            }
+        }
+        if let Stage::Session(open) = self.stage {
+            open.close(self.control).await;
+        }
+    }
+
+    /// The next request; `None` if the connection ends.
+    async fn receive(&mut self) -> Option<Received<'c>> {
+        let may_be_silent = match self.stage {
+            Stage::Silent(_) => false,
+            Stage::Asking => self.is_operators,
+            Stage::Session(_) => true,
+        };
+        let (packet, turn) = tokio::select! {
+            received = receive_in(&self.socket, &self.control.requests) => received?,
             () = tokio::time::sleep(FIRST_WORD), if !may_be_silent => {
                 let text = format!("this connection has no session and sent no request within {} s", FIRST_WORD.as_secs());
-                send(socket, 0, failure(&Status::new(Code::DEADLINE_EXCEEDED, text)).into()).await;
-                break;
+                self.refuse(&Status::new(Code::DEADLINE_EXCEEDED, text)).await;
+                return None;
             }
-            Ok(status) = &mut told, if open.is_some() => {
-                send(socket, 0, failure(&status).into()).await;
-                break;
+            status = self.stage.ended() => {
+                self.refuse(&status).await;
+                return None;
             }
         };
-        let Some((Packet { bytes, fds }, turn)) = received else {
-            break;
-        };
+        let Packet { bytes, fds } = packet;
         let Ok(request) = Request::decode(bytes.as_slice()) else {
             let text = format!(
                 "a packet of {} bytes isn't a request of this protocol",
                 bytes.len()
             );
-            send(
-                socket,
-                0,
-                failure(&Status::new(Code::INVALID_ARGUMENT, text)).into(),
-            )
-            .await;
-            break;
+            self.refuse(&Status::new(Code::INVALID_ARGUMENT, text))
+                .await;
+            return None;
         };
-        let id = request.id;
+        Some(Received { request, fds, turn })
+    }
+
+    /// Tells the other end why the connection ends.
+    async fn refuse(&self, status: &Status) {
+        send(&self.socket, 0, failure(status).into()).await;
+    }
+
+    /// Handles a request, and sends its answer. Whether the connection goes on.
+    async fn answer(&mut self, received: Received<'c>) -> bool {
+        let Received { request, fds, turn } = received;
+        let (control, id) = (self.control, request.id);
         // Operators' connections end with this process, and one of them asks for the upgrade.
         let is_applications = matches!(
             request.body,
             Some(RequestBody::OpenSession(_) | RequestBody::Bind(_) | RequestBody::Drain(_))
         );
         let _until_answered = is_applications.then_some(turn);
-        let gate = open.as_ref().map(|open| Arc::clone(&open.gate));
+        let gate = self.stage.session().map(|open| Arc::clone(&open.gate));
         let _until_then = match &gate {
             Some(gate) if is_applications => Some(gate.read().await),
             _ => None,
         };
-        drop(stranger.take());
+        if let Stage::Silent(_) = self.stage {
+            self.stage = Stage::Asking;
+        }
         // Only a binding waits for others. An opening must not be dropped halfway: nobody would
         // close its session.
         let waits = matches!(request.body, Some(RequestBody::Bind(_)));
-        let answer = tokio::select! {
-            answer = handle(control, socket, request, fds, &mut open, &mut ended) => answer,
-            () = hung_up(socket), if waits => break,
+        let handled = tokio::select! {
+            handled = handle(control, &self.socket, request, fds, &mut self.stage) => handled,
+            () = hung_up(&self.socket), if waits => return false,
             // The application reconnects to the next process.
-            () = control.hurry.notified(), if waits => break,
+            () = control.hurry.notified(), if waits => return false,
         };
-        let (answer, served) = match answer {
-            Ok(answer) => answer,
+        let (answer, served) = match handled {
+            Ok(handled) => handled,
             Err(status) => (failure(&status).into(), None),
         };
-        if open.is_some() {
-            place.has_session();
+        let session = self.stage.session();
+        if session.is_some() {
+            self.place.has_session();
         }
-        let Some((open, bound)) = open.as_ref().zip(served) else {
-            let reads = send_unless_hurried(control, socket, id, answer).await;
-            if control.replacement.is_replaced() {
-                // That was this process's last answer.
-                control.replacement.retire();
-            }
-            if !reads {
-                break;
-            }
-            continue;
-        };
-        let (runtime, session) = open.at.get();
+        if let Some((open, bound)) = session.zip(served) {
+            return self.answer_and_serve(open, bound, id, answer).await;
+        }
+        let reads = send_unless_hurried(control, &self.socket, id, answer).await;
+        if control.replacement.is_replaced() {
+            // That was this process's last answer.
+            control.replacement.retire();
+        }
+        reads
+    }
+
+    /// Answers a server's binding, and lets calls come to it. Whether the connection goes on.
+    async fn answer_and_serve(
+        &self,
+        open: &Open,
+        bound: ServedBinding,
+        id: u64,
+        answer: Answer,
+    ) -> bool {
+        let (control, (runtime, session)) = (self.control, open.at.get());
         let serve = control.ask(runtime, |done| Command::Serve {
             session,
             bound,
@@ -257,27 +348,14 @@ async fn talk(
                 Ok(()) => answer,
                 Err(status) => failure(&status).into(),
             };
-            if !send_unless_hurried(control, socket, id, answer).await {
-                break;
-            }
-        } else {
-            // Calls may come only after this answer: the application knows its handles then.
-            if !send_unless_hurried(control, socket, id, answer).await {
-                break;
-            }
+            return send_unless_hurried(control, &self.socket, id, answer).await;
+        }
+        // Calls may come only after this answer: the application knows its handles then.
+        let reads = send_unless_hurried(control, &self.socket, id, answer).await;
+        if reads {
             let _ending = serve.await;
         }
-    }
-    if let Some(open) = open {
-        // Not while it moves between two runtimes.
-        let _where_it_is = open.gate.read().await;
-        let (runtime, session) = open.at.get();
-        control.sessions.remove((runtime, session));
-        let mut attachments = control.attachments.borrow_mut();
-        attachments
-            .bindings
-            .retain(|b| b.runtime != runtime || b.session != session);
-        control.send(runtime, Command::CloseSession { session });
+        reads
     }
 }
 
@@ -300,15 +378,15 @@ async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer
     }
 }
 
-type Served = Option<tollgate_datapath::binds::Bound>;
+/// What a server's binding is, which calls may come to after the answer.
+type Served = Option<ServedBinding>;
 
 async fn handle(
     control: &Rc<Control>,
     socket: &Rc<Socket>,
     request: Request,
     fds: Vec<OwnedFd>,
-    open: &mut Option<Open>,
-    ended: &mut Option<oneshot::Sender<Status>>,
+    stage: &mut Stage<'_>,
 ) -> Result<(Answer, Served), Status> {
     match request.body {
         None => Err(Status::new(
@@ -316,17 +394,17 @@ async fn handle(
             "this daemon doesn't know the request's body",
         )),
         Some(RequestBody::OpenSession(request)) => {
-            let Some(ended) = ended.take() else {
+            if stage.session().is_some() {
                 return Err(Status::new(
                     Code::FAILED_PRECONDITION,
                     "this connection already has a session",
                 ));
-            };
-            let (opened, answer) = open_session(control, socket, request, ended).await?;
-            *open = Some(opened);
+            }
+            let (opened, answer) = open_session(control, socket, request).await?;
+            *stage = Stage::Session(opened);
             Ok((answer, None))
         }
-        Some(RequestBody::Bind(request)) => match open {
+        Some(RequestBody::Bind(request)) => match stage.session() {
             Some(open) => bind(control, open, request, fds).await,
             None => Err(Status::new(
                 Code::UNAUTHENTICATED,
@@ -334,7 +412,7 @@ async fn handle(
             )),
         },
         Some(RequestBody::Drain(_)) => {
-            let Some(open) = open else {
+            let Some(open) = stage.session() else {
                 return Err(Status::new(
                     Code::FAILED_PRECONDITION,
                     "this connection has no session to drain; open one first",
@@ -356,7 +434,6 @@ async fn open_session(
     control: &Control,
     socket: &Rc<Socket>,
     request: OpenSession,
-    ended: oneshot::Sender<Status>,
 ) -> Result<(Open, Answer), Status> {
     if request.abi_version != ABI_VERSION {
         let text = format!(
@@ -401,6 +478,8 @@ async fn open_session(
     let heap = control.heaps.open(&tenant, shape.receive_heap_bytes);
     let heap = heap.map_err(exhausted)?;
     let (end, session_fds) = tollgate_shm_abi::session::create(&shape).map_err(exhausted)?;
+    // Before the session is there: nobody would close it if this failed.
+    let fds = duplicate(&session_fds).map_err(exhausted)?;
     let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
     let runtime = control.runtime_of(&tenant);
@@ -417,16 +496,18 @@ async fn open_session(
             reply,
         })
         .await??;
+    let (end, ended) = oneshot::channel();
     let open = Open {
         at: Rc::new(Cell::new((runtime, session))),
         gate: Arc::clone(&gate),
         tenant: tenant.clone(),
         token,
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
+        ended,
         place,
         _heap: heap,
     };
-    open.register(control, socket, ended);
+    open.register(control, socket, end);
     if control.why_over(&tenant, &token).is_some() {
         // The tenant or token ended meanwhile, when this session wasn't registered yet.
         control.end_sessions();
@@ -441,7 +522,6 @@ async fn open_session(
         max_outstanding: tollgate_engine::limits::MAX_OUTSTANDING_PER_SESSION,
         features: FEATURE_METADATA | FEATURE_WAITS | FEATURE_STREAMS | FEATURE_HEAPS,
     };
-    let fds = duplicate(&session_fds).map_err(exhausted)?;
     Ok((
         open,
         Answer {
