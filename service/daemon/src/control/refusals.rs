@@ -22,6 +22,10 @@ pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Status
     Status::new(Code::INVALID_ARGUMENT, text)
 }
 
+pub(super) fn exhausted(error: impl std::fmt::Display) -> Status {
+    Status::new(Code::RESOURCE_EXHAUSTED, error.to_string())
+}
+
 pub(super) fn internal(error: impl std::fmt::Display) -> Status {
     Status::new(Code::INTERNAL, error.to_string())
 }

@@ -3,8 +3,8 @@
 //! ```text
 //!   socket_file.rs, listeners.rs ─▶ accepting.rs ─┬─▶ connection.rs: one application or operator
 //!                                                 └─▶ a runtime (RDMA: by_rdma.rs): a peer
-//!   connection.rs ─▶ admission.rs, heaps.rs: may it have a session, how much memory
-//!                 ─▶ descriptor_sets.rs ─▶ turns.rs ─▶ schemas.rs: the schema of a binding
+//!   connection.rs ─▶ session.rs ─▶ admission.rs, heaps.rs: may it have a session, how much memory
+//!                 ─▶ binding.rs ─▶ descriptor_sets.rs ─▶ turns.rs ─▶ schemas.rs: its schema
 //!                 ─▶ fitting.rs: an answer in packets
 //!   prefetch.rs: schemas before the first binding      names.rs: addresses of peers
 //! ```
@@ -14,6 +14,7 @@
 
 pub(super) mod accepting;
 pub(super) mod admission;
+mod binding;
 #[cfg(feature = "rdma")]
 pub(super) mod by_rdma;
 pub(super) mod connection;
@@ -24,6 +25,7 @@ pub(super) mod listeners;
 pub(super) mod names;
 pub(super) mod prefetch;
 pub(super) mod schemas;
+pub(super) mod session;
 pub(super) mod sessions;
 pub(super) mod socket_file;
 pub(super) mod turns;

@@ -12,7 +12,7 @@ use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
 use crate::control::apps::turns::Turn;
-use crate::control::apps::{connection, descriptor_sets};
+use crate::control::apps::{connection, descriptor_sets, session};
 use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, TransferError, borrowed};
@@ -217,7 +217,7 @@ impl Beginning {
                 let now = || control.store.token_of(&left.tenant).ok().flatten();
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
-                    let inherited = connection::Inherited {
+                    let inherited = session::Inherited {
                         runtime,
                         session: resumed.session,
                         tenant: left.tenant,
