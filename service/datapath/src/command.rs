@@ -308,20 +308,7 @@ pub enum Event {
     },
     /// A peer serves a bound service with another schema: compare them, and answer with
     /// [`Command::Compared`].
-    Compare {
-        /// The runtime's index.
-        runtime: RuntimeIndex,
-        /// The number of the comparison.
-        ticket: u64,
-        /// The binding.
-        binding: u32,
-        /// The tenant's name.
-        tenant: Arc<str>,
-        /// The application's schema.
-        ours: Arc<ServiceSchema>,
-        /// Description of the peer's schema.
-        theirs: String,
-    },
+    Compare(Comparison),
     /// A peer that may have moved is about to be dialled again: look its name up, and answer with
     /// [`Command::Found`].
     LookUp {
@@ -350,7 +337,7 @@ impl Event {
             Event::LookUp { .. }
             | Event::Policies(PolicyEvent::Throttled { .. } | PolicyEvent::Logged { .. }) => true,
             Event::SessionEnded { .. }
-            | Event::Compare { .. }
+            | Event::Compare(_)
             | Event::Policies(
                 PolicyEvent::Faulted { .. }
                 | PolicyEvent::CandidateFailed { .. }
@@ -358,6 +345,22 @@ impl Event {
             ) => false,
         }
     }
+}
+
+/// The schemas of a binding of an application and of the peer that serves it.
+pub struct Comparison {
+    /// The runtime's index.
+    pub runtime: RuntimeIndex,
+    /// The number of the comparison.
+    pub ticket: u64,
+    /// The binding.
+    pub binding: u32,
+    /// The tenant's name.
+    pub tenant: Arc<str>,
+    /// The application's schema.
+    pub ours: Arc<ServiceSchema>,
+    /// Description of the peer's schema.
+    pub theirs: String,
 }
 
 /// The control plane's access to one runtime.

@@ -1,6 +1,7 @@
 //! Events of the runtimes: ended sessions, peers to look up, and events of policies.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 use tollgate_control::audit;
@@ -10,8 +11,10 @@ use crate::control::apps::turns::Turn;
 use crate::control::error::DaemonError;
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
-use tollgate_datapath::command::{Command, Event};
+use tollgate_datapath::command::{Command, Comparison, Event};
 use tollgate_datapath::log_limited;
+use tollgate_datapath::target::Target;
+use tollgate_engine::SessionId;
 use tollgate_policy_chain::events::PolicyEvent;
 
 impl Control {
@@ -22,56 +25,53 @@ impl Control {
                     runtime,
                     session,
                     reason,
-                } => {
-                    let at = (runtime, session);
-                    let tenant = self.sessions.with(at, |session| session.tenant.clone());
-                    let tenant = tenant.unwrap_or_default();
-                    log_limited!(
-                        warn,
-                        "session ended",
-                        &tenant,
-                        "session {} was ended: {reason}",
-                        session.0
-                    );
-                    self.sessions.ended(at, reason);
-                }
-                Event::Compare {
-                    runtime,
-                    ticket,
-                    binding,
-                    tenant,
-                    ours,
-                    theirs,
-                } => {
-                    let control = Rc::clone(&self);
-                    tokio::task::spawn_local(async move {
-                        let turn = control.turns.of(&tenant).await;
-                        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
-                        let matches = schemas::compare(&turn, &ours, theirs).await;
-                        let compared = Command::Compared {
-                            ticket,
-                            binding,
-                            matches,
-                        };
-                        control.send(runtime, compared);
-                    });
+                } => self.session_ended((runtime, session), reason),
+                Event::Compare(comparison) => {
+                    tokio::task::spawn_local(Rc::clone(&self).compare(comparison));
                 }
                 Event::LookUp { tenant, peer } => {
-                    let control = Rc::clone(&self);
-                    tokio::task::spawn_local(async move {
-                        let found = control.names.find_again(&tenant, &peer).await;
-                        let home = control.runtime_of(&tenant);
-                        let found = Command::Found {
-                            tenant,
-                            peer,
-                            found,
-                        };
-                        control.send(home, found);
-                    });
+                    tokio::task::spawn_local(Rc::clone(&self).look_up_again(tenant, peer));
                 }
                 Event::Policies(event) => self.policy_event(event),
             }
         }
+    }
+
+    fn session_ended(&self, at: (RuntimeIndex, SessionId), reason: String) {
+        let tenant = self.sessions.with(at, |session| session.tenant.clone());
+        let tenant = tenant.unwrap_or_default();
+        let (_, session) = at;
+        log_limited!(
+            warn,
+            "session ended",
+            &tenant,
+            "session {} was ended: {reason}",
+            session.0
+        );
+        self.sessions.ended(at, reason);
+    }
+
+    async fn compare(self: Rc<Self>, comparison: Comparison) {
+        let turn = self.turns.of(&comparison.tenant).await;
+        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
+        let matches = schemas::compare(&turn, &comparison.ours, comparison.theirs).await;
+        let compared = Command::Compared {
+            ticket: comparison.ticket,
+            binding: comparison.binding,
+            matches,
+        };
+        self.send(comparison.runtime, compared);
+    }
+
+    async fn look_up_again(self: Rc<Self>, tenant: Arc<str>, peer: Target) {
+        let found = self.names.find_again(&tenant, &peer).await;
+        let home = self.runtime_of(&tenant);
+        let found = Command::Found {
+            tenant,
+            peer,
+            found,
+        };
+        self.send(home, found);
     }
 
     fn policy_event(self: &Rc<Self>, event: PolicyEvent) {
@@ -91,27 +91,21 @@ impl Control {
                 tokio::task::spawn_local(Rc::clone(self).trial_failed(id, version, reason));
             }
             PolicyEvent::ProcessEnded { id, reason } => self.process_ended(id, &reason),
-            PolicyEvent::Throttled { tenant, refused } => {
-                tracing::warn!(
-                    "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
-                );
-                let details = serde_json::json!({"tenant": &*tenant, "refused": refused});
-                self.happened(audit::Event::Throttled, &tenant, details);
-            }
+            PolicyEvent::Throttled { tenant, refused } => self.throttled(&tenant, refused),
             PolicyEvent::Logged {
                 label,
                 lines,
                 dropped,
-            } => {
-                for line in lines {
-                    // Quoted: an unquoted line could imitate fields.
-                    tracing::info!(policy = label, "{:?}", line.to_string());
-                }
-                if dropped > 0 {
-                    tracing::info!(policy = label, "{dropped} more lines were dropped");
-                }
-            }
+            } => log(&label, lines, dropped),
         }
+    }
+
+    fn throttled(&self, tenant: &str, refused: u64) {
+        tracing::warn!(
+            "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
+        );
+        let details = serde_json::json!({"tenant": tenant, "refused": refused});
+        self.happened(audit::Event::Throttled, tenant, details);
     }
 
     /// A runtime that doesn't answer is found now rather than by the first application.
@@ -121,5 +115,16 @@ impl Control {
             answer.map_err(DaemonError::Runtime)?;
         }
         Ok(())
+    }
+}
+
+/// Writes what a policy logged.
+fn log(label: &str, lines: Vec<String>, dropped: u64) {
+    for line in lines {
+        // Quoted: an unquoted line could imitate fields.
+        tracing::info!(policy = label, "{line:?}");
+    }
+    if dropped > 0 {
+        tracing::info!(policy = label, "{dropped} more lines were dropped");
     }
 }

@@ -35,7 +35,7 @@ use crate::binds::{Bound, ServiceSchema};
 use crate::calls::binding::{client_routes, lacks_method, schema_differs};
 use crate::calls::memory::discard;
 use crate::calls::table::Sessions;
-use crate::command::Event;
+use crate::command::{Comparison, Event};
 use crate::links::arrivals::invalid;
 use crate::links::events::After;
 use crate::links::remote::Compared;
@@ -332,14 +332,14 @@ impl Runtime {
         let Some((ticket, binding)) = begun else {
             return;
         };
-        self.control.tell(Event::Compare {
+        self.control.tell(Event::Compare(Comparison {
             runtime: self.options.index,
             ticket,
             binding: key,
             tenant: Arc::clone(&binding.tenant),
             ours: Arc::clone(&binding.schema),
             theirs: theirs.to_owned(),
-        });
+        }));
     }
 
     /// The result of [`Runtime::compare`]. It is outdated if the binding was lost, refused or
