@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::process::{Resource, Uid, getrlimit, setrlimit};
+use rustix::process::{Pid, Resource, Signal, Uid, getrlimit, setrlimit};
 use serde_json::Value;
 use tollgate::{Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hostile::Wire;
@@ -451,27 +451,31 @@ fn policy_processes_are_limited_and_have_descriptors_of_their_own() {
     /// `DESCRIPTORS_PER_POLICY_PROCESS` for each.
     const LIMIT: usize = 9;
     let bed = Testbed::new();
-    let few = ["/bin/sh", "-c", "ulimit -n 1024; exec \"$@\"", "sh"];
-    let options = Options {
-        under: few.map(str::to_owned).into(),
-        ..Options::default()
+    let with = |descriptors: &str| {
+        let limited = format!("ulimit -n {descriptors}; exec \"$@\"");
+        let options = Options {
+            under: ["/bin/sh", "-c", &limited, "sh"].map(str::to_owned).into(),
+            durable: true,
+            ..Options::default()
+        };
+        bed.daemon_with("a", &options)
     };
-    let daemon = bed.daemon_with("a", &options);
+    let daemon = with("1024");
     let file = policy_file("null").display().to_string();
     for k in 0..=LIMIT {
         daemon.tenant(&format!("t{k}"));
         let push = format!("policy push {file} --tenant t{k} --name null");
-        eventually(SOON, || daemon.run(&push).code == 0).expect("there is room for its check");
+        daemon.ok(&push);
     }
-    let attach = |k: usize| {
+    let attach = |daemon: &Daemon, k: usize| {
         daemon.run(&format!(
             "policy attach null@1 --tenant t{k} --service {ECHO} --side client --isolation process"
         ))
     };
     for k in 0..LIMIT {
-        eventually(SOON, || attach(k).code == 0).expect("there is room");
+        assert_eq!(attach(&daemon, k).code, 0, "there is room");
     }
-    let refused = attach(LIMIT);
+    let refused = attach(&daemon, LIMIT);
     assert_eq!(refused.code, Code::RESOURCE_EXHAUSTED.0 as i32, "{refused}");
     for words in [
         "tenant t9 can't have a policy process: the daemon has 9, which is the limit",
@@ -482,8 +486,50 @@ fn policy_processes_are_limited_and_have_descriptors_of_their_own() {
     }
     let capacity = daemon.status()["capacity"].clone();
     check_against_the_sum(&daemon, &capacity, "policy processes");
-    daemon.ok("policy detach null --tenant t0");
-    eventually(SOON, || attach(LIMIT).code == 0).expect("one went, one comes");
+
+    // A tenant whose process has died keeps its place.
+    let (_, first) = processes(&daemon).remove(0);
+    rustix::process::kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(attach(&daemon, LIMIT).code, refused.code);
+    let is_replaced = || {
+        let now = processes(&daemon);
+        now.len() == LIMIT && now.iter().all(|(_, pid)| *pid != first)
+    };
+    eventually(SOON, is_replaced).expect("the process is replaced");
+
+    // So do the tenants of a daemon that comes back with fewer places.
+    let before: Vec<_> = processes(&daemon)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    drop(daemon);
+    let daemon = with("600");
+    let after: Vec<_> = processes(&daemon)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(after, before);
+    assert_eq!(attach(&daemon, LIMIT).code, refused.code);
+    for k in 0..LIMIT {
+        daemon.ok(&format!("policy detach null --tenant t{k}"));
+    }
+    // Unused processes give way, once the runtimes have dropped their instances.
+    eventually(SOON, || attach(&daemon, LIMIT).code == 0).expect("many went, one comes");
+}
+
+/// The tenants with policy processes, in order, and the processes' ids.
+fn processes(daemon: &Daemon) -> Vec<(String, i32)> {
+    let status = daemon.status();
+    let running = status["processes"]["running"].as_array().unwrap();
+    let mut all: Vec<_> = running
+        .iter()
+        .map(|process| {
+            let tenant = process["tenant"].as_str().unwrap().to_owned();
+            (tenant, process["pid"].as_i64().unwrap() as i32)
+        })
+        .collect();
+    all.sort();
+    all
 }
 
 /// Connects as another user, which needs root, and sends nothing.

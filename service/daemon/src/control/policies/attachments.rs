@@ -2,10 +2,11 @@
 //! changes while calls flow.
 //!
 //! ```text
-//!   stored attachment ──▶ one LiveAttachment per runtime of its calls (a tenant's: one; for all tenants: all)
+//!   stored attachment ──▶ one LiveAttachment per runtime of its calls
+//!                         (a tenant's: one; for all tenants: all)
 //!                           ├─ stable, candidate: loaded versions
-//!                           └─ chains: per binding and method, the steps of all Lives that cover it,
-//!                              by party, then by place
+//!                           └─ chains: per binding and method, the steps of all LiveAttachments
+//!                              that cover it, by party, then by place
 //! ```
 //!
 //! This file holds the attachments and derives chains from them; [`super::lifecycle`] changes them.

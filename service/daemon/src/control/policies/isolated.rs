@@ -211,16 +211,12 @@ impl Control {
 
     /// The tenant's process; started if there is none.
     fn process_of(&self, tenant: &str) -> Result<(ProcessId, Arc<Process>), Status> {
-        let mut processes = self.processes.borrow_mut();
-        if let Some((id, process)) = processes.by_tenant.get(tenant)
+        if let Some((id, process)) = self.processes.borrow().by_tenant.get(tenant)
             && process.ended().is_none()
         {
             return Ok((*id, Arc::clone(process)));
         }
-        let others = processes.by_tenant.len();
-        let others = others - usize::from(processes.by_tenant.contains_key(tenant));
-        let admitted = self.admission.start_process(tenant, others);
-        admitted.map_err(|full| Status::new(Code::RESOURCE_EXHAUSTED, full.to_string()))?;
+        self.admit_process(tenant)?;
         let config = ProcessConfig {
             memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
             // Each tenant has one, so its spin is limited.
@@ -232,6 +228,7 @@ impl Control {
             let text = format!("no policy process can be started for tenant {tenant}: {error}");
             Status::new(Code::UNAVAILABLE, text)
         })?;
+        let mut processes = self.processes.borrow_mut();
         let (id, process) = (ProcessId(processes.next), Arc::new(process));
         processes.next += 1;
         processes.started += 1;
@@ -250,6 +247,43 @@ impl Control {
         let kept = (id, Arc::clone(&process));
         processes.by_tenant.insert(tenant.to_owned(), kept);
         Ok((id, process))
+    }
+
+    /// Whether a tenant may have a process. One that has isolated policies already keeps its place
+    /// while its process is replaced. A process that nobody uses gives way.
+    fn admit_process(&self, tenant: &str) -> Result<(), Status> {
+        loop {
+            let idle = {
+                let processes = self.processes.borrow();
+                let mut others = self.isolated_tenants();
+                if !processes.are_restored || others.contains(tenant) {
+                    return Ok(());
+                }
+                let unused = |name: &&String| {
+                    let (_, process) = &processes.by_tenant[*name];
+                    !others.contains(*name) && is_unused(process)
+                };
+                let idle = processes.by_tenant.keys().find(unused);
+                let idle = idle.map(|name| processes.by_tenant[name].0);
+                others.extend(processes.by_tenant.keys().cloned());
+                others.remove(tenant);
+                match self.admission.start_process(tenant, others.len()) {
+                    Ok(()) => return Ok(()),
+                    Err(full) => {
+                        idle.ok_or_else(|| Status::new(Code::RESOURCE_EXHAUSTED, full.to_string()))?
+                    }
+                }
+            };
+            self.forget_process(idle);
+        }
+    }
+
+    /// The tenants with isolated policies.
+    fn isolated_tenants(&self) -> HashSet<String> {
+        let attachments = self.attachments.borrow();
+        let live = attachments.live.iter().map(|(_, live)| &live.attachment);
+        let isolated = live.filter(|its| self.isolation_of(its) == Isolation::Process);
+        isolated.map(|its| its.target.tenant.clone()).collect()
     }
 
     /// Drops a process, and kills it if it is still running.
@@ -291,7 +325,7 @@ impl Control {
                 }
                 // Idle at two checks in a row, and no request holds it: at the first it may have
                 // just been started.
-                if process.instances() == 0 && Arc::strong_count(process) == 1 {
+                if is_unused(process) {
                     match idle.contains(id) {
                         true => useless.push(*id),
                         false => drop(idle_now.insert(*id)),
@@ -306,6 +340,11 @@ impl Control {
     }
 }
 
+/// Whether a process has no instance, and no request holds it.
+fn is_unused(process: &Arc<Process>) -> bool {
+    process.instances() == 0 && Arc::strong_count(process) == 1
+}
+
 /// Asks on a separate thread: a hanging process blocks only that thread.
 async fn take_instance(
     process: &Arc<Process>,
@@ -316,13 +355,13 @@ async fn take_instance(
         Status::new(Code::INTERNAL, text)
     };
     let (process, wanted) = (Arc::clone(process), Arc::clone(wanted));
-    let (reply, prepared_or_new) = oneshot::channel();
+    let (reply, answer) = oneshot::channel();
     let thread = std::thread::Builder::new().name("instance".to_owned());
     let asking = thread.spawn(move || {
-        let _ = reply.send(process.instantiate(&wanted.seating()));
+        let _ = reply.send(process.instantiate(&wanted.setup()));
     });
     asking.map_err(|error| failed(&error))?;
-    prepared_or_new.await.map_err(|error| failed(&error))
+    answer.await.map_err(|error| failed(&error))
 }
 
 /// An instance to create.
@@ -335,7 +374,7 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn seating(&self) -> InstanceSetup<'_> {
+    fn setup(&self) -> InstanceSetup<'_> {
         InstanceSetup {
             policy: &self.loaded.policy,
             limits: &self.limits,

@@ -14,6 +14,8 @@ pub(crate) struct Processes {
     /// Instances of a tenant's process are created one at a time. An entry exists while one is
     /// created or waited for.
     pub(crate) turns: HashMap<String, Arc<tokio::sync::Mutex<()>>>,
+    /// The stored attachments are in force. Until then each has its place: it had one before.
+    pub(crate) are_restored: bool,
     pub(crate) next: u32,
     pub(crate) started: u64,
     pub(crate) ended: u64,
@@ -24,7 +26,7 @@ impl Processes {
     pub(crate) fn report(&self) -> serde_json::Value {
         let processes = self.by_tenant.iter().map(|(tenant, (_, process))| {
             serde_json::json!({
-                "tenant": tenant, "pid": process.pid(), "prepared": process.instances(),
+                "tenant": tenant, "pid": process.pid(), "instances": process.instances(),
                 "resident_bytes": process.resident_bytes(),
             })
         });

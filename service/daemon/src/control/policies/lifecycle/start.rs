@@ -38,6 +38,7 @@ impl Control {
                 self.watch(&known);
             }
         }
+        self.processes.borrow_mut().are_restored = true;
         Ok(())
     }
 
