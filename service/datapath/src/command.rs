@@ -256,6 +256,8 @@ impl Command {
     /// | `Accept` | [`ACCEPTED_UNSEEN`] |
     /// | `Absorb` | one per tenant with links or sessions on another runtime |
     /// | `Process` | one per policy process |
+    /// | `Serve` | one per session: it waits for the answer |
+    /// | `Policies`, `Tune`, `Place`, `Part` | one per change: the next change waits for the answer, for at most a few seconds |
     /// | `Retire`, `Stop` | one |
     ///
     /// [`COMMANDS_QUEUED`]: crate::limits::COMMANDS_QUEUED
@@ -269,6 +271,11 @@ impl Command {
             | Command::Accept { .. }
             | Command::Absorb { .. }
             | Command::Process { .. }
+            | Command::Serve { .. }
+            | Command::Policies { .. }
+            | Command::Tune { .. }
+            | Command::Place { .. }
+            | Command::Part { .. }
             | Command::Retire { .. }
             | Command::Stop => true,
             // The sender learns that it isn't answered.
@@ -277,12 +284,7 @@ impl Command {
             | Command::TakeOver { .. }
             | Command::Drain { .. }
             | Command::Bind { .. }
-            | Command::Serve { .. }
-            | Command::Part { .. }
-            | Command::Place { .. }
             | Command::Rehearse { .. }
-            | Command::Policies { .. }
-            | Command::Tune { .. }
             | Command::Recorded { .. }
             | Command::KeptSpans { .. }
             | Command::Report { .. }
@@ -322,8 +324,8 @@ pub enum Event {
 }
 
 impl Event {
-    /// Whether the control plane may miss the event: it is repeated, or is only logged and counted.
-    /// What bounds the others:
+    /// Whether the control plane may miss the event: it is repeated, or is only logged. (The audit
+    /// log then lacks a throttling.) What bounds the others:
     ///
     /// | event | at most |
     /// |---|---|
