@@ -140,6 +140,11 @@ impl Failure {
         self.sentence.clone()
     }
 
+    /// The way out, if it has one.
+    pub(crate) fn way_out(&self) -> Option<&str> {
+        self.hint.as_deref()
+    }
+
     /// The same failure, as a status for a caller.
     pub(crate) fn into_status(self) -> Status {
         Status::new(self.code(), self.sentence)

@@ -106,14 +106,14 @@ pub struct Capacity {
     pub descriptors: Vec<Line>,
 }
 
-/// The sum for a daemon that reads this configuration file and has this process's limits, as JSON.
-/// Settings that an operator has changed at run time aren't in it.
+/// The sum for a daemon that reads this configuration file and may have any number of descriptors,
+/// as JSON. Settings that an operator has changed at run time aren't in it.
 ///
 /// # Errors
 /// If the file can't be read, or its configuration is invalid.
 pub fn of_file(path: &Path) -> Result<String, ConfigError> {
     let config = Config::read(path)?;
-    Ok(Capacity::of_this_process(&config).report().to_string())
+    Ok(Capacity::of(&config, None).report().to_string())
 }
 
 fn line(what: &'static str, count: impl Count, each: impl Count, limits: &'static str) -> Line {

@@ -9,16 +9,20 @@ use crate::up;
 
 /// The sum of the limits of a daemon with this configuration, or why the daemon rejects the file.
 pub(super) fn configuration(path: &Path, meminfo: &str) -> Finding {
-    let failed = |sentence: String| {
-        let fix = format!("edit {}; OPERATIONS.md has all settings", path.display());
-        bad(Verdict::Failure, "config", sentence, fix)
-    };
+    let failed = |sentence: String, fix: String| bad(Verdict::Failure, "config", sentence, fix);
     let words = ["capacity".into(), "--config".into(), path.into()];
     let output = match up::ask_program(&words) {
         Ok(output) => output,
-        Err(failure) => return failed(failure.sentence()),
+        Err(failure) => {
+            let edit = || format!("edit {}; OPERATIONS.md has all settings", path.display());
+            let fix = failure.way_out().map_or_else(edit, str::to_owned);
+            return failed(failure.sentence(), fix);
+        }
     };
     let sum = serde_json::from_slice(&output).ok();
     let found = sum.and_then(|sum| capacity(&sum, "a daemon with this configuration", meminfo));
-    found.unwrap_or_else(|| failed("tollgated says no sum: is it of this version?".to_owned()))
+    found.unwrap_or_else(|| {
+        let fix = "install the tollgated of this version";
+        failed("tollgated says no sum".to_owned(), fix.to_owned())
+    })
 }

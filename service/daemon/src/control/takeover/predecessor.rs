@@ -25,7 +25,7 @@ use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::supervisor;
 use crate::control::takeover::protocol::{
-    ARGUMENT, Channel, FORMAT, Heard, Message, Offer, TransferError, borrowed,
+    ARGUMENT, Channel, FORMAT, HearResult, Message, Offer, TransferError, borrowed,
 };
 use crate::limits::{MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
@@ -400,7 +400,7 @@ fn by_itself(ended: ExitStatus) -> String {
     }
 }
 
-fn refusal(heard: Heard, before: &str) -> Status {
+fn refusal(heard: HearResult, before: &str) -> Status {
     let why = match heard {
         Ok(Some((Message::Refused { why }, _))) => why,
         Ok(Some(_)) => format!("it sent an unexpected message before {before}"),

@@ -138,7 +138,7 @@ impl Channel {
     }
 
     /// The next message; `None` when the other process has closed its end.
-    pub(in crate::control) async fn hear(&self) -> Heard {
+    pub(in crate::control) async fn hear(&self) -> HearResult {
         let Some(Packet { bytes, fds }) = packets::receive(&self.0).await else {
             return Ok(None);
         };
@@ -149,7 +149,7 @@ impl Channel {
 }
 
 /// See [`Channel::hear`].
-pub(in crate::control) type Heard = Result<Option<(Message, Vec<OwnedFd>)>, TransferError>;
+pub(in crate::control) type HearResult = Result<Option<(Message, Vec<OwnedFd>)>, TransferError>;
 
 pub(in crate::control) fn borrowed(fds: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     fds.iter().map(AsFd::as_fd).collect()
