@@ -278,8 +278,9 @@ impl Pool {
         let start = self.memory.own(at, len);
         // SAFETY: the range is of this value's own memory and initialised, since its pages begin
         // zeroed. Of both callers, `deliver` asks for a receive whose completion it has in its hand
-        // and posts it afterwards, under the lock; `PoolShare::received` (in `pool_share.rs`) for one that its
-        // link holds, which only `PoolShare::repost` ends, while the slice borrows the share.
+        // and posts it afterwards, under the lock; `PoolShare::received` (in `pool_share.rs`) for
+        // one that its link holds, which only `PoolShare::repost` ends, while the slice borrows the
+        // share.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }
     }
 

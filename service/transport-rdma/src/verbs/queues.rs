@@ -100,8 +100,8 @@ impl Queues {
             }
         };
         let (body, inline_bytes) = make_queue_pairs(id, device, &side, lane.sends())?;
-        // SAFETY: the lane was made for this link, above or with its share, and these queues are the
-        // only ones that have it.
+        // SAFETY: the lane was made for this link, above or with its share, and these queues are
+        // the only ones that have it.
         let marshal_memory = Some(unsafe { MarshalMemory::of(&lane) });
         let mut queues = Queues {
             id,
@@ -122,8 +122,8 @@ impl Queues {
         };
         let stream = queues.stream();
         if let Side::Shared(share) = &mut queues.side {
-            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the share leave them
-            // first.
+            // SAFETY: both queue pairs were made above, and `destroy_pairs` has the share leave
+            // them first.
             unsafe { share.join(stream, body) };
         }
         queues.post_receives()?;
