@@ -100,7 +100,7 @@ impl Scheduler {
     /// another round must follow.
     #[inline]
     pub(crate) fn is_throttled(&mut self, flow: FlowId) -> bool {
-        self.scheduling == Scheduling::Fair && self.schedule.sits_out(flow)
+        self.scheduling == Scheduling::Fair && self.schedule.is_throttled(flow)
     }
 
     /// The limit of bytes from a link in one turn: none, unless another tenant may wait for its
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sits_out_for_what_it_had_by_other_rules() {
+    fn nobody_is_throttled_for_what_it_had_by_other_rules() {
         let mut shares = Scheduler::new(Scheduling::RoundRobin);
         let [a, b] = ["a", "b"].map(|tenant| shares.of(&tenant.into()));
         shares.begin_round();

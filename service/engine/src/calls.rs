@@ -86,8 +86,8 @@ struct Adopted {
     next: CallKey,
 }
 
-/// A call of a table that is being taken apart or put together: its key, the key of its place if
-/// that differs, and the call.
+/// A call of a table that is being split or assembled: its key, the key of its place if that
+/// differs, and the call.
 pub(crate) type Placed<M> = (CallKey, Option<CallKey>, Call<M>);
 
 /// All calls of one engine.

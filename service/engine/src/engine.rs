@@ -43,12 +43,12 @@ impl<M> Default for Engine<M> {
 impl<M> Engine<M> {
     /// An engine with no session, link or service; the only one of its process.
     pub fn new() -> Self {
-        Self::born(EngineId::default())
+        Self::with_id(EngineId::default())
     }
 
     /// An engine with no session, link or service, one of several that may [move calls between each
     /// other](crate::Migration): each has its own id.
-    pub fn born(engine_id: EngineId) -> Self {
+    pub fn with_id(engine_id: EngineId) -> Self {
         Self {
             sessions: Slots::default(),
             links: Slots::default(),

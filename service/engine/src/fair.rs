@@ -81,7 +81,7 @@ impl Schedule {
     /// Whether a flow's ports have no turn in this round. If so, another round must follow: they
     /// may have work. The cost of the flow's first ports doesn't cost its other ports their turn.
     #[inline]
-    pub fn sits_out(&mut self, flow: FlowId) -> bool {
+    pub fn is_throttled(&mut self, flow: FlowId) -> bool {
         let its = &mut self.flows[flow.0 as usize];
         if !its.is_busy && its.virtual_ns > self.most_ns {
             its.sits = true;
@@ -158,7 +158,7 @@ mod tests {
                 let has_work = (round.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60) < load.busy;
                 wants |= has_work;
                 for _ in 0..load.ports {
-                    if !schedule.sits_out(flow) && has_work {
+                    if !schedule.is_throttled(flow) && has_work {
                         schedule.charge(flow, load.turn_ns);
                         total_ns += load.turn_ns;
                         worked = true;
@@ -204,14 +204,14 @@ mod tests {
         let [late, early] = [schedule.add(), schedule.add()];
         for _ in 0..10_000 {
             schedule.begin_round();
-            assert!(!schedule.sits_out(early));
+            assert!(!schedule.is_throttled(early));
             schedule.charge(early, 1_000_000);
         }
         let mut alone_ns = 0;
         loop {
             schedule.begin_round();
-            let waits = schedule.sits_out(early);
-            assert!(!schedule.sits_out(late));
+            let waits = schedule.is_throttled(early);
+            assert!(!schedule.is_throttled(late));
             schedule.charge(late, 10_000);
             if !waits && alone_ns > 0 {
                 break;
@@ -232,7 +232,7 @@ mod tests {
         schedule.level();
         for _ in 0..3 {
             schedule.begin_round();
-            assert!(!schedule.sits_out(one) && !schedule.sits_out(other));
+            assert!(!schedule.is_throttled(one) && !schedule.is_throttled(other));
             schedule.charge(one, MAX_AHEAD_NS);
             schedule.charge(other, MAX_AHEAD_NS);
         }
@@ -240,16 +240,16 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sits_out_for_who_has_nothing_to_do() {
+    fn nobody_is_throttled_for_who_has_nothing_to_do() {
         let mut schedule = Schedule::default();
         let [one, other] = [schedule.add(), schedule.add()];
         schedule.begin_round();
         schedule.charge(one, 1_000_000_000);
         schedule.charge(other, 1);
         schedule.begin_round();
-        assert!(schedule.sits_out(one), "the other was busy, and may be");
+        assert!(schedule.is_throttled(one), "the other was busy, and may be");
         schedule.begin_round();
-        assert!(!schedule.sits_out(one), "the other wasn't");
+        assert!(!schedule.is_throttled(one), "the other wasn't");
     }
 
     proptest! {

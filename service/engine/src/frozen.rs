@@ -378,7 +378,7 @@ impl<M> Engine<M> {
     /// Outputs must be handled first.
     pub fn freeze<F>(&self, mut message: impl FnMut(&M) -> F) -> Result<Frozen<F>, Unportable> {
         if !self.outputs.is_empty() {
-            let text = format!("the engine has {} outputs to be done", self.outputs.len());
+            let text = format!("the engine has {} pending outputs", self.outputs.len());
             return Err(Unportable(text));
         }
         let with_deadline = self.timer.armed().into_iter();
@@ -432,7 +432,10 @@ impl<M> Engine<M> {
         message: &mut impl FnMut(&M) -> F,
     ) -> Result<CallForm<F>, Unportable> {
         if let State::Admitted | State::Done = call.state {
-            let text = format!("call {} is in no state to wait in", key.to_wire());
+            let text = format!(
+                "call {} is in a transient state and can't be handed over",
+                key.to_wire()
+            );
             return Err(Unportable(text));
         }
         Ok(CallForm {

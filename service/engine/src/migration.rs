@@ -2,12 +2,12 @@
 //! all calls between them.
 //!
 //! ```text
-//!   here: part ──▶ Parcel ──▶ there: fits? ── absorb, under the ids that the other engine uses
+//!   here: part ──▶ Migration ──▶ there: fits? ── absorb, under the ids that the other engine uses
 //! ```
 //!
-//! Invariants: a parcel is closed, so no call lies between moved and remaining parts. Nothing of it
-//! remains here, and each call continues from its current state: it keeps its key, state, deadline,
-//! window and messages. Moved and remaining parts don't affect each other: neither engine emits an
+//! Invariants: a migration is closed, so no call connects a moving part with a remaining part.
+//! Nothing of it remains here, and each call continues from its current state: it keeps its key,
+//! state, deadline, window and messages. Moved and remaining parts don't affect each other: neither engine emits an
 //! output.
 //!
 //! A transfer takes place between two inputs, once outputs are handled, like
@@ -51,11 +51,11 @@ pub struct Migration<M> {
 /// The new ids in the receiving engine.
 #[derive(Clone, Debug, Default)]
 pub struct Renamed {
-    /// Sessions: all of the parcel's.
+    /// Sessions: all of the migration's.
     pub sessions: HashMap<SessionId, SessionId>,
     /// Links; one that is missing is gone.
     pub links: HashMap<LinkId, LinkId>,
-    /// Services: all of the parcel's, [declared](Engine::add_service) there with as many methods.
+    /// Services: all of the migration's, [declared](Engine::add_service) there with as many methods.
     pub services: HashMap<ServiceId, ServiceId>,
     /// Chains; one that is missing is gone.
     pub chains: HashMap<ChainId, ChainId>,
@@ -64,7 +64,7 @@ pub struct Renamed {
 impl Renamed {
     fn session(&self, id: SessionId) -> SessionId {
         let name = self.sessions.get(&id).copied();
-        debug_assert!(name.is_some(), "a parcel is closed, and all of it is named");
+        debug_assert!(name.is_some(), "a migration is closed, and each of its parts has a new id");
         name.unwrap_or(id)
     }
 
@@ -74,7 +74,7 @@ impl Renamed {
 
     fn service(&self, id: ServiceId) -> ServiceId {
         let name = self.services.get(&id).copied();
-        debug_assert!(name.is_some(), "a parcel is closed, and all of it is named");
+        debug_assert!(name.is_some(), "a migration is closed, and each of its parts has a new id");
         name.unwrap_or(id)
     }
 
@@ -139,7 +139,7 @@ impl<M> Engine<M> {
     /// A wanted part doesn't exist, or has relations to an unwanted one. Nothing has changed then.
     pub fn part(&mut self, wanted: &Wanted) -> Result<Migration<M>, Unportable> {
         if !self.outputs.is_empty() {
-            let text = format!("the engine has {} outputs to be done", self.outputs.len());
+            let text = format!("the engine has {} pending outputs", self.outputs.len());
             return Err(Unportable(text));
         }
         let set = Set {
@@ -207,9 +207,9 @@ impl<M> Engine<M> {
         }
         for (service, id) in self.services.iter().zip(0u32..) {
             let goes = set.services.contains(&ServiceId(id));
-            let apart = |session: &SessionId| set.sessions.contains(session) != goes;
+            let differs = |session: &SessionId| set.sessions.contains(session) != goes;
             let mut servers = service.servers.iter().map(|server| server.session);
-            if let Some(session) = servers.find(apart) {
+            if let Some(session) = servers.find(differs) {
                 let text = format!(
                     "session {} serves {}, and only one of them is to go",
                     session.0, service.name
@@ -234,7 +234,10 @@ impl<M> Engine<M> {
             let served = call.service.map(|(id, _)| set.services.contains(&id));
             let other = set.has_target(call.target).into_iter().chain(served);
             if { other }.any(|other| other != goes) {
-                let text = format!("call {} is between what goes and what stays", key.to_wire());
+                let text = format!(
+                    "call {} connects a moving part with a remaining part",
+                    key.to_wire()
+                );
                 return Err(Unportable(text));
             }
             going.extend(goes.then_some(key));
@@ -245,10 +248,10 @@ impl<M> Engine<M> {
 
 /// Taking.
 impl<M> Engine<M> {
-    /// Checks that there is room for a parcel.
+    /// Checks that there is room for a migration.
     ///
     /// # Errors
-    /// States the limit that the parcel exceeds.
+    /// States the limit that the migration exceeds.
     pub fn fits(&self, migration: &Migration<M>) -> Result<(), Unportable> {
         let (here, more) = (self.calls.len(), migration.calls.len());
         if here + more > MAX_CALLS {

@@ -325,7 +325,7 @@ impl<M> Engine<M> {
         {
             self.discard(message);
             let text = format!(
-                "the peer takes no more at present, and the link already holds back {MAX_WAITING_PER_LINK} calls or {MAX_WAITING_BYTES_PER_LINK} bytes"
+                "the peer grants no credit, and the link's queue is full ({MAX_WAITING_PER_LINK} calls or {MAX_WAITING_BYTES_PER_LINK} bytes)"
             );
             return self.end(key, Status::new(Code::RESOURCE_EXHAUSTED, text));
         }
@@ -465,7 +465,7 @@ impl<M> Engine<M> {
             }
         }
         let text = format!(
-            "every application that serves {} has as many calls unanswered as it may have now, up to {most}",
+            "all servers of {} are at their limit of unanswered calls ({most} at most)",
             service.name
         );
         Status::new(Code::RESOURCE_EXHAUSTED, text).with_retry_after_ms(retry_ms)

@@ -533,7 +533,7 @@ fn calls_that_would_wait_too_long_are_refused_before_a_chain_is_asked() {
     let evaluated = |outputs: &[Output<Message>]| matches!(outputs, [Output::Evaluate { .. }]);
     for number in 0..100 {
         let [Output::Evaluate { call, message, .. }] = arrive(&mut engine, number)[..] else {
-            panic!("call {number} isn't judged")
+            panic!("call {number} isn't evaluated")
         };
         engine.verdict(call, Verdict::Allow, message);
         delivered(&drain(&mut engine));
@@ -767,7 +767,7 @@ fn a_chain_steers_a_request_that_it_is_asked_about() {
     engine.route_mut(APP, 1).unwrap().chains.request = chain;
     engine.submit(0, APP, 1, submission(1, 5));
     let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
-        panic!("it is judged")
+        panic!("it is evaluated")
     };
     assert!(engine.steering_to_peer(call).unwrap().1.is_default());
     engine.steer(call, Some(7), Some("blue".into()));
@@ -828,7 +828,7 @@ fn what_a_link_holds_back_is_limited_in_calls_and_bytes() {
     assert!(
         failure(&drain(&mut engine))
             .message
-            .contains("holds back 4096 calls")
+            .contains("queue is full (4096 calls")
     );
 
     let (mut engine, _) = self::engine();
@@ -1237,7 +1237,7 @@ fn go(from: &mut Engine<Message>, to: &mut Engine<Message>) {
 
 /// An engine that everything can move to, with another tenant's calls.
 fn elsewhere() -> Engine<Message> {
-    let mut engine = Engine::born(EngineId::new(1).unwrap());
+    let mut engine = Engine::with_id(EngineId::new(1).unwrap());
     engine.add_service("hotel.Reservation", 1);
     inhabit(&mut engine, 3);
     engine

@@ -143,7 +143,7 @@ impl Runtime {
         let tuning = &options.tuning;
         let scheduler = Scheduler::new(tuning.scheduling);
         let policies = Policies::new(tuning.cpu_share_percent, options.rate);
-        let mut engine = Engine::born(options.engine_id);
+        let mut engine = Engine::with_id(options.engine_id);
         engine.set_wait_target(tuning.wait_target_ns());
         let thread = Thread::new(options.index, tuning);
         let siblings = Siblings::new(options.index);

@@ -525,7 +525,7 @@ fn outputs_are_done_before() {
     let (mut engine, _) = engine();
     engine.submit(0, APP, 0, submission(1, 1));
     let refused = engine.freeze(|message| *message).unwrap_err();
-    assert_eq!(refused.to_string(), "the engine has 1 outputs to be done");
+    assert_eq!(refused.to_string(), "the engine has 1 pending outputs");
     drain(&mut engine);
     assert!(engine.freeze(|message| *message).is_ok());
 }
@@ -640,7 +640,7 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             "/expired_ns".into(),
             5_000_000_001u64.into(),
-            "deadlines are met until 5000000001, and the clock says 5000000000",
+            "the state expired deadlines up to 5000000001 ns; the clock is behind, at 5000000000 ns",
         ),
         (
             "/sessions/1/id".into(),
@@ -655,7 +655,7 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             "/sessions/0/routes/8/target/broken/trailers".into(),
             vec![1].into(),
-            "the trailers of \"no such peer\" aren't any",
+            "the trailers of status \"no such peer\" are invalid",
         ),
         (
             "/services/0/servers/0/session".into(),
@@ -670,7 +670,7 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             "/links/0/waiting/0".into(),
             2.into(),
-            "link 7 holds back call 2, which isn't its",
+            "link 7 holds call 2, which belongs to another target",
         ),
         (
             "/links/0/waiting".into(),
@@ -695,22 +695,22 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             "/links/0/streams".into(),
             Value::Array(Vec::new()),
-            "nobody knows that messages of call 25 wait",
+            "messages of call 25 wait, but no link's queue contains the call",
         ),
         (
             at(2, "key"),
             3.into(),
-            "calls and free keys don't have one place each",
+            "calls and free keys don't fill each slot of the table exactly once",
         ),
         (
             "/free/0".into(),
             99.into(),
-            "calls and free keys don't have one place each",
+            "calls and free keys don't fill each slot of the table exactly once",
         ),
         (
             "/free/0".into(),
             3.into(),
-            "calls and free keys don't have one place each",
+            "calls and free keys don't fill each slot of the table exactly once",
         ),
         (at(2, "handle"), 99.into(), "call 2 has lost its route"),
         (
@@ -757,67 +757,67 @@ fn what_cannot_have_been_is_refused_with_a_sentence() {
         (
             at(2, "state"),
             "waiting".into(),
-            "call 2 can't be Waiting like this",
+            "the fields of call 2 contradict its state Waiting",
         ),
         (
             at(30, "held"),
             Value::Null,
-            "call 30 can't be Waiting like this",
+            "the fields of call 30 contradict its state Waiting",
         ),
         (
             at(30, "state"),
             "in_flight".into(),
-            "call 30 can't be InFlight like this",
+            "the fields of call 30 contradict its state InFlight",
         ),
         (
             at(2, "target"),
             "answered".into(),
-            "call 2 can't be InFlight like this",
+            "the fields of call 2 contradict its state InFlight",
         ),
         (
             at(18, "stream"),
             Value::Null,
-            "call 18 can't be Passing(ServerRequest) like this",
+            "the fields of call 18 contradict its state Passing(ServerRequest)",
         ),
         (
             at(18, "stream/passing"),
             "reply".into(),
-            "call 18 can't be Passing(ServerRequest) like this",
+            "the fields of call 18 contradict its state Passing(ServerRequest)",
         ),
         (
             at(19, "stream/ending"),
             Value::Null,
-            "call 19 can't be Passing(ServerReply) like this",
+            "the fields of call 19 contradict its state Passing(ServerReply)",
         ),
         (
             at(19, "stream/reply"),
             1.into(),
-            "call 19 can't be Passing(ServerReply) like this",
+            "the fields of call 19 contradict its state Passing(ServerReply)",
         ),
         (
             at(23, "stream/reply"),
             1.into(),
-            "call 23 can't be Passing(ServerReply) like this",
+            "the fields of call 23 contradict its state Passing(ServerReply)",
         ),
         (
             at(15, "stream/more"),
             true.into(),
-            "call 15 can't be Evaluating(ClientRequest) like this",
+            "the fields of call 15 contradict its state Evaluating(ClientRequest)",
         ),
         (
             at(15, "stream/requests/0/more"),
             false.into(),
-            "call 15 can't be Evaluating(ClientRequest) like this",
+            "the fields of call 15 contradict its state Evaluating(ClientRequest)",
         ),
         (
             at(15, "stream/requests/0/message"),
             Value::Null,
-            "call 15 can't be Evaluating(ClientRequest) like this",
+            "the fields of call 15 contradict its state Evaluating(ClientRequest)",
         ),
         (
             at(18, "stream/passing/request/more"),
             false.into(),
-            "call 18 can't be Passing(ServerRequest) like this",
+            "the fields of call 18 contradict its state Passing(ServerRequest)",
         ),
         (
             at(16, "stream/requests_sent/messages"),

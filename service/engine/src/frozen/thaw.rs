@@ -49,11 +49,13 @@ impl<M> Engine<M> {
             format!("the state is of version {version}, and this daemon reads 1 to {VERSION}")
         })?;
         ensure(expired_ns <= now_ns, || {
-            format!("deadlines are met until {expired_ns}, and the clock says {now_ns}")
+            format!(
+                "the state expired deadlines up to {expired_ns} ns; the clock is behind, at {now_ns} ns"
+            )
         })?;
         let mut engine = Self {
             timer: Wheel::expired_until(expired_ns),
-            ..Self::born(frozen.engine_id.unwrap_or_default())
+            ..Self::with_id(frozen.engine_id.unwrap_or_default())
         };
         engine.services = frozen.services.into_iter().map(thaw_service).collect();
         for session in frozen.sessions {
@@ -242,7 +244,7 @@ impl<M> Engine<M> {
             .filter(|(_, deadline_ns)| *deadline_ns != 0)
             .collect();
         let calls = Calls::of(self.calls.engine_id(), calls, free);
-        let spoilt = "calls and free keys don't have one place each";
+        let spoilt = "calls and free keys don't fill each slot of the table exactly once";
         self.calls = calls.ok_or_else(|| Unportable(spoilt.to_owned()))?;
         for (key, deadline_ns) in armed {
             if let Some(slot) = self.calls.slot_of(key) {
@@ -267,8 +269,13 @@ impl<M> Engine<M> {
                 its && call.state == State::Waiting
             });
             let number = key.to_wire();
-            let foreign = || format!("link {} holds back call {number}, which isn't its", id.0);
-            let call = call.ok_or_else(|| Unportable(foreign()))?;
+            let refused = || {
+                format!(
+                    "link {} holds call {number}, which belongs to another target",
+                    id.0
+                )
+            };
+            let call = call.ok_or_else(|| Unportable(refused()))?;
             link.waiting.push(call.steering.priority, key);
             link.waiting_bytes += call.bytes;
         }
@@ -278,8 +285,8 @@ impl<M> Engine<M> {
                 .get_mut(key)
                 .and_then(|call| call.stream.as_mut());
             let number = key.to_wire();
-            let foreign = || format!("call {number} waits for link {} with no stream", id.0);
-            let stream = stream.ok_or_else(|| Unportable(foreign()))?;
+            let refused = || format!("call {number} waits for link {} with no stream", id.0);
+            let stream = stream.ok_or_else(|| Unportable(refused()))?;
             let twice = std::mem::replace(&mut stream.waits_for_link, true);
             ensure(!twice, || format!("call {number} waits for a link twice"))?;
         }
@@ -309,7 +316,7 @@ impl<M> Engine<M> {
         });
         ensure(forgotten.is_none(), || {
             let number = forgotten.map_or(0, |(key, _)| key.to_wire());
-            format!("nobody knows that messages of call {number} wait")
+            format!("messages of call {number} wait, but no link's queue contains the call")
         })
     }
 }
@@ -355,7 +362,10 @@ fn thaw_call<M, F>(form: CallForm<F>, message: &mut impl FnMut(F) -> Thawed<M>) 
         format!("call {number} is of {} bytes", call.bytes)
     })?;
     ensure(stands(&call) && streams(&call), || {
-        format!("call {number} can't be {:?} like this", call.state)
+        format!(
+            "the fields of call {number} contradict its state {:?}",
+            call.state
+        )
     })?;
     Ok(call)
 }
@@ -410,7 +420,10 @@ fn thaw_stream<M, F>(
 fn check_status(status: &Status) -> Thawed<()> {
     let checked = Metadata::check(&status.trailers);
     checked.map(drop).map_err(|error| {
-        let text = format!("the trailers of \"{}\" aren't any: {error}", status.message);
+        let text = format!(
+            "the trailers of status \"{}\" are invalid: {error}",
+            status.message
+        );
         Unportable(text)
     })
 }

@@ -52,7 +52,7 @@ pub(crate) fn inhabit(engine: &mut Engine<Message>, calls: u64) {
 }
 
 pub(crate) fn inhabited(engine_id: u32, calls: u64) -> Engine<Message> {
-    let mut engine = Engine::born(EngineId::new(engine_id).unwrap());
+    let mut engine = Engine::with_id(EngineId::new(engine_id).unwrap());
     inhabit(&mut engine, calls);
     engine
 }
@@ -223,7 +223,7 @@ fn what_has_to_do_with_what_stays_does_not_go() {
     let both = "session 2 serves hotel.Reservation, and only one of them is to go";
     assert_eq!(
         refused(&mut engine, &all, &[PEER], &[service]),
-        "the engine has 2 outputs to be done"
+        "the engine has 2 pending outputs"
     );
     drain(&mut engine);
     let state = freeze(&engine);
@@ -240,13 +240,13 @@ fn what_has_to_do_with_what_stays_does_not_go() {
             &all,
             &[],
             &[service],
-            "call 0 is between what goes and what stays",
+            "call 0 connects a moving part with a remaining part",
         ),
         (
             &[],
             &[PEER],
             &[],
-            "call 0 is between what goes and what stays",
+            "call 0 connects a moving part with a remaining part",
         ),
         (
             &[SessionId(9)],
@@ -275,7 +275,7 @@ fn what_has_to_do_with_what_stays_does_not_go() {
 fn there_is_room_for_as_many_calls_as_an_engine_tracks() {
     let mut here = inhabited(0, 2);
     let migration = here.part(&all(&here)).unwrap();
-    let mut full = Engine::born(EngineId::new(1).unwrap());
+    let mut full = Engine::with_id(EngineId::new(1).unwrap());
     full.session_opened(APP);
     full.link_opened(PEER, u32::MAX, u64::MAX);
     let service = full.add_service("hotel.Reservation", 1);

@@ -153,7 +153,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     engine.request(CALLER, true, 5, Some(110)).unwrap();
     engine.request(CALLER, false, 5, Some(120)).unwrap();
     let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
-        panic!("the opening is judged first");
+        panic!("the opening is evaluated first");
     };
     assert_eq!(drain(&mut engine), [], "the others wait");
     engine.verdict(call, Verdict::Allow, 100);
@@ -192,7 +192,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     engine.submit(0, APP, 4, opening(100));
     engine.request(CALLER, false, 5, Some(110)).unwrap();
     let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
-        panic!("the opening is judged first");
+        panic!("the opening is evaluated first");
     };
     engine.verdict(call, Verdict::Allow, 100);
     assert_eq!(
@@ -225,7 +225,7 @@ fn every_message_meets_the_chains_of_both_ends_in_order() {
     engine.arrive(0, service, 0, Encoding::Protobuf, arriving);
     engine.request(FROM_PEER, true, 5, Some(110)).unwrap();
     let Some(Output::Evaluate { call, .. }) = engine.poll_output() else {
-        panic!("the opening is judged first");
+        panic!("the opening is evaluated first");
     };
     engine.verdict(call, Verdict::Allow, 100);
     engine.response_from_session(SERVER, call, 5, 200).unwrap();
