@@ -332,7 +332,7 @@ impl Handshake {
     /// Processes the peer's HELLO payload.
     pub(crate) fn on_hello(&mut self, payload: &[u8]) -> Result<Action, LinkError> {
         self.expect(State::AwaitHello, Kind::HELLO)?;
-        let peer = self.evaluate_hello(payload)?;
+        let peer = self.check_hello(payload)?;
         let input = match peer.keyed {
             Some(_) => Input::HelloKeyed,
             None => Input::Hello,
@@ -427,7 +427,7 @@ impl Handshake {
         action
     }
 
-    fn evaluate_hello(&self, payload: &[u8]) -> Result<PeerHello, LinkError> {
+    fn check_hello(&self, payload: &[u8]) -> Result<PeerHello, LinkError> {
         let own_nonce = &self.own_hello[16..48];
         let peer = decode_hello(payload)?;
         if payload[16..48] == *own_nonce {

@@ -338,7 +338,7 @@ impl Link {
         incoming.filled += copied;
         self.moved.body_copied += copied as u64;
         let missing = incoming.filled..incoming.len;
-        self.evaluate_body(body)?;
+        self.check_body(body)?;
         Ok(missing)
     }
 
@@ -353,7 +353,7 @@ impl Link {
     pub fn body_filled(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_in_place += n as u64;
-        self.evaluate_body(body)
+        self.check_body(body)
     }
 
     /// Like [`body_filled`](Self::body_filled), for bytes that the caller has copied from its own
@@ -367,12 +367,12 @@ impl Link {
     pub fn body_copied(&mut self, body: &[u8], n: usize) -> Result<(), LinkError> {
         self.put_in_place(n);
         self.moved.body_copied += n as u64;
-        self.evaluate_body(body)
+        self.check_body(body)
     }
 
     /// Updates the cover with the new bytes of the pending body; a complete body is no longer
     /// pending.
-    fn evaluate_body(&mut self, body: &[u8]) -> Result<(), LinkError> {
+    fn check_body(&mut self, body: &[u8]) -> Result<(), LinkError> {
         let Some(incoming) = &mut self.incoming else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! The descriptors that epolls wait for, and how their events are told apart.
+//! The descriptors that epolls wait for, and how their events are distinguished.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

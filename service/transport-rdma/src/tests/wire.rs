@@ -133,7 +133,7 @@ fn a_greeting_with_any_field_out_of_range_is_refused_by_name() {
 
 proptest! {
     #[test]
-    fn whatever_a_peer_says_is_evaluated(data in prop::collection::vec(any::<u8>(), 0..64), word in any::<u32>()) {
+    fn whatever_a_peer_says_is_checked(data in prop::collection::vec(any::<u8>(), 0..64), word in any::<u32>()) {
         let _ = Greeting::decode(&data);
         let _ = Immediate::decode(word);
     }

@@ -518,14 +518,14 @@ fn address_of(address: &libc::sockaddr_storage) -> Option<SocketAddr> {
 pub(crate) fn sentence_of(status: u32) -> &'static str {
     use sys::ibv_wc_status as is;
     match status {
-        is::IBV_WC_LOC_LEN_ERR => "a message was longer than what it was for",
-        is::IBV_WC_LOC_QP_OP_ERR => "the queue pair met what it can't do",
+        is::IBV_WC_LOC_LEN_ERR => "a message was longer than its receive buffer",
+        is::IBV_WC_LOC_QP_OP_ERR => "the queue pair got an invalid operation",
         is::IBV_WC_LOC_PROT_ERR => "this end's device couldn't use memory that was registered",
         is::IBV_WC_WR_FLUSH_ERR => "the queue pair ended",
         is::IBV_WC_REM_INV_REQ_ERR => "the peer's device refused a message as invalid",
         is::IBV_WC_REM_ACCESS_ERR => "the peer's device refused access to its memory",
         is::IBV_WC_REM_OP_ERR => "the peer's device failed",
-        is::IBV_WC_RETRY_EXC_ERR => "the peer's device has stopped to acknowledge",
+        is::IBV_WC_RETRY_EXC_ERR => "the peer's device stopped acknowledging",
         is::IBV_WC_RNR_RETRY_EXC_ERR => "the peer had no receive posted",
         is::IBV_WC_FATAL_ERR => "this end's device has failed",
         _ => "a work request failed",

@@ -317,7 +317,7 @@ impl Link {
         ];
         for count in counts {
             ensure(count <= MAX_COUNT, || {
-                format!("no link counts to {count}, nor lives so long")
+                format!("a counter of {count} is impossible")
             })?;
         }
         let books = |limit: u64, window: u64, surplus: u64, granted: u64, returned: u64| {

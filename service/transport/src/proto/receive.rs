@@ -50,7 +50,7 @@ impl Link {
                 return Ok(None);
             };
             let header = Header::decode(header);
-            self.evaluate(&header)?;
+            self.check_header(&header)?;
             let body = header.kind.has_message();
             let Some(room) = self.metadata_room(&header)? else {
                 return Ok(None);
@@ -124,7 +124,7 @@ impl Link {
     }
 
     /// Validates a header by itself, before any of its payload is kept.
-    fn evaluate(&self, header: &Header) -> Result<(), LinkError> {
+    fn check_header(&self, header: &Header) -> Result<(), LinkError> {
         let Header { kind, len, .. } = *header;
         if !kind.is_known(self.features()) {
             return Err(LinkError::UnknownKind { kind });
@@ -455,14 +455,14 @@ impl Link {
                 (header, present_metadata(metadata), payload)
             }
         };
-        const EVALUATED: &str = "on_frame has validated the payload";
+        const VALIDATED: &str = "on_frame has validated the payload";
         match header.kind {
             kind if kind.has_message() => {
                 self.moved.received += payload.len() as u64;
                 present_message(&header, metadata, Body::Whole(payload))
             }
             Kind::BIND => {
-                let (schema_hash, tenant, service) = split_bind(payload).expect(EVALUATED);
+                let (schema_hash, tenant, service) = split_bind(payload).expect(VALIDATED);
                 Event::Bind {
                     bind: header.bind,
                     tenant,
@@ -474,11 +474,11 @@ impl Link {
                 let description = self.description.as_ref().map_or(&[][..], |d| &d.bytes);
                 Event::Bound {
                     bind: header.bind,
-                    description: utf8(header.kind, description).expect(EVALUATED),
+                    description: utf8(header.kind, description).expect(VALIDATED),
                 }
             }
             Kind::REFUSED => {
-                let (sentence, description) = split_refused(&header, payload).expect(EVALUATED);
+                let (sentence, description) = split_refused(&header, payload).expect(VALIDATED);
                 Event::Refused {
                     bind: header.bind,
                     code: Code(header.aux),
@@ -490,7 +490,7 @@ impl Link {
                 call: header.call,
                 code: Code(header.aux),
                 retry_after_ms: header.amount as u32,
-                message: utf8(header.kind, payload).expect(EVALUATED),
+                message: utf8(header.kind, payload).expect(VALIDATED),
                 metadata,
             },
             Kind::REQUEST_CREDIT => Event::RequestCredit {
@@ -506,7 +506,7 @@ impl Link {
             Kind::CANCEL => Event::Cancel { call: header.call },
             Kind::GOAWAY => Event::GoAway {
                 reason: Reason(header.aux),
-                message: utf8(header.kind, payload).expect(EVALUATED),
+                message: utf8(header.kind, payload).expect(VALIDATED),
             },
             _ => Event::Credit,
         }

@@ -275,10 +275,10 @@ fn what_no_link_can_have_been_is_refused() {
         ("and 4294967295 beyond", |link| {
             link["surplus"]["calls"] = json!(u32::MAX);
         }),
-        ("no link counts to 18446744073709551615", |link| {
+        ("a counter of 18446744073709551615 is impossible", |link| {
             link["unanswered"] = json!(u64::MAX);
         }),
-        ("nor lives so long", |link| {
+        ("a counter of 18446744073709551614 is impossible", |link| {
             link["heard_ns"] = json!(u64::MAX - 1);
         }),
         ("waits for a proof of a key, but has none", |link| {

@@ -718,7 +718,7 @@ fn messages_that_do_not_fit_their_frames_end_the_link() {
 }
 
 #[test]
-fn trailers_are_judged_and_so_is_the_text_behind_them() {
+fn trailers_are_checked_and_so_is_the_text_behind_them() {
     let trailed = Header {
         flags: FLAG_END_STREAM | FLAG_METADATA,
         aux: Code::ABORTED.0,
@@ -784,7 +784,7 @@ fn trailers_are_judged_and_so_is_the_text_behind_them() {
 }
 
 #[test]
-fn which_calls_there_are_is_not_the_links_to_judge() {
+fn which_calls_there_are_is_not_the_links_to_check() {
     let mut pair = streaming();
     let elsewhere = |kind| {
         let header = Header {

@@ -306,7 +306,7 @@ fn a_broken_path_ends_the_link_with_a_sentence_and_the_next_one_stands() {
     assert_eq!(
         error,
         LinkError::Connection {
-            sentence: "the peer's device has stopped to acknowledge".to_owned()
+            sentence: "the peer's device stopped acknowledging".to_owned()
         }
     );
     // b learns of it from the connection manager or from silence.
@@ -376,7 +376,7 @@ fn a_network_device_that_goes_down_ends_its_links_and_frees_their_calls() {
     assert_eq!(error.blame(), Blame::Network);
     let said = [
         "the peer was silent for 30 s",
-        "the connection failed: the peer's device has stopped to acknowledge",
+        "the connection failed: the peer's device stopped acknowledging",
     ];
     assert!(said.contains(&error.to_string().as_str()), "{error}");
     a.collect();

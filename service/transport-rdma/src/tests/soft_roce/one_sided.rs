@@ -159,7 +159,7 @@ fn counts_that_cannot_be_end_the_link() {
 }
 
 #[test]
-fn what_is_written_beside_the_counts_is_the_links_to_judge() {
+fn what_is_written_beside_the_counts_is_the_links_to_check() {
     let (mut a, mut b) = joined::<Rings>();
     // Bytes that aren't frames, and a count that covers them.
     let seen = b.io.seen_of_ring();
