@@ -377,7 +377,7 @@ pub struct Handle {
 
 impl Handle {
     /// Queues a command and wakes the runtime. `false`: the runtime has ended, or has too many
-    /// commands; whoever waits for the answer is told that there will be none.
+    /// commands; the waiting requester gets an error.
     pub fn send(&self, command: Command) -> bool {
         self.try_send(command).is_ok()
     }

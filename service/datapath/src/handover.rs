@@ -10,7 +10,7 @@
 //! Nothing is removed from the old runtime. Until `begin` the new one writes nothing that an
 //! application can see. So either of them can continue. No policy evaluates a message twice: a call
 //! that waits within a chain continues behind the policies that have evaluated it. The exception is
-//! a question that a policy process hasn't answered; it is asked again.
+//! an evaluation that a policy process hasn't answered; it is repeated.
 //!
 //! Sessions are handed over with all their calls if their applications support it
 //! ([`FEATURE_HEAPS`](tollgate_shm_abi::messages::FEATURE_HEAPS)). Other applications connect

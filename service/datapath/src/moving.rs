@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The objects themselves move, in memory: ports with their rings, heaps and sockets, calls in
-//! their current state, instances of policies, and questions that policy processes haven't
+//! their current state, instances of policies, and evaluations that policy processes haven't
 //! answered. Applications and peers notice only a pause: calls keep their numbers, and input that
 //! arrives meanwhile waits in rings and sockets. Nothing is copied or restored, so the only
 //! possible failure is lack of room; the old runtime then takes the tenant back.

@@ -14,10 +14,10 @@ use crate::peer_room::PeerRoom;
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Waiting {
-    /// Looks for `spin_us`, then sleeps; sleeps at once where looking has been in vain of late
+    /// Polls for `spin_us`, then sleeps; sleeps at once if recent polling found nothing
     #[default]
     Adaptive,
-    /// Looks for ever, and gives way to whoever wants the core: it is busy even when nobody calls
+    /// Polls without end and yields the core to other threads: uses CPU even without calls
     Spin,
     /// Sleeps at once: the least CPU, and a wake-up for whatever comes
     Sleep,

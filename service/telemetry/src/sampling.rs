@@ -59,18 +59,18 @@ impl Sampling {
 
 /// The source of ids and random numbers, with a seed that nobody outside knows.
 #[derive(Clone, Debug)]
-pub struct Dice(fastrand::Rng);
+pub struct IdGenerator(fastrand::Rng);
 
-impl Dice {
+impl IdGenerator {
     /// Different seeds yield different ids.
-    pub fn new(seed: u64) -> Dice {
-        Dice(fastrand::Rng::with_seed(seed))
+    pub fn new(seed: u64) -> IdGenerator {
+        IdGenerator(fastrand::Rng::with_seed(seed))
     }
 
     /// Seeds randomly: daemons that start at the same time have different ids.
-    pub fn random() -> Dice {
+    pub fn random() -> IdGenerator {
         let seed = getrandom::u64();
-        Dice::new(seed.unwrap_or_else(|_| fastrand::u64(..)))
+        IdGenerator::new(seed.unwrap_or_else(|_| fastrand::u64(..)))
     }
 
     /// For [`Sampling::is_traced`].
@@ -108,9 +108,9 @@ mod tests {
             per_million,
             errors: false,
         };
-        let mut dice = Dice::new(1);
+        let mut rng = IdGenerator::new(1);
         (0..calls)
-            .map(|_| u32::from(sampling.is_traced(None, dice.chance())))
+            .map(|_| u32::from(sampling.is_traced(None, rng.chance())))
             .sum()
     }
 
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn ids_differ() {
-        let (mut one, mut other) = (Dice::random(), Dice::random());
+        let (mut one, mut other) = (IdGenerator::random(), IdGenerator::random());
         assert_ne!(one.trace(), other.trace());
         assert_ne!(one.span(), one.span());
     }

@@ -68,8 +68,10 @@ impl fmt::Display for ResumeError {
             ResumeError::NoSchema(hash) => {
                 write!(f, "no schema was handed over with hash {:02x?}", &hash[..4])
             }
-            ResumeError::Keys(what) => write!(f, "the {what} don't have one key each"),
-            ResumeError::NoPolicyState { id } => write!(f, "the state of policy {id} isn't there"),
+            ResumeError::Keys(what) => {
+                write!(f, "the keys of the {what} are missing or duplicate")
+            }
+            ResumeError::NoPolicyState { id } => write!(f, "the state of policy {id} is missing"),
             ResumeError::Policies(error) => error.fmt(f),
             ResumeError::Session { session, why } => write!(f, "session {}: {why}", session.0),
             ResumeError::Link { address, why } => write!(f, "the link with {address}: {why}"),
@@ -89,7 +91,10 @@ impl fmt::Display for ResumeError {
             ResumeError::NoRoom(status) => f.write_str(&status.message),
             ResumeError::Bindings => f.write_str("there are more bindings than a runtime can have"),
             ResumeError::Chains { had, have } => {
-                write!(f, "{had} methods had chains, and {have} have")
+                write!(
+                    f,
+                    "{had} methods had chains before the hand-over, {have} have chains now"
+                )
             }
         }
     }

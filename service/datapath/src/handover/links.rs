@@ -215,7 +215,7 @@ impl Runtime {
         let rest = bytes.get(large.at..).unwrap_or_default();
         let both = rest.split_at_checked(large.filled);
         let both = both.and_then(|(body, behind)| Some((body, behind.get(..large.metadata)?)));
-        let (body, metadata) = both.ok_or("a large body's bytes aren't there")?;
+        let (body, metadata) = both.ok_or("the bytes of a large body are missing")?;
         let mut place = self.pool.take(large.len);
         let begun = place.get_mut(..body.len());
         begun

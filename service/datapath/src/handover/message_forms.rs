@@ -122,7 +122,7 @@ impl MessageForm {
         let rest = bytes.get(self.at..).unwrap_or_default();
         let both = rest.split_at_checked(self.image);
         let both = both.and_then(|(image, behind)| Some((image, behind.get(..self.metadata)?)));
-        let lost = || Unportable(format!("a message's bytes at {} aren't there", self.at));
+        let lost = || Unportable(format!("the bytes of a message at {} are missing", self.at));
         let (image, metadata) = both.ok_or_else(lost)?;
         let within = |at: usize| at <= image.len();
         let (body, is_whole) = match self.body {

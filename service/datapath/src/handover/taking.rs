@@ -191,7 +191,7 @@ impl Runtime {
         }
         let backlog = form.backlog.into_iter().map(Entry::try_from);
         let backlog: Result<VecDeque<Entry>, _> = backlog.collect();
-        port.backlog = backlog.map_err(|_| failed("a completion hasn't 64 bytes".into()))?;
+        port.backlog = backlog.map_err(|_| failed("a completion doesn't have 64 bytes".into()))?;
         let heap_bytes = form.standing.receive_heap_bytes;
         let session = id;
         let resumed = Resumed {

@@ -98,7 +98,7 @@ impl Runtime {
                 outbound[bind].unanswered += 1;
             }
             Err(error) => {
-                let text = format!("peer {} can't be sent a binding: {error}", binding.peer);
+                let text = format!("can't send a binding to peer {}: {error}", binding.peer);
                 self.bind_refused(key, Status::new(Code::UNAVAILABLE, text));
             }
         }
@@ -210,7 +210,7 @@ impl Runtime {
             },
             Some(known) if **known != *tenant => {
                 let text = format!(
-                    "a link carries one tenant's calls: this one {known}'s, not {tenant}'s"
+                    "this link carries calls of tenant {known}; a BIND named tenant {tenant}"
                 );
                 return refused(Status::new(Code::INVALID_ARGUMENT, text), String::new());
             }

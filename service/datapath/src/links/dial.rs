@@ -408,7 +408,7 @@ impl Runtime {
     }
 }
 
-/// Reports on peers: those with links, and those that applications are bound to in vain.
+/// Reports on peers: peers with links, and peers with bindings but no link.
 pub(crate) fn peer_reports(
     links: &Links,
     dials: &Dials,

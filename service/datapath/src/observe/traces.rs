@@ -37,7 +37,7 @@ use tollgate_telemetry::record::{
     Attributes, BYTES, DURATION_NS, Event, MESSAGE, POLICY, PROVIDERS_POLICY, Rate, Record, Side,
     Span,
 };
-use tollgate_telemetry::sampling::{Dice, Sampling};
+use tollgate_telemetry::sampling::{IdGenerator, Sampling};
 use tollgate_telemetry::w3c::{Context, SpanId, TRACEPARENT, TRACESTATE, TraceId, replace_parent};
 
 use tollgate_policy_chain::ids::NamedPolicy;
@@ -83,7 +83,7 @@ pub(crate) struct Traces {
     pub(crate) tapped: Rate,
     /// The newest spans, oldest first.
     kept: VecDeque<Arc<Span>>,
-    pub(crate) rng: Dice,
+    pub(crate) rng: IdGenerator,
     records: SyncSender<Record>,
     /// When marshalling of the current message began; 0: its call can't be traced.
     marshals_since_ns: u64,
@@ -103,7 +103,7 @@ impl Traces {
             lines: HashMap::default(),
             tapped: Rate::default(),
             kept: VecDeque::new(),
-            rng: Dice::random(),
+            rng: IdGenerator::random(),
             records,
             marshals_since_ns: 0,
             swept_ns: 0,

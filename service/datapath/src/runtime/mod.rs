@@ -1,8 +1,8 @@
 //! One runtime: the loop that moves calls between rings, links, chains and the engine.
 //!
 //! ```text
-//!   turn:  commands → links (read) → sessions (rings) → deadlines → parked calls
-//!            → flush (links, rings, wakes)
+//!   turn:  commands → links (read) → sessions (rings) → deadlines, redials → policy processes
+//!            → parked calls → flush (links, rings, wakes)
 //!          the engine's outputs are carried out after each input, so no queue builds up inside
 //!   idle:  polls and yields the core for the spin budget; then publishes "I sleep" on every ring,
 //!          polls once more, and waits in epoll for a doorbell, a socket, a command or a deadline

@@ -230,13 +230,13 @@ fn what_no_runtime_can_have_left_is_refused() {
         ("holds more than its capacity", |state| {
             state["sessions"][0]["standing"]["told"] = json!(99_999);
         }),
-        ("the sessions don't have one key each", |state| {
+        ("the keys of the sessions are missing or duplicate", |state| {
             state["free"] = json!([0])
         }),
-        ("a completion hasn't 64 bytes", |state| {
+        ("a completion doesn't have 64 bytes", |state| {
             state["sessions"][0]["backlog"] = json!([[1, 2, 3]]);
         }),
-        ("a message's bytes at 90 aren't there", |state| {
+        ("the bytes of a message at 90 are missing", |state| {
             let message = json!({"at": 90, "image": 1, "metadata": 0, "inline_len": 1, "total_len": 1, "bare": false,
                 "body": {"private": {"accepted": true, "extents": []}}});
             state["sessions"][0]["held"] = json!([{"message": {"handle": 0, "message": message, "what": {"reply": {"call": 1}}}}]);

@@ -205,14 +205,14 @@ fn links_that_no_runtime_can_have_left_are_refused() {
         ("has no socket", |state| {
             state["links"][0]["id"] = json!(9);
         }),
-        ("the links don't have one key each", |state| {
+        ("the keys of the links are missing or duplicate", |state| {
             state["free_links"] = json!([0]);
         }),
         ("isn't what its frame announced", |state| {
             state["links"][0]["large"] = json!({"at": 0, "filled": 0, "metadata": 0, "inline_len": 0, "len": 9,
                 "what": {"request": {"call": 1, "more": false, "protobuf": false, "charge": 9}}});
         }),
-        ("a message's bytes at 99999 aren't there", |state| {
+        ("the bytes of a message at 99999 are missing", |state| {
             let message = json!({"at": 99_999, "image": 1, "metadata": 0, "inline_len": 1, "total_len": 1, "bare": false,
                 "body": {"private": {"accepted": true, "extents": []}}});
             state["links"][0]["kept"] = json!([{"reply": {"call": 1, "protobuf": false, "request_bytes": 0, "message": message}}]);
