@@ -245,7 +245,7 @@ fn chains_are_asked_in_order_and_deny_wins() {
 
 /// On either side, and for a method's only request.
 #[test]
-fn a_reply_says_in_which_era_its_request_was_judged() {
+fn a_reply_says_in_which_epoch_its_request_was_evaluated() {
     let (mut engine, service) = engine();
     let both = |request, reply| MethodChains {
         request: Some(ChainId(request)),
@@ -1008,7 +1008,7 @@ fn a_deadline_ends_the_call_everywhere_and_a_late_reply_is_dropped() {
 }
 
 #[test]
-fn a_call_that_ends_while_it_is_judged_is_asked_back_from_its_chain() {
+fn a_call_that_ends_while_it_is_evaluated_is_asked_back_from_its_chain() {
     let ends: [fn(&mut Engine<Message>); 3] = [
         |engine| engine.expire(2 * MAX_DEADLINE_NS),
         |engine| {

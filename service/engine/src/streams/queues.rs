@@ -82,7 +82,7 @@ impl<M> Stream<M> {
 
     /// A reader reports consumed messages. Returns the part that can be true: messages that wait
     /// here, or are with a chain, haven't reached the reader.
-    pub(super) fn consumed(&mut self, of: Direction, said: Credit) -> Credit {
+    pub(super) fn consumed(&mut self, of: Direction, reported: Credit) -> Credit {
         let (window, queue) = match of {
             Direction::Requests => (&mut self.requests_sent, &self.requests),
             Direction::Responses => (&mut self.responses_sent, &self.responses),
@@ -95,8 +95,8 @@ impl<M> Stream<M> {
             bytes = bytes.saturating_sub(charge.into());
         }
         window.give_back(Credit {
-            messages: said.messages.min(messages),
-            bytes: u64::from(said.bytes).min(bytes) as u32,
+            messages: reported.messages.min(messages),
+            bytes: u64::from(reported.bytes).min(bytes) as u32,
         })
     }
 

@@ -287,7 +287,7 @@ fn a_denied_message_ends_its_call_for_both_sides() {
 }
 
 #[test]
-fn a_call_that_ends_while_a_message_is_judged_asks_for_it_back() {
+fn a_call_that_ends_while_a_message_is_evaluated_asks_for_it_back() {
     let ends: [fn(&mut Engine<Message>, CallKey); 4] = [
         |engine, _| engine.refuse(CALLER, Status::new(Code::CANCELLED, "")),
         |engine, _| engine.session_closed(APP),
