@@ -34,7 +34,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         turned.insert(tenant.value().to_owned(), digest.value());
     }
     if turned.len() as u64 != tokens.len()? {
-        return Err(contradiction("two tokens are of one tenant".to_owned()));
+        return Err(contradiction("two tokens belong to one tenant".to_owned()));
     }
     for row in tenants.iter()? {
         let (tenant, digest) = row?;
@@ -44,7 +44,7 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         }
     }
     if let Some(tenant) = turned.keys().next() {
-        let what = format!("a token is of tenant {tenant:?}, who doesn't exist");
+        let what = format!("a token belongs to tenant {tenant:?}, which doesn't exist");
         return Err(contradiction(what));
     }
     if let Some(retiring) = table(&read, RETIRING)? {
@@ -75,11 +75,12 @@ pub(crate) fn check_retiring(
         let (digest, row) = row?;
         let (tenant, _) = row.value();
         if tenants.get(tenant)?.is_none() {
-            let what = format!("a token that ends is of tenant {tenant:?}, who doesn't exist");
+            let what =
+                format!("an expiring token belongs to tenant {tenant:?}, which doesn't exist");
             return Err(contradiction(what));
         }
         if tokens.get(digest.value())?.is_some() {
-            let what = format!("a token of tenant {tenant:?} ends and doesn't");
+            let what = format!("a token of tenant {tenant:?} is stored as valid and as expiring");
             return Err(contradiction(what));
         }
     }

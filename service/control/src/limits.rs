@@ -40,7 +40,7 @@ pub const MAX_GRANTS: usize = 256;
 /// Bytes of one name in a list of grants.
 pub const MAX_GRANT: usize = 512;
 
-/// Bytes of a module for a foreign ABI. The policy host limits other modules to a quarter of it.
+/// Bytes of a module for a compat ABI. The policy host limits other modules to a quarter of it.
 pub const MAX_MODULE_BYTES: usize = 4 << 20;
 
 /// Bytes of a policy's configuration.

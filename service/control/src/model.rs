@@ -182,7 +182,7 @@ pub enum OnFault {
     Reload,
     /// They are rejected until an operator acts.
     Closed,
-    /// They pass unjudged until a fresh instance is in place.
+    /// They pass without evaluation until a fresh instance is in place.
     Open,
 }
 

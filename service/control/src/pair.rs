@@ -174,11 +174,11 @@ impl Restored {
 impl std::fmt::Display for Restored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Restored { file, why, kept } = self;
-        let kept = kept.as_deref().unwrap_or("nothing");
-        write!(
-            f,
-            "the state's file {file} was restored ({why}); kept of the old one: {kept}"
-        )
+        write!(f, "the state's file {file} was restored ({why}); ")?;
+        match kept {
+            Some(kept) => write!(f, "the old file is kept as {kept}"),
+            None => f.write_str("nothing of the old file is kept"),
+        }
     }
 }
 
