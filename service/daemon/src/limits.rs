@@ -190,9 +190,9 @@ pub const COMPILED_POLICIES: usize = 64;
 
 /// Cached inputs of policies, one per version, schema and grants. Without an entry, the input is
 /// derived when a chain is made: milliseconds for a service of a dozen methods.
-pub const KEPT_ASKS: usize = 256;
+pub const CACHED_INPUTS: usize = 256;
 /// Cached inputs of one owner's policies.
-pub const KEPT_ASKS_PER_OWNER: usize = KEPT_ASKS / 4;
+pub const CACHED_INPUTS_PER_OWNER: usize = CACHED_INPUTS / 4;
 
 /// How long an instance may take to set up on the administration thread. A slower one is made on
 /// another thread. 50 us.

@@ -55,7 +55,8 @@ pub(crate) async fn intern(
         SetKey::new(&bytes, service)
     } else {
         let (bytes, name) = (Arc::clone(&bytes), Arc::clone(&name));
-        turn.apart(move || SetKey::new(&bytes, &name)).await?
+        turn.on_blocking_thread(move || SetKey::new(&bytes, &name))
+            .await?
     };
     if let Some(known) = control.schemas.borrow_mut().known(&key) {
         return Ok(known);
@@ -64,7 +65,8 @@ pub(crate) async fn intern(
         schemas::parse(&bytes, service)?
     } else {
         let bytes = Arc::clone(&bytes);
-        turn.apart(move || schemas::parse(&bytes, &name)).await??
+        turn.on_blocking_thread(move || schemas::parse(&bytes, &name))
+            .await??
     };
     control
         .schemas

@@ -39,7 +39,7 @@ pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, S
     let set = Arc::new(set);
     let read = Arc::clone(&set);
     let operators = Turn::operators();
-    let parsed = operators.apart(move || schemas::parse_all(&read));
+    let parsed = operators.on_blocking_thread(move || schemas::parse_all(&read));
     let parsed = parsed.await??;
     if parsed.is_empty() {
         let text = "the descriptor set has no service";

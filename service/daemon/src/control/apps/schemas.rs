@@ -371,7 +371,7 @@ pub(crate) async fn compare(
     theirs: String,
 ) -> Vec<MethodMatch> {
     let (schema, methods) = (Arc::clone(ours), ours.methods.len());
-    let compared = turn.apart(move || match_methods(&schema.description, &theirs));
+    let compared = turn.on_blocking_thread(move || match_methods(&schema.description, &theirs));
     let compared = compared.await;
     let mut matches = compared.unwrap_or_else(|failed| {
         tracing::error!(

@@ -62,7 +62,7 @@ impl Turn {
     }
 
     /// Runs work on a blocking thread that would block the reactor.
-    pub(crate) async fn apart<T: Send + 'static>(
+    pub(crate) async fn on_blocking_thread<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Status> {
@@ -99,13 +99,14 @@ mod tests {
                 for _ in 0..TURNS_PER_TENANT {
                     let turn = turns.of(&format!("t{k}")).await.unwrap();
                     let (end, ended) = mpsc::channel::<()>();
-                    let work = async move { turn.apart(move || ended.recv().is_err()).await };
+                    let work = move || ended.recv().is_err();
+                    let work = async move { turn.on_blocking_thread(work).await };
                     working.push((tokio::task::spawn_local(work), end));
                 }
             }
             tokio::task::yield_now().await;
             assert_eq!(turns.all.available_permits(), 0);
-            Turn::operators().apart(|| ()).await.unwrap();
+            Turn::operators().on_blocking_thread(|| ()).await.unwrap();
             // The requester has gone; the work continues, and so does its turn.
             let (asker, end) = working.pop().unwrap();
             asker.abort();

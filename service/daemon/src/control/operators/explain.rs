@@ -11,7 +11,7 @@
 //! don't notice.
 //!
 //! Absent on purpose: policies that run in their tenant's process, which must not run here, and
-//! modules of foreign ABIs. Both are listed as not asked, and the outcome names them as unknown.
+//! modules of compat ABIs. Both are listed as not asked, and the outcome names them as unknown.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ pub(crate) async fn explain(
         .map_err(|error| invalid(format!("the message can't be read: {error}")))?;
     let id = message_of(method, hook);
     let operators = Turn::operators();
-    let asked = operators.apart(move || {
+    let asked = operators.on_blocking_thread(move || {
         let block = block(&schema, id, &json)?;
         interrogate(&schema, hook, id, Sample { block, metadata }, witnesses)
     });

@@ -27,7 +27,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachment_index::AttachmentIndex;
-use crate::control::policies::input_cache::Asks;
+use crate::control::policies::input_cache::InputCache;
 use crate::control::policies::misfits::{Misfit, Misfits};
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
 use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
@@ -49,7 +49,7 @@ pub(crate) struct Attachments {
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
     compiled: VecDeque<([u8; 32], Policy)>,
-    inputs: Asks,
+    inputs: InputCache,
     pub(crate) misfits: Misfits,
 }
 
@@ -624,7 +624,7 @@ fn check_named(name: &str, options: &Options, manifest: &Manifest) -> Result<(),
     Ok(())
 }
 
-/// Like [`check_named`], for a module of a foreign ABI.
+/// Like [`check_named`], for a module of a compat ABI.
 fn check_described(
     name: &str,
     options: &Options,

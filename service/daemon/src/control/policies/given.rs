@@ -35,7 +35,7 @@ pub(crate) async fn given(
     let set = Arc::new(descriptor_set("a request with a schema", fds)?);
     let read = Arc::clone(&set);
     let parsed = Turn::operators()
-        .apart(move || schemas::parse_all(&read))
+        .on_blocking_thread(move || schemas::parse_all(&read))
         .await??;
     if parsed.is_empty() {
         return Err(invalid("the request's schema has no service"));

@@ -14,7 +14,7 @@ use tollgate_engine::Status;
 use tollgate_policy_host::Hook;
 
 use crate::control::policies::model::{Loaded, Version};
-use crate::limits::{KEPT_ASKS, KEPT_ASKS_PER_OWNER};
+use crate::limits::{CACHED_INPUTS, CACHED_INPUTS_PER_OWNER};
 use tollgate_policy_chain::ids::VersionNumber;
 use tollgate_policy_chain::plan::PolicyInput;
 
@@ -78,11 +78,11 @@ impl Key {
 /// evaluated there.
 type Known = [Option<Option<PolicyInput>>; 2];
 
-/// Inputs by method, for at most [`KEPT_ASKS`] versions; the oldest entry is dropped first.
+/// Inputs by method, for at most [`CACHED_INPUTS`] versions; the oldest entry is dropped first.
 #[derive(Default)]
-pub(crate) struct Asks(RefCell<VecDeque<(Key, HashMap<String, Known>)>>);
+pub(crate) struct InputCache(RefCell<VecDeque<(Key, HashMap<String, Known>)>>);
 
-impl Asks {
+impl InputCache {
     /// The cached input, or the result of `work_out`, which is then cached.
     pub(crate) fn of(
         &self,
@@ -102,24 +102,24 @@ impl Asks {
         if let Some(known) = known {
             return Ok(known);
         }
-        let ask = work_out()?;
+        let input = work_out()?;
         let at = at.unwrap_or_else(|| {
             // An owner with many entries evicts its own.
             let owner = attachment.target.owner();
             let is_its = |(key, _): &(Key, _)| key.owner == owner;
             let its = kept.iter().filter(|kept| is_its(kept)).count();
-            if its >= KEPT_ASKS_PER_OWNER {
+            if its >= CACHED_INPUTS_PER_OWNER {
                 let at = kept.iter().position(is_its);
                 at.and_then(|at| kept.remove(at));
-            } else if kept.len() >= KEPT_ASKS {
+            } else if kept.len() >= CACHED_INPUTS {
                 kept.pop_front();
             }
             kept.push_back((Key::new(attachment, number, loaded, schema), HashMap::new()));
             kept.len() - 1
         });
         let methods = &mut kept[at].1;
-        methods.entry(method.to_owned()).or_default()[hook as usize] = Some(ask.clone());
-        Ok(ask)
+        methods.entry(method.to_owned()).or_default()[hook as usize] = Some(input.clone());
+        Ok(input)
     }
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// Whether the input is missing in the cache.
-    fn is_news(inputs: &Asks, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
+    fn is_news(inputs: &InputCache, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
         let mut news = false;
         let work_out = || {
             news = true;
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_a_version_is_shown_is_worked_out_once_for_all_that_it_follows_from() {
         let (inputs, attachment, version) =
-            (Asks::default(), attachment(), version(VersionNumber(1)));
+            (InputCache::default(), attachment(), version(VersionNumber(1)));
         let is_news = |attachment: &Attachment, version: &Version, schema, hook| {
             is_news(&inputs, (attachment, version), schema, hook)
         };
@@ -214,7 +214,7 @@ mod tests {
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
         let (inputs, mut attachment, mut version) =
-            (Asks::default(), attachment(), version(VersionNumber(0)));
+            (InputCache::default(), attachment(), version(VersionNumber(0)));
         // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
@@ -224,7 +224,7 @@ mod tests {
             Hook::Request
         ));
         attachment.target.tenant = "t".into();
-        for number in 0..=KEPT_ASKS_PER_OWNER as u32 {
+        for number in 0..=CACHED_INPUTS_PER_OWNER as u32 {
             version.number = VersionNumber(number);
             assert!(is_news(
                 &inputs,
@@ -253,10 +253,10 @@ mod tests {
             is_news(&inputs, (attachment, &version), &SCHEMA, Hook::Request)
         };
         assert!(!is_news(&attachment));
-        for k in 0..KEPT_ASKS {
+        for k in 0..CACHED_INPUTS {
             attachment.target.tenant = format!("t{k}").as_str().into();
             assert!(is_news(&attachment));
         }
-        assert_eq!(inputs.0.borrow().len(), KEPT_ASKS);
+        assert_eq!(inputs.0.borrow().len(), CACHED_INPUTS);
     }
 }

@@ -1,4 +1,4 @@
-//! The successor's side of the estate.
+//! The successor's side of a hand-over: it takes the state and continues.
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;

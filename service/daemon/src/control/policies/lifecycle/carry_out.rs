@@ -185,7 +185,9 @@ impl Control {
         applied: &[RuntimeIndex],
     ) {
         for inherit in [true, false] {
-            let taken_back = self.restore_lives(plans, &before, applied, inherit).await;
+            let taken_back = self
+                .restore_attachments(plans, &before, applied, inherit)
+                .await;
             match taken_back {
                 Ok(()) => return,
                 Err(status) if inherit => {
@@ -201,7 +203,7 @@ impl Control {
         }
     }
 
-    async fn restore_lives(
+    async fn restore_attachments(
         &self,
         plans: &[Plan<Version>],
         before: &[(AttachmentId, Option<LiveAttachment>)],
