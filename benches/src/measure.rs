@@ -21,8 +21,8 @@
 //!
 //! With a rate the loop is open: every [`TICK`] the calls that are due are issued, and latency
 //! counts from there. Calls that are due while `inflight` calls are in flight aren't issued
-//! (`unsent`). Calls that an overloaded server refuses (RESOURCE_EXHAUSTED) are counted apart, with
-//! the time until the refusal.
+//! (`unsent`). Calls that an overloaded server rejects (RESOURCE_EXHAUSTED) are counted separately,
+//! with the time until the rejection.
 
 use std::future::Future;
 use std::io::{self, BufRead, Write};

@@ -55,7 +55,7 @@ fn a_policy_process_killed_in_mid_call_costs_its_calls_only() {
     let honest = Traffic::start("acme", &daemon, &daemon);
     let mut took = Vec::new();
     for round in 0..ROUNDS {
-        eventually(SOON, || caller.outcome() == "ok").expect("the next process judges");
+        eventually(SOON, || caller.outcome() == "ok").expect("the next process evaluates");
         let process = process_of(&mut admin, "mallory").unwrap();
         // The process answers nothing any more, so all calls are in flight when it is killed.
         kill_process(process, Signal::STOP).unwrap();
@@ -125,7 +125,7 @@ fn a_process_that_stands_still_is_killed_until_its_policy_is_quarantined() {
     assert!(ended.is_ok() && killed >= 5, "{killed} were stopped");
     honest.assert_flows();
     daemon.ok("policy release p --tenant mallory");
-    eventually(SOON, || caller.outcome() == "ok").expect("released, it judges again");
+    eventually(SOON, || caller.outcome() == "ok").expect("released, it evaluates again");
 }
 
 /// Calls beyond the limit of a process wait, and all of them are evaluated.

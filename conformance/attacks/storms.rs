@@ -44,7 +44,7 @@ fn a_storm_of_versions_judges_every_call_exactly_once() {
     let by = ["one", "two"].map(|version| with_text(&outcomes, version));
     let [one, two] = by;
     assert_eq!(one + two, calls, "{outcomes:?}");
-    assert!(one > 0 && two > 0, "both versions judged: {outcomes:?}");
+    assert!(one > 0 && two > 0, "both versions evaluated: {outcomes:?}");
     let status = admin.status();
     let failed = status["calls"]["failed"].as_u64().unwrap();
     let lost_or_doubled = failed.abs_diff(calls);

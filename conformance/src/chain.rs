@@ -328,10 +328,10 @@ impl Networks {
             let words = ["--net", "sleep", "infinity"];
             let holder = Process::start("unshare".as_ref(), words).expect("unshare is there");
             let theirs = format!("/proc/{}/ns/net", holder.pid());
-            let apart = eventually(SOON, || {
+            let separate = eventually(SOON, || {
                 std::fs::read_link(&theirs).is_ok_and(|theirs| theirs != ours)
             });
-            apart.expect("a network of its own");
+            separate.expect("a network of its own");
             holder
         };
         let bridge = namespace();

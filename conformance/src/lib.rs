@@ -17,7 +17,7 @@
 //! - [`c_library`] installs the client library for C, and builds programs with it.
 //! - [`hostile`] is an application that breaks all rules, for the attacks.
 //! - [`peer`] is a daemon that breaks all rules.
-//! - [`wasm`] takes policies apart and reassembles them wrongly.
+//! - [`wasm`] parses policies and reassembles them wrongly.
 //! - [`module`] are policies as text; [`bombs`] are modules that attack a compiler.
 //! - [`readme`] extracts the code blocks of a README.
 //! - [`counting`] counts the calls that reach a server.

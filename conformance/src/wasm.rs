@@ -1,4 +1,4 @@
-//! Takes Wasm modules apart and reassembles them wrongly, to test what a daemon refuses.
+//! Parses Wasm modules and reassembles them wrongly, to test what a daemon refuses.
 //!
 //! A module is a header and a list of sections (id, length, bytes); this file knows nothing more.
 

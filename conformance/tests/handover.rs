@@ -380,7 +380,7 @@ fn calls_that_a_policy_delays_are_let_go_by_another_process() {
     assert!(handled.values().all(|times| *times == 1));
     let now = daemon.attachment("f");
     let evaluated = &now["versions"][0]["allowed"];
-    assert_eq!(*evaluated, 0, "those had been judged before: {now}");
+    assert_eq!(*evaluated, 0, "those had been evaluated before: {now}");
 }
 
 /// The shared state of instances stays: an upgrade doesn't fill a bucket.

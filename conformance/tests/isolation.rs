@@ -170,7 +170,7 @@ impl Host {
                 self.book(token, "Mallory").code,
             ) == (0, 7)
         };
-        eventually(SOON, evaluates).expect("the policy judges again");
+        eventually(SOON, evaluates).expect("the policy evaluates again");
     }
 }
 
@@ -426,7 +426,7 @@ fn memory_that_a_process_may_not_have_costs_its_own_calls_and_nobody_elses() {
     assert_eq!(
         host.evaluated(&host.acme, "Mallory").code,
         7,
-        "what is there judges"
+        "the existing policy evaluates"
     );
     assert_eq!(host.evaluated(&host.acme, "Ada").code, 0);
     assert!(host.pids() == before || host.stalls() > 0);

@@ -328,7 +328,7 @@ fn a_tenant_learns_nothing_of_a_providers_policy_that_fails() {
     );
     host.ok("policy attach inspector@1 --provider --side client --on-fault open");
     for _ in 0..3 {
-        assert_eq!(host.book("Ada").code, 0, "open: unjudged");
+        assert_eq!(host.book("Ada").code, 0, "open: not evaluated");
     }
 }
 

@@ -30,7 +30,7 @@ const ALLOWED: &[u8] = b"Bernard";
 const DENIED: &[u8] = b"Mallory";
 
 /// A reservation by `name`, with its coupon as an extent or not.
-fn reservation(name: &str, apart: bool) -> (Vec<u8>, Vec<u8>) {
+fn reservation(name: &str, in_extent: bool) -> (Vec<u8>, Vec<u8>) {
     let schema = hotel();
     let service = schema.service("hotel.Reservation").unwrap();
     let descriptor = schema.message("hotel.ReserveRequest").unwrap();
@@ -41,7 +41,7 @@ fn reservation(name: &str, apart: bool) -> (Vec<u8>, Vec<u8>) {
     let mut texts = 0;
     let parts = write_parts(&service.layouts, service.methods[0].input, &message, |_| {
         texts += 1;
-        apart && texts == 5
+        in_extent && texts == 5
     });
     let parts = parts.unwrap();
     (parts.inline, parts.extents.concat())
@@ -70,10 +70,10 @@ fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy
     let (other, _) = reservation("Mallory", true);
     assert_eq!((inline.len(), extent.as_slice()), (other.len(), ALLOWED));
     let mut block = app.send_heap.alloc(inline.len()).unwrap();
-    let mut apart = app.send_heap.alloc(extent.len()).unwrap();
-    let (block_at, extent_at) = (block.offset(), apart.offset());
+    let mut in_extent = app.send_heap.alloc(extent.len()).unwrap();
+    let (block_at, extent_at) = (block.offset(), in_extent.offset());
     block.copy_from_slice(&inline);
-    apart.copy_from_slice(&extent);
+    in_extent.copy_from_slice(&extent);
 
     let stop = AtomicBool::new(false);
     let mut seen = Seen::default();
@@ -86,11 +86,11 @@ fn a_message_that_changes_under_the_daemons_hands_is_judged_and_sent_as_one_copy
                     _ => (&other, DENIED),
                 };
                 block.copy_from_slice(whole);
-                apart.copy_from_slice(name);
+                in_extent.copy_from_slice(name);
                 let at = random.below(inline.len() as u64 - 4) as usize;
                 let word = random.word() as u32 >> random.below(32);
                 block[at..at + 4].copy_from_slice(&word.to_le_bytes());
-                std::hint::black_box((&mut *block, &mut *apart));
+                std::hint::black_box((&mut *block, &mut *in_extent));
             }
         });
         let mut bytes = vec![0; inline.len()];

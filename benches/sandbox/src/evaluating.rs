@@ -212,5 +212,5 @@ fn evaluate(
     let evaluated = batch.evaluate(|_, verdict| {
         let _: Verdict = black_box(verdict);
     });
-    evaluated.expect("it judges");
+    evaluated.expect("it evaluates");
 }

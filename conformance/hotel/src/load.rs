@@ -17,7 +17,7 @@ use crate::http::Connection;
 /// How often a long run says how far it is.
 const PROGRESS: Duration = Duration::from_secs(5);
 
-/// The longest latency that is told apart, in microseconds.
+/// The longest latency with a bucket of its own, in microseconds.
 const LONGEST_US: u64 = 60_000_000;
 
 /// Digits of a latency that are kept.

@@ -2,8 +2,8 @@
 //! are in [`crate::claim`].
 //!
 //! Every scenario runs all of its subjects with the same size, method and number of calls in
-//! flight. `echo` and `hotel` are kept apart: the policies guard reservations, so every statement
-//! about a policy compares reservations with reservations.
+//! flight. `echo` and `hotel` are kept separate: the policies guard reservations, so every
+//! statement about a policy compares reservations with reservations.
 
 use tollgate_benches::settings::Method;
 use tollgate_benches::ycsb::{FIELD_BYTES, FIELDS, Workload};

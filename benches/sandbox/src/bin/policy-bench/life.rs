@@ -122,11 +122,13 @@ fn lives(guests: &Guests, count: u32) -> Result<Vec<(&'static str, f64)>, String
         (
             SWAP_STATE,
             timed(&mut || {
-                let mut heir = guests.start(&deed, None)?;
+                let mut successor = guests.start(&deed, None)?;
                 let saved = stateful.save().map_err(|fault| fault.to_string())?;
                 let saved = saved.ok_or("the module has a state")?;
-                heir.restore(1, &saved).map_err(|fault| fault.to_string())?;
-                stateful = heir;
+                successor
+                    .restore(1, &saved)
+                    .map_err(|fault| fault.to_string())?;
+                stateful = successor;
                 Ok(())
             })?,
         ),
@@ -159,7 +161,7 @@ fn trapped(guests: &Guests, count: u32) -> Result<f64, String> {
     for instance in &mut all {
         let verdict = instance.evaluate::<Infallible>(Hook::Request, 0, 8, |_| Ok(8));
         if verdict.is_ok() {
-            return Err("a module that traps has judged".to_owned());
+            return Err("a module that traps has returned a verdict".to_owned());
         }
     }
     Ok(clock.ns_each(count))
