@@ -137,7 +137,7 @@ fn an_upgrade_stops_at_the_first_host_that_fails_and_goes_on_from_there() {
     let sentences = [
         "host a isn't upgraded: ",
         "it thinks better of it",
-        "the daemon goes on as it is; upgraded before it: c, b; not upgraded: a, frontend",
+        "the daemon continues unchanged; upgraded before it: c, b; not upgraded: a, frontend",
         "Try: tollgate fleet upgrade run --fleet ",
     ];
     refused(&fleet, "run", 9, &sentences);

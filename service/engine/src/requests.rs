@@ -290,7 +290,7 @@ impl<M> Engine<M> {
         match self.calls.get(key).map(|call| call.target) {
             Some(Target::Link { link, .. }) => self.forward_to_link(key, link, message),
             Some(Target::Service { service, method }) => {
-                // Checked before a chain evaluates in vain.
+                // Checked first, to save a useless evaluation by a chain.
                 if let Some(status) = self.overload(service) {
                     self.discard(message);
                     return self.end(key, status);

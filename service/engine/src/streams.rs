@@ -47,7 +47,7 @@ impl fmt::Display for Unfit {
         f.write_str(match self {
             Unfit::AfterLast => "a request came after the call's last",
             Unfit::Window => "more messages of a stream came than its reader has consumed",
-            Unfit::NotTheirs => "an answer came to a call that is somebody else's",
+            Unfit::NotTheirs => "an answer came to a call of another application",
         })
     }
 }

@@ -125,7 +125,7 @@ impl<'c> Told<'c> {
             return Err(ConfigError::OutOfRange {
                 setting: "telemetry",
                 value: format!("{key} {path:?} of {of}"),
-                expected: "an endpoint is wanted beside it".into(),
+                expected: "it requires an endpoint".into(),
             });
         };
         let endpoint = Endpoint::new(url, self.protocol.into())?;

@@ -240,11 +240,11 @@ fn refusals_name_the_setting_and_the_value() {
     );
     check(
         "[telemetry.tenants.acme]\nheaders_file = 'key'",
-        "telemetry = headers_file \"key\" of acme: an endpoint is wanted beside it",
+        "telemetry = headers_file \"key\" of acme: it requires an endpoint",
     );
     check(
         "[telemetry]\nca = 'ca.pem'",
-        "ca \"ca.pem\" of the daemon: an endpoint",
+        "ca \"ca.pem\" of the daemon: it requires an endpoint",
     );
     check("[telemetry]\ncompression = 'zip'", "`gzip`");
     check(

@@ -1,4 +1,4 @@
-//! Who can replace a file or a directory: whoever may write to a directory above it.
+//! The users who can replace a file or a directory: those who may write to a directory above it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

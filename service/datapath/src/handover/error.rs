@@ -8,7 +8,7 @@ use tollgate_policy_chain::plan::ChangeError;
 
 use crate::limits::HAND_OVER_TIMEOUT;
 
-/// Why a runtime isn't handed over. It goes on.
+/// Why a runtime isn't handed over. It continues.
 #[derive(Debug)]
 pub enum LeaveError {
     /// The deadline has passed.

@@ -60,7 +60,7 @@ impl fmt::Display for DialError {
 }
 
 impl Runtime {
-    /// Begins a round of dialling a peer at these addresses, unless a round is under way.
+    /// Begins a round of dialling a peer at these addresses, unless a round is in progress.
     pub(crate) fn dial(&mut self, tenant: &Arc<str>, peer: &Target, addresses: Vec<SocketAddr>) {
         let dial = self.dials.of(tenant, peer, self.now_ns);
         if dial.stage != Stage::Trying {

@@ -364,8 +364,8 @@ pub(super) fn modify(pair: NonNull<sys::ibv_qp>, state: u32, fields: sys::ibv_qp
         min_rnr_timer: SHARED_RETRY_TIMER,
         ..none
     };
-    // SAFETY: the queue pair is there: its inbox, or whoever asks, ends before it. That it fails
-    // makes no difference: it has ended.
+    // SAFETY: the queue pair is valid: its inbox, or the caller, ends before it. A failure makes
+    // no difference: the queue pair has ended.
     unsafe { sys::ibv_modify_qp(pair.as_ptr(), &mut attributes, fields.0 as i32) };
 }
 

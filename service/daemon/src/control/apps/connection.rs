@@ -189,7 +189,7 @@ impl<'c> Connection<'c> {
         send(&self.socket, 0, failure(status).into()).await;
     }
 
-    /// Handles a request, and sends its answer. Whether the connection goes on.
+    /// Handles a request, and sends its answer. Whether the connection continues.
     async fn answer(&mut self, received: Received<'c>) -> bool {
         let Received { request, fds, turn } = received;
         let (control, id) = (self.control, request.id);
@@ -235,7 +235,7 @@ impl<'c> Connection<'c> {
         reads
     }
 
-    /// Answers a server's binding, and lets calls come to it. Whether the connection goes on.
+    /// Answers a server's binding, and lets calls come to it. Whether the connection continues.
     async fn answer_and_serve(
         &self,
         open: &Open,

@@ -4,7 +4,7 @@ use tollgate_control::StoreError;
 
 use crate::control::takeover::protocol::{ARGUMENT, FORMAT, TransferError};
 
-/// Why a successor doesn't take over. It ends, and its predecessor goes on.
+/// Why a successor doesn't take over. It ends, and its predecessor continues.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each sentence defines its fields")]
 pub enum TakeOverError {

@@ -380,7 +380,7 @@ impl Successor {
             _ => String::new(),
         };
         let message = format!(
-            "{} doesn't take over: {}{how}; the daemon goes on as it is",
+            "{} doesn't take over: {}{how}; the daemon continues unchanged",
             program.display(),
             status.message
         );

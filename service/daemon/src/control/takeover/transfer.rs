@@ -211,7 +211,7 @@ impl Standstill {
         channel.say(&Message::All, &borrowed(&fds)).await
     }
 
-    /// Another process goes on.
+    /// Another process continues.
     pub(super) fn end(self) {
         for verdict in self.verdicts {
             let _runtime_ended = verdict.send(());
