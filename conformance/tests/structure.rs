@@ -734,10 +734,11 @@ fn sentences_do_without_the_listed_constructions() {
     report(&findings);
 }
 
-/// Each step of ARCHITECTURE.md's path of a CALL names functions that its files define.
+/// Each step of the path of a CALL in docs/src/internals/call.md names functions that its files
+/// define.
 #[test]
 fn the_path_of_a_call_names_functions_that_exist() {
-    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let text = std::fs::read_to_string(root().join("docs/src/internals/call.md")).unwrap();
     let begin = text.find("## The path of a CALL").unwrap();
     let path = &text[begin..];
     let path = &path[..path.find("### Where it turns around").unwrap()];
@@ -777,7 +778,7 @@ fn the_path_of_a_call_names_functions_that_exist() {
     report(&findings);
 }
 
-/// A source file as ARCHITECTURE.md names it: by its crate, or of the datapath.
+/// A source file as that page names it: by its crate, or of the datapath.
 fn source_of(file: &str) -> String {
     let path = match file.split_once('/').map(|(krate, _)| krate) {
         None | Some("calls" | "handover" | "links" | "observe" | "runtime") => {

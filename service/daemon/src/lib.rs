@@ -1,7 +1,7 @@
 //! `tollgated`: one daemon per host.
 //!
 //! [`run`] starts the datapath's runtimes and the control plane, and serves until it is told to
-//! stop. ARCHITECTURE.md follows one call through both.
+//! stop. docs/src/internals/call.md follows one call through both.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
