@@ -64,7 +64,10 @@ pub struct Renamed {
 impl Renamed {
     fn session(&self, id: SessionId) -> SessionId {
         let name = self.sessions.get(&id).copied();
-        debug_assert!(name.is_some(), "a migration is closed, and each of its parts has a new id");
+        debug_assert!(
+            name.is_some(),
+            "a migration is closed, and each of its parts has a new id"
+        );
         name.unwrap_or(id)
     }
 
@@ -74,7 +77,10 @@ impl Renamed {
 
     fn service(&self, id: ServiceId) -> ServiceId {
         let name = self.services.get(&id).copied();
-        debug_assert!(name.is_some(), "a migration is closed, and each of its parts has a new id");
+        debug_assert!(
+            name.is_some(),
+            "a migration is closed, and each of its parts has a new id"
+        );
         name.unwrap_or(id)
     }
 

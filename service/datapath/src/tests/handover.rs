@@ -230,9 +230,10 @@ fn what_no_runtime_can_have_left_is_refused() {
         ("holds more than its capacity", |state| {
             state["sessions"][0]["standing"]["told"] = json!(99_999);
         }),
-        ("the keys of the sessions are missing or duplicate", |state| {
-            state["free"] = json!([0])
-        }),
+        (
+            "the keys of the sessions are missing or duplicate",
+            |state| state["free"] = json!([0]),
+        ),
         ("a completion doesn't have 64 bytes", |state| {
             state["sessions"][0]["backlog"] = json!([[1, 2, 3]]);
         }),

@@ -167,7 +167,12 @@ mod tests {
     }
 
     /// Whether the input is missing in the cache.
-    fn is_news(inputs: &InputCache, of: (&Attachment, &Version), schema: &[u8; 32], hook: Hook) -> bool {
+    fn is_news(
+        inputs: &InputCache,
+        of: (&Attachment, &Version),
+        schema: &[u8; 32],
+        hook: Hook,
+    ) -> bool {
         let mut news = false;
         let work_out = || {
             news = true;
@@ -179,8 +184,11 @@ mod tests {
 
     #[test]
     fn what_a_version_is_shown_is_worked_out_once_for_all_that_it_follows_from() {
-        let (inputs, attachment, version) =
-            (InputCache::default(), attachment(), version(VersionNumber(1)));
+        let (inputs, attachment, version) = (
+            InputCache::default(),
+            attachment(),
+            version(VersionNumber(1)),
+        );
         let is_news = |attachment: &Attachment, version: &Version, schema, hook| {
             is_news(&inputs, (attachment, version), schema, hook)
         };
@@ -213,8 +221,11 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_when_there_are_too_many() {
-        let (inputs, mut attachment, mut version) =
-            (InputCache::default(), attachment(), version(VersionNumber(0)));
+        let (inputs, mut attachment, mut version) = (
+            InputCache::default(),
+            attachment(),
+            version(VersionNumber(0)),
+        );
         // An owner's entries don't evict those of another one.
         attachment.target.tenant = "other".into();
         assert!(is_news(
