@@ -551,7 +551,9 @@ fn a_denied_call_is_watched_found_and_explained() {
     let why = host.daemon.ok(&format!("explain {span}"));
     assert!(why.contains("PERMISSION_DENIED"), "{why}");
     assert!(
-        why.contains("judged now:\nown@1 of the provider (provider-pre), client side, stable\n"),
+        why.contains(
+            "policies in force now:\nown@1 of the provider (provider-pre), client side, stable\n"
+        ),
         "{why}"
     );
     assert!(
@@ -652,10 +654,10 @@ fn a_traced_call_says_who_judged_it_and_where_it_waited() {
         }
     }
     let why = hosts.a.ok("explain 0af7651916cd43dd8448eb211c80319d");
-    let (was, _now) = why.split_once("\njudged now:\n").unwrap();
+    let (was, _now) = why.split_once("\npolicies in force now:\n").unwrap();
     let was: Vec<_> = was.lines().skip(1).collect();
     let beginnings = [
-        "was judged:",
+        "policies then:",
         "metadata-acl@2, client request, shadow: denied, ",
         "metadata-acl@1, client request: allowed, ",
         "fault-injection@1, client request: changed, ",

@@ -1,19 +1,19 @@
 //! `tollgate`: the command line of a Tollgate daemon.
 //!
 //! ```text
-//!                       ┌─ admin   status, console, prefetch, upgrade: one request, one report
-//!                       ├─ audit   the log of all administration
-//! args  the commands    ├─ calls   single calls: explain, tap, trace
-//! usage their help      ├─ check   what is wrong with a host or a daemon, and how to mend it
-//!   │                   ├─ daemon  its settings
-//!   └── main ───────────┼─ desk    policies without a daemon
-//!                       ├─ fleet   several hosts' daemons, through their sockets and ssh
-//!                       ├─ policy  policies
-//!                       ├─ rpc     call and serve, over the client library
-//!                       ├─ stubs   code for applications
-//!                       ├─ tenant  tenants and their tokens
-//!                       ├─ top     what the daemon does, live
-//!                       └─ up      becomes the daemon
+//!                       ┌─ admin         status, console, prefetch, upgrade: one request, one report
+//!                       ├─ audit         the log of all administration
+//! args  the commands    ├─ calls         single calls: explain, tap, trace
+//! usage their help      ├─ check         what is wrong with a host or a daemon, and how to mend it
+//!   │                   ├─ daemon        its settings
+//!   └── main ───────────┼─ fleet         several hosts' daemons, through their sockets and ssh
+//!                       ├─ policy        policies
+//!                       ├─ policy_tools  policies without a daemon
+//!                       ├─ rpc           call and serve, over the client library
+//!                       ├─ stubs         code for applications
+//!                       ├─ tenant        tenants and their tokens
+//!                       ├─ top           what the daemon does, live
+//!                       └─ up            becomes the daemon
 //!
 //! Below them all:
 //!
@@ -25,7 +25,7 @@
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
 //! Deliberately absent: state of its own (except the journal of a fleet's upgrade), and any use of
-//! the daemon's crates (except in `desk`, which runs the policies' sandbox in this process).
+//! the daemon's crates (except in `policy_tools`, which runs the policies' sandbox in this process).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ended(usage::explain(&error, &words)),
     };
-    if let Command::Policy(Policy::Desk(command)) = &cli.command {
+    if let Command::Policy(Policy::Tool(command)) = &cli.command {
         return policy_tools::run(command).unwrap_or_else(|failure| failure.exit());
     }
     match run(&cli) {

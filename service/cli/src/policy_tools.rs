@@ -16,7 +16,7 @@ use crate::{output, schema};
 const CASES_FAILED: u8 = 1;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Desk {
+pub(crate) enum Tool {
     /// Run a module on a file of test cases, without a daemon
     #[command(after_help = "The exit status is 1 if a case failed.\n\n\
          Example: tollgate policy test ./acl.wasm --cases cases.json --proto hotel.proto")]
@@ -84,11 +84,11 @@ pub(crate) struct Inspect {
 }
 
 /// Runs the command and prints the answer. A failed case is an answer, too.
-pub(crate) fn run(command: &Desk) -> Result<ExitCode, Failure> {
+pub(crate) fn run(command: &Tool) -> Result<ExitCode, Failure> {
     match command {
-        Desk::Test(args) => test(args),
-        Desk::Bench(args) => bench(args),
-        Desk::Inspect(args) => {
+        Tool::Test(args) => test(args),
+        Tool::Bench(args) => bench(args),
+        Tool::Inspect(args) => {
             let module = load(&args.module)?;
             print(args.json, &module, Module::to_json)?;
             Ok(ExitCode::SUCCESS)

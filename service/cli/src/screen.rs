@@ -214,7 +214,7 @@ pub(crate) fn of_policy(report: &Value) -> String {
     screen.line("versions", flat(&report["versions"]));
     let manifest = &report["manifest"];
     let methods = items(&manifest["methods"]);
-    screen.part("judges", &methods.iter().map(method).collect::<Vec<_>>());
+    screen.part("evaluates", &methods.iter().map(method).collect::<Vec<_>>());
     screen.line("may use", flat(&manifest["capabilities"]));
     match attachments {
         [] => screen.line("attached", "nowhere".to_owned()),
@@ -411,7 +411,7 @@ acl@2 of acme, 1823 bytes, sha256:0123456789ab
 wrong     quarantined at server a.B/*: it trapped
           version 1's last fault at server a.B/*: it trapped
 versions  1 2
-judges    hotel.Reservation/*: reads customer_name stay.in_date; metadata user; changes coupon; of replies reads hotel_ids
+evaluates hotel.Reservation/*: reads customer_name stay.in_date; metadata user; changes coupon; of replies reads hotel_ids
           hotel.Echo/*: no fields
 may use   log clock
 attached  client hotel.Reservation/*: acl@1 decides; 10 of 41 denied

@@ -24,7 +24,7 @@ fn policy(name: &str) -> PathBuf {
 fn cases(name: &str, text: &str) -> PathBuf {
     let protos = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../conformance/proto");
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join("desk")
+        .join("policy-tools")
         .join(name);
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::copy(protos.join("hotel.proto"), dir.join("hotel.proto")).unwrap();

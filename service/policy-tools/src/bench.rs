@@ -178,7 +178,7 @@ fn measure(instance: &mut Instance, subject: Subject) -> Result<Measured, ToolEr
 /// Why a measurement ends: the policy's fault is a result, anything else an error.
 enum Stop {
     Fault(Fault),
-    Desk(ToolError),
+    Tool(ToolError),
 }
 
 fn evaluate_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> {
@@ -190,7 +190,7 @@ fn evaluate_one(instance: &mut Instance, subject: &Subject) -> Result<(), Stop> 
     match verdict {
         Ok(_any) => Ok(()),
         Err(EvaluateError::Fault(fault)) => Err(Stop::Fault(fault)),
-        Err(other) => Err(Stop::Desk(ToolError::internal(format!("{other:?}")))),
+        Err(other) => Err(Stop::Tool(ToolError::internal(format!("{other:?}")))),
     }
 }
 
@@ -200,14 +200,14 @@ fn evaluate_batch(instance: &mut Instance, subject: &Subject) -> Result<(), Stop
     let batch = instance.batch(subject.hook, BATCH, room);
     let mut batch = batch.map_err(|error| match error {
         BatchError::Fault(fault) => Stop::Fault(fault),
-        BatchError::Misuse(misuse) => Stop::Desk(ToolError::internal(misuse)),
+        BatchError::Misuse(misuse) => Stop::Tool(ToolError::internal(misuse)),
     })?;
     for _ in 0..BATCH {
         let pushed = batch.push(method, view.len(), |room| {
             room[..view.len()].copy_from_slice(view);
             Ok::<_, std::convert::Infallible>(view.len())
         });
-        pushed.map_err(|error| Stop::Desk(ToolError::internal(format!("{error:?}"))))?;
+        pushed.map_err(|error| Stop::Tool(ToolError::internal(format!("{error:?}"))))?;
     }
     let evaluated = batch.evaluate(|_, _any| {});
     evaluated.map_err(Stop::Fault)
@@ -242,7 +242,7 @@ fn rounds(
             }))
         }
         Err(Stop::Fault(fault)) => Ok(Err(fault)),
-        Err(Stop::Desk(error)) => Err(error),
+        Err(Stop::Tool(error)) => Err(error),
     }
 }
 

@@ -21,7 +21,7 @@ fn policy(manifest: &str, imports: &str, body: &str) -> Vec<u8> {
             (func (export "tollgate_abi_v1"))
             (func (export "tollgate_buffer") (param i32) (result i32) (i32.const 65536))
             (func (export "tollgate_configure") (param i32) (result i32) (i32.const 0))
-            (func $judge (param $count i32) (result i32)
+            (func $evaluate (param $count i32) (result i32)
                 (local $entry i32) (local $view i32) (local $verdict i32)
                 (local.set $entry (i32.const 65536))
                 (loop $next
@@ -33,8 +33,8 @@ fn policy(manifest: &str, imports: &str, body: &str) -> Vec<u8> {
                     (local.set $count (i32.sub (local.get $count) (i32.const 1)))
                     (br_if $next (local.get $count)))
                 (i32.const 0))
-            (export "tollgate_request" (func $judge))
-            (export "tollgate_reply" (func $judge))
+            (export "tollgate_request" (func $evaluate))
+            (export "tollgate_reply" (func $evaluate))
             (data (i32.const 1024) "Grace")
             (@custom "tollgate.manifest" {manifest:?}))"#
     );

@@ -109,7 +109,7 @@ fn explain_call(socket: &Path, args: &Explain) -> Result<String, Failure> {
     }
     let mut text = line(span);
     text += &verdicts(span);
-    text += "judged now:\n";
+    text += "policies in force now:\n";
     match now {
         Ok(now) => text += &chain(&now),
         Err(failure) => {
@@ -126,7 +126,7 @@ fn verdicts(span: &Value) -> String {
     for event in events.filter(|event| event["name"] == "tollgate.policy.verdict") {
         let of = |key: &str| &event["attributes"][format!("tollgate.{key}")];
         if text.is_empty() {
-            text += "was judged:\n";
+            text += "policies then:\n";
         }
         text += &match of("provider.policy") {
             Value::Null => flat(of("policy")),

@@ -23,6 +23,9 @@ pub(super) fn configuration(path: &Path, meminfo: &str) -> Finding {
     let found = sum.and_then(|sum| capacity(&sum, "a daemon with this configuration", meminfo));
     found.unwrap_or_else(|| {
         let fix = "install the tollgated of this version";
-        failed("tollgated says no sum".to_owned(), fix.to_owned())
+        failed(
+            "tollgated printed no capacity report".to_owned(),
+            fix.to_owned(),
+        )
     })
 }

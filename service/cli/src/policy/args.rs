@@ -8,16 +8,16 @@ use clap::{Args, Subcommand, ValueEnum};
 use tollgate_policy_tools::limits::{CPU_US_MAX, CPU_US_MIN};
 
 use crate::policy::against::Against;
-use crate::policy_tools::Desk;
+use crate::policy_tools::Tool;
 use crate::values::{Side, duration, number};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Policy {
     /// Upload a policy and print its name@version
     Push(Box<Push>),
-    /// Let a policy judge calls, at once or on trial
+    /// Attach a policy to calls, in force or on trial
     Attach(Attach),
-    /// Stop a policy from judging calls
+    /// Detach a policy: it evaluates no more calls
     Detach(Select),
     /// Put a new version on trial next to the one that decides
     Upgrade(Upgrade),
@@ -41,14 +41,14 @@ pub(crate) enum Policy {
          tollgate policy delete audit --provider")]
     Delete(Delete),
     #[command(flatten)]
-    Desk(Desk),
+    Tool(Tool),
 }
 
 /// Whose policy it is.
 #[derive(Debug, Args)]
 pub(crate) struct Owner {
-    /// The tenant that owns the policy and the judged calls; with --provider, the tenant of the
-    /// judged calls, all if left out
+    /// The tenant that owns the policy and whose calls it evaluates; with --provider, the tenant
+    /// whose calls it evaluates, all if left out
     #[arg(long, required_unless_present = "provider")]
     pub(crate) tenant: Option<String>,
     /// The provider owns the policy; tenants don't see it
@@ -68,14 +68,14 @@ pub(crate) struct Push {
     /// A signature of the file's bytes, as `cosign sign-blob` prints it; images have their own
     #[arg(long, value_name = "FILE.sig")]
     pub(crate) signature: Option<PathBuf>,
-    /// The tenant whose calls it may judge
+    /// The tenant whose calls the policy may evaluate
     #[arg(
         long,
         required_unless_present = "provider",
         conflicts_with = "provider"
     )]
     pub(crate) tenant: Option<String>,
-    /// The provider owns the policy; it may judge every tenant's calls
+    /// The provider owns the policy; the policy may evaluate every tenant's calls
     #[arg(long)]
     pub(crate) provider: bool,
     /// The policy's name; another push under this name makes the next version
@@ -101,7 +101,8 @@ pub(crate) struct Described {
     /// The hooks at which it runs: request, reply, tick; request if left out
     #[arg(long, value_name = "HOOK,..", value_delimiter = ',')]
     pub(crate) hooks: Vec<String>,
-    /// The methods that it judges: package.Service/Method or package.Service/*; all if left out
+    /// The methods that the policy evaluates: package.Service/Method or package.Service/*; all if
+    /// left out
     #[arg(long, value_name = "METHOD,..", value_delimiter = ',')]
     pub(crate) methods: Vec<String>,
     /// Keys of the request's metadata that it reads; * for all
@@ -208,8 +209,8 @@ pub(crate) struct Attach {
     /// One method of the service; all if left out
     #[arg(long)]
     pub(crate) method: Option<String>,
-    /// The side on which it judges: before the call leaves the client's host, or before the server
-    /// sees it
+    /// The side on which the policy runs: before the call leaves the client's host, or before the
+    /// server sees it
     #[arg(long)]
     pub(crate) side: Side,
     /// enforce: it decides; shadow: it runs and decides nothing; canary=N%: it decides N percent of
@@ -222,12 +223,12 @@ pub(crate) struct Attach {
     pub(crate) options: Options,
 }
 
-/// Under which conditions it judges. What is left out stays as it is there.
+/// The conditions of the attachment. Omitted options keep their current values.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Conditions; unchanged if left out")]
 pub(crate) struct Options {
     /// After a fault, its calls are refused until a fresh instance is ready (reload), refused until
-    /// an operator acts (closed), or pass unjudged until a fresh instance is ready (open)
+    /// an operator acts (closed), or pass without evaluation until a fresh instance is ready (open)
     #[arg(long)]
     pub(crate) on_fault: Option<OnFault>,
     /// Its capabilities, in addition to log and metrics: state, change, clock, random; or none.
@@ -252,7 +253,8 @@ pub(crate) struct Options {
     /// value of the daemon's configuration
     #[arg(long)]
     pub(crate) isolation: Option<Isolation>,
-    /// The number of judged calls that the daemon records in memory for `policy diff`. Initially: 0
+    /// The number of evaluated calls that the daemon records in memory for `policy diff`.
+    /// Initially: 0
     #[arg(long, value_name = "CALLS", value_parser = number)]
     pub(crate) record: Option<u32>,
     /// Percentage points by which a canary's rate of denials and faults may exceed the stable
@@ -294,7 +296,7 @@ fn bare_name(text: &str) -> Result<String, String> {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Without --mode, the new version decides all calls at once and takes over the old version's state. It becomes \
-         the stable version after the probation. The first fault restores the old version, which judges that call, too.\n\n\
+         the stable version after the probation. The first fault restores the old version, which then evaluates that call.\n\n\
          Examples: tollgate policy upgrade acl@2 --tenant acme\n          \
          tollgate policy upgrade acl@2 --tenant acme --mode canary=10%\n          \
          tollgate policy upgrade acl@2 --tenant acme --mode enforce"
@@ -392,7 +394,7 @@ pub(crate) enum OnFault {
     Reload,
     /// Refuse calls until an operator acts
     Closed,
-    /// Let calls pass unjudged until a fresh instance is ready
+    /// Let calls pass without evaluation until a fresh instance is ready
     Open,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn policy(socket: &Path, command: &Policy) -> Result<String, Failure>
         Policy::Show(args) => show(socket, args),
         Policy::Diff(args) => diff(socket, args),
         Policy::Delete(args) => delete(socket, args),
-        Policy::Desk(_) => unreachable!("main runs what needs no daemon"),
+        Policy::Tool(_) => unreachable!("main runs what needs no daemon"),
         Policy::List => list(socket),
     }
 }

@@ -277,7 +277,7 @@ RUNTIME  █ busy, ▒ spins, · sleeps  busy  spins  sleeps
     }
 
     #[test]
-    fn a_quarantined_policy_says_so_whether_it_has_judged_or_not() {
+    fn a_quarantined_policy_says_so_whether_it_has_evaluated_calls_or_not() {
         use crate::top::rows::tests::report;
         use crate::top::sample::Sample;
 
