@@ -541,7 +541,7 @@ fn state_goes_from_version_to_version_in_the_process_or_the_last_good_one_stays(
             .daemon
             .run(&format!("policy upgrade count@{version} --tenant acme"));
         assert_ne!(refused.code, 0, "{refused}");
-        let words = format!("count@{version} of tenant acme can't go on from the state of count@2");
+        let words = format!("count@{version} of tenant acme can't restore the state of count@2");
         assert!(refused.err.contains(&words), "{refused}");
         assert!(refused.err.contains(why), "{refused}");
     }

@@ -144,7 +144,7 @@ fn what_a_policy_makes_of_metadata_is_what_the_server_gets() {
         refused(
             &hosts.echo(&[&full]),
             Code::RESOURCE_EXHAUSTED,
-            "what policy metadata-edit@1 of tenant acme adds to the call's metadata doesn't fit",
+            "the call's metadata has no room for the pairs of policy metadata-edit@1 of tenant acme",
         );
     }
     assert_eq!(echoed(&hosts.echo(&[])), json!({"x-tenant": ["acme"]}));

@@ -281,7 +281,7 @@ fn a_version_is_replaced_with_its_state_on_all_runtimes_or_on_none() {
     let said = |counts: [u32; 2]| counts.map(|count| Status::new(Code(count), "").to_string());
     assert_eq!(counts([1, 3]), said([1, 3]));
     let refused = daemon.run("policy upgrade count@2 --provider --mode enforce");
-    let words = "count@2 of the provider can't go on from the state of count@1 of the provider";
+    let words = "count@2 of the provider can't restore the state of count@1 of the provider";
     assert!(refused.err.contains(words), "{refused}");
     assert_eq!(daemon.attachment("count")["stable"], 1);
     assert_eq!(counts([1, 1]), said([2, 4]), "each from where it was");

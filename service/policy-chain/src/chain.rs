@@ -48,7 +48,7 @@ impl ChainCounts {
             return None;
         };
         Some(format!(
-            "policies judge {there_are} methods of {whose} bindings, each direction counted, and {more} more would exceed the limit of {limit}"
+            "{whose} bindings have {there_are} chains (one per method and direction); {more} more would exceed the limit of {limit}"
         ))
     }
 

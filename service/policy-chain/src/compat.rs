@@ -199,7 +199,7 @@ impl Evaluation {
         pool: &mut Pool,
     ) -> Result<(), Unchanged> {
         let Some(input) = input else {
-            let text = "it changes a message, and was described for none".to_owned();
+            let text = "it changes a message, but its description declares no change".to_owned();
             return Err(Unchanged::Policy(text));
         };
         let mut keys = change.metadata.iter().map(|change| &change.key);
@@ -238,7 +238,7 @@ impl Evaluation {
             pool.give(block);
             let why = input.codec().explain(&fault);
             return Err(Unchanged::Policy(format!(
-                "it makes a message that isn't one of its type: {why}"
+                "its changed message doesn't match the type: {why}"
             )));
         }
         let inline_len = block.len() as u32;

@@ -426,7 +426,7 @@ pub enum Unchanged {
 impl Unchanged {
     /// The version changes what its manifest doesn't say that it changes.
     pub(crate) fn undeclared() -> Unchanged {
-        let why = "it changes a message of which it declares no changes";
+        let why = "it changes a message without declaring changes";
         Unchanged::Policy(why.to_owned())
     }
 
@@ -452,7 +452,7 @@ impl Unchanged {
             MetadataError::TooLong { .. } | MetadataError::PairCount { .. } => {
                 Unchanged::NoRoom(error.to_string())
             }
-            _ => Unchanged::Policy(format!("it makes metadata that can't be: {error}")),
+            _ => Unchanged::Policy(format!("its changed metadata is invalid: {error}")),
         }
     }
 }

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_is_the_affair_of_who_decided_when_its_request_was_judged() {
+    fn a_reply_is_evaluated_by_the_decider_of_its_request() {
         let mut past = VersionHistory::<()>::default();
         past.note(4, only(1));
         let trial = Some(Trial::Canary(50));

@@ -545,7 +545,8 @@ fn note_unposted(evaluations: &mut [Evaluation], error: &PostError, frees: Optio
             (PostError::Busy, None) => Decision::unable(Unable::NoRoom(error.to_string())),
             (PostError::Ended(_), _) => Decision::Down,
             (PostError::Misuse(misuse), _) => {
-                let text = format!("the daemon asked a policy wrongly: {misuse}");
+                let text =
+                    format!("the daemon misused the policy interface: {misuse}; this is a bug");
                 Decision::deny(Status::new(Code::INTERNAL, text))
             }
         };

@@ -287,15 +287,18 @@ impl fmt::Display for ChangeError {
                 "the candidate of policy {label} can't come from its own place"
             ),
             ChangeError::UnknownPolicy { id } => write!(f, "the daemon knows no policy {id}"),
-            ChangeError::Order => f.write_str(
-                "a chain asks the provider's first policies, then the tenant's, then the provider's last",
-            ),
+            ChangeError::Order => {
+                f.write_str("the order of a chain is provider-pre, tenant, provider-post")
+            }
             ChangeError::NoRoom(sentence) => f.write_str(sentence),
             ChangeError::CannotSave { policy, why } => {
                 write!(f, "policy {policy} can't save its state: {why}")
             }
             ChangeError::CannotRestore { policy, from, why } => {
-                write!(f, "policy {policy} can't go on from the state of {from}: {why}")
+                write!(
+                    f,
+                    "policy {policy} can't restore the state of {from}: {why}"
+                )
             }
             ChangeError::NotPosted(error) => error.fmt(f),
         }

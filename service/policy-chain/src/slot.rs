@@ -2,8 +2,8 @@
 //! their evaluations.
 //!
 //! ```text
-//!   wanted ── ask ──▶ said ── settle ──▶ passed, changed, denied, refused
-//!                              └─ the candidate failed: wanted again, from the stable version
+//!   wanted ── evaluate ──▶ decision ── settle ──▶ passed, changed, denied, refused
+//!                                       └─ the candidate failed: wanted again, from the stable version
 //! ```
 //!
 //! The version that evaluated a request evaluates its reply, if it still exists (`history.rs`).
@@ -63,18 +63,18 @@ pub(crate) struct Slot {
 /// The version that evaluates: one in a place, or one that was in a place when the request was
 /// evaluated.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Evaluate {
+enum Role {
     Of(Which),
     Kept,
 }
 
-impl Evaluate {
+impl Role {
     /// Its role if it fails. Like a candidate, a retired version is replaced by the version in
     /// force.
     fn which(self) -> Which {
         match self {
-            Evaluate::Of(which) => which,
-            Evaluate::Kept => Which::Candidate,
+            Role::Of(which) => which,
+            Role::Kept => Which::Candidate,
         }
     }
 }
@@ -82,14 +82,14 @@ impl Evaluate {
 /// The version whose decisions are applied.
 #[derive(Clone, Copy)]
 struct Decider {
-    evaluate: Evaluate,
+    role: Role,
     number: VersionNumber,
 }
 
 impl Decider {
     fn of(which: Which, number: VersionNumber) -> Self {
-        let evaluate = Evaluate::Of(which);
-        Self { evaluate, number }
+        let role = Role::Of(which);
+        Self { role, number }
     }
 }
 
@@ -215,7 +215,7 @@ impl Slot {
             && candidate.tally.is_worse_than(&stable.tally, self.max_worse)
         {
             let reason = format!(
-                "it erred in {} of {} calls, the version in force in {} of {}",
+                "it denied or failed {} of {} calls; the stable version denied or failed {} of {}",
                 candidate.tally.errors(),
                 candidate.tally.evaluated(),
                 stable.tally.errors(),
@@ -354,14 +354,14 @@ impl Slot {
     /// wants is impossible.
     fn settle(
         &mut self,
-        Decider { evaluate, number }: Decider,
+        Decider { role, number }: Decider,
         input: &PolicyInput,
         context: &mut EvaluationContext,
         evaluations: &mut [Evaluation],
     ) -> Option<String> {
         let (mut counts, mut failures, mut unfit) = (Counts::default(), 0, None);
         let at_ns = context.meter.watch.now_ns();
-        let on_trial = evaluate == Evaluate::Of(Which::Candidate);
+        let on_trial = role == Role::Of(Which::Candidate);
         let trial = on_trial.then_some("canary");
         let open = |evaluation: &&mut Evaluation| !matches!(evaluation.decision, Decision::Pending);
         for evaluation in evaluations.iter_mut().filter(open) {
@@ -387,9 +387,9 @@ impl Slot {
             match made {
                 Ok(()) => {}
                 Err(Unchanged::Policy(reason)) => {
-                    unfit = Some(match evaluate {
-                        Evaluate::Kept => reason,
-                        Evaluate::Of(_) => self.fail(number, reason),
+                    unfit = Some(match role {
+                        Role::Kept => reason,
+                        Role::Of(_) => self.fail(number, reason),
                     });
                     decision = Decision::Failed;
                 }
@@ -429,7 +429,7 @@ impl Slot {
                 }
                 Decision::Failed | Decision::Down => {
                     failures += u32::from(matches!(decision, Decision::Failed));
-                    match meaning(Outcome::Fault, evaluate.which(), self.on_fault) {
+                    match meaning(Outcome::Fault, role.which(), self.on_fault) {
                         Meaning::Pass => {
                             counts.unevaluated += 1;
                             UNEVALUATED
@@ -452,7 +452,7 @@ impl Slot {
         if counts.denied + counts.refused > 0 {
             self.name_denials(number, evaluations);
         }
-        match self.numbered(number).filter(|_| evaluate != Evaluate::Kept) {
+        match self.numbered(number).filter(|_| role != Role::Kept) {
             Some(version) => version.count(&counts, failures),
             None => {
                 if let Some(its) = self.counts_of(number) {

@@ -314,18 +314,18 @@ impl Compiler {
         let module = memfd("tollgate-module").map_err(missing)?;
         module.write_all_at(wasm, 0).map_err(missing)?;
         let result = memfd("tollgate-artifact").map_err(missing)?;
-        let said = memfd("tollgate-worker").map_err(missing)?;
-        let mut worker = self.start(&module, &result, &said).map_err(missing)?;
+        let stderr = memfd("tollgate-worker").map_err(missing)?;
+        let mut worker = self.start(&module, &result, &stderr).map_err(missing)?;
         count(&self.counts.workers_started);
         let ended = worker.wait(&self.config, &self.stop).map_err(missing)?;
         drop(worker);
         let artifact = match ended {
-            Ended::Itself(status) => self.evaluate(status, result, said),
+            Ended::Itself(status) => self.outcome_of(status, result, stderr),
             Ended::TooSlow => Err(LoadError::CompileTimeout {
                 ms: self.config.timeout.as_millis(),
             }),
             Ended::Starved(had) => Err(LoadError::NoCompiler(format!(
-                "the machine is busy, it had {} ms of CPU in {} ms",
+                "the host is overloaded: the compiler got {} ms of CPU in {} ms",
                 had.as_millis(),
                 self.config.patience().as_millis()
             ))),
@@ -339,7 +339,7 @@ impl Compiler {
         artifact
     }
 
-    fn start(&self, module: &File, result: &File, said: &File) -> io::Result<Worker> {
+    fn start(&self, module: &File, result: &File, stderr: &File) -> io::Result<Worker> {
         let mut command = Command::new(&self.config.program);
         command
             .arg0("tollgated")
@@ -353,7 +353,7 @@ impl Compiler {
             .current_dir("/")
             .stdin(module.try_clone()?)
             .stdout(result.try_clone()?)
-            .stderr(said.try_clone()?);
+            .stderr(stderr.try_clone()?);
         command.spawn().map(Worker)
     }
 
@@ -365,12 +365,12 @@ impl Compiler {
         }
     }
 
-    /// Evaluates the result of a worker that has ended.
-    fn evaluate(
+    /// The outcome of a worker that has ended.
+    fn outcome_of(
         &self,
         status: ExitStatus,
         result: File,
-        said: File,
+        stderr: File,
     ) -> Result<Artifact, LoadError> {
         let read = |file, most| {
             read(file, most).map_err(|error| LoadError::CompilerDied {
@@ -386,7 +386,7 @@ impl Compiler {
         if status.code() == Some(worker::REFUSED.into()) {
             return Err(LoadError::Compile(text(result)?));
         }
-        let last_words = text(said)?;
+        let last_words = text(stderr)?;
         if status.code() == Some(worker::UNCONFINED.into()) {
             return Err(LoadError::NoCompiler(last_words));
         }

@@ -63,7 +63,7 @@ pub enum LoadError {
         page: &'static str,
     },
     /// A compat module's export is missing or has another type.
-    #[error("the module's export {name:?} isn't what its interface says: {found}")]
+    #[error("the module's export {name:?} has the wrong type: {found}")]
     CompatExport {
         /// The export's name.
         name: &'static str,
@@ -72,7 +72,7 @@ pub enum LoadError {
     },
     /// No manifest, and no exports that identify the module's interface.
     #[error(
-        "the module doesn't say what it was made for: it has no manifest, and no exports of proxy-wasm 0.2 or OPA"
+        "the module's interface is unknown: no manifest, and no exports of proxy-wasm 0.2 or OPA"
     )]
     UnknownAbi,
     /// A description for a module that has a manifest.
@@ -174,7 +174,7 @@ pub enum LoadError {
         bytes: u64,
     },
     /// The compiler crashed on the module. Remembered for [`crate::limits::REFUSAL_PAUSE`].
-    #[error("the compiler died of the module ({how}); it isn't tried again for some minutes")]
+    #[error("the compiler crashed on the module ({how}); it isn't tried again for some minutes")]
     CompilerDied {
         /// The signal or exit status, and its last words.
         how: String,
@@ -306,7 +306,7 @@ pub(crate) enum ManifestError {
 pub enum Fault {
     /// It exceeded its budget: an endless loop, or too much work.
     #[error(
-        "the policy exceeded its budget of {fuel} units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)"
+        "the policy exceeded its budget of {fuel} units (policies.cpu_us or --cpu-us of the attachment sets the budget of an evaluation)"
     )]
     OutOfFuel {
         /// Units granted.

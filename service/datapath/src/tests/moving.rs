@@ -159,7 +159,7 @@ fn a_tenant_that_there_is_no_room_for_stays() {
     assert_eq!(moved.runtime, RuntimeIndex::FIRST);
     let why = moved.refused.unwrap().to_string();
     assert!(
-        why.starts_with("runtime 1 has no room: policies judge"),
+        why.starts_with("runtime 1 has no room: tenant t's bindings have"),
         "{why}"
     );
     assert_eq!(two.sessions(), [1, 0]);

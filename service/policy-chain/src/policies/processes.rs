@@ -165,7 +165,7 @@ impl Policies {
                     }
                     (Some(slot), Outcome::SuccessorFailed(reason)) => {
                         let text = format!(
-                            "version {to} can't go on from the state of version {number}: {reason}"
+                            "version {to} can't restore the state of version {number}: {reason}"
                         );
                         slot.instance_failed(successor, &text, &mut meter);
                     }

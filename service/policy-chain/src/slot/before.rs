@@ -3,7 +3,7 @@
 
 use tollgate_engine::chain::Which;
 
-use super::{Decider, Evaluate, Slot};
+use super::{Decider, Role, Slot};
 use crate::context::EvaluationContext;
 use crate::evaluation::Evaluation;
 use crate::history::{Assignment, Serial};
@@ -138,7 +138,7 @@ impl Slot {
             step,
         };
         let decider = Decider {
-            evaluate: Evaluate::Kept,
+            role: Role::Kept,
             number,
         };
         let failed =

@@ -98,16 +98,16 @@ impl Slot {
             ),
             Some(Unable::Unchanged(Unchanged::Malformed(why))) => (
                 Code::INVALID_ARGUMENT,
-                format!("what policy {name} wants to change can't be changed: {why}"),
+                format!("the message can't be changed as policy {name} requires: {why}"),
             ),
             Some(Unable::Unchanged(Unchanged::NoRoom(why))) => (
                 Code::RESOURCE_EXHAUSTED,
-                format!("what policy {name} adds to the call's metadata doesn't fit: {why}"),
+                format!("the call's metadata has no room for the pairs of policy {name}: {why}"),
             ),
             Some(Unable::Unchanged(_)) => (
                 Code::FAILED_PRECONDITION,
                 format!(
-                    "policy {name} came when the message was on its way already, too late to change it"
+                    "policy {name} was attached after the message was delivered to the receive heap, so it can't change the message"
                 ),
             ),
             None => (

@@ -217,7 +217,7 @@ fn what_versions_would_go_on_with_goes_to_another_process() {
     let saved = old.save();
     let error = refuses.policies.restore(&saved[1]).unwrap_err().to_string();
     assert!(
-        error.contains("p0@2 of tenant t can't go on from the state of"),
+        error.contains("p0@2 of tenant t can't restore the state of"),
         "{error}"
     );
 }
@@ -272,7 +272,7 @@ fn fresh_gives_every_call_a_new_instance() {
     };
     assert!(
         cpu(&rig, 0) > 0 && cpu(&rig, 1) > 0,
-        "set-up and judgements are charged"
+        "set-up and evaluations are charged"
     );
     rig.apply(vec![Installed {
         stable: put(2, fresh(Act::Trap, 0)),
@@ -286,7 +286,7 @@ fn fresh_gives_every_call_a_new_instance() {
 }
 
 #[test]
-fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() {
+fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_evaluated_as_before() {
     let mut rig = Rig::new();
     let trial = |candidate| Installed {
         candidate,
@@ -313,7 +313,7 @@ fn a_candidate_that_denies_more_is_dropped_and_its_calls_are_judged_as_before() 
     else {
         panic!("{} events", events.len());
     };
-    assert!(reason.contains("it erred in"), "{reason}");
+    assert!(reason.contains("it denied or failed"), "{reason}");
     for key in 0..100 {
         assert_eq!(rig.evaluate_one(chain, key), passed(1));
     }
@@ -400,7 +400,7 @@ fn what_is_broken_fares_as_its_attachment_says() {
 }
 
 #[test]
-fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others_are_judged() {
+fn calls_of_a_tenant_that_has_used_up_its_share_wait_then_are_refused_and_others_are_evaluated() {
     let mut rig = Rig::with_share(1);
     let other = Installed {
         account: "other".into(),
@@ -497,7 +497,7 @@ fn percent_charged(how: &dyn Fn() -> How, reload: bool) -> u64 {
 }
 
 #[test]
-fn accounts_are_charged_what_judging_really_had_of_the_core() {
+fn accounts_are_charged_the_cpu_time_of_evaluations() {
     let cases: [(&str, &dyn Fn() -> How, bool); 4] = [
         ("plain code", &|| kept(Act::Burn, 0), false),
         ("an instance per call", &|| fresh(Act::Burn, 0), false),

@@ -346,7 +346,7 @@ fn goes_on_in(after: &[(u32, Party)]) -> Vec<u32> {
 }
 
 #[test]
-fn a_parked_call_goes_on_behind_the_policies_that_have_judged_it() {
+fn a_parked_call_goes_on_behind_the_policies_that_have_evaluated_it() {
     use Party::{ProviderPost, ProviderPre, Tenant};
     let tenants = |ids: &[u32]| ids.iter().map(|&id| (id, Tenant)).collect::<Vec<_>>();
     let cases = [

@@ -100,7 +100,7 @@ impl Play {
 }
 
 #[test]
-fn a_reply_is_judged_by_the_instance_that_judged_its_request() {
+fn a_reply_is_evaluated_by_the_instance_that_evaluated_its_request() {
     let mut play = Play::new();
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
     let second = play.replace(2, put(2, stateless(Act::Deny, 9)));
@@ -130,7 +130,7 @@ fn who_has_no_state_gives_none_away() {
 
 /// The next version holds the state that a reply would change.
 #[test]
-fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
+fn an_instance_that_gave_its_state_away_evaluates_only_stateless_replies() {
     for (puppet, who) in [(kept as fn(Act, u8) -> _, 9), (stateless_replies, 8)] {
         let mut play = Play::new();
         let first = play.replace(1, put(1, puppet(Act::Deny, 8)));
@@ -150,7 +150,7 @@ fn who_gave_its_state_away_judges_replies_only_if_they_change_nothing_of_it() {
 }
 
 #[test]
-fn a_canary_judges_the_replies_to_its_requests_and_to_no_others() {
+fn a_canary_evaluates_the_replies_to_its_requests_and_to_no_others() {
     let mut play = Play::new();
     let before = play.replace(1, put(1, stateless(Act::Deny, 8)));
     let trial = Some(Trial::Canary(50));
@@ -235,7 +235,7 @@ fn who_has_no_reply_left_to_evaluate_is_forgotten() {
 }
 
 #[test]
-fn what_was_judged_before_a_tenant_moved_is_judged_by_the_same_where_it_lives_now() {
+fn a_moved_tenants_replies_are_evaluated_by_the_instance_of_their_requests() {
     let mut play = Play::new();
     let first = play.replace(1, put(1, stateless(Act::Deny, 8)));
     let second = play.replace(2, put(2, stateless(Act::Deny, 9)));

@@ -112,7 +112,7 @@ impl Evaluating<'_> {
         evaluation: &mut Evaluation,
     ) -> Result<Decision, Fault> {
         let Some(input) = &self.input.compat else {
-            let text = "the daemon asked a foreign module as if it were none";
+            let text = "the daemon evaluated a compat module as a native one; this is a bug";
             return Ok(Decision::deny(Status::new(Code::INTERNAL, text)));
         };
         if input.shows_message() {
@@ -153,7 +153,8 @@ impl Evaluating<'_> {
             Ok(batch) => self.evaluate_batch(batch, evaluations),
             Err(BatchError::Fault(fault)) => Err(fault),
             Err(BatchError::Misuse(misuse)) => {
-                let text = format!("the daemon asked a policy wrongly: {misuse}");
+                let text =
+                    format!("the daemon misused the policy interface: {misuse}; this is a bug");
                 let status = Status::new(Code::INTERNAL, text);
                 return set_wanted(evaluations, || Decision::deny(status.clone()));
             }

@@ -82,7 +82,7 @@ pub enum InstantiateError {
     #[error("the tenant's policy process has {0} instances, which is the limit")]
     Full(usize),
     /// The process died, or isn't a policy process.
-    #[error("the tenant's policy process is of no use: {0}")]
+    #[error("the tenant's policy process failed: {0}")]
     Process(String),
 }
 
@@ -219,7 +219,7 @@ impl Process {
         lock(&self.child).try_wait().ok().flatten()
     }
 
-    /// Its last words about its end, cut.
+    /// The end of its output, cut.
     pub fn last_words(&self) -> String {
         let mut words = Vec::new();
         let mut file = &self.words;
@@ -229,7 +229,7 @@ impl Process {
         });
         match read {
             Ok(_) => cut(&String::from_utf8_lossy(&words)).trim_end().to_owned(),
-            Err(error) => format!("(its last words can't be read: {error})"),
+            Err(error) => format!("(its output can't be read: {error})"),
         }
     }
 

@@ -74,7 +74,7 @@ fn object(
         let message = match decision.get("message") {
             None => "the policy denies the call",
             Some(Value::String(message)) => message,
-            Some(_) => return Err(bad("the decision's message isn't a text".to_owned())),
+            Some(_) => return Err(bad("the decision's message isn't a string".to_owned())),
         };
         return Ok(denial(code, message));
     }
@@ -103,7 +103,7 @@ fn change(key: &str, value: &Value, may_change: impl Fn(&str) -> bool) -> Result
             what: format!("the metadata {:?}", cut(key)),
         });
     }
-    let odd = || bad(format!("the values of {:?} aren't texts", cut(key)));
+    let odd = || bad(format!("the values of {:?} aren't strings", cut(key)));
     let one = |value: &Value| -> Result<Vec<u8>, Fault> {
         let text = value.as_str().ok_or_else(odd)?;
         match is_binary(key) {

@@ -75,7 +75,7 @@ impl Rego {
         );
         let ty = memory_type(module).ok_or(LoadError::CompatExport {
             name: "memory",
-            found: "not an import, as OPA's interface has it".to_owned(),
+            found: "not imported; OPA's interface imports it".to_owned(),
         })?;
         let max = limits.memory_bytes as u64;
         let bytes = ty.minimum() * ty.page_size();
@@ -125,11 +125,7 @@ impl Rego {
         let memory = self.memory.data(&self.store);
         let json = zero_ended(memory, address, limits::DECISION_BYTES);
         let json = json.and_then(|json| serde_json::from_slice(json).ok());
-        json.ok_or_else(|| {
-            failed(Fault::BadAnswer(format!(
-                "what {name} gives isn't a JSON object"
-            )))
-        })
+        json.ok_or_else(|| failed(Fault::BadAnswer(format!("{name} returned no JSON object"))))
     }
 
     fn check_builtins(&mut self, instance: &wasmtime::Instance) -> Result<(), LoadError> {
@@ -275,7 +271,7 @@ impl Rego {
             let grown = self.memory.grow(&mut self.store, pages as u64);
             grown.map_err(|_| {
                 self.kill(Fault::BadAnswer(format!(
-                    "there is no memory for {} bytes at {address}, beside the {there} that it has",
+                    "{} bytes at {address} don't fit into the module's {there} bytes of memory",
                     bytes.len()
                 )))
             })?;

@@ -165,7 +165,7 @@ fn the_entrypoint_is_the_one_that_is_named() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused_before_it_judges() {
+fn a_module_that_is_not_understood_is_refused_before_it_evaluates() {
     let needy = Module {
         builtins: r#"{"http.send": 0, "time.now_ns": 1}"#,
         ..Module::default()

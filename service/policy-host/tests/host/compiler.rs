@@ -277,7 +277,7 @@ fn a_worker_without_cpu_is_killed_and_its_module_not_blamed() {
     for _ in 0..2 {
         let error = compiler.compile(&wasm).unwrap_err().to_string();
         let (start, end) = (
-            "no compile worker: the machine is busy, it had ",
+            "no compile worker: the host is overloaded: the compiler got ",
             " ms of CPU in 1200 ms",
         );
         assert!(error.starts_with(start) && error.ends_with(end), "{error}");

@@ -163,7 +163,7 @@ fn evaluate_here(
 }
 
 #[test]
-fn a_real_policy_judges_batches_apart_as_it_does_here() {
+fn a_real_policy_evaluates_batches_in_a_process_as_it_does_here() {
     let policy = guest("acl");
     let list: &[u8] = br#"{"blocked": ["Mallory", "Eve"]}"#;
     let mut isolated = Apart::start(&config());
@@ -242,7 +242,7 @@ fn a_fault_ends_its_instance_and_no_other() {
         (
             &endless,
             &instances[1],
-            "the policy exceeded its budget of 350000 units (for a judgement, policies.cpu_us or the attachment's --cpu-us sets it)",
+            "the policy exceeded its budget of 350000 units (policies.cpu_us or --cpu-us of the attachment sets the budget of an evaluation)",
         ),
     ];
     for (policy, instance, text) in words {
