@@ -3,7 +3,7 @@ import { Answer, Call, Policy, make, refused } from "./tollgate";
 
 let buffer: ArrayBuffer = new ArrayBuffer(8);
 let policy: Policy | null = null;
-// What the host still has to read: kept from the collector until the next judgement.
+// What the host still has to read: kept from the collector until the next evaluation.
 let kept: Answer[] = [];
 let lists: ArrayBuffer[] = [];
 let saved: Uint8Array = new Uint8Array(0);
@@ -27,12 +27,12 @@ export function tollgate_configure(len: i32): i32 {
     return 0;
   }
   const text = String.UTF8.encode(sentence.length > 0 ? sentence : "no reason given");
-  const said = min(text.byteLength, buffer.byteLength);
-  memory.copy(changetype<usize>(buffer), changetype<usize>(text), said);
-  return said;
+  const length = min(text.byteLength, buffer.byteLength);
+  memory.copy(changetype<usize>(buffer), changetype<usize>(text), length);
+  return length;
 }
 
-function judge(count: i32, isRequest: bool): i32 {
+function evaluate(count: i32, isRequest: bool): i32 {
   const asked = policy!;
   kept = [];
   lists = [];
@@ -69,8 +69,8 @@ function put(entry: usize, verdict: u32, status: u32, bytes: ArrayBuffer): void 
   store<u32>(entry, bytes.byteLength, 24);
 }
 
-export function tollgate_request(count: i32): i32 { return judge(count, true); }
-export function tollgate_reply(count: i32): i32 { return judge(count, false); }
+export function tollgate_request(count: i32): i32 { return evaluate(count, true); }
+export function tollgate_reply(count: i32): i32 { return evaluate(count, false); }
 
 export function tollgate_tick(): i32 {
   policy!.tick();

@@ -156,7 +156,7 @@ class Record {
 /** Kinds 1 to 3 are about one field, 4 and 5 about one metadata key, each later one about the call. */
 function about(kind: u32): u32 { return kind <= 3 ? 1 : kind <= 5 ? 4 : kind; }
 
-/** What becomes of a call: it passes, unless something is said here. */
+/** What becomes of a call: it passes, unless the policy sets something here. */
 export class Answer {
   status: u32 = 0;
   message: ArrayBuffer | null = null;
@@ -235,7 +235,7 @@ export abstract class Policy {
   restore(version: u32, state: Uint8Array): bool { return false; }
 }
 
-/** Thrown away with an instance that is refused: what `configure` says to whoever pushed the configuration. */
+/** Why `configure` refused the configuration. Discarded with the refused instance. */
 let refusal: string | null = null;
 
 /** Refuses the configuration, with a sentence. */

@@ -7,10 +7,10 @@ class Witness extends Policy {
 
   constructor(private lines: string[]) { super(); }
 
-  request(call: Call, answer: Answer): void { this.judge(call, answer); }
-  reply(call: Call, answer: Answer): void { this.judge(call, answer); }
+  request(call: Call, answer: Answer): void { this.evaluate(call, answer); }
+  reply(call: Call, answer: Answer): void { this.evaluate(call, answer); }
 
-  private judge(call: Call, answer: Answer): void {
+  private evaluate(call: Call, answer: Answer): void {
     if (this.lines[0] == "w") this.witness(call, answer);
     else this.parrot(answer);
   }

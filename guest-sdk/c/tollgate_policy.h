@@ -37,13 +37,13 @@ enum {
 // A call, reduced to the fields that the manifest declares. `method` is a position in the manifest's `methods`.
 typedef struct { uint32_t method; const uint8_t *view; } tg_call;
 
-// Bytes that belong to somebody else: to the call while it is judged, or to the policy.
+// Bytes that belong to somebody else: to the call during its evaluation, or to the policy.
 typedef struct { const uint8_t *data; uint32_t len; } tg_bytes;
 
 // What becomes of a call.
 typedef struct { uint32_t verdict, status, address, len; } tg_answer;
 
-// What the policy defines. `configure` answers 0, or a sentence for whoever pushed the configuration.
+// What the policy defines. `configure` answers 0, or the reason why it refuses the configuration.
 const char *policy_configure(const uint8_t *config, uint32_t len);
 void policy_request(const tg_call *call, tg_answer *answer);
 void policy_reply(const tg_call *call, tg_answer *answer);
@@ -168,7 +168,7 @@ static inline bool tg_equals(tg_bytes bytes, const char *text) {
 
 // ---- Answering.
 
-// Messages, records and values of one judgement: 64 denials of 1 KiB, or 64 lists of 816 bytes and their values.
+// Messages, records and values of one evaluation: 64 denials of 1 KiB, or 64 lists of 816 bytes and their values.
 enum { TG_ARENA_BYTES = 256 << 10, TG_MESSAGE_BYTES = 1024, TG_EFFECTS = 51, TG_CHANGED_BYTES = 64 << 10 };
 static uint8_t tg_arena[TG_ARENA_BYTES];
 static uint32_t tg_arena_used;

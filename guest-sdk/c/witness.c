@@ -83,7 +83,7 @@ static void put_field(const tg_call *call, uint32_t field, char kind) {
     }
 }
 
-// The next line of the configuration: one per call that is judged.
+// The next line of the configuration: one per evaluated call.
 static tg_bytes line(void) {
     uint32_t begin = next_line, end = begin;
     while (end < config_len && config[end] != '\n') end++;
@@ -143,10 +143,10 @@ static void parrot(tg_answer *answer) {
     }
 }
 
-static void judge(const tg_call *call, tg_answer *answer) {
+static void evaluate(const tg_call *call, tg_answer *answer) {
     if (config[0] == 'w') witness(call, answer);
     else parrot(answer);
 }
 
-void policy_request(const tg_call *call, tg_answer *answer) { judge(call, answer); }
-void policy_reply(const tg_call *call, tg_answer *answer) { judge(call, answer); }
+void policy_request(const tg_call *call, tg_answer *answer) { evaluate(call, answer); }
+void policy_reply(const tg_call *call, tg_answer *answer) { evaluate(call, answer); }

@@ -109,25 +109,25 @@ impl<P: Policy> Runtime<P> {
 
     /// `tollgate_request`.
     pub fn request(&mut self, count: u32) -> u32 {
-        self.judge(count, P::request)
+        self.evaluate(count, P::request)
     }
 
     /// `tollgate_reply`.
     pub fn reply(&mut self, count: u32) -> u32 {
-        self.judge(count, P::reply)
+        self.evaluate(count, P::reply)
     }
 
     /// Generic over the hook, so that it is inlined into the loop: an indirect call costs as much
     /// as a small policy.
     #[inline]
-    fn judge<H>(&mut self, count: u32, hook: H) -> u32
+    fn evaluate<H>(&mut self, count: u32, hook: H) -> u32
     where
         H: for<'a> Fn(&'a mut P, &Call<'_>) -> Verdict<'a>,
     {
         let policy = self
             .policy
             .as_mut()
-            .expect("the host configures before it judges");
+            .expect("the host configures the policy before it evaluates calls");
         self.arena.clear();
         let (entries, views) = self.room[self.begin..].split_at_mut(count as usize * ENTRY_BYTES);
         for entry in entries.chunks_exact_mut(ENTRY_BYTES) {

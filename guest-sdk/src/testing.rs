@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use crate::{Call, Effect, Effects, NewValue, Policy, Status, Verdict};
 
-pub use desk::{counter, gauge, histogram, log, set_now_ms, set_state_room};
+pub use host::{counter, gauge, histogram, log, set_now_ms, set_state_room};
 
 /// A field's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -242,7 +242,7 @@ impl<P: Policy + Described> Desk<P> {
     /// # Errors
     /// The policy's own message about its configuration.
     pub fn new(config: &str) -> Result<Desk<P>, String> {
-        desk::reset();
+        host::reset();
         Desk::beside(config)
     }
 
@@ -469,7 +469,7 @@ fn changed(field: u32, value: &NewValue, hook: &HookInfo) -> (&'static str, Chan
 }
 
 /// The host functions, natively. They enforce the daemon's default limits.
-pub(crate) mod desk {
+pub(crate) mod host {
     use std::cell::RefCell;
     use std::collections::BTreeMap;
 

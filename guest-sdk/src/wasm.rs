@@ -13,7 +13,7 @@ pub enum Level {
     Warning = 2,
     /// Something happened.
     Info = 3,
-    /// For whoever debugs the policy.
+    /// For debugging the policy.
     Debug = 4,
 }
 
@@ -58,7 +58,7 @@ impl Histogram {
     }
 }
 
-/// Milliseconds since 1970, as the host read its clock before this judgement. Needs the capability
+/// Milliseconds since 1970, as the host read its clock before this evaluation. Needs the capability
 /// `clock`.
 pub fn now_ms() -> u64 {
     sys::now_ms()
@@ -198,4 +198,4 @@ mod sys {
 }
 
 #[cfg(not(target_arch = "wasm32"))]
-use crate::testing::desk::calls as sys;
+use crate::testing::host::calls as sys;

@@ -169,7 +169,7 @@ fn the_last_change_of_a_field_counts_and_a_denial_drops_them() {
 }
 
 #[test]
-fn the_most_exact_function_judges() {
+fn the_most_exact_function_evaluates() {
     let mut desk = desk();
     assert_eq!(
         desk.request("desk.Desk/Other", &[]),

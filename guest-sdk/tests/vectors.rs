@@ -118,7 +118,7 @@ fn views_read_as_the_vectors_say() {
 }
 
 #[test]
-fn batches_are_judged_call_by_call() {
+fn batches_are_evaluated_call_by_call() {
     for batch in vectors("batches.json") {
         let buffer = bytes(&batch["buffer"]);
         let calls = batch["calls"].as_array().unwrap();
@@ -179,7 +179,7 @@ fn parrot(config: &[u8]) -> Runtime<Parrot> {
     runtime
 }
 
-fn judge_empty_view(runtime: &mut Runtime<Parrot>) -> Vec<u8> {
+fn evaluate_empty_view(runtime: &mut Runtime<Parrot>) -> Vec<u8> {
     let buffer = bytes(&vectors("batches.json")[0]["buffer"]);
     runtime.bytes_mut()[..buffer.len()].copy_from_slice(&buffer);
     assert_eq!(runtime.request(1), 0);
@@ -212,7 +212,7 @@ fn verdicts_are_written_as_the_vectors_say() {
         } else {
             continue; // A fault, which the SDK can't write.
         };
-        let entry = judge_empty_view(&mut parrot(&config));
+        let entry = evaluate_empty_view(&mut parrot(&config));
         for (index, expected) in [(3, words[0]), (4, words[1]), (6, words[3])] {
             assert_eq!(
                 word(&entry, index),
@@ -229,7 +229,7 @@ fn a_long_message_is_cut_at_a_character() {
     let mut config = vec![7];
     config.extend("a".bytes());
     config.extend("é".repeat(1000).bytes());
-    let entry = judge_empty_view(&mut parrot(&config));
+    let entry = evaluate_empty_view(&mut parrot(&config));
     assert_eq!(word(&entry, 6), 1023);
 }
 

@@ -1,4 +1,4 @@
-/* So many calls with one request of 64 bytes and one reply, for whoever counts instructions. With a server of hotel.Echo running:
+/* CALLS calls with one request of 64 bytes and one reply, to count instructions. With a server of hotel.Echo running:
  *
  *   cost SOCKET TOKEN CALLS
  */

@@ -42,7 +42,7 @@ pub(crate) fn check_metadata(metadata: &MetadataBuf, inner: &Inner) -> Result<()
         return Ok(());
     }
     if inner.opened.features & FEATURE_METADATA == 0 {
-        let text = "this host's daemon is of a version whose calls carry no metadata";
+        let text = "this host's daemon predates metadata: upgrade it";
         return Err(Status::new(Code::UNIMPLEMENTED, text));
     }
     Metadata::check_application(metadata.as_bytes())?;
@@ -55,7 +55,7 @@ pub(crate) const NOTHING: RawBlock<&[u8]> = RawBlock(&[]);
 /// Whether streams may be used.
 pub(crate) fn check_streams(inner: &Inner) -> Result<(), Status> {
     if inner.opened.features & FEATURE_STREAMS == 0 {
-        let text = "this host's daemon is of a version whose calls have one request and one reply";
+        let text = "this host's daemon predates streams: upgrade it";
         return Err(Status::new(Code::UNIMPLEMENTED, text));
     }
     Ok(())

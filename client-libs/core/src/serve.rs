@@ -72,7 +72,7 @@ impl Incoming {
         inner: &Arc<Inner>,
         call: u64,
         (part, request): (Part, ReceivedBlock),
-        moments: CallTimes,
+        times: CallTimes,
     ) -> Incoming {
         let guard = IncomingStream {
             inner: Arc::clone(inner),
@@ -82,7 +82,7 @@ impl Incoming {
         let responder = Responder {
             inner: Arc::clone(inner),
             call,
-            waited_ns: moments.waited_ns(),
+            waited_ns: times.waited_ns(),
             answered: false,
             stream: part.more.then(|| Arc::new(guard)),
         };
@@ -90,7 +90,7 @@ impl Incoming {
             request,
             responder,
             part,
-            deadline_ns: moments.deadline_ns,
+            deadline_ns: times.deadline_ns,
         }
     }
 

@@ -141,8 +141,8 @@ fn kind_of(object: &Bound<'_, PyAny>) -> String {
     name.map_or_else(|_| "something".to_owned(), |name| name.to_string())
 }
 
-/// Metadata with what is to be said beside it, in groups: of each, all before the first field that
-/// is there already, isn't metadata, or finds no room.
+/// Metadata with further fields, in groups. Each group ends before its first field that the
+/// metadata has already, that isn't valid metadata, or that has no room.
 #[pyfunction]
 pub(crate) fn extended<'py>(
     py: Python<'py>,

@@ -9,7 +9,7 @@ use tollgate_health::{HealthServer, Reporter, ServingStatus};
 use crate::convert::utf8;
 use crate::waiting::lock;
 
-/// What is said of a server's services; it is served once.
+/// The health of a server's services. It is served once.
 #[pyclass(frozen, module = "tollgate._core")]
 pub(crate) struct Health {
     server: Mutex<Option<HealthServer<tollgate_health::Health>>>,

@@ -435,7 +435,7 @@ fn implementation(
             ::core::result::Result::Ok(::core::default::Default::default())
         }
     };
-    let judge = |direction: Direction, name: Ident| {
+    let method = |direction: Direction, name: Ident| {
         hooks.iter().any(|h| h.written.direction == direction).then(|| {
             let arms = entries.iter().zip(0u32..).filter_map(|(entry, index)| {
                 let hook = match direction {
@@ -456,8 +456,8 @@ fn implementation(
             }
         })
     };
-    let request = judge(Direction::Request, format_ident!("request"));
-    let reply = judge(Direction::Reply, format_ident!("reply"));
+    let request = method(Direction::Request, format_ident!("request"));
+    let reply = method(Direction::Reply, format_ident!("reply"));
     let tick = spec.tick_ms.as_ref().map(|_| {
         quote! {
             fn tick(&mut self) { <#ty>::tick(self); }

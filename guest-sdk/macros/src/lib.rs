@@ -35,7 +35,7 @@ use proc_macro::TokenStream;
 ///     capabilities(state, clock),      // host functions beyond log and metrics; delay, priority, route for such verdicts
 ///     tick_ms = 1000,                  // with `fn tick`
 ///     state_version = 2,               // with `fn save` and `fn restore`
-///     stateless_replies = true,        // judging replies changes nothing of what `save` hands over
+///     stateless_replies = true,        // evaluating replies changes nothing that `save` hands over
 /// )]
 /// impl Acl {
 ///     fn configure(config: &[u8]) -> Result<Acl, String> { .. }   // without it: Default, and no configuration

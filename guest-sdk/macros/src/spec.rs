@@ -30,8 +30,8 @@ pub(crate) struct Spec {
 
 impl Spec {
     pub(crate) fn has_stateless_replies(&self) -> bool {
-        let said = self.stateless_replies.as_ref();
-        said.is_some_and(LitBool::value)
+        let given = self.stateless_replies.as_ref();
+        given.is_some_and(LitBool::value)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What errors say.
+//! Checks of error messages.
 
 use std::fmt::Display;
 

@@ -1,10 +1,10 @@
 //! Arbitrary bytes from the peer of a link: `[end][step][bytes]`. The end is ready, or waits for
 //! the peer's handshake, with or without a key.
 //!
-//! It takes them or ends, the same in whatever pieces they come. What it takes, written as frames,
-//! is what came: all of it, in order and within the limits. There are no more calls than it grants,
-//! and no more answers than it has calls. An honest peer understands what it says to such a one.
-//! With a key it takes nothing but what the honest peer has said.
+//! The link accepts the bytes or ends; into which pieces they are cut makes no difference. The
+//! events, written as frames, are the bytes: all of them, in order and within the limits. There are
+//! no more calls than the link grants, and no more answers than it has calls. An honest peer
+//! understands the link's frames. With a key, the link accepts only frames of the honest peer.
 
 use std::sync::OnceLock;
 

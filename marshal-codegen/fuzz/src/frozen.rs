@@ -1,9 +1,9 @@
 //! Arbitrary changes (`changes.rs`) of the state of an engine that one daemon hands to the next,
 //! any number of them.
 //!
-//! The state is refused, or is an engine: frozen and thawed again it is the same; and when chains
-//! and conversions have answered and everybody has gone, each of its messages has come out, and no
-//! call and no deadline is left.
+//! The state is refused, or thaws to an engine. Frozen and thawed again, the engine is the same.
+//! When chains and conversions have answered and all sessions and links have ended, the engine has
+//! put out each of its messages, and no call and no deadline is left.
 
 use serde::Deserialize;
 use serde_json::Value;

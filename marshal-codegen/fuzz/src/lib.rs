@@ -1,5 +1,5 @@
-//! What must hold for whatever strangers send, or another daemon hands over, and the message types
-//! that it is tried with.
+//! What must hold for input of untrusted senders and for state that another daemon hands over, and
+//! the message types of the checks.
 //!
 //! Each public module but `zoo` is a fuzz target's check of one input. `fuzz_targets/` links them
 //! with the fuzzing engine, and `tests/corpus.rs` runs them over the inputs that are committed.

@@ -1,9 +1,9 @@
 //! Arbitrary changes (`changes.rs`) of the state of a link that one daemon hands to the next:
 //! `[state][change]...`. The bytes that the state refers to can be changed like the rest of it.
 //!
-//! The state is refused with one sentence, or is a link: what it has received and queued is as it
-//! was, frozen and thawed again it is the same, and it goes on with whatever its peer sends.
-//! Without a change it goes on as if it had stayed.
+//! The state is refused with one sentence, or thaws to a link. The link keeps its received and
+//! queued bytes, is the same when frozen and thawed again, and accepts what its peer sends next.
+//! Without a change it goes on like the original.
 
 use std::sync::OnceLock;
 

@@ -29,16 +29,16 @@ impl Policy for Witness {
     }
 
     fn request(&mut self, call: &Call<'_>) -> Verdict<'_> {
-        self.judge(call)
+        self.evaluate(call)
     }
 
     fn reply(&mut self, call: &Call<'_>) -> Verdict<'_> {
-        self.judge(call)
+        self.evaluate(call)
     }
 }
 
 impl Witness {
-    fn judge(&mut self, call: &Call<'_>) -> Verdict<'_> {
+    fn evaluate(&mut self, call: &Call<'_>) -> Verdict<'_> {
         if self.says {
             let kinds = self.lines.pop().unwrap_or_default();
             Verdict::deny(Status::INTERNAL, say(call, &kinds))

@@ -25,7 +25,8 @@
 //!
 //! Every failure is one sentence on standard error, and its status code is the exit status.
 //! Deliberately absent: state of its own (except the journal of a fleet's upgrade), and any use of
-//! the daemon's crates (except in `policy_tools`, which runs the policies' sandbox in this process).
+//! the daemon's crates (except in `policy_tools`, which runs the policies' sandbox in this
+//! process).
 
 #![forbid(unsafe_code)]
 #![deny(clippy::print_stdout, clippy::print_stderr)]

@@ -127,7 +127,9 @@ fn compare_field(
     }
     let is_repeated = |field: &Field<'_>| field.label == Label::Repeated;
     if is_repeated(ours) != is_repeated(theirs) && !class.is_delimited() {
-        return refused("and only strings, bytes and messages may be repeated on one side alone");
+        return refused(
+            "repeated on one side only, which protobuf allows for strings, bytes and messages only",
+        );
     }
     Ok(match (ours.value, theirs.value) {
         (Value::Message(a), Value::Message(b)) | (Value::Group(a), Value::Group(b)) => Some((a, b)),

@@ -122,14 +122,13 @@ impl Context<'_, '_, '_> {
             .and_then(|n| self.model.names.find(n));
         match (found, self.field.proto_type) {
             (Some(Symbol::Enum(index)), 0 | ENUM) => Ok(Value::Enum(index)),
-            (Some(Symbol::Message(index)), GROUP) => {
-                match self.features.syntax {
-                    Syntax::Proto2 => Ok(Value::Group(index)),
-                    Syntax::Proto3 => Err(self.invalid("is a group, which proto3 doesn't have")),
-                    Syntax::Edition => Err(self
-                        .invalid("is a group, which editions say by the feature message_encoding")),
+            (Some(Symbol::Message(index)), GROUP) => match self.features.syntax {
+                Syntax::Proto2 => Ok(Value::Group(index)),
+                Syntax::Proto3 => Err(self.invalid("is a group, which proto3 doesn't have")),
+                Syntax::Edition => {
+                    Err(self.invalid("is a group; in editions, use the feature message_encoding"))
                 }
-            }
+            },
             (Some(Symbol::Message(index)), 0 | MESSAGE) => Ok(self.message(index)),
             _ => Err(SchemaError::UnknownType {
                 user: format!("field {}", self.full_name()),
@@ -312,7 +311,7 @@ fn check_numbers(message: &descriptor::Message<'_>, name: &str) -> Result<(), Sc
             0x2000_0000.. => "is above 536870911",
             19_000..=19_999 => "protobuf reserves for itself",
             _ if reserved.contain(number) => "its message reserves",
-            _ if extensions.contain(number) => "its message sets apart for extensions",
+            _ if extensions.contain(number) => "is in an extension range of its message",
             _ if !taken.insert(number) => "another field of its message has, too",
             _ if reserved_names.contains(field.name) => {
                 return Err(SchemaError::InvalidField {

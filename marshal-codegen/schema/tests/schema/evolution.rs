@@ -147,7 +147,7 @@ fn strings_bytes_and_messages_may_be_repeated_on_one_side() {
     for (value, shown) in [("int32", "int32"), ("double", "double"), ("E", "enum p.E")] {
         let expected = format!(
             "field p.M.a is `{shown}` at the caller and `repeated {shown}` at the server, \
-             and only strings, bytes and messages may be repeated on one side alone"
+             repeated on one side only, which protobuf allows for strings, bytes and messages only"
         );
         check(
             &format!("{value} a = 1;"),

@@ -304,7 +304,7 @@ fn numbers_are_legal_and_distinct() {
     check(
         30,
         &[range(5, 30, 31)],
-        "its message sets apart for extensions",
+        "is in an extension range of its message",
     );
     for number in [1, 18_999, 20_000, (1 << 29) - 1] {
         assert!(judge(&[m(&[field("a", number, INT32, &[])])]).is_ok());
@@ -608,7 +608,7 @@ fn features_have_known_values_and_belong_to_editions() {
     );
     refused_at(
         &[m(&[field("a", 1, GROUP, &[of(".p.M")])])],
-        "field p.M.a is a group, which editions say by the feature message_encoding",
+        "field p.M.a is a group; in editions, use the feature message_encoding",
     );
     refused_at(
         &[m(&[field(
