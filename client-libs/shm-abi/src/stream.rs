@@ -78,10 +78,10 @@ impl Window {
 
     /// Processes the reader's credit. Returns the plausible part.
     #[inline]
-    pub fn give_back(&mut self, said: Credit) -> Credit {
+    pub fn give_back(&mut self, returned: Credit) -> Credit {
         let credit = Credit {
-            messages: said.messages.min(self.messages),
-            bytes: u64::from(said.bytes).min(self.bytes) as u32,
+            messages: returned.messages.min(self.messages),
+            bytes: u64::from(returned.bytes).min(self.bytes) as u32,
         };
         self.messages -= credit.messages;
         self.bytes -= u64::from(credit.bytes);

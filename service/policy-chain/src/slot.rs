@@ -50,7 +50,7 @@ pub(crate) struct Slot {
     /// Counts of retired versions, latest last.
     retired: Vec<(VersionNumber, Counts)>,
     /// Their last log lines, and how many more were dropped.
-    last_words: Vec<(VersionNumber, Vec<String>, u64)>,
+    last_logs: Vec<(VersionNumber, Vec<String>, u64)>,
     recorder: Option<Box<Recorder>>,
     serials: Serial,
     past: VersionHistory<Version>,
@@ -106,7 +106,7 @@ impl Slot {
             stable: None,
             candidate: None,
             retired: Vec::new(),
-            last_words: Vec::new(),
+            last_logs: Vec::new(),
             recorder: None,
             serials: 0,
             past: VersionHistory::default(),

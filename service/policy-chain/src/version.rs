@@ -97,7 +97,7 @@ impl Version {
 
     /// Continues with another instance of the same version.
     pub(crate) fn run(&mut self, how: How) {
-        self.bury();
+        self.keep_output();
         self.most = 0;
         match &how {
             How::Kept(instance) => self.policy = Some(instance.policy().clone()),
@@ -155,14 +155,14 @@ impl Version {
 
     /// Marks it as failed.
     pub(crate) fn fail(&mut self, reason: &str) {
-        self.bury();
+        self.keep_output();
         self.body = Body::Down;
         self.counts.faults += 1;
         self.last_fault = Some(reason.to_owned());
     }
 
     /// Keeps the log lines and metrics of an instance that is about to end.
-    fn bury(&mut self) {
+    fn keep_output(&mut self) {
         self.collect_log();
         if let Body::Kept(instance) = &self.body {
             self.metrics.absorb(instance.metrics());

@@ -68,13 +68,13 @@ impl Artifact {
     /// Reads a file; `None` if it is damaged, or belongs to another module or engine.
     pub(crate) fn from_file(mut file: Vec<u8>, key: &Key) -> Option<Artifact> {
         let (header, code) = file.split_at_checked(HEADER)?;
-        let (said, sum) = header.split_at(CHECKED);
+        let (checked, sum) = header.split_at(CHECKED);
         let mut expected = Vec::with_capacity(CHECKED);
         expected.extend_from_slice(MAGIC);
         expected.extend_from_slice(&key.engine.to_le_bytes());
         expected.extend_from_slice(&key.module);
         expected.extend_from_slice(&(code.len() as u64).to_le_bytes());
-        if said != expected || sum != checksum(said, code) {
+        if checked != expected || sum != checksum(checked, code) {
             return None;
         }
         file.drain(..HEADER);

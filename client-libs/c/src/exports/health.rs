@@ -42,7 +42,7 @@ pub unsafe extern "C" fn tollgate_health_set(
     let work = || {
         // SAFETY: NULL or live; zero-terminated.
         let (health, service) = unsafe { (given(health, "health")?, text(service, "service")?) };
-        Ok(said(&health.0, service, serving)?)
+        Ok(set_status(&health.0, service, serving)?)
     };
     // SAFETY: the header's contract.
     unsafe { answer(status, work) }
@@ -54,7 +54,7 @@ const HEALTH_SERVING: i32 = 1;
 const HEALTH_NOT_SERVING: i32 = 2;
 const HEALTH_SERVICE_UNKNOWN: i32 = 3;
 
-fn said(reporter: &Reporter, service: &str, serving: i32) -> Result<(), Status> {
+fn set_status(reporter: &Reporter, service: &str, serving: i32) -> Result<(), Status> {
     match serving {
         HEALTH_SERVICE_UNKNOWN => reporter.forget(service),
         HEALTH_UNKNOWN | HEALTH_SERVING | HEALTH_NOT_SERVING => {

@@ -67,7 +67,7 @@ enum Event {
         call: u64,
         part: Part,
         image: Image,
-        moments: CallTimes,
+        times: CallTimes,
     },
     Cancel {
         call: u64,
@@ -234,7 +234,7 @@ impl Driver {
                         // Further requests may come before the call's handler begins.
                         shared.streams.open((Side::Incoming, call));
                     }
-                    let moments = CallTimes {
+                    let times = CallTimes {
                         deadline_ns,
                         delivered_ns,
                     };
@@ -243,7 +243,7 @@ impl Driver {
                         call,
                         part,
                         image,
-                        moments,
+                        times,
                     });
                 }
                 Completion::Cancel { call } => {
@@ -303,10 +303,10 @@ impl Driver {
                 call,
                 part,
                 image,
-                moments,
+                times,
             } => {
                 if let Ok(request) = ReceivedBlock::claim_part(inner, &image, part.bare) {
-                    let incoming = Incoming::new(inner, call, (part, request), moments);
+                    let incoming = Incoming::new(inner, call, (part, request), times);
                     self.tasks.start(handle, call, incoming);
                 }
             }
@@ -479,8 +479,9 @@ impl Driver {
             )),
         };
         if response.id == 0 {
-            let unsaid = Status::unavailable("the daemon ended the session without a reason");
-            return self.lost(inner, outcome.err().unwrap_or(unsaid));
+            let without_reason =
+                Status::unavailable("the daemon ended the session without a reason");
+            return self.lost(inner, outcome.err().unwrap_or(without_reason));
         }
         self.complete_bind(inner, response.id, outcome);
         // Events that are still too early stay in the list.

@@ -126,7 +126,7 @@ impl v1::health_server::Health for Health {
         Ok(Response::new(Watch {
             known: Arc::clone(&self.0),
             service: request.get_ref().view().service().to_owned(),
-            said: None,
+            last_sent: None,
         }))
     }
 }
@@ -136,7 +136,7 @@ impl v1::health_server::Health for Health {
 pub struct Watch {
     known: Arc<Mutex<Known>>,
     service: String,
-    said: Option<ServingStatus>,
+    last_sent: Option<ServingStatus>,
 }
 
 impl Stream for Watch {
@@ -146,9 +146,9 @@ impl Stream for Watch {
         let mut known = lock(&self.known);
         let status = known.services.get(&self.service).copied();
         let status = status.unwrap_or(ServingStatus::SERVICE_UNKNOWN);
-        if self.said != Some(status) {
+        if self.last_sent != Some(status) {
             drop(known);
-            self.said = Some(status);
+            self.last_sent = Some(status);
             return Poll::Ready(Some(Ok(HealthCheckResponse { status })));
         }
         if known.is_over {

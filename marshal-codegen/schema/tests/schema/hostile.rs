@@ -9,13 +9,13 @@ use super::wire::*;
 use super::{editions, schema};
 
 /// The verdict on one proto3 file `a.proto` of package `p`.
-fn judge(parts: &[Vec<u8>]) -> Result<Schema, SchemaError> {
+fn resolve(parts: &[Vec<u8>]) -> Result<Schema, SchemaError> {
     Schema::from_descriptor_set(&set(&[file("proto3", "a.proto", "p", parts)]))
 }
 
 #[track_caller]
 fn refused(parts: &[Vec<u8>], expected: &str) {
-    assert_eq!(judge(parts).unwrap_err().to_string(), expected);
+    assert_eq!(resolve(parts).unwrap_err().to_string(), expected);
 }
 
 #[track_caller]
@@ -81,7 +81,7 @@ fn bytes_that_are_no_set_are_refused_where_they_go_wrong() {
         varint(99 << 3 | 4),
     ]
     .concat();
-    assert!(judge(&[unknown, group, m(&[])]).is_ok());
+    assert!(resolve(&[unknown, group, m(&[])]).is_ok());
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn names_are_names_and_not_too_long() {
     };
     // `p.` and the name.
     let longest = "x".repeat(MAX_NAME - 2);
-    assert!(judge(&[message(4, &longest, &[])]).is_ok());
+    assert!(resolve(&[message(4, &longest, &[])]).is_ok());
     let more = format!("{longest}y");
     refused(
         &[message(4, &more, &[])],
@@ -307,14 +307,14 @@ fn numbers_are_legal_and_distinct() {
         "is in an extension range of its message",
     );
     for number in [1, 18_999, 20_000, (1 << 29) - 1] {
-        assert!(judge(&[m(&[field("a", number, INT32, &[])])]).is_ok());
+        assert!(resolve(&[m(&[field("a", number, INT32, &[])])]).is_ok());
     }
     let beside = [
         field("a", 31, INT32, &[]),
         field("b", 19, INT32, &[]),
         range(9, 20, 31),
     ];
-    assert!(judge(&[m(&beside)]).is_ok());
+    assert!(resolve(&[m(&beside)]).is_ok());
     refused(
         &[m(&[field("a", 1, INT32, &[]), bytes(10, "a")])],
         "field p.M.a has a name that its message reserves",
@@ -357,7 +357,7 @@ fn enums_have_values_of_their_own() {
             MAX_ENUM_VALUES + 1
         ),
     );
-    assert!(judge(&[enumeration(5, "E", &values[..MAX_ENUM_VALUES], &[])]).is_ok());
+    assert!(resolve(&[enumeration(5, "E", &values[..MAX_ENUM_VALUES], &[])]).is_ok());
 }
 
 #[test]
@@ -403,7 +403,7 @@ fn fields_fit_their_syntax_and_their_message() {
     );
     // A parser may leave the type open, to be found by name.
     for name in [".p.M", ".p.E"] {
-        assert!(judge(&[a(0, &[of(name)]), e.clone()]).is_ok());
+        assert!(resolve(&[a(0, &[of(name)]), e.clone()]).is_ok());
     }
     refused(
         &[m(&[]), service("S", &[("Do", ".p.N")])],
@@ -490,7 +490,7 @@ fn map_entries_are_map_entries_and_nothing_else() {
             "message p.M.AEntry is not a proper map entry, or is used outside of a map",
         );
     };
-    assert!(judge(&[m(&[entry(&[key(INT32), value()]), a()])]).is_ok());
+    assert!(resolve(&[m(&[entry(&[key(INT32), value()]), a()])]).is_ok());
     for proto_type in [DOUBLE, 2, 12] {
         invalid(&[m(&[entry(&[key(proto_type), value()]), a()])]);
     }
@@ -628,10 +628,10 @@ fn features_have_known_values_and_belong_to_editions() {
 #[test]
 fn every_item_of_a_set_is_counted() {
     let check = |item: Vec<u8>, limit: usize, what: &'static str| {
-        let error = judge(&[item.repeat(limit + 1)]).unwrap_err();
+        let error = resolve(&[item.repeat(limit + 1)]).unwrap_err();
         assert_eq!(error, SchemaError::TooMany { what, limit });
         // One less is refused for another reason, or accepted.
-        let fewer = judge(&[item.repeat(limit)]).map(|_| ());
+        let fewer = resolve(&[item.repeat(limit)]).map(|_| ());
         assert_ne!(fewer, Err(SchemaError::TooMany { what, limit }));
     };
     check(bytes(3, ""), MAX_IMPORTS, "imports");
@@ -642,7 +642,7 @@ fn every_item_of_a_set_is_counted() {
     check(m(&[bytes(8, "").repeat(2)]), MAX_MESSAGES, "messages");
     check(bytes(6, bytes(2, "").repeat(30)), MAX_SERVICES, "services");
     let inside = |item: Vec<u8>, number: u64, limit: usize, what: &'static str| {
-        let error = judge(&[bytes(number, item.repeat(limit + 1))]).unwrap_err();
+        let error = resolve(&[bytes(number, item.repeat(limit + 1))]).unwrap_err();
         assert_eq!(error, SchemaError::TooMany { what, limit });
     };
     inside(bytes(2, ""), 4, MAX_SCHEMA_FIELDS, "fields");
@@ -696,7 +696,7 @@ fn messages_nest_to_a_named_depth() {
         }
         out
     };
-    assert!(judge(&[nested(MAX_NESTING)]).is_ok());
+    assert!(resolve(&[nested(MAX_NESTING)]).is_ok());
     for depth in [MAX_NESTING + 1, 100_000] {
         refused(
             &[nested(depth)],
@@ -715,7 +715,7 @@ fn types_that_refer_to_each_other_in_a_long_chain_are_laid_out() {
     };
     let mut parts: Vec<_> = (0..MAX_MESSAGES).map(link).collect();
     parts.push(service("S", &[("Do", ".p.M0")]));
-    let service = judge(&parts).unwrap().service("p.S").unwrap();
+    let service = resolve(&parts).unwrap().service("p.S").unwrap();
     assert_eq!(service.layouts.messages.len(), MAX_MESSAGES);
 }
 

@@ -92,11 +92,11 @@ impl Remote {
             ssh.arg("-o").arg(option);
         }
         ssh.args(["--", &self.destination, &line.join(" ")]);
-        let said = Said::by(&mut ssh).map_err(|error| {
+        let output = CommandOutput::by(&mut ssh).map_err(|error| {
             let sentence = format!("ssh can't be run: {error}");
             Failure::new(Failure::code_of(&error), sentence)
         })?;
-        said.json(&self.destination)
+        output.json(&self.destination)
     }
 }
 
@@ -110,15 +110,15 @@ fn quoted(word: &str) -> String {
 }
 
 /// The output of a finished command.
-struct Said {
+struct CommandOutput {
     code: Option<i32>,
     out: Vec<u8>,
     err: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// Runs a command to its end. A command with too much output is killed.
-    fn by(command: &mut Command) -> std::io::Result<Said> {
+    fn by(command: &mut Command) -> std::io::Result<CommandOutput> {
         let command = command.stdin(Stdio::null());
         let mut child = command
             .stdout(Stdio::piped())
@@ -132,7 +132,7 @@ impl Said {
         }
         let err = listening.join().unwrap_or_default();
         let code = child.wait()?.code();
-        Ok(Said {
+        Ok(CommandOutput {
             code,
             out,
             err: String::from_utf8_lossy(&err).into_owned(),
@@ -166,13 +166,13 @@ impl Said {
 }
 
 /// The failure of the command line on the other host.
-fn failure_of(code: i32, said: &str) -> Failure {
+fn failure_of(code: i32, output: &str) -> Failure {
     let known = u32::try_from(code)
         .ok()
         .filter(|code| (1..=16).contains(code));
     let code = known.map_or(Code::UNKNOWN, Code);
-    let sentence = said.strip_prefix(&format!("tollgate: {code}: "));
-    Failure::new(code, sentence.unwrap_or(said))
+    let sentence = output.strip_prefix(&format!("tollgate: {code}: "));
+    Failure::new(code, sentence.unwrap_or(output))
 }
 
 /// Reads at most `most` bytes, and one byte more if there are more.
@@ -206,11 +206,11 @@ mod tests {
 
     #[test]
     fn a_failure_over_there_keeps_its_code() {
-        let check = |code, said: &str, expected: &str| {
-            assert_eq!(failure_of(code, said).to_string(), expected);
+        let check = |code, output: &str, expected: &str| {
+            assert_eq!(failure_of(code, output).to_string(), expected);
         };
-        let said = "tollgate: FAILED_PRECONDITION: it doesn't take over";
-        check(9, said, said);
+        let output = "tollgate: FAILED_PRECONDITION: it doesn't take over";
+        check(9, output, output);
         check(14, "what?", "tollgate: UNAVAILABLE: what?");
         check(77, "odd", "tollgate: UNKNOWN: odd");
     }

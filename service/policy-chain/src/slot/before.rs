@@ -153,7 +153,7 @@ impl Slot {
         if failed.or(unfit).is_none() {
             return self.past.keep(version.serial, version);
         }
-        self.note_last_words(&mut version);
+        self.note_last_logs(&mut version);
         context.meter.charge(self.account, 0);
     }
 }

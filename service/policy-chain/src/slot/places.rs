@@ -245,7 +245,7 @@ impl Slot {
     /// Empties a place. The version's counts are kept for a while.
     pub(super) fn retire(&mut self, which: Which) -> Option<Version> {
         let mut version = self.place(which).take()?;
-        self.note_last_words(&mut version);
+        self.note_last_logs(&mut version);
         if self.retired.len() >= RETIRED_VERSIONS {
             self.retired.remove(0);
         }
@@ -253,11 +253,11 @@ impl Slot {
         Some(version)
     }
 
-    pub(super) fn note_last_words(&mut self, version: &mut Version) {
+    pub(super) fn note_last_logs(&mut self, version: &mut Version) {
         if let Some((lines, dropped)) = version.take_log()
-            && self.last_words.len() < RETIRED_VERSIONS
+            && self.last_logs.len() < RETIRED_VERSIONS
         {
-            self.last_words.push((version.number, lines, dropped));
+            self.last_logs.push((version.number, lines, dropped));
         }
     }
 }

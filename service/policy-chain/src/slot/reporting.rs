@@ -169,7 +169,7 @@ impl Slot {
         events: &mut Vec<PolicyEvent>,
     ) {
         self.has_run = false;
-        let mut logs = std::mem::take(&mut self.last_words);
+        let mut logs = std::mem::take(&mut self.last_logs);
         for version in self.past.kept_mut() {
             let number = version.number;
             logs.extend(

@@ -457,8 +457,8 @@ impl Channel {
         self.copied.resize(alleged.len as usize, 0);
         let copied = self.end.send_heap.copy_in(alleged.offset, &mut self.copied);
         copied?;
-        let (said, log) = self.copied.split_at(alleged.log_at as usize);
-        let outcome = outcome(&oldest.kind, alleged.result, said)?;
+        let (output, log) = self.copied.split_at(alleged.log_at as usize);
+        let outcome = outcome(&oldest.kind, alleged.result, output)?;
         let (log, metrics) = log.split_at(log.len() - alleged.metrics as usize * METRIC_BYTES);
         let metrics = read_metrics(metrics)?;
         let log = (read_log(log, alleged.log_lines), alleged.log_dropped);
@@ -488,8 +488,8 @@ impl Channel {
 }
 
 /// Parses the copied bytes of an answer.
-fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, AnswerError> {
-    let reason = || cut(&text(said, limits::CONFIG_ERROR_BYTES));
+fn outcome(kind: &Kind, result: Result8, output: &[u8]) -> Result<Outcome, AnswerError> {
+    let reason = || cut(&text(output, limits::CONFIG_ERROR_BYTES));
     match (result, kind) {
         (Result8::Failed, _) => Ok(Outcome::Failed(reason())),
         (Result8::SuccessorFailed, Kind::HandOver) => Ok(Outcome::SuccessorFailed(reason())),
@@ -504,10 +504,10 @@ fn outcome(kind: &Kind, result: Result8, said: &[u8]) -> Result<Outcome, AnswerE
                 count,
             },
         ) => {
-            let entry = |index: usize| said.get(index * ENTRY_BYTES..)?.get(..ENTRY_BYTES);
+            let entry = |index: usize| output.get(index * ENTRY_BYTES..)?.get(..ENTRY_BYTES);
             let verdicts = (0..*count).map(|index| {
                 let claim = Claim {
-                    memory: said,
+                    memory: output,
                     entry: entry(index).ok_or(AnswerError::NoVerdicts)?,
                     manifest: policy.manifest(),
                     hook: *hook,

@@ -76,9 +76,9 @@ fn abort(guest: Guest<'_>, address: u32) -> wasmtime::Result<()> {
         .data()
         .memory
         .map_or(&[][..], |memory| memory.data(&guest));
-    let said = zero_ended(memory, address, limits::CONFIG_ERROR_BYTES).unwrap_or_default();
-    let said = text(said, limits::NAME_BYTES);
-    Err(wasmtime::Error::msg(format!("it aborted: {said}")))
+    let reason = zero_ended(memory, address, limits::CONFIG_ERROR_BYTES).unwrap_or_default();
+    let reason = text(reason, limits::NAME_BYTES);
+    Err(wasmtime::Error::msg(format!("it aborted: {reason}")))
 }
 
 /// Text up to its terminating zero byte, if that lies within memory and `max`.

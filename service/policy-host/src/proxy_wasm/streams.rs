@@ -58,11 +58,11 @@ fn send_local_response(
         return Ok(status::BAD_ARGUMENT);
     };
     if stream.local.is_none() {
-        let said = message_of(&headers).filter(|said| !said.is_empty());
-        let said = said.unwrap_or(if body.is_empty() { details } else { body });
+        let message = message_of(&headers).filter(|message| !message.is_empty());
+        let message = message.unwrap_or(if body.is_empty() { details } else { body });
         stream.local = Some(Local {
             code: code(http_status, grpc_status),
-            message: text(&said, limits::MESSAGE_BYTES).trim_end().to_owned(),
+            message: text(&message, limits::MESSAGE_BYTES).trim_end().to_owned(),
         });
     }
     Ok(status::OK)
