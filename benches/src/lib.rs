@@ -17,7 +17,6 @@
 //! | `tonic-client`, `tonic-server` | tonic unary over one direct TCP connection |
 //! | `tcp-pingpong` | the floor: a fixed-size request and 8 bytes back, blocking or spinning |
 //! | `shm-pingpong` | the floor of one host: entries of a ring, optionally forwarded by a process in between |
-//! | `unary-cost` | calls whose instructions tests count |
 //! | `bench` | starts all of them, interleaves them, and writes the tables |
 //! | `events` | the effect on calls while policies and daemons are changed, or die |
 //!

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use tollgate::{Channel, Session, SessionOptions, block_on};
-use tollgate_benches::stubs::hotel::EchoMessage;
-use tollgate_benches::stubs::hotel::echo_client::EchoClient;
+use tollgate_conformance::hotel::EchoMessage;
+use tollgate_conformance::hotel::echo_client::EchoClient;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
