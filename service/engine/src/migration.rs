@@ -7,8 +7,8 @@
 //!
 //! Invariants: a migration is closed, so no call connects a moving part with a remaining part.
 //! Nothing of it remains here, and each call continues from its current state: it keeps its key,
-//! state, deadline, window and messages. Moved and remaining parts don't affect each other: neither engine emits an
-//! output.
+//! state, deadline, window and messages. Moved and remaining parts don't affect each other: neither
+//! engine emits an output.
 //!
 //! A transfer takes place between two inputs, once outputs are handled, like
 //! [freezing](Engine::freeze). Nothing is serialized, so it takes only as long as moving the calls.
@@ -55,7 +55,8 @@ pub struct Renamed {
     pub sessions: HashMap<SessionId, SessionId>,
     /// Links; one that is missing is gone.
     pub links: HashMap<LinkId, LinkId>,
-    /// Services: all of the migration's, [declared](Engine::add_service) there with as many methods.
+    /// Services: all of the migration's, [declared](Engine::add_service) there with as many
+    /// methods.
     pub services: HashMap<ServiceId, ServiceId>,
     /// Chains; one that is missing is gone.
     pub chains: HashMap<ChainId, ChainId>,

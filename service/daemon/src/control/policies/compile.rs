@@ -226,7 +226,7 @@ mod tests {
         assert!(
             ended
                 .iter()
-                .all(|(_, error)| error.contains("the compiler died")),
+                .all(|(_, error)| error.contains("the compiler crashed")),
             "{ended:?}"
         );
     }
