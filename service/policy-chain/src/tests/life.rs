@@ -669,7 +669,7 @@ fn without_room_for_its_chains_nothing_is_bound() {
         let decision = full(more.unwrap_err());
         assert!(
             decision.contains(&format!(
-                "{MAX_CHAINS_PER_TENANT} methods of tenant {tenant}'s"
+                "tenant {tenant}'s bindings have {MAX_CHAINS_PER_TENANT} chains"
             )),
             "{decision}"
         );
