@@ -27,7 +27,8 @@ pub const DESCRIPTORS_PER_STAYING_SESSION: usize = 3;
 pub const KEPT_DESCRIPTORS: usize = 56;
 
 /// Policy processes at once. A tenant with isolated policies has one. A low descriptor limit lowers
-/// this number ([`SHARE_OF_POLICY_PROCESSES`]).
+/// this number ([`SHARE_OF_POLICY_PROCESSES`]). The tenants whose isolated policies are stored keep
+/// their places when the daemon starts, even if there are more.
 pub const MAX_POLICY_PROCESSES: usize = MAX_SESSIONS / 4;
 /// Descriptors that the daemon has for each policy process: two segments, two eventfds, a socket,
 /// the process's output, and the process itself.
@@ -147,8 +148,8 @@ pub const EVENTS_OWED: usize = MAX_SESSIONS
     + 3 * MAX_ATTACHMENTS
     + MAX_RUNTIMES * (tollgate_datapath::limits::MAX_COMPARISONS + 1);
 
-// No session waits for a comparison that the runtime has no room for, and no connection for a
-// command.
+// Ordinary use stays below these limits: a session compares one schema at a time, and a connection
+// waits for one command and may have given up another.
 const _: () = {
     use tollgate_datapath::limits::{COMMANDS_QUEUED, MAX_COMPARISONS, MAX_COMPARISONS_PER_TENANT};
     assert!(MAX_COMPARISONS >= MAX_SESSIONS);

@@ -679,13 +679,14 @@ impl Definition {
     }
 }
 
-/// The error for a text that a setting doesn't accept.
+/// The error for a text that a setting, or an element of it, doesn't accept.
 pub(super) fn refuse(key: &'static str, text: &str) -> ConfigError {
     let takes = Definition::named(key).map(|setting| setting.takes.to_string());
+    let takes = takes.unwrap_or_default();
     ConfigError::OutOfRange {
         setting: key,
         value: format!("{text:?}"),
-        expected: takes.unwrap_or_default().into(),
+        expected: takes.trim_start_matches("a list of ").to_owned().into(),
     }
 }
 

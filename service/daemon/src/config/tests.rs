@@ -191,7 +191,7 @@ fn refusals_name_the_setting_and_the_value() {
     check("[[peers]]\n", "address");
     check(
         "[link]\nadvertise = ['b', '::1']",
-        "link.advertise = \"::1\": a list of host or host:port",
+        "link.advertise = \"::1\": host or host:port",
     );
     check("[rdma]\nring_kib = 63", "rdma.ring_kib = 63: 64 to 65536");
     check(

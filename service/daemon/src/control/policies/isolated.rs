@@ -252,29 +252,25 @@ impl Control {
     /// Whether a tenant may have a process. One that has isolated policies already keeps its place
     /// while its process is replaced. A process that nobody uses gives way.
     fn admit_process(&self, tenant: &str) -> Result<(), Status> {
+        let isolated = self.isolated_tenants();
+        if !self.processes.borrow().are_restored || isolated.contains(tenant) {
+            return Ok(());
+        }
         loop {
-            let idle = {
+            let unused = {
                 let processes = self.processes.borrow();
-                let mut others = self.isolated_tenants();
-                if !processes.are_restored || others.contains(tenant) {
+                let rest = processes.by_tenant.iter();
+                let mut rest =
+                    rest.filter(|(name, _)| *name != tenant && !isolated.contains(*name));
+                let others = isolated.len() + rest.clone().count();
+                let Err(full) = self.admission.start_process(tenant, others) else {
                     return Ok(());
-                }
-                let unused = |name: &&String| {
-                    let (_, process) = &processes.by_tenant[*name];
-                    !others.contains(*name) && is_unused(process)
                 };
-                let idle = processes.by_tenant.keys().find(unused);
-                let idle = idle.map(|name| processes.by_tenant[name].0);
-                others.extend(processes.by_tenant.keys().cloned());
-                others.remove(tenant);
-                match self.admission.start_process(tenant, others.len()) {
-                    Ok(()) => return Ok(()),
-                    Err(full) => {
-                        idle.ok_or_else(|| Status::new(Code::RESOURCE_EXHAUSTED, full.to_string()))?
-                    }
-                }
+                let unused = rest.find(|(_, (_, process))| is_unused(process));
+                let full = || Status::new(Code::RESOURCE_EXHAUSTED, full.to_string());
+                unused.map(|(_, (id, _))| *id).ok_or_else(full)?
             };
-            self.forget_process(idle);
+            self.forget_process(unused);
         }
     }
 
