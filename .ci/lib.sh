@@ -209,6 +209,12 @@ rust_tool() {
     echo "$place/bin/$name"
 }
 
+# Whether the emulator of the VM with RDMA devices is here, or can be installed.
+emulator() {
+    command -v qemu-system-x86_64 >/dev/null && return
+    [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null
+}
+
 # The toolchain that rust-toolchain.toml names.
 rust_channel() { sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml; }
 
