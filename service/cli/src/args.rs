@@ -164,6 +164,53 @@ mod tests {
         check(&command);
     }
 
+    /// The help of a command and of its subcommands, each under its heading.
+    fn pages(command: &clap::Command, pages: &mut String) {
+        let name = command.get_bin_name().unwrap_or(command.get_name());
+        let depth = "#".repeat(1 + name.split(' ').count());
+        // What each command has stands once, with the program.
+        let mut shown = command.clone().term_width(100).mut_args(|argument| {
+            let everywhere = argument.is_global_set() || argument.get_id() == "version";
+            let hides = everywhere && name.contains(' ') || argument.is_hide_set();
+            argument.hide_env_values(true).hide(hides)
+        });
+        let help = shown.render_long_help().to_string();
+        let help: Vec<_> = help.lines().map(str::trim_end).collect();
+        pages.push_str(&format!(
+            "\n{depth} {name}\n\n```text\n{}\n```\n",
+            help.join("\n").trim_end()
+        ));
+        for subcommand in (command.get_subcommands()).filter(|it| it.get_name() != "help") {
+            self::pages(subcommand, pages);
+        }
+    }
+
+    /// `TOLLGATE_BLESS=1` rewrites the reference.
+    #[test]
+    fn the_reference_is_the_help() {
+        const HEAD: &str = "# Command line: `tollgate`\n\n\
+             The help of each command. `TOLLGATE_BLESS=1 cargo test -p tollgate-cli the_reference` writes\n\
+             this page, and a test compares it with the program. [Exit statuses](exit-codes.md) have a page\n\
+             of their own.\n";
+        let mut command = Cli::command();
+        command.build();
+        let mut written = HEAD.to_owned();
+        pages(&command, &mut written);
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/src/reference/cli.md"
+        );
+        if std::env::var_os("TOLLGATE_BLESS").is_some() {
+            return std::fs::write(path, written).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        let differs = (page.lines().zip(written.lines())).find(|(page, now)| page != now);
+        assert!(
+            page == written,
+            "the first difference: {differs:?}; the head of the page says how to write it"
+        );
+    }
+
     #[test]
     fn a_socket_counts_as_typed_wherever_it_is() {
         let typed = |line: &str| {
