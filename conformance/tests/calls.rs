@@ -4,8 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -16,9 +14,8 @@ use tollgate_conformance::hosts::Hosts;
 use tollgate_conformance::hotel::EchoMessage;
 use tollgate_conformance::hotel::echo_client::EchoClient;
 use tollgate_conformance::process::{Process, program};
-use tollgate_conformance::readme::blocks;
 use tollgate_conformance::testbed::{
-    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run, succeed,
+    Daemon, Options, Outcome, SOON, Testbed, eventually, proto_file, run,
 };
 use tollgate_conformance::traffic::{ECHO, Traffic};
 use tollgate_shm_abi::messages::{RequestBody, Tap, TraceShow};
@@ -78,58 +75,6 @@ impl Host {
         assert_eq!(outcome.code, 0, "{outcome}");
         serde_json::from_str(&outcome.out).unwrap()
     }
-}
-
-/// The example shows the output after the README's own steps: a client of host a, a server on host
-/// b, and a list on host a.
-#[test]
-fn the_readme_s_explanation_is_what_is_printed() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
-    let mut examples = blocks(&readme, "console").into_iter();
-    let example = examples.find(|block| block.contains(" explain "));
-    let example = example.expect("the README explains a call");
-    let (command, printed) = example.split_once("'\n").unwrap();
-    let command = format!("{command}'");
-
-    let bed = Testbed::new();
-    let [a, b] = ["a", "b"].map(|name| bed.daemon(name));
-    let [token_a, token_b] = [&a, &b].map(|daemon| daemon.tenant("acme"));
-    let answer = ["--reply", "{\"reservation_id\": 7}"];
-    let _server = b.serve_hotel(&token_b, RESERVATION, &answer);
-    let list = bed.file("list.json", "{\"blocked\": [\"Ada\"]}");
-    assert_eq!(a.push("--tenant acme", "acl", "acl", Some(&list)), "acl@1");
-    a.ok("policy attach acl@1 --tenant acme --service hotel.Reservation --side client");
-    let request = "{\"customer_name\": \"Ada\"}";
-    let outcome = a.call_hotel(&token_a, &b.listen().to_string(), RESERVE, request);
-    assert!(
-        outcome.err.contains("customer is on the block list"),
-        "{outcome}"
-    );
-
-    let command = command.trim_start_matches("$ ");
-    assert!(command.contains(" --socket /tmp/a.sock "), "{command}");
-    let command = command.replace("/tmp/a.sock", a.socket().to_str().unwrap());
-    let programs = program("tollgate");
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", programs.parent().unwrap().display());
-    let mut shell = Command::new("sh");
-    // A denial has its status as the exit status.
-    let said = succeed(
-        shell
-            .args(["-c", &format!("{command} || true")])
-            .env("PATH", path)
-            .current_dir(&root),
-    );
-    // The cost differs between compilers.
-    let without_fuel = |text: &str| {
-        let lines = text.lines().map(|line| match line.contains("fuel:") {
-            true => "  fuel",
-            false => line,
-        });
-        lines.collect::<Vec<_>>().join("\n")
-    };
-    assert_eq!(without_fuel(&said), without_fuel(printed));
 }
 
 /// The policies of a chain, by name, with their decisions.

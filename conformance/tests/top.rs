@@ -1,7 +1,7 @@
 //! `tollgate top`: its contents during real calls, its appearance, and its restoration of the
 //! terminal.
 //!
-//! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves a picture of it, through a browser. The README has one:
+//! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves a picture of it, through a browser. The book has one:
 //! `service/cli/top.png`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
