@@ -19,7 +19,8 @@ use text::{literals, numbered, read, root, rows, sources, table};
 /// `TOLLGATE_BLESS=1` rewrites the tables.
 #[test]
 fn limits_are_those_of_the_sources() {
-    const BEGIN: &str = "<!-- limits: by TOLLGATE_BLESS=1 cargo test --workspace --test reference -->\n";
+    const BEGIN: &str =
+        "<!-- limits: by TOLLGATE_BLESS=1 cargo test --workspace --test reference -->\n";
     const END: &str = "<!-- end of limits -->";
     let files: BTreeSet<_> = LIMITS.iter().map(|(krate, _)| limits_of(krate)).collect();
     let found = sources(&["service", "client-libs", "marshal-codegen"]);
