@@ -236,7 +236,8 @@ fn a_state_directory_that_others_can_replace_is_refused() {
 }
 
 /// A key, a token or a header that stands where a path is expected, or under a misspelt name. The
-/// exit statuses are those of OPERATIONS.md: 3 for a wrong configuration, 5 for a missing file.
+/// exit statuses are those of docs/src/reference/exit-codes.md: 3 for a wrong configuration, 5 for a
+/// missing file.
 #[test]
 fn secrets_in_the_wrong_place_are_not_said() {
     const SECRET: &str = "MvssP8EZ0123456789abcdef";
