@@ -814,7 +814,7 @@ mod tests {
 
     /// `TOLLGATE_BLESS=1` rewrites the reference.
     #[test]
-    fn the_reference_in_operations_is_this_one() {
+    fn the_reference_page_is_this_one() {
         const BEGIN: &str = "<!-- settings: written by TOLLGATE_BLESS=1 cargo test -p tollgate-daemon --lib the_reference -->\n";
         const END: &str = "<!-- end of settings -->";
         let path = concat!(
