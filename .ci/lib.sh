@@ -195,14 +195,16 @@ python_tool() {
     echo "$venv/bin/$name"
 }
 
-# rust_tool NAME VERSION: builds a program from crates.io, once per version, and prints its path.
+# rust_tool NAME VERSION [OPTION...]: builds a program from crates.io, once per version, and prints
+# its path. The options are those of `cargo install`.
 rust_tool() {
     local name=$1 version=$2 place
+    shift 2
     place=$KEPT/$name-$version
     if [ ! -x "$place/bin/$name" ]; then
         say "building $name $version; a minute or two, once" >&2
         # In separate directories: the workspace's configuration would build it with other settings.
-        CARGO_TARGET_DIR=$place/build quietly cargo install --quiet --locked --debug --root "$place" --version "$version" "$name" >&2 ||
+        CARGO_TARGET_DIR=$place/build quietly cargo install --quiet --locked --debug --root "$place" --version "$version" "$@" "$name" >&2 ||
             die "cargo could not build $name $version; is the network reachable?"
         rm -rf "$place/build"
     fi

@@ -11,7 +11,7 @@ use tollgate::{Channel, Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hotel::ReserveRequest;
 use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::process::program;
-use tollgate_conformance::testbed::{SOON, Testbed, proto_file};
+use tollgate_conformance::testbed::{SOON, Testbed, eventually, proto_file};
 
 /// The output of a daemon that can't start.
 fn refused(args: &[&str]) -> String {
@@ -73,12 +73,56 @@ fn up_starts_a_daemon_at_the_socket_that_was_named() {
             .arg(&config)
             .spawn()
             .unwrap();
-        let listens = tollgate_conformance::testbed::eventually(SOON, || named.exists());
+        let listens = eventually(SOON, || named.exists());
         daemon.kill().unwrap();
         daemon.wait().unwrap();
         listens.unwrap();
         assert!(!listed.exists());
     }
+}
+
+/// A newcomer's first call: neither socket nor token is named. A second start finds its tenant.
+#[test]
+fn up_dev_starts_a_daemon_that_commands_find() {
+    let bed = Testbed::new();
+    let proto = proto_file("hotel.proto").display().to_string();
+    let tollgate = |args: &[&str]| {
+        let mut command = Command::new(program("tollgate"));
+        command.args(args).env("XDG_RUNTIME_DIR", bed.path(""));
+        for name in ["TOLLGATE_SOCKET", "TOLLGATE_TOKEN", "TOLLGATE_TOKEN_FILE"] {
+            command.env_remove(name);
+        }
+        command
+    };
+    let directory = bed.path("tollgate");
+    let mut tokens = Vec::new();
+    for _start in 0..2 {
+        let mut daemon = tollgate(&["up", "--dev"]).spawn().unwrap();
+        let serve = ["serve", "--proto", &proto, "--service", "hotel.Reservation"];
+        let mut server = None;
+        let call = ["call", "--proto", &proto, "hotel.Reservation/Reserve", "{}"];
+        let answered = eventually(SOON, || {
+            if server.is_none() && directory.join("socket").exists() {
+                server = Some(tollgate(&serve).arg("--echo").spawn().unwrap());
+            }
+            server.is_some() && tollgate(&call).output().unwrap().status.success()
+        });
+        for process in server.iter_mut().chain([&mut daemon]) {
+            let _ended = process.kill();
+            process.wait().unwrap();
+        }
+        answered.unwrap();
+        tokens.push(std::fs::read_to_string(directory.join("token")).unwrap());
+    }
+    assert_eq!(tokens[0], tokens[1]);
+    let entries = [directory.clone(), directory.join("token")];
+    let modes = entries.map(|path| path.metadata().unwrap().permissions().mode() & 0o777);
+    assert_eq!(modes, [0o700, 0o600]);
+    std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = tollgate(&["up", "--dev"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(7), "{said}");
+    assert!(said.contains("a directory of this user with mode 0700"), "{said}");
 }
 
 /// Its end doesn't remove a file that another process has put there.
@@ -192,7 +236,8 @@ fn a_state_directory_that_others_can_replace_is_refused() {
 }
 
 /// A key, a token or a header that stands where a path is expected, or under a misspelt name. The
-/// exit statuses are those of OPERATIONS.md: 3 for a wrong configuration, 5 for a missing file.
+/// exit statuses are those of docs/src/reference/exit-codes.md: 3 for a wrong configuration, 5 for a
+/// missing file.
 #[test]
 fn secrets_in_the_wrong_place_are_not_said() {
     const SECRET: &str = "MvssP8EZ0123456789abcdef";

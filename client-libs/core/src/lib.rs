@@ -17,6 +17,7 @@
 //!   ready, connection                state that futures, handlers and the driver share
 //!   received, outgoing, serve        blocks and handlers
 //!   tasks, drive                     the thread that drives: its turns, handlers and waits
+//!   dev, token                       where socket and token come from
 //!   open, bind, reconnect            the first connection, and those after a daemon went away
 //!   session                          the handle of users
 //!   call, stream, raw, workers,
@@ -37,6 +38,7 @@ mod call;
 pub mod codec;
 mod connection;
 mod deadline;
+pub mod dev;
 mod drive;
 mod drivers;
 pub mod limits;

@@ -19,6 +19,7 @@ use tollgate_shm_abi::wait::{Patience, now_ns};
 
 use crate::Status;
 use crate::connection::Inner;
+use crate::dev;
 use crate::drive::{Driven, Driver, starter};
 use crate::limits::{DEFAULT_RETRIES, DEFAULT_SPIN, MAX_RETRIES, OPEN_TIMEOUT};
 use crate::nudge::Nudge;
@@ -27,11 +28,11 @@ use crate::token::{self, TOKEN, TOKEN_FILE, Token};
 /// How to open a session.
 #[derive(Clone)]
 pub struct SessionOptions {
-    /// Path of the daemon's socket.
+    /// Path of the daemon's socket. Empty: the default ([`dev::default_socket`](crate::dev::default_socket)).
     pub socket: PathBuf,
-    /// The tenant's token. Empty: the token of the environment
-    /// ([`token::from_env`](crate::token::from_env)). It is read again whenever the session
-    /// reconnects, so to rotate tokens it is enough to replace the file.
+    /// The tenant's token. Empty: the token of the environment, or of the daemon for development
+    /// ([`token::find`](crate::token::find)). It is read again whenever the session reconnects, so
+    /// to rotate tokens it is enough to replace the file.
     pub token: String,
     /// The application's name in the daemon's status. Default: the name of the executable.
     pub app: String,
@@ -101,8 +102,9 @@ impl std::fmt::Debug for SessionOptions {
 /// Connects to the daemon.
 pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Driven>, Status> {
     check_places(options)?;
-    let path = options.socket.display();
-    let text = options.socket.to_str().ok_or_else(|| {
+    let socket = socket(options);
+    let path = socket.display();
+    let text = socket.to_str().ok_or_else(|| {
         Status::new(
             Code::INVALID_ARGUMENT,
             format!("the socket path {path} isn't UTF-8"),
@@ -111,6 +113,14 @@ pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Driven>, Status> {
     let control = ControlSocket::connect(text)
         .map_err(|errno| Status::unavailable(unreachable(&path, errno)))?;
     over(control, options)
+}
+
+/// The path of the daemon's socket.
+fn socket(options: &SessionOptions) -> PathBuf {
+    match options.socket.as_os_str().is_empty() {
+        true => dev::default_socket(),
+        false => options.socket.clone(),
+    }
 }
 
 /// Like [`connect`], over a connected control socket.
@@ -181,10 +191,13 @@ fn handshake(
     options: &SessionOptions,
 ) -> Result<(SessionOpened, Vec<rustix::fd::OwnedFd>), Status> {
     let token = match options.token.as_str() {
-        "" => token::from_env()?.map(Token::reveal).ok_or_else(|| {
-            let text = format!("the token is empty, and neither {TOKEN} nor {TOKEN_FILE} is set");
-            Status::new(Code::UNAUTHENTICATED, text)
-        })?,
+        "" => token::find(&socket(options))?
+            .map(Token::reveal)
+            .ok_or_else(|| {
+                let text =
+                    format!("the token is empty, and neither {TOKEN} nor {TOKEN_FILE} is set");
+                Status::new(Code::UNAUTHENTICATED, text)
+            })?,
         given => given.to_owned(),
     };
     let open = OpenSession {

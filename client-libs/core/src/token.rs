@@ -5,6 +5,9 @@
 //!   TOLLGATE_TOKEN        the token itself
 //!   TOLLGATE_TOKEN_FILE   the path of a file with it, if the former isn't set
 //! ```
+//!
+//! If neither is set, and the daemon is one for development, the token is in that daemon's
+//! directory.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,6 +17,7 @@ use std::path::Path;
 use tollgate_shm_abi::Code;
 
 use crate::Status;
+use crate::dev;
 use crate::limits::MAX_TOKEN_BYTES;
 
 /// The environment variable with the token.
@@ -46,6 +50,20 @@ impl std::fmt::Debug for Token {
         f.debug_struct("Token")
             .field("warning", &self.warning)
             .finish_non_exhaustive()
+    }
+}
+
+/// The token for a daemon: that of the environment, or, if it has none and the socket is that of
+/// this user's daemon for development, that daemon's.
+///
+/// # Errors
+/// The same as [`from_file`].
+pub fn find(socket: &Path) -> Result<Option<Token>, Status> {
+    match from_env()? {
+        Some(token) => Ok(Some(token)),
+        None => dev::token_file(socket)
+            .map(|path| from_file(&path))
+            .transpose(),
     }
 }
 

@@ -226,7 +226,8 @@ pub use tollgate_core::metadata::{Metadata, MetadataBuf, MetadataError};
 pub use tollgate_core::{
     Binding, BoundMethod, Bytes, Call, Code, HandlerFuture, Held, Incoming, Opening, ReceivedBlock,
     Requests, Responder, SendBuffer, Service, ServiceInfo, Session, SessionOptions, Sessions,
-    SharedBytes, Status, StreamReceiver, StreamSender, Workers, block_on, codec, limits, token,
+    SharedBytes, Status, StreamReceiver, StreamSender, Workers, block_on, codec, dev, limits,
+    token,
 };
 pub use tower::{ReplyFuture, ServerStreamingService, UnaryService};
 

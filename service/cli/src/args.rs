@@ -36,9 +36,9 @@ use crate::up::Up;
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// The daemon's socket
-    #[arg(long, global = true, value_name = "PATH", env = "TOLLGATE_SOCKET")]
-    #[arg(default_value = "/run/tollgate/tollgate.sock")]
+    /// The daemon's socket; if the default doesn't exist, that of this user's `tollgate up --dev`
+    #[arg(long, global = true, value_name = "PATH", env = tollgate::dev::SOCKET)]
+    #[arg(default_value = tollgate::dev::HOST_SOCKET)]
     pub(crate) socket: PathBuf,
 
     /// Whether the command line or the environment has the socket.
@@ -57,6 +57,9 @@ impl Cli {
         let parsed = Cli::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut command))?;
         cli.is_socket_typed = matches.value_source("socket") != Some(ValueSource::DefaultValue);
+        if !cli.is_socket_typed {
+            cli.socket = tollgate::dev::default_socket();
+        }
         Ok(cli)
     }
 
@@ -68,7 +71,14 @@ impl Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run a daemon in the foreground, from a configuration file
+    /// Run a daemon in the foreground, from a configuration file or for development
+    #[command(
+        after_help = "With --dev, the daemon needs no root. Its socket, its state and the token of its tenant `dev` are in\n\
+         $XDG_RUNTIME_DIR/tollgate, or /tmp/tollgate-UID without that variable. Commands and applications of the\n\
+         same user find them there if they name no socket and no token.\n\n\
+         Examples: tollgate up --config /etc/tollgate/tollgated.toml\n          \
+         tollgate up --dev"
+    )]
     Up(Up),
     /// Add, list, move and remove tenants, and rotate their tokens
     #[command(subcommand)]
@@ -164,6 +174,53 @@ mod tests {
         check(&command);
     }
 
+    /// The help of a command and of its subcommands, each under its heading.
+    fn pages(command: &clap::Command, pages: &mut String) {
+        let name = command.get_bin_name().unwrap_or(command.get_name());
+        let depth = "#".repeat(1 + name.split(' ').count());
+        // What each command has stands once, with the program.
+        let mut shown = command.clone().term_width(100).mut_args(|argument| {
+            let everywhere = argument.is_global_set() || argument.get_id() == "version";
+            let hides = everywhere && name.contains(' ') || argument.is_hide_set();
+            argument.hide_env_values(true).hide(hides)
+        });
+        let help = shown.render_long_help().to_string();
+        let help: Vec<_> = help.lines().map(str::trim_end).collect();
+        pages.push_str(&format!(
+            "\n{depth} {name}\n\n```text\n{}\n```\n",
+            help.join("\n").trim_end()
+        ));
+        for subcommand in (command.get_subcommands()).filter(|it| it.get_name() != "help") {
+            self::pages(subcommand, pages);
+        }
+    }
+
+    /// `TOLLGATE_BLESS=1` rewrites the reference.
+    #[test]
+    fn the_reference_is_the_help() {
+        const HEAD: &str = "# Command line: `tollgate`\n\n\
+             The help of each command. `TOLLGATE_BLESS=1 cargo test -p tollgate-cli the_reference` writes\n\
+             this page, and a test compares it with the program. [Exit statuses](exit-codes.md) have a page\n\
+             of their own.\n";
+        let mut command = Cli::command();
+        command.build();
+        let mut written = HEAD.to_owned();
+        pages(&command, &mut written);
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/src/reference/cli.md"
+        );
+        if std::env::var_os("TOLLGATE_BLESS").is_some() {
+            return std::fs::write(path, written).unwrap();
+        }
+        let page = std::fs::read_to_string(path).unwrap();
+        let differs = (page.lines().zip(written.lines())).find(|(page, now)| page != now);
+        assert!(
+            page == written,
+            "the first difference: {differs:?}; the head of the page says how to write it"
+        );
+    }
+
     #[test]
     fn a_socket_counts_as_typed_wherever_it_is() {
         let typed = |line: &str| {
@@ -245,6 +302,7 @@ mod tests {
             "tollgate serve --token T --proto p --service a.B --echo --metadata a=b --print-requests --show-metadata",
             "tollgate call --token T --proto protos --proto set.binpb -I third_party hotel.Reservation/Reserve",
             "tollgate up --config host-a.toml",
+            "tollgate up --dev",
             "tollgate check --state DIR --config host-a.toml --json",
             "tollgate fleet upgrade plan",
             "tollgate fleet upgrade plan --fleet F.toml --binary /usr/local/bin/tollgated --json",
@@ -292,6 +350,8 @@ mod tests {
             "tollgate audit verify --head 7:ab",
             "tollgate policy test ./acl.wasm --proto hotel.proto",
             "tollgate policy bench ./acl.wasm --cases cases.json --config F.json",
+            "tollgate up",
+            "tollgate up --dev --config host-a.toml",
             "tollgate fleet",
             "tollgate fleet upgrade",
             "tollgate fleet upgrade run --accept b",

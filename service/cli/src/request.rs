@@ -147,7 +147,7 @@ pub(crate) fn unreachable(socket: &Path, sentence: &str) -> Failure {
         return Failure::new(Code::PERMISSION_DENIED, sentence);
     }
     Failure::new(Code::UNAVAILABLE, sentence)
-        .hint("tollgate up --config FILE, or another --socket PATH")
+        .hint("tollgate up --config FILE (or --dev), or another --socket PATH")
 }
 
 /// The daemon sent an answer of the wrong type.

@@ -45,9 +45,9 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The token. Warns if others can see it. If the token comes from standard input, no other argument
+/// The token for the daemon at this socket. Warns if others can see it. If the token comes from standard input, no other argument
 /// may.
-pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
+pub(crate) fn token(socket: &Path, args: &Token, others: &[&str]) -> Result<String, Failure> {
     let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
     if let Some(token) = &args.token {
         warn(&format!(
@@ -61,7 +61,7 @@ pub(crate) fn token(args: &Token, others: &[&str]) -> Result<String, Failure> {
             return Err(Failure::input(sentence).hint("--token-file FILE, with a file's name"));
         }
         Some(path) => Some(token::from_file(path).map_err(failed)?),
-        None => token::from_env().map_err(failed)?,
+        None => token::find(socket).map_err(failed)?,
     };
     let found = found.ok_or_else(|| {
         let sentence =

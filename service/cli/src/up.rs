@@ -11,25 +11,51 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
+use tollgate::dev::{DevDirectory, TENANT};
 use tollgate_shm_abi::status::Code;
 
 use crate::failure::Failure;
+use crate::stderr::tell;
 
 #[derive(Debug, Args)]
 pub(crate) struct Up {
     /// The daemon's configuration (TOML)
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "dev")]
+    pub(crate) config: Option<PathBuf>,
+    /// Run a daemon for development, with a tenant `dev`
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) dev: bool,
 }
 
-/// Replaces this process by `tollgated --config FILE`, with the socket if one was given; returns
-/// only on failure.
+/// Replaces this process by a daemon, with the socket if one was given; returns only on failure.
 pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure> {
-    std::fs::metadata(&args.config).map_err(|error| Failure::file(&args.config, &error))?;
-    let mut words = vec!["--config".into(), args.config.clone().into_os_string()];
-    if let Some(socket) = socket {
-        words.extend(["--socket".into(), socket.to_owned().into_os_string()]);
+    let mut words: Vec<OsString> = Vec::new();
+    if let Some(config) = &args.config {
+        std::fs::metadata(config).map_err(|error| Failure::file(config, &error))?;
+        words.extend(["--config".into(), config.into()]);
+        if let Some(socket) = socket {
+            words.extend(["--socket".into(), socket.into()]);
+        }
+        return become_daemon(&words);
     }
+    let directory = DevDirectory::of_this_user();
+    directory.create().map_err(|error| {
+        let sentence = format!(
+            "a daemon for development has no directory {}: {error}",
+            directory.path().display()
+        );
+        Failure::new(Failure::code_of(&error), sentence)
+    })?;
+    let socket = socket.map_or_else(|| directory.socket(), Path::to_owned);
+    tell(&format!(
+        "tenant {TENANT}, socket {}, token in {}",
+        socket.display(),
+        directory.token().display()
+    ));
+    words.extend(["--name".into(), TENANT.into()]);
+    words.extend(["--socket".into(), socket.into()]);
+    words.extend(["--state".into(), directory.state().into()]);
+    words.extend(["--dev-token".into(), directory.token().into()]);
     become_daemon(&words)
 }
 

@@ -80,6 +80,9 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// The web console.
     pub console: ConsoleConfig,
+    /// The file for the token of the tenant `dev`, in a daemon for development: `tollgate up --dev`.
+    #[serde(skip)]
+    pub dev_token: Option<PathBuf>,
     /// The sources of values that aren't defaults.
     #[serde(skip)]
     pub(crate) sources: BTreeMap<&'static str, Source>,
@@ -251,6 +254,7 @@ impl Default for Config {
             compile: CompileConfig::default(),
             telemetry: TelemetryConfig::default(),
             console: ConsoleConfig::default(),
+            dev_token: None,
             sources: BTreeMap::new(),
         }
     }

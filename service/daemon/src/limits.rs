@@ -313,3 +313,6 @@ pub const CONSOLE_RECORDS: u32 = 50;
 
 /// Denied calls that the web console shows: the newest.
 pub const CONSOLE_DENIALS: usize = 50;
+
+/// Bytes of the token file of a daemon for development that are read: a token has 67.
+pub const MAX_DEV_TOKEN_BYTES: u64 = 128;

@@ -71,6 +71,9 @@ struct Arguments {
     scheduling: Option<Scheduling>,
     #[arg(long, value_name = "US", help = help("wait_target_us"))]
     wait_target_us: Option<u64>,
+    /// Add a tenant `dev`, and keep its token in this file; `tollgate up --dev` has this option
+    #[arg(long, value_name = "FILE", hide = true)]
+    dev_token: Option<PathBuf>,
     /// Take over from the running daemon at the other end of standard input
     #[arg(long, hide = true)]
     take_over: bool,
@@ -192,6 +195,7 @@ impl Arguments {
         for (key, _) in settings.into_iter().filter(|(_, is_given)| *is_given) {
             config.given_on_command_line(key);
         }
+        config.dev_token = self.dev_token;
         config.check()?;
         config.check_files()?;
         Ok(config)

@@ -14,7 +14,12 @@ pub(super) fn configuration(path: &Path, meminfo: &str) -> Finding {
     let output = match up::ask_program(&words) {
         Ok(output) => output,
         Err(failure) => {
-            let edit = || format!("edit {}; OPERATIONS.md has all settings", path.display());
+            let edit = || {
+                format!(
+                    "edit {}; docs/src/reference/settings.md has all settings",
+                    path.display()
+                )
+            };
             let fix = failure.way_out().map_or_else(edit, str::to_owned);
             return failed(failure.sentence(), fix);
         }

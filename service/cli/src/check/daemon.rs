@@ -201,7 +201,7 @@ pub(super) fn rdma(status: &Value) -> Vec<Finding> {
         let peer = link["address"].as_str().unwrap_or("?");
         if let Some(why) = link["not_rdma"].as_str() {
             let sentence = format!("calls to {peer} go over TCP: {why}");
-            let fix = "see OPERATIONS.md, section RDMA, for the meaning of the reason";
+            let fix = "see docs/src/operate/troubleshooting.md, section RDMA, for the meaning of the reason";
             findings.push(bad(Verdict::Warning, "rdma", sentence, fix));
         }
         if let Some(why) = link["copies_because"].as_str() {

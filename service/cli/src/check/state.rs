@@ -81,8 +81,8 @@ pub(super) fn directory(path: &Path, found: &Directory) -> Finding {
 }
 
 pub(super) fn audit(found: Result<Value, Failure>) -> Finding {
-    let fix =
-        "keep the file and the store as they are, and compare them with a copy (OPERATIONS.md)";
+    let fix = "keep the file and the store as they are, and compare them with a copy \
+               (docs/src/operate/backup-and-restore.md)";
     match found {
         Err(failure) => bad(Verdict::Failure, "state", failure.sentence(), fix),
         Ok(found) => {

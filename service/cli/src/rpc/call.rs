@@ -44,7 +44,11 @@ pub(crate) fn call(socket: &Path, args: &Call) -> Result<String, Failure> {
     let begin = Instant::now();
     let service = Arc::new(Service::load(&args.schema.files, &args.method.service)?);
     let method = service.method(&args.method.method)?;
-    let token = token::token(&args.schema.token, args.request.as_deref().as_slice())?;
+    let token = token::token(
+        socket,
+        &args.schema.token,
+        args.request.as_deref().as_slice(),
+    )?;
     let requests = requests(&method, args.request.as_deref())?;
     let sent = metadata::collect(&args.metadata)?;
     let session = open(socket, &token, "")?;

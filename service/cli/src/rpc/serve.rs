@@ -24,7 +24,11 @@ use crate::{stderr, token};
 /// like applications.
 pub(crate) fn serve(socket: &Path, args: &Serve) -> Result<(), Failure> {
     let service = Service::load(&args.schema.files, &args.service)?;
-    let token = token::token(&args.schema.token, args.answer.reply.as_deref().as_slice())?;
+    let token = token::token(
+        socket,
+        &args.schema.token,
+        args.answer.reply.as_deref().as_slice(),
+    )?;
     let json = args.answer.reply.as_deref().map(argument_or_stdin);
     let answers = Arc::new(Answers::new(service, args, json.transpose()?.as_deref())?);
     // Installed first, so that there is no moment in which a signal kills the process.

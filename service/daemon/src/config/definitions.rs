@@ -3,7 +3,7 @@
 //!
 //! Everybody who needs a part of a definition reads it here: the check of the configuration and its
 //! errors, the command line's help, `tollgate daemon settings` and `set`, and the reference in
-//! OPERATIONS.md, which [`reference()`] writes.
+//! docs/src/reference/settings.md, which [`reference()`] writes.
 
 use std::fmt;
 
@@ -814,10 +814,13 @@ mod tests {
 
     /// `TOLLGATE_BLESS=1` rewrites the reference.
     #[test]
-    fn the_reference_in_operations_is_this_one() {
+    fn the_reference_page_is_this_one() {
         const BEGIN: &str = "<!-- settings: written by TOLLGATE_BLESS=1 cargo test -p tollgate-daemon --lib the_reference -->\n";
         const END: &str = "<!-- end of settings -->";
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../OPERATIONS.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/src/reference/settings.md"
+        );
         let text = std::fs::read_to_string(path).unwrap();
         let (before, rest) = text.split_once(BEGIN).unwrap();
         let (written, after) = rest.split_once(END).unwrap();

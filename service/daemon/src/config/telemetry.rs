@@ -15,8 +15,8 @@ use tollgate_telemetry::sampling::{MILLION, Sampler, Sampling};
 
 use super::error::{ConfigError, is_no_path};
 
-/// Telemetry of calls, and its receivers: the section `[telemetry]`. OPERATIONS.md describes each
-/// signal.
+/// Telemetry of calls, and its receivers: the section `[telemetry]`.
+/// docs/src/operate/telemetry.md describes each signal.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub struct TelemetryConfig {

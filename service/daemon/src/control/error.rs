@@ -45,6 +45,12 @@ pub enum DaemonError {
         #[source]
         error: StoreError,
     },
+    #[error("the token of the tenant for development can't be kept in {}: {error}", .path.display())]
+    DevToken {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
     #[error("the state directory {} isn't safe: {why}", .directory.display())]
     StateDirectory { directory: PathBuf, why: String },
     #[error("a policy can't be installed: {}", .0.message)]

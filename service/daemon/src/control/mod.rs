@@ -18,6 +18,7 @@
 mod ancestors;
 mod answers;
 mod apps;
+mod dev;
 mod error;
 mod events;
 mod inbox;

@@ -35,7 +35,7 @@ use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
 use crate::control::takeover::replacement::Replacement;
-use crate::control::{inbox, key_file, state_directory, supervisor, takeover};
+use crate::control::{dev, inbox, key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
 
@@ -106,6 +106,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let store = opening.end()?;
     if let Some(sentence) = store.restored() {
         tracing::error!("{sentence}");
+    }
+    if let (Some(file), None) = (&config.dev_token, predecessor) {
+        dev::add_tenant(&store, file)?;
     }
     let settings = Settings::restored(config, &store)?;
     let config = settings.in_force();
