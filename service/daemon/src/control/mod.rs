@@ -18,8 +18,10 @@
 mod ancestors;
 mod answers;
 mod apps;
+mod changes;
 mod error;
 mod events;
+mod in_force;
 mod inbox;
 mod key_file;
 mod observe;
@@ -37,6 +39,7 @@ mod supervisor;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod this_process;
 
 pub use error::DaemonError;
 pub use start::run;

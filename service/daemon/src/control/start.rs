@@ -17,11 +17,14 @@ use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::listeners::Listeners;
+use crate::control::apps::peers::Peers;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, names, prefetch, turns};
+use crate::control::changes::Changes;
 use crate::control::error::{self, DaemonError, system};
+use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
@@ -35,6 +38,7 @@ use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
 use crate::control::takeover::replacement::Replacement;
+use crate::control::this_process::ThisProcess;
 use crate::control::{inbox, key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
@@ -165,9 +169,16 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let placement = placing::restored(&store, runtimes.len())?;
     let exporters = Exporters::start(&config)?;
     let control = Rc::new(Control {
-        settings: RefCell::new(settings),
-        link,
-        store,
+        settings: InForce::new(settings),
+        changes: Changes::new(store),
+        peers: Peers::new(link, rdma, listeners.listen()),
+        process: ThisProcess {
+            program,
+            began_ns: now_ns(),
+            state_since: predecessor
+                .and_then(Predecessor::state_since)
+                .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
+        },
         compilation,
         child_user,
         trusted,
@@ -181,22 +192,13 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         attachments: RefCell::default(),
         rotated: Notify::new(),
         processes: RefCell::default(),
-        changing: tokio::sync::Mutex::new(()),
         repeats: Repeated::default(),
         sessions: Sessions::default(),
         requests: RwLock::default(),
         hurry: Notify::new(),
         admission: Admission::new(getrlimit(Resource::Nofile).current, count),
         heaps: Rc::default(),
-        listen: listeners.listen(),
         listeners,
-        rdma,
-        not_listening: RefCell::default(),
-        program,
-        began_ns: now_ns(),
-        state_since: predecessor
-            .and_then(Predecessor::state_since)
-            .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         replacement: Replacement::default(),
         exporters,
         taps: Taps::default(),
@@ -215,7 +217,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
     tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
     #[cfg(feature = "rdma")]
-    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(
+        control.peers.rdma().clone(),
+    ));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
@@ -234,7 +238,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         );
     }
     let shown = control
-        .listen
+        .peers
+        .listen()
         .map_or_else(|| "none".to_owned(), |at| at.to_string());
     let ready = format!(
         "tollgated {} ready socket={} listen={shown}\n",

@@ -1,28 +1,27 @@
 //! The state of the control plane, and its commands to the runtimes.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::mpsc::SyncSender;
 
-use tokio::sync::{MutexGuard, Notify, RwLock, oneshot};
+use tokio::sync::{Notify, RwLock, oneshot};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Store, StoreError};
 use tollgate_engine::Status;
 use tollgate_policy_host::{ChildUser, Rate};
 use tollgate_provenance::TrustedKeys;
 use tollgate_shm_abi::status::Code;
 use tollgate_telemetry::record::Record;
-use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
 use crate::control::apps::admission::Admission;
 use crate::control::apps::listeners::Listeners;
+use crate::control::apps::peers::Peers;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
+use crate::control::changes::Changes;
+use crate::control::in_force::InForce;
 use crate::control::inbox::EventSender;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
@@ -32,22 +31,20 @@ use crate::control::placement::running::Runtimes;
 use crate::control::policies::attachments::Attachments;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::processes::Processes;
-use crate::control::refusals;
 use crate::control::takeover::replacement::Replacement;
+use crate::control::this_process::ThisProcess;
 use crate::limits::COMMAND_TIMEOUT;
-use crate::settings::Settings;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::Command;
-use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Reply;
 use tollgate_policy_chain::plan::PolicyChange;
 
 /// The state of the control plane.
 pub(super) struct Control {
-    pub(super) settings: RefCell<Settings>,
-    /// The configuration of links, except for the settings.
-    pub(super) link: LinkConfig,
-    pub(super) store: Store,
+    pub(super) settings: InForce,
+    pub(super) changes: Changes,
+    pub(super) peers: Peers,
+    pub(super) process: ThisProcess,
     pub(super) compilation: Compilation,
     /// The user of child processes if this one is root.
     pub(super) child_user: ChildUser,
@@ -68,8 +65,6 @@ pub(super) struct Control {
     pub(super) rotated: Notify,
     /// Processes of isolated policies.
     pub(super) processes: RefCell<Processes>,
-    /// One administrative change at a time.
-    pub(super) changing: tokio::sync::Mutex<()>,
     /// Repeated events, such as faults, that the audit log coalesces.
     pub(super) repeats: Repeated,
     /// Open sessions, and connections without a request so far.
@@ -82,16 +77,6 @@ pub(super) struct Control {
     pub(super) admission: Rc<Admission>,
     pub(super) heaps: Rc<heaps::Heaps>,
     pub(super) listeners: Listeners,
-    pub(super) rdma: Rdma,
-    /// Why peers aren't accepted over RDMA, if they aren't.
-    pub(super) not_listening: RefCell<Option<String>>,
-    pub(super) listen: Option<SocketAddr>,
-    /// The program of this process.
-    pub(super) program: PathBuf,
-    /// When it began to count, on the monotonic clock.
-    pub(super) began_ns: u64,
-    /// The age of the state if it is in memory only: the time when it was empty.
-    pub(super) state_since: String,
     /// Whether another process has taken over.
     pub(super) replacement: Replacement,
     /// Exporters of telemetry.
@@ -107,17 +92,12 @@ pub(super) struct Control {
 impl Control {
     /// The settings in force; they may change during the next wait.
     pub(super) fn config(&self) -> Rc<Config> {
-        self.settings.borrow().in_force()
+        self.settings.config()
     }
 
     /// Whether the state is lost when the daemon stops.
     pub(super) fn state_is_in_memory(&self) -> bool {
         self.config().state.is_none()
-    }
-
-    /// Whether peers are impossible: there is no key, and this host's processes aren't trusted.
-    pub(super) fn has_no_peers(&self) -> bool {
-        self.link.key.is_none() && !self.link.unauthenticated_loopback
     }
 
     /// A tenant's runtime.
@@ -171,17 +151,6 @@ impl Control {
                 Err(Status::new(Code::UNAVAILABLE, text))
             }
         }
-    }
-
-    /// Begins an administrative change: one at a time.
-    ///
-    /// # Errors
-    /// Another process is about to take over; changes would be lost.
-    pub(super) async fn begin_change(&self) -> Result<MutexGuard<'_, ()>, Status> {
-        if self.store.is_held() {
-            return Err(refusals::store_failed(&StoreError::HandedOver));
-        }
-        Ok(self.changing.lock().await)
     }
 
     pub(super) async fn apply(

@@ -16,8 +16,11 @@ use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
 use crate::control::apps::listeners::Listeners;
+use crate::control::apps::peers::Peers;
 use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
+use crate::control::changes::Changes;
+use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
@@ -27,6 +30,7 @@ use crate::control::placement::runtimes::{engine_id, tuning};
 use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
 use crate::control::takeover::replacement::Replacement;
+use crate::control::this_process::ThisProcess;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::placement::Placement;
@@ -52,9 +56,14 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         CompilerConfig::default(),
     );
     let control = Control {
-        settings: RefCell::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
-        link,
-        store: Store::in_memory().unwrap(),
+        settings: InForce::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
+        changes: Changes::new(Store::in_memory().unwrap()),
+        peers: Peers::new(link, Rdma::Unavailable("it isn't tested here".into()), None),
+        process: ThisProcess {
+            program: PathBuf::new(),
+            began_ns: 0,
+            state_since: String::new(),
+        },
         compilation: Compilation::new(compiler.unwrap(), 1),
         child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
@@ -68,7 +77,6 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         attachments: RefCell::default(),
         rotated: Notify::new(),
         processes: RefCell::default(),
-        changing: tokio::sync::Mutex::new(()),
         repeats: Repeated::default(),
         sessions: Sessions::default(),
         requests: tokio::sync::RwLock::default(),
@@ -76,12 +84,6 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         admission: crate::control::apps::admission::Admission::new(None, 1),
         heaps: std::rc::Rc::default(),
         listeners: Listeners::default(),
-        rdma: Rdma::Unavailable("it isn't tested here".into()),
-        not_listening: RefCell::default(),
-        listen: None,
-        program: PathBuf::new(),
-        began_ns: 0,
-        state_since: String::new(),
         replacement: Replacement::default(),
         exporters: Exporters::default(),
         taps: Taps::default(),

@@ -188,11 +188,11 @@ async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<F
         return Ok(None);
     }
     let target = &*targets::canonical(target)?;
-    if targets::is_own(control.listen, target) {
+    if targets::is_own(control.peers.listen(), target) {
         return Ok(None);
     }
     targets::allow(&control.config(), target)?;
-    if control.has_no_peers() {
+    if control.peers.are_impossible() {
         let text = format!(
             "this daemon has no key, so it can't reach peer {target:?}: give both daemons the same key (--psk-file), or --unauthenticated-loopback"
         );

@@ -7,6 +7,7 @@
 //!                 ─▶ binding.rs ─▶ descriptor_sets.rs ─▶ turns.rs ─▶ schemas.rs: its schema
 //!                 ─▶ fitting.rs: an answer in packets
 //!   prefetch.rs: schemas before the first binding      names.rs: addresses of peers
+//!   peers.rs: the address, the configuration of links, RDMA
 //! ```
 //!
 //! Invariant: the input is untrusted. A tenant uses at most its share of connections, memory, turns
@@ -23,6 +24,7 @@ mod fitting;
 pub(super) mod heaps;
 pub(super) mod listeners;
 pub(super) mod names;
+pub(super) mod peers;
 pub(super) mod prefetch;
 pub(super) mod schemas;
 pub(super) mod session;

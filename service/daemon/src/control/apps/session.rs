@@ -123,7 +123,8 @@ pub(super) async fn open(
     }
     let token = TokenDigest::of(&request.token);
     let found = control
-        .store
+        .changes
+        .store()
         .tenant_of(&token)
         .map_err(|error| refusals::store_failed(&error))?;
     let tenant = found.ok_or_else(|| {
@@ -217,7 +218,7 @@ fn forgotten(control: &Control) -> String {
     }
     format!(
         ", which keeps no state (it runs without --state) and was started at {}: earlier tenants and tokens are lost",
-        control.state_since
+        control.process.state_since
     )
 }
 

@@ -29,7 +29,7 @@ pub(crate) async fn report(control: &Control) -> Result<Value, Status> {
         "name": control.config().name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "began_ns": control.began_ns,
+        "began_ns": control.process.began_ns,
         "now_ns": now_ns(),
         "sessions": sessions,
         "services": services,

@@ -26,7 +26,7 @@ impl Control {
         loop {
             tokio::time::sleep(AUDIT_FLUSH).await;
             if retried.elapsed() >= STATE_RETRY {
-                self.store.retry();
+                self.changes.store().retry();
                 retried = Instant::now();
             }
             while let Some(due) = self.repeats.due() {
@@ -38,7 +38,7 @@ impl Control {
     fn record_due(&self, due: Due<(Event, Value)>) {
         let (event, mut details) = due.event;
         details["times"] = due.times.into();
-        if let Err(error) = self.store.record(Actor::Daemon, event, details) {
+        if let Err(error) = self.changes.store().record(Actor::Daemon, event, details) {
             tracing::error!(
                 "the audit log lacks {} records of {}: {error}",
                 due.times,

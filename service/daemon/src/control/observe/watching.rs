@@ -35,7 +35,7 @@ use tollgate_datapath::{Command, RuntimeIndex, Tap};
 /// Opens a tap, or fetches a tap's calls.
 pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
     if request.tap == 0 {
-        let _one_at_a_time = control.begin_change().await?;
+        let _one_at_a_time = control.changes.begin().await?;
         let id = open(control, request)?;
         control.tune(&control.config()).await?;
         control.taps.told();
@@ -77,7 +77,7 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
 /// never come.
 fn check(control: &Control, request: &Watched) -> Result<(), Status> {
     let is_its = |tenant: &str| request.tenant.is_empty() || tenant == request.tenant;
-    let tenants = control.store.tenants();
+    let tenants = control.changes.store().tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.iter().any(|tenant| is_its(tenant)) && !request.tenant.is_empty() {
         return Err(no_tenant(&request.tenant, &tenants));
@@ -119,7 +119,7 @@ pub(crate) async fn end_abandoned(control: &Control) {
     if !control.taps.any_abandoned() {
         return;
     }
-    let Ok(_one_at_a_time) = control.begin_change().await else {
+    let Ok(_one_at_a_time) = control.changes.begin().await else {
         return;
     };
     control.taps.close_abandoned();

@@ -61,7 +61,7 @@ pub(crate) async fn handle(
     body: RequestBody,
     fds: Vec<OwnedFd>,
 ) -> Result<Answer, Status> {
-    let store = &control.store;
+    let store = control.changes.store();
     let failed = |error: StoreError| store_failed(&error);
     Ok(match body {
         RequestBody::TenantAdd(request) => {
@@ -100,7 +100,7 @@ pub(crate) async fn handle(
             report::answer(&report)?
         }
         RequestBody::PolicyDelete(request) => {
-            report::answer(&ending::delete(control, actor, request).await?)?
+            report::answer(&ending::delete(&control.changes, actor, request).await?)?
         }
         RequestBody::PolicyStep(request) => {
             let changed = lifecycle::step(control, actor, request).await?;
@@ -116,13 +116,13 @@ pub(crate) async fn handle(
         RequestBody::TraceShow(request) => {
             report::answer(&watching::show(control, &request).await?)?
         }
-        RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
-        RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
+        RequestBody::AuditShow(request) => report::answer(&report::audit(store, request.last)?)?,
+        RequestBody::AuditVerify(_) => report::answer(&report::verify(store).await?)?,
         RequestBody::Prefetch(_) => {
             let set = descriptor_sets::descriptor_set("a prefetch", &fds)?;
             report::answer(&prefetch::prefetch(control, set).await?)?
         }
-        RequestBody::Settings(_) => report::answer(&settings::show(control))?,
+        RequestBody::Settings(_) => report::answer(&settings::show(&control.settings))?,
         RequestBody::SettingsChange(request) => {
             report::answer(&settings::change(control, actor, request).await?)?
         }
@@ -186,7 +186,7 @@ async fn push(
         Owner::Tenant(request.tenant)
     };
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
-    control.require_owner(&owner)?;
+    control.changes.require_owner(&owner)?;
     origin::check(&control.trusted, &wasm, proof.as_ref())?;
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
@@ -205,9 +205,11 @@ async fn push(
         }
         _ => control.check_configuration(policy, config.clone()).await?,
     }
-    let pushed = control
-        .store
-        .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
+    let pushed =
+        control
+            .changes
+            .store()
+            .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
     let warnings = warning.into_iter().collect();
     Ok(ResponseBody::PolicyPushed(PolicyPushed {
@@ -235,12 +237,6 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
 }
 
 impl Control {
-    /// The provider always exists.
-    pub(crate) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
-        let required = self.store.require_owner(owner);
-        required.map_err(|error| store_failed(&error))
-    }
-
     /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
     pub(crate) async fn load(
         &self,

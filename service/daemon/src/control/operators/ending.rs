@@ -18,6 +18,7 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove, TenantRotate};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::changes::Changes;
 use crate::control::policies::lifecycle;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
@@ -30,9 +31,12 @@ pub(crate) async fn rotate(
     actor: Actor,
     request: &TenantRotate,
 ) -> Result<Token, Status> {
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = control.changes.begin().await?;
     let grace = Duration::from_millis(request.grace_ms);
-    let rotated = control.store.rotate_token(actor, &request.tenant, grace);
+    let rotated = control
+        .changes
+        .store()
+        .rotate_token(actor, &request.tenant, grace);
     let token = rotated.map_err(|error| store_failed(&error))?;
     control.end_sessions();
     control.rotated.notify_one();
@@ -47,13 +51,13 @@ pub(crate) async fn remove(
 ) -> Result<Value, Status> {
     let tenant = request.tenant;
     if request.is_question {
-        let had = control.store.holdings(&tenant);
+        let had = control.changes.store().holdings(&tenant);
         let had = had.map_err(|error| store_failed(&error))?;
         return Ok(told(&tenant, &had, control.sessions.count_of(&tenant)));
     }
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = control.changes.begin().await?;
     let sessions = control.sessions.count_of(&tenant);
-    let had = control.store.remove_tenant(actor, &tenant);
+    let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     control.end_sessions();
     lifecycle::end_attachments(control, &had.attachments).await?;
@@ -79,20 +83,20 @@ fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
 }
 
 /// Deletes versions of a policy that no attachment needs.
-pub(crate) async fn delete(
-    control: &Control,
+pub(in crate::control) async fn delete(
+    changes: &Changes,
     actor: Actor,
     request: PolicyDelete,
 ) -> Result<Value, Status> {
     // An attachment in progress may need a version.
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = changes.begin().await?;
     let owner = match request.provider {
         true => Owner::Provider,
         false => Owner::Tenant(request.tenant),
     };
     let version = (request.version > 0).then_some(request.version);
-    let deleted = control
-        .store
+    let deleted = changes
+        .store()
         .delete_policy(actor, &owner, &request.policy, version);
     let deleted = deleted.map_err(|error| store_failed(&error))?;
     let deleted: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
@@ -117,10 +121,13 @@ impl Control {
 
     /// The reason why a session is over, if it is. A store that can't be read ends no session.
     pub(crate) fn why_over(&self, tenant: &str, token: &TokenDigest) -> Option<String> {
-        if !matches!(self.store.tenant_of(token), Ok(None)) {
+        if !matches!(self.changes.store().tenant_of(token), Ok(None)) {
             return None;
         }
-        let exists = self.store.require_owner(&Owner::Tenant(tenant.to_owned()));
+        let exists = self
+            .changes
+            .store()
+            .require_owner(&Owner::Tenant(tenant.to_owned()));
         Some(match exists {
             Ok(()) => {
                 format!("the token of tenant {tenant} was rotated: open a session with the new one")
@@ -135,7 +142,7 @@ impl Control {
         /// while.
         const LOOK: Duration = Duration::from_secs(60);
         loop {
-            let next = self.store.next_token_ends().unwrap_or(None);
+            let next = self.changes.store().next_token_ends().unwrap_or(None);
             // The store counts in milliseconds.
             let next = next
                 .map_or(LOOK, |next| next + Duration::from_millis(1))
@@ -144,7 +151,7 @@ impl Control {
                 () = tokio::time::sleep(next) => {}
                 () = self.rotated.notified() => continue,
             }
-            let _one_at_a_time = self.changing.lock().await;
+            let _one_at_a_time = self.changes.begin_own().await;
             self.end_sessions();
         }
     }

@@ -97,7 +97,7 @@ pub(crate) async fn explain(
             "this request announced {expected} descriptors and carried {carried}"
         )));
     }
-    let tenants = control.store.tenants();
+    let tenants = control.changes.store().tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.contains(&request.tenant) {
         return Err(no_tenant(&request.tenant, &tenants));

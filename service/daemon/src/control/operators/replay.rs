@@ -52,7 +52,7 @@ struct Replayed {
 pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value, Status> {
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
-    control.require_owner(&owner)?;
+    control.changes.require_owner(&owner)?;
     let attached: Vec<_> = {
         let attachments = control.attachments.borrow();
         let attached = attachments.live.iter().filter(|(_, live)| {

@@ -70,13 +70,6 @@ fn of_attachment(attachment: &Attachment) -> Value {
     })
 }
 
-fn of_rdma(control: &Control) -> Value {
-    json!({
-        "unavailable": control.rdma.unavailable().map(|why| &**why), "devices": control.rdma.devices(),
-        "not_listening": *control.not_listening.borrow(),
-    })
-}
-
 /// A version's role in a slot; `None`: it evaluates no calls.
 fn role(slot: &Slot, version: u32) -> Option<String> {
     let candidate = slot
@@ -211,7 +204,7 @@ async fn gather(control: &Control) -> Result<Report, Status> {
 /// `tollgate status`.
 pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
     let report = gather(control).await?;
-    let (store, config) = (&control.store, control.config());
+    let (store, config) = (control.changes.store(), control.config());
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let tenants = store.tenants().map_err(failed)?;
@@ -228,18 +221,18 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "name": config.name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
+        "uptime_ms": now_ns.saturating_sub(control.process.began_ns) / 1_000_000,
         "problems": problems(wrong, &places, &peers),
         "peers": peers,
         "socket": config.socket_path(),
-        "listen": control.listen.map(|address| address.to_string()),
+        "listen": control.peers.listen().map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
         "runtimes": control.runtimes(),
         "datapath": report.runtimes,
         "tenants": tenants,
         "homes": control.homes.report(&tenants),
         "sessions": report.sessions,
-        "rdma": of_rdma(control),
+        "rdma": control.peers.rdma_report(),
         "links": report.links,
         "services": report.services,
         "policies": policies,
@@ -303,7 +296,7 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
 /// Problems beyond attachments and peers: files, the compiler's cache, a failed upgrade,
 /// applications whose schemas don't fit.
 fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
-    let mut problems = control.store.problems();
+    let mut problems = control.changes.store().problems();
     let compiler = control.compilation.compiler().problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.replacement.problem());
@@ -389,7 +382,8 @@ fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
 /// The answer to `tollgate policy list`, without the runtimes' counts.
 pub(crate) fn list(control: &Control) -> Result<Value, Status> {
     let stored = control
-        .store
+        .changes
+        .store()
         .policies()
         .map_err(|error| store_failed(&error))?;
     let (attachments, report) = (control.attachments.borrow(), Report::default());
@@ -405,9 +399,10 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     } else {
         Owner::Tenant(request.tenant)
     };
-    control.require_owner(&owner)?;
+    control.changes.require_owner(&owner)?;
     let mut stored = control
-        .store
+        .changes
+        .store()
         .policies()
         .map_err(|error| store_failed(&error))?;
     stored.retain(|info| info.owner == owner && info.policy.name == request.policy);
@@ -472,8 +467,7 @@ fn of_manifest(manifest: &Manifest) -> Value {
 }
 
 /// `tollgate audit show` and `head`.
-pub(crate) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
-    let store = &control.store;
+pub(crate) fn audit(store: &Store, last: u32) -> Result<Value, Status> {
     if last as usize > limits::MAX_SHOWN {
         let most = limits::MAX_SHOWN;
         return Err(invalid(format!(
@@ -490,8 +484,7 @@ pub(crate) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
 }
 
 /// `tollgate audit verify`, on a blocking thread.
-pub(crate) async fn verify(control: &Control) -> Result<Value, Status> {
-    let store: &Store = &control.store;
+pub(crate) async fn verify(store: &Store) -> Result<Value, Status> {
     let verification = store
         .audit_verification()
         .map_err(|error| store_failed(&error))?;

@@ -15,6 +15,7 @@ use tollgate_shm_abi::messages::SettingsChange;
 
 use crate::config::Config;
 use crate::control::error::{self, DaemonError};
+use crate::control::in_force::InForce;
 use crate::control::placement::runtimes::tuning;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -50,8 +51,8 @@ fn usable_cores() -> Vec<usize> {
 }
 
 /// The answer to `tollgate daemon settings`.
-pub(crate) fn show(control: &Control) -> Value {
-    control.settings.borrow().report(|_| true)
+pub(in crate::control) fn show(settings: &InForce) -> Value {
+    settings.report()
 }
 
 /// `tollgate daemon set` and `reset`: makes all changes, or none. Returns the settings afterwards.
@@ -68,8 +69,8 @@ pub(crate) async fn change(
     if changes.is_empty() {
         return Err(invalid("a change of settings must name at least one"));
     }
-    let _one_at_a_time = control.begin_change().await?;
-    let before = control.settings.borrow().clone();
+    let _one_at_a_time = control.changes.begin().await?;
+    let before = control.settings.settings();
     let changed = before.changed(changes);
     let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;
     let details = changes.iter().map(|(key, _)| {
@@ -85,7 +86,8 @@ pub(crate) async fn change(
     // stored.
     control.resize(&after.in_force()).await?;
     let stored = control
-        .store
+        .changes
+        .store()
         .change_settings(actor, event, details, &changes);
     if let Err(error) = stored {
         if let Err(status) = control.resize(&before.in_force()).await {
@@ -110,7 +112,7 @@ impl Control {
         let taps = self.taps.in_force();
         let mut asked = Vec::new();
         for runtime in RuntimeIndex::all(self.runtimes()) {
-            let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+            let mut tuning = Box::new(tuning(&config, runtime, self.peers.link().clone()));
             tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),

@@ -2,7 +2,7 @@
 //!
 //! Invariants: [`Homes::of`] is the runtime that the tenant's sessions, bindings and attachments
 //! name, except within a move. Only the holder of a tenant's shut gate, or of all changes
-//! ([`crate::control::state::Control::changing`]), changes its runtime. No borrow outlives a
+//! ([`crate::control::changes`]), changes its runtime. No borrow outlives a
 //! method, so none is held across a wait.
 
 use std::cell::RefCell;

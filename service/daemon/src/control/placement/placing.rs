@@ -6,7 +6,7 @@
 //!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
 //! ```
 //!
-//! Invariants: one change at a time ([`Control::changing`]), and no request about the tenant is in
+//! Invariants: one change at a time ([`crate::control::changes`]), and no request about the tenant is in
 //! flight: all earlier commands are done when the old runtime parts with the tenant. The stored
 //! placement is the actual one; if it can't be stored, the tenant moves back.
 //!
@@ -57,8 +57,10 @@ pub(crate) async fn move_tenant(
     request: TenantMove,
 ) -> Result<Value, Status> {
     let TenantMove { tenant, runtime } = request;
-    let _one_at_a_time = control.begin_change().await?;
-    control.require_owner(&Owner::Tenant(tenant.clone()))?;
+    let _one_at_a_time = control.changes.begin().await?;
+    control
+        .changes
+        .require_owner(&Owner::Tenant(tenant.clone()))?;
     let wanted = runtime.map(|runtime| RuntimeIndex(runtime as usize));
     let runtimes = control.runtimes();
     if let Some(wanted) = wanted.filter(|wanted| wanted.0 >= runtimes) {
@@ -78,7 +80,10 @@ pub(crate) async fn move_tenant(
         false => Some(control.relocate(&tenant, to).await?),
     };
     let details = json!({"tenant": tenant, "from": from, "to": to, "by_name": wanted.is_none()});
-    let stored = control.store.place(actor, details, &tenant, runtime);
+    let stored = control
+        .changes
+        .store()
+        .place(actor, details, &tenant, runtime);
     if let Err(error) = stored {
         if moved.is_some()
             && let Err(status) = control.relocate(&tenant, from).await

@@ -30,14 +30,14 @@ impl Control {
     /// Sets the configured number of runtimes after a hand-over, which keeps the predecessor's
     /// number.
     pub(crate) async fn resize_as_configured(&self) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         if let Err(status) = self.resize(&self.config()).await {
             let runtimes = self.runtimes();
             tracing::error!("{runtimes} runtimes remain: {}", status.message);
         }
     }
 
-    /// Sets the number of runtimes of a configuration. The caller holds [`Control::changing`].
+    /// Sets the number of runtimes of a configuration. The caller holds [`crate::control::changes`].
     pub(crate) async fn resize(&self, config: &Config) -> Result<(), Status> {
         let (before, after) = (self.runtimes(), config.runtimes());
         if before == after {
@@ -49,7 +49,7 @@ impl Control {
             ..was.clone()
         };
         self.check_assigned(&shall)?;
-        let tenants = self.store.tenants();
+        let tenants = self.changes.store().tenants();
         let tenants = tenants.map_err(|error| store_failed(&error))?;
         let going: Vec<_> = tenants
             .iter()
@@ -124,8 +124,8 @@ impl Control {
         let common = Common {
             config,
             rate: self.rate,
-            link: &self.link,
-            rdma: &self.rdma,
+            link: self.peers.link(),
+            rdma: self.peers.rdma(),
             events: &self.events,
             records: &self.records,
         };

@@ -67,7 +67,7 @@ async fn replace(
         )));
     }
     let program = match request.binary.as_str() {
-        "" => control.program.clone(),
+        "" => control.process.program.clone(),
         path => PathBuf::from(path),
     };
     if !program.is_absolute() {
@@ -75,12 +75,12 @@ async fn replace(
         return Err(invalid(text));
     }
     // Meanwhile policies don't change by themselves, either.
-    let Ok(_nobody_else) = control.changing.try_lock() else {
+    let Some(_nobody_else) = control.changes.try_begin() else {
         let text = "another change is in progress: try again in a moment";
         return Err(Status::new(Code::UNAVAILABLE, text));
     };
     let begun = Instant::now();
-    control.store.hold();
+    control.changes.store().hold();
     let mut held = Held {
         control,
         gone: false,
@@ -95,7 +95,7 @@ async fn replace(
     control.listeners.shut();
     held.gone = true;
     if control.config().state.is_some() {
-        control.store.let_go();
+        control.changes.store().let_go();
     }
     let taken = match hand_over(control, &channel, &ready).await {
         Ok(taken) => taken,
@@ -253,7 +253,7 @@ struct Held<'c> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if !self.gone {
-            let _nothing_to_open = self.control.store.resume(None);
+            let _nothing_to_open = self.control.changes.store().resume(None);
         }
     }
 }
@@ -261,7 +261,7 @@ impl Drop for Held<'_> {
 impl Control {
     /// Serves again after a failed hand-over.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
-        let resumed = self.store.resume(self.config().state.as_deref());
+        let resumed = self.changes.store().resume(self.config().state.as_deref());
         self.listeners.open();
         resumed.map(drop).map_err(|error| {
             tracing::error!(
@@ -322,7 +322,7 @@ impl Successor {
     ) -> Result<Ready, Status> {
         let copy = memfd_create("state", MemfdFlags::CLOEXEC).map_err(internal)?;
         let file = copy.try_clone().map_err(internal)?.into();
-        let copied = control.store.copy_into(file);
+        let copied = control.changes.store().copy_into(file);
         copied.map_err(|error| store_failed(&error))?;
         let offer = Offer {
             format: FORMAT,
@@ -330,12 +330,12 @@ impl Successor {
             pid: std::process::id(),
             socket: control.config().socket_path(),
             state: control.config().state.clone(),
-            listen: control.listen,
+            listen: control.peers.listen(),
             runtimes: control.runtimes(),
             by: by.to_string(),
             state_since: control
                 .state_is_in_memory()
-                .then(|| control.state_since.clone()),
+                .then(|| control.process.state_since.clone()),
             tells_supervisor: true,
             is_filtered: true,
         };

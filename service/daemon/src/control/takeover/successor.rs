@@ -116,7 +116,7 @@ impl Predecessor {
 
     /// Announces that everything is ready, and serves when the predecessor has let go.
     pub(crate) async fn take_over(&self, control: &Rc<Control>) -> Result<(), DaemonError> {
-        if control.store.was_touched() {
+        if control.changes.store().was_touched() {
             return Err(TakeOverError::Policies.into());
         }
         let lost = |what| DaemonError::from(TakeOverError::Predecessor(what));
@@ -139,7 +139,10 @@ impl Predecessor {
             Ok(Ok(Some(_)) | Err(_)) => return Err(lost("sent an unexpected message")),
             Err(_elapsed) => return Err(lost("didn't hand over")),
         }
-        let resumed = control.store.resume(control.config().state.as_deref());
+        let resumed = control
+            .changes
+            .store()
+            .resume(control.config().state.as_deref());
         let restored = resumed.map_err(store("opened"))?;
         if let Some(sentence) = restored {
             tracing::error!("{sentence}");
@@ -183,7 +186,8 @@ impl Predecessor {
             "from": offer.version, "from_pid": offer.pid, "to": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "by": offer.by,
         });
         let recorded = control
-            .store
+            .changes
+            .store()
             .record(Actor::Daemon, Event::DaemonUpgrade, details);
         if let Err(error) = recorded {
             tracing::error!("the upgrade can't be recorded: {error}");

@@ -214,7 +214,14 @@ impl Beginning {
             let key = (runtime, resumed.session);
             let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
                 // A predecessor that can't rotate tokens has one token per tenant.
-                let now = || control.store.token_of(&left.tenant).ok().flatten();
+                let now = || {
+                    control
+                        .changes
+                        .store()
+                        .token_of(&left.tenant)
+                        .ok()
+                        .flatten()
+                };
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
                     let inherited = session::Inherited {

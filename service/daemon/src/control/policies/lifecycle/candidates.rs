@@ -7,7 +7,6 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::MutexGuard;
 use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion, Target};
 use tollgate_engine::Status;
 use tollgate_policy_host::{
@@ -16,6 +15,7 @@ use tollgate_policy_host::{
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
+use crate::control::changes::OneAtATime;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
 use crate::control::policies::isolated::check_isolation;
 use crate::control::policies::lifecycle::{
@@ -41,7 +41,11 @@ impl Control {
             name: name.to_owned(),
             version: number.0,
         };
-        let stored = self.store.policy(owner, &reference).map_err(refused)?;
+        let stored = self
+            .changes
+            .store()
+            .policy(owner, &reference)
+            .map_err(refused)?;
         let compiled = self.attachments.borrow().compiled(&stored.digest);
         let policy = match compiled {
             Some(policy) => policy,
@@ -66,7 +70,7 @@ impl Control {
     pub(super) async fn loaded(
         &self,
         sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
-    ) -> Result<(Vec<Plan<Version>>, PreparedInstances, MutexGuard<'_, ()>), Status> {
+    ) -> Result<(Vec<Plan<Version>>, PreparedInstances, OneAtATime<'_>), Status> {
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut prepared = PreparedInstances::default();
         for plan in sketch()? {
@@ -75,7 +79,7 @@ impl Control {
                 .await?;
         }
         loop {
-            let one_at_a_time = self.begin_change().await?;
+            let one_at_a_time = self.changes.begin().await?;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
@@ -138,7 +142,7 @@ impl Control {
     ) -> Result<(), Status> {
         let Attachment { target, policy, .. } = &plan.attachment;
         let owner = target.owner();
-        self.require_owner(&owner)?;
+        self.changes.require_owner(&owner)?;
         for number in plan.numbers() {
             if let Entry::Vacant(lacking) = versions.entry(number) {
                 lacking.insert(self.version(&owner, policy, number).await?);

@@ -57,7 +57,8 @@ impl Control {
         }
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-            self.store
+            self.changes
+                .store()
                 .put(told.actor, told.event, told.details, &attachments)
                 .map_err(refused)
         };

@@ -91,7 +91,7 @@ impl Control {
         };
         let mut prepared = PreparedInstances::default();
         let place = self.place(&live.attachment, &put, &mut prepared).await;
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         let live = to_reload()?;
         match place {
             Ok(mut place) => {
@@ -120,7 +120,7 @@ impl Control {
 
     /// Creates no more instances of the stable version until an operator acts.
     async fn quarantine(&self, id: AttachmentId, version: VersionNumber, why: &str) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         let found = {
             let attachments = self.attachments.borrow();
             attachments.live.get(id).map(|live| live.attachment.clone())
@@ -138,9 +138,10 @@ impl Control {
             attachment.policy
         );
         let only = std::slice::from_ref(&attachment);
-        if let Err(error) = self
-            .store
-            .put(Actor::Daemon, Event::Quarantine, details, only)
+        if let Err(error) =
+            self.changes
+                .store()
+                .put(Actor::Daemon, Event::Quarantine, details, only)
         {
             tracing::error!("a quarantine can't be stored: {error}");
         }

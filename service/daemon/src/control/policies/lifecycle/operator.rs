@@ -130,9 +130,10 @@ pub(in crate::control) async fn detach(
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = control.changes.begin().await?;
     let ended = control
-        .store
+        .changes
+        .store()
         .detach(actor, &owner, &request.policy, &which)
         .map_err(refused)?;
     end_attachments(control, &ended).await
@@ -325,7 +326,11 @@ impl Control {
     /// The selected attachments.
     fn selected(&self, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
         let (owner, which) = selection_of(request)?;
-        let mut selected = self.store.attachments_of(&owner).map_err(refused)?;
+        let mut selected = self
+            .changes
+            .store()
+            .attachments_of(&owner)
+            .map_err(refused)?;
         selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
         if selected.is_empty() {
             let policy = request.policy.clone();

@@ -23,7 +23,7 @@ impl Control {
     /// Puts the stored attachments in force. A version that can't be loaded is replaced by the
     /// previous one, or rejects its calls.
     pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
-        let order = self.store.attachments().map_err(store("read"))?;
+        let order = self.changes.store().attachments().map_err(store("read"))?;
         for attachment in order {
             let place = self.attachments.borrow_mut().next_place();
             for runtime in self.runtimes_of(&attachment.target) {
@@ -65,9 +65,10 @@ impl Control {
                     );
                     let details = details_of(&attachment);
                     let only = std::slice::from_ref(&attachment);
-                    let stored = self
-                        .store
-                        .put(Actor::Daemon, Event::Rollback, details, only);
+                    let stored =
+                        self.changes
+                            .store()
+                            .put(Actor::Daemon, Event::Rollback, details, only);
                     stored.map_err(refused)?;
                     None
                 }
@@ -162,7 +163,11 @@ impl Control {
             "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
             "place": place, "reason": why,
         });
-        if let Err(error) = self.store.record(Actor::Daemon, Event::LoadFailed, details) {
+        if let Err(error) = self
+            .changes
+            .store()
+            .record(Actor::Daemon, Event::LoadFailed, details)
+        {
             tracing::error!("the audit log lacks a record of this failure: {error}");
         }
     }

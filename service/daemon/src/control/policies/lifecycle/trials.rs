@@ -20,7 +20,7 @@ impl Control {
         version: VersionNumber,
         reason: String,
     ) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         let found = {
             let attachments = self.attachments.borrow();
             attachments.live.get(id).map(|live| live.attachment.clone())
@@ -85,7 +85,7 @@ impl Control {
         );
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(ms)).await;
-            let _one_at_a_time = control.changing.lock().await;
+            let _one_at_a_time = control.changes.begin_own().await;
             let known = control.attachments.borrow().at(&target, &policy);
             let (Some(before), true) = (known, incarnation(&control, id) == Some(began)) else {
                 return;
