@@ -60,18 +60,18 @@ impl Control {
             binding: comparison.binding,
             matches,
         };
-        self.send(comparison.runtime, compared);
+        self.runtimes.send(comparison.runtime, compared);
     }
 
     async fn look_up_again(self: Rc<Self>, tenant: Arc<str>, peer: Target) {
         let found = self.names.find_again(&tenant, &peer).await;
-        let home = self.runtime_of(&tenant);
+        let home = self.homes.of(&tenant);
         let found = Command::Found {
             tenant,
             peer,
             found,
         };
-        self.send(home, found);
+        self.runtimes.send(home, found);
     }
 
     fn policy_event(self: &Rc<Self>, event: PolicyEvent) {
@@ -110,8 +110,11 @@ impl Control {
 
     /// A runtime that doesn't answer is found now rather than by the first application.
     pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
-        for runtime in RuntimeIndex::all(self.runtimes()) {
-            let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
+        for runtime in RuntimeIndex::all(self.runtimes.count()) {
+            let answer = self
+                .runtimes
+                .ask(runtime, |reply| Command::Report { reply })
+                .await;
             answer.map_err(DaemonError::Runtime)?;
         }
         Ok(())

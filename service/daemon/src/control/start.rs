@@ -32,7 +32,7 @@ use crate::control::observe::telemetry;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
-use crate::control::placement::runtimes::Common;
+use crate::control::placement::runtimes::Starter;
 use crate::control::policies::compile::Compilation;
 use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
@@ -157,21 +157,17 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler =
         crate::machine_code::start().map_err(system("the compile thread can't start"))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let common = Common {
-        config: &config,
-        rate,
-        link: &link,
-        rdma: &rdma,
-        events: &events,
-        records: &records,
-    };
-    let (runtimes, threads) = common.start_all(count)?;
-    let placement = placing::restored(&store, runtimes.len())?;
+    let peers = Peers::new(link, rdma, listeners.listen());
+    let runtimes = Runtimes::new(Starter::new(rate, events, records));
+    for _ in 0..count {
+        runtimes.start_next(&config, &peers)?;
+    }
+    let placement = placing::restored(&store, count)?;
     let exporters = Exporters::start(&config)?;
     let control = Rc::new(Control {
         settings: InForce::new(settings),
         changes: Changes::new(store),
-        peers: Peers::new(link, rdma, listeners.listen()),
+        peers,
         process: ThisProcess {
             program,
             began_ns: now_ns(),
@@ -183,8 +179,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         child_user,
         trusted,
         rate,
-        runtimes: Runtimes::new(runtimes, threads),
-        events,
+        runtimes,
         homes: Homes::new(placement),
         schemas: RefCell::new(Schemas::new(compiler)),
         names: names::Names::default(),
@@ -203,7 +198,6 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         exporters,
         taps: Taps::default(),
         console: Rc::default(),
-        records,
     });
     control
         .tell_placement()

@@ -1,17 +1,13 @@
-//! The state of the control plane, and its commands to the runtimes.
+//! The state of the control plane.
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::mpsc::SyncSender;
 
-use tokio::sync::{Notify, RwLock, oneshot};
+use tokio::sync::{Notify, RwLock};
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_engine::Status;
 use tollgate_policy_host::{ChildUser, Rate};
 use tollgate_provenance::TrustedKeys;
-use tollgate_shm_abi::status::Code;
-use tollgate_telemetry::record::Record;
 
 use crate::config::Config;
 use crate::control::apps::admission::Admission;
@@ -22,7 +18,6 @@ use crate::control::apps::sessions::Sessions;
 use crate::control::apps::{heaps, names, turns};
 use crate::control::changes::Changes;
 use crate::control::in_force::InForce;
-use crate::control::inbox::EventSender;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
@@ -33,11 +28,6 @@ use crate::control::policies::compile::Compilation;
 use crate::control::policies::processes::Processes;
 use crate::control::takeover::replacement::Replacement;
 use crate::control::this_process::ThisProcess;
-use crate::limits::COMMAND_TIMEOUT;
-use tollgate_datapath::RuntimeIndex;
-use tollgate_datapath::command::Command;
-use tollgate_datapath::reply::Reply;
-use tollgate_policy_chain::plan::PolicyChange;
 
 /// The state of the control plane.
 pub(super) struct Control {
@@ -53,8 +43,6 @@ pub(super) struct Control {
     /// How fast this machine burns policies' fuel.
     pub(super) rate: Rate,
     pub(super) runtimes: Runtimes,
-    /// Events of the runtimes.
-    pub(super) events: EventSender,
     /// The tenants' runtimes.
     pub(super) homes: Homes,
     pub(super) schemas: RefCell<Schemas>,
@@ -85,8 +73,6 @@ pub(super) struct Control {
     pub(super) taps: Taps,
     /// The web console.
     pub(super) console: Rc<Console<Actor>>,
-    /// The runtimes' records of single calls.
-    pub(super) records: SyncSender<Record>,
 }
 
 impl Control {
@@ -99,74 +85,4 @@ impl Control {
     pub(super) fn state_is_in_memory(&self) -> bool {
         self.config().state.is_none()
     }
-
-    /// A tenant's runtime.
-    pub(super) fn runtime_of(&self, tenant: &str) -> RuntimeIndex {
-        self.homes.of(tenant)
-    }
-
-    /// The number of runtimes.
-    pub(super) fn runtimes(&self) -> usize {
-        self.runtimes.count()
-    }
-
-    /// Sends a command to a runtime. A removed runtime needs none.
-    pub(super) fn send(&self, runtime: RuntimeIndex, command: Command) {
-        self.runtimes.send(runtime, command);
-    }
-
-    /// Sends a command, and waits for its answer.
-    pub(super) async fn ask<T: Send + 'static>(
-        &self,
-        runtime: RuntimeIndex,
-        command: impl FnOnce(Reply<T>) -> Command,
-    ) -> Result<T, Status> {
-        self.answered(self.begin(runtime, command)).await
-    }
-
-    /// Sends a command that has an answer.
-    pub(super) fn begin<T: Send + 'static>(
-        &self,
-        runtime: RuntimeIndex,
-        command: impl FnOnce(Reply<T>) -> Command,
-    ) -> oneshot::Receiver<T> {
-        let (reply, answer) = reply();
-        self.send(runtime, command(reply));
-        answer
-    }
-
-    /// Waits for the answer to a command.
-    pub(super) async fn answered<T>(&self, answer: oneshot::Receiver<T>) -> Result<T, Status> {
-        match tokio::time::timeout(COMMAND_TIMEOUT, answer).await {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_dropped)) => Err(Status::new(
-                Code::UNAVAILABLE,
-                "the runtime dropped the request: it is ending, or has too many others",
-            )),
-            Err(_elapsed) => {
-                let text = format!(
-                    "the runtime didn't answer within {} s",
-                    COMMAND_TIMEOUT.as_secs()
-                );
-                Err(Status::new(Code::UNAVAILABLE, text))
-            }
-        }
-    }
-
-    pub(super) async fn apply(
-        &self,
-        runtime: RuntimeIndex,
-        change: PolicyChange,
-    ) -> Result<(), Status> {
-        let applied = self.ask(runtime, |done| Command::Policies { change, done });
-        applied
-            .await?
-            .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal.to_string()))
-    }
-}
-
-/// What a command is answered through, and where its answer comes.
-pub(super) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
-    let (sender, answer) = oneshot::channel();
-    (Reply::new(|told| sender.send(told)), answer)
 }

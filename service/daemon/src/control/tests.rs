@@ -21,12 +21,13 @@ use crate::control::apps::schemas::Schemas;
 use crate::control::apps::sessions::Sessions;
 use crate::control::changes::Changes;
 use crate::control::in_force::InForce;
+use crate::control::inbox;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
-use crate::control::placement::runtimes::{engine_id, tuning};
+use crate::control::placement::runtimes::{Starter, engine_id, tuning};
 use crate::control::policies::compile::Compilation;
 use crate::control::state::Control;
 use crate::control::takeover::replacement::Replacement;
@@ -51,6 +52,9 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         records: std::sync::mpsc::sync_channel(1).0,
     };
     let (runtime, handle) = Runtime::new(options, Events::new(|_unheard| {})).unwrap();
+    let (events, records) = (inbox::open().0, std::sync::mpsc::sync_channel(1).0);
+    let runtimes = Runtimes::new(Starter::new(Rate::default(), events, records));
+    runtimes.add_without_thread(handle);
     let compiler = Compiler::new(
         Host::new(HostConfig::default()).unwrap(),
         CompilerConfig::default(),
@@ -68,8 +72,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
-        runtimes: Runtimes::new(vec![handle], Vec::new()),
-        events: crate::control::inbox::open().0,
+        runtimes,
         homes: Homes::new(Placement::spread(1)),
         schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
         names: crate::control::apps::names::Names::default(),
@@ -88,7 +91,6 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         exporters: Exporters::default(),
         taps: Taps::default(),
         console: Rc::default(),
-        records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)
 }
@@ -102,7 +104,11 @@ pub(super) fn wait<T>(what: impl Future<Output = T>) -> T {
 fn a_command_that_is_not_answered_is_an_error() {
     let (control, _runs_nothing) = control();
     let began = Instant::now();
-    let applied = wait(control.apply(RuntimeIndex::FIRST, PolicyChange::default()));
+    let applied = wait(
+        control
+            .runtimes
+            .apply(RuntimeIndex::FIRST, PolicyChange::default()),
+    );
     let refused = applied.unwrap_err();
     assert_eq!(refused.code, Code::UNAVAILABLE);
     assert_eq!(refused.message, "the runtime didn't answer within 5 s");

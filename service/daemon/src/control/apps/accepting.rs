@@ -85,8 +85,8 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
         {
             Ok(stream) => {
                 // The tenant is known after the first BIND; the link moves then.
-                turn = turn.next_of(control.runtimes());
-                control.send(
+                turn = turn.next_of(control.runtimes.count());
+                control.runtimes.send(
                     turn,
                     Command::Accept {
                         stream,

@@ -24,6 +24,7 @@ use crate::control::policies::model::LiveBinding;
 use crate::control::refusals::exhausted;
 use crate::control::state::Control;
 use crate::targets;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// Binds a session to a service. Calls may come to a server's binding, which is returned, once
 /// [`Command::Serve`] says so.
@@ -69,7 +70,7 @@ pub(super) async fn bind(
     let chains = chains.inspect_err(|_| control.misfits(&open.tenant, &schema, side))?;
     let service = Arc::clone(&schema.service);
     let bind = |bind, chains| {
-        control.ask(runtime, |reply| Command::Bind {
+        control.runtimes.ask(runtime, |reply| Command::Bind {
             session,
             schema: Arc::clone(&service),
             bind,
@@ -161,15 +162,11 @@ async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Res
     if chains.is_empty() {
         return Ok(());
     }
-    control
-        .apply(
-            runtime,
-            tollgate_policy_chain::plan::PolicyChange {
-                chains,
-                ..Default::default()
-            },
-        )
-        .await
+    let change = PolicyChange {
+        chains,
+        ..Default::default()
+    };
+    control.runtimes.apply(runtime, change).await
 }
 
 impl Control {

@@ -9,6 +9,7 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 
 use crate::control::apps::peers::Peers;
+use crate::control::placement::running::Runtimes;
 use crate::control::reactor::{Watched, watch};
 use crate::control::state::Control;
 use crate::limits::RDMA_ROUND;
@@ -24,7 +25,7 @@ pub(crate) async fn peers(control: Rc<Control>, address: SocketAddr) {
             Ok(Some(listener)) => {
                 tracing::info!("peers are accepted over RDMA at {address}");
                 control.peers.listens_by_rdma();
-                accept(&control, listener).await
+                accept(&control.peers, &control.runtimes, listener).await
             }
             Ok(None) => return,
             Err(error) => error,
@@ -51,17 +52,17 @@ fn listen(peers: &Peers, address: SocketAddr) -> std::io::Result<Option<Listener
 }
 
 /// Returns why accepting ended.
-async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
+async fn accept(peers: &Peers, runtimes: &Runtimes, mut listener: Listener) -> std::io::Error {
     let mut turn = RuntimeIndex::FIRST;
-    let config = control.peers.rdma().link_config(control.peers.link());
+    let config = peers.rdma().link_config(peers.link());
     loop {
         let mut ready = match listener.readable_mut().await {
             Ok(ready) => ready,
             Err(error) => return error,
         };
         // The tenant is known after the first BIND; the link moves then.
-        let index = turn.next_of(control.runtimes());
-        let runtime = control.runtimes.handle(index);
+        let index = turn.next_of(runtimes.count());
+        let runtime = runtimes.handle(index);
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
             return std::io::Error::other("a runtime has no poller");
         };
@@ -83,7 +84,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
         match accepted {
             Ok(link) => {
                 let link = Box::new(link);
-                control.send(turn, Command::AcceptByRdma { link });
+                runtimes.send(turn, Command::AcceptByRdma { link });
             }
             Err(error) => log_limited!(
                 warn,

@@ -244,7 +244,7 @@ impl<'c> Connection<'c> {
         answer: Answer,
     ) -> bool {
         let (control, (runtime, session)) = (self.control, open.at.get());
-        let serve = control.ask(runtime, |done| Command::Serve {
+        let serve = control.runtimes.ask(runtime, |done| Command::Serve {
             session,
             bound,
             done,
@@ -323,7 +323,9 @@ async fn handle(
                 ));
             };
             let (runtime, session) = open.at.get();
-            let drained = control.ask(runtime, |reply| Command::Drain { session, reply });
+            let drained = control
+                .runtimes
+                .ask(runtime, |reply| Command::Drain { session, reply });
             drained.await?;
             Ok((ResponseBody::Done(Done::default()).into(), None))
         }

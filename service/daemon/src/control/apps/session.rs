@@ -104,7 +104,9 @@ impl Open {
         attachments
             .bindings
             .retain(|b| b.runtime != runtime || b.session != session);
-        control.send(runtime, Command::CloseSession { session });
+        control
+            .runtimes
+            .send(runtime, Command::CloseSession { session });
     }
 }
 
@@ -162,10 +164,11 @@ pub(super) async fn open(
     let fds = duplicate(&session_fds).map_err(exhausted)?;
     let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
-    let runtime = control.runtime_of(&tenant);
+    let runtime = control.homes.of(&tenant);
     let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
     let app: String = text::escape(&request.app).chars().take(64).collect();
     let session = control
+        .runtimes
         .ask(runtime, |reply| Command::OpenSession {
             end: Box::new(end),
             tenant: Arc::from(tenant.as_str()),

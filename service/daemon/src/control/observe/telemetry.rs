@@ -34,6 +34,7 @@ use tollgate_telemetry::scrape;
 
 use crate::control::observe::exporters::{Exporters, now};
 use crate::control::observe::watching;
+use crate::control::placement::running::Runtimes;
 use crate::control::state::Control;
 use tollgate_datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 use tollgate_datapath::report::Report;
@@ -134,19 +135,16 @@ fn log(line: &Line) {
 
 /// All metrics now.
 async fn gather(control: &Control) -> Result<Metrics, Status> {
-    let mut report = measure(control).await?;
+    let mut report = measure(&control.runtimes).await?;
     Ok(metrics(control, &mut report))
 }
 
 /// The counts and durations of all runtimes.
-pub(crate) async fn measure(control: &Control) -> Result<Report, Status> {
-    let mut report = control.runtimes.counted_before();
-    let mut asked = Vec::new();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        asked.push(control.begin(runtime, |reply| Command::Measure { reply }));
-    }
-    for answer in asked {
-        report.absorb(control.answered(answer).await?);
+pub(in crate::control) async fn measure(runtimes: &Runtimes) -> Result<Report, Status> {
+    let mut report = runtimes.counted_before();
+    let measured = runtimes.ask_all(|_, reply| Command::Measure { reply });
+    for measured in measured.await? {
+        report.absorb(measured);
     }
     report.merge_shares();
     Ok(report)

@@ -25,8 +25,10 @@ use tollgate_telemetry::prometheus::Now;
 use tollgate_telemetry::record::{Side, Span};
 use tollgate_telemetry::w3c::TraceId;
 
+use crate::config::Config;
 use crate::control::observe::exporters::now;
 use crate::control::observe::taps::{denied_by, told};
+use crate::control::placement::running::Runtimes;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
@@ -132,8 +134,12 @@ pub(crate) async fn end_abandoned(control: &Control) {
 }
 
 /// The kept spans of a trace, or the newest traces.
-pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value, Status> {
-    let spans = kept(control).await?;
+pub(in crate::control) async fn show(
+    runtimes: &Runtimes,
+    config: &Config,
+    request: &TraceShow,
+) -> Result<Value, Status> {
+    let spans = kept(runtimes).await?;
     let now = now();
     if request.id.is_empty() {
         let most = (request.last as usize).min(MAX_SHOWN_TRACES);
@@ -145,8 +151,7 @@ pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value
     let Some(trace) = spans.iter().find(is_it).map(|span| span.trace) else {
         let text = format!(
             "no span of {:?} is kept here; each runtime keeps its newest {} (telemetry.kept_spans)",
-            request.id,
-            control.config().telemetry.kept_spans
+            request.id, config.telemetry.kept_spans
         );
         return Err(Status::new(Code::NOT_FOUND, text));
     };
@@ -157,8 +162,11 @@ pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value
 
 /// The newest kept calls that a policy has denied, newest first. A call within the host has two
 /// spans; only the client's is shown.
-pub(crate) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>, Status> {
-    let spans = kept(control).await?;
+pub(in crate::control) async fn denied(
+    runtimes: &Runtimes,
+    most: usize,
+) -> Result<Vec<Value>, Status> {
+    let spans = kept(runtimes).await?;
     let is_denied = |span: &&Arc<Span>| denied_by(&span.attributes).is_some();
     let clients = spans.iter().filter(is_denied);
     let clients = clients.filter(|span| span.side == Side::Client);
@@ -174,10 +182,10 @@ pub(crate) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>,
 }
 
 /// The kept spans of all runtimes, by their beginning.
-async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
+async fn kept(runtimes: &Runtimes) -> Result<Vec<Arc<Span>>, Status> {
     let mut spans = Vec::new();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
+    for runtime in RuntimeIndex::all(runtimes.count()) {
+        let kept = runtimes.ask(runtime, |reply| Command::KeptSpans { reply });
         spans.extend(kept.await?);
     }
     spans.sort_by_key(|span| span.began_ns);

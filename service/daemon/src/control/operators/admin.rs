@@ -114,7 +114,7 @@ pub(crate) async fn handle(
         }
         RequestBody::Tap(request) => report::answer(&watching::tap(control, request).await?)?,
         RequestBody::TraceShow(request) => {
-            report::answer(&watching::show(control, &request).await?)?
+            report::answer(&watching::show(&control.runtimes, &control.config(), &request).await?)?
         }
         RequestBody::AuditShow(request) => report::answer(&report::audit(store, request.last)?)?,
         RequestBody::AuditVerify(_) => report::answer(&report::verify(store).await?)?,

@@ -73,7 +73,7 @@ impl Source for Shown {
         let state = async {
             Ok(json!({
                 "metrics": metrics_json::report(control).await?, "status": report::status(control).await?,
-                "audit": report::audit(control.changes.store(), CONSOLE_RECORDS)?, "denied": watching::denied(control, CONSOLE_DENIALS).await?,
+                "audit": report::audit(control.changes.store(), CONSOLE_RECORDS)?, "denied": watching::denied(&control.runtimes, CONSOLE_DENIALS).await?,
             }))
         };
         state.await.map_err(refusal)

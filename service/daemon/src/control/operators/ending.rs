@@ -113,7 +113,8 @@ impl Control {
         for (connected, why) in over {
             let (runtime, session) = connected.at.get();
             // The session's connection closes it too, but later: until then it could call.
-            self.send(runtime, Command::CloseSession { session });
+            self.runtimes
+                .send(runtime, Command::CloseSession { session });
             tracing::info!("session {} was ended: {why}", session.0);
             connected.end(Status::new(Code::UNAUTHENTICATED, why));
         }

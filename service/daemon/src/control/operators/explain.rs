@@ -117,7 +117,7 @@ pub(crate) async fn explain(
     };
     let metadata = MetadataBuf::from_bytes(request.metadata)
         .map_err(|error| invalid(format!("the metadata: {error}")))?;
-    let runtime = control.runtime_of(&request.tenant);
+    let runtime = control.homes.of(&request.tenant);
     let tenant = request.tenant.as_str();
     let witnesses = witnesses(control, runtime, tenant, &sides, &schema, method, hook)?;
     let head = json!({

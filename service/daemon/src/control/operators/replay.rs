@@ -82,6 +82,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     let mut views = Vec::new();
     for (id, runtime, _) in &attached {
         let recorded = control
+            .runtimes
             .ask(*runtime, |reply| Command::Recorded { id: *id, reply })
             .await?;
         views.extend(recorded);

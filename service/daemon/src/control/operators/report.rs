@@ -16,6 +16,7 @@ use tollgate_transport::frame::{self, feature_names};
 
 use crate::capacity::Capacity;
 use crate::control::answers::Answer;
+use crate::control::placement::running::Runtimes;
 use crate::control::policies::attachments::Attachments;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::refusals::{internal, invalid, store_failed};
@@ -189,10 +190,10 @@ impl<'a> Joined<'a> {
 }
 
 /// All runtimes' reports.
-async fn gather(control: &Control) -> Result<Report, Status> {
-    let mut report = control.runtimes.counted_before();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        let part = control
+async fn gather(runtimes: &Runtimes) -> Result<Report, Status> {
+    let mut report = runtimes.counted_before();
+    for runtime in RuntimeIndex::all(runtimes.count()) {
+        let part = runtimes
             .ask(runtime, |reply| Command::Report { reply })
             .await?;
         report.absorb(part);
@@ -203,7 +204,7 @@ async fn gather(control: &Control) -> Result<Report, Status> {
 
 /// `tollgate status`.
 pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
-    let report = gather(control).await?;
+    let report = gather(&control.runtimes).await?;
     let (store, config) = (control.changes.store(), control.config());
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
@@ -227,7 +228,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "socket": config.socket_path(),
         "listen": control.peers.listen().map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
-        "runtimes": control.runtimes(),
+        "runtimes": control.runtimes.count(),
         "datapath": report.runtimes,
         "tenants": tenants,
         "homes": control.homes.report(&tenants),
@@ -305,7 +306,7 @@ fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
             .misfits
             .lately(Instant::now())
             .filter_map(|misfit| {
-                let runtime = control.runtime_of(&misfit.tenant);
+                let runtime = control.homes.of(&misfit.tenant);
                 attachments.misfit(runtime, misfit)
             }),
     );
@@ -430,7 +431,7 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
         Ok(Err(why)) => json!({"error": why}),
         Err(status) => json!({"error": status.message}),
     };
-    let report = gather(control).await?;
+    let report = gather(&control.runtimes).await?;
     let attachments = control.attachments.borrow();
     let joined = Joined::new(control, attachments.live.iter(), &report);
     let places = joined.attachments_of(&owner, &request.policy);

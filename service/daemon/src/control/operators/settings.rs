@@ -110,26 +110,21 @@ impl Control {
         let config = self.config();
         let cpu = self.cpu_limit(None);
         let taps = self.taps.in_force();
-        let mut asked = Vec::new();
-        for runtime in RuntimeIndex::all(self.runtimes()) {
+        let tuned = self.runtimes.ask_all(|runtime, done| {
             let mut tuning = Box::new(tuning(&config, runtime, self.peers.link().clone()));
             tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),
                 false => self.with_default_cpu(runtime),
             };
-            // All runtimes are told before one is waited for.
-            asked.push(self.begin(runtime, |done| Command::Tune {
+            Command::Tune {
                 tuning,
                 cpu,
                 of,
                 done,
-            }));
-        }
-        for answer in asked {
-            self.answered(answer).await?;
-        }
-        Ok(())
+            }
+        });
+        tuned.await.map(drop)
     }
 
     /// The attachments on a runtime without a CPU limit of their own.

@@ -26,6 +26,7 @@ use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::error::{self, DaemonError};
+use crate::control::placement::running::reply;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
@@ -62,7 +63,7 @@ pub(crate) async fn move_tenant(
         .changes
         .require_owner(&Owner::Tenant(tenant.clone()))?;
     let wanted = runtime.map(|runtime| RuntimeIndex(runtime as usize));
-    let runtimes = control.runtimes();
+    let runtimes = control.runtimes.count();
     if let Some(wanted) = wanted.filter(|wanted| wanted.0 >= runtimes) {
         return Err(invalid(format!(
             "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
@@ -73,7 +74,7 @@ pub(crate) async fn move_tenant(
         Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
         None => drop(after.assigned.remove(tenant.as_str())),
     }
-    let (from, to) = (control.runtime_of(&tenant), after.home(&tenant));
+    let (from, to) = (control.homes.of(&tenant), after.home(&tenant));
     let gate = control.homes.shut_gate(&tenant).await?;
     let moved = match from == to {
         true => None,
@@ -109,8 +110,8 @@ pub(crate) async fn move_tenant(
 impl Control {
     /// Moves a tenant, whose gate is shut. An error says why it stays.
     pub(crate) async fn relocate(&self, tenant: &str, to: RuntimeIndex) -> Result<Moved, Status> {
-        let from = self.runtime_of(tenant);
-        let (reply, answer) = crate::control::state::reply();
+        let from = self.homes.of(tenant);
+        let (reply, answer) = reply();
         let order = Box::new(Move {
             tenant: tenant.into(),
             to,
@@ -119,7 +120,7 @@ impl Control {
             reply: Some(reply),
         });
         self.sessions.begin_move();
-        self.send(from, Command::Part { order });
+        self.runtimes.send(from, Command::Part { order });
         // Without a timeout: afterwards the tenant's runtime would be unknown.
         let answer = answer.await;
         let early = self.sessions.end_move();
@@ -207,15 +208,10 @@ impl Control {
             placement,
             runtimes,
         };
-        let told: Vec<_> = RuntimeIndex::all(self.runtimes())
-            .map(|runtime| {
-                let map = Box::new(map.clone());
-                self.begin(runtime, |done| Command::Place { map, done })
-            })
-            .collect();
-        for answer in told {
-            self.answered(answer).await?;
-        }
-        Ok(())
+        let told = self.runtimes.ask_all(|_, done| {
+            let map = Box::new(map.clone());
+            Command::Place { map, done }
+        });
+        told.await.map(drop)
     }
 }

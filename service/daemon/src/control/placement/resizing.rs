@@ -16,7 +16,7 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::placement::runtimes::Common;
+use crate::control::placement::running::{answered, reply};
 use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::refusals::{internal, store_failed};
 use crate::control::state::Control;
@@ -32,14 +32,14 @@ impl Control {
     pub(crate) async fn resize_as_configured(&self) {
         let _one_at_a_time = self.changes.begin_own().await;
         if let Err(status) = self.resize(&self.config()).await {
-            let runtimes = self.runtimes();
+            let runtimes = self.runtimes.count();
             tracing::error!("{runtimes} runtimes remain: {}", status.message);
         }
     }
 
     /// Sets the number of runtimes of a configuration. The caller holds [`crate::control::changes`].
     pub(crate) async fn resize(&self, config: &Config) -> Result<(), Status> {
-        let (before, after) = (self.runtimes(), config.runtimes());
+        let (before, after) = (self.runtimes.count(), config.runtimes());
         if before == after {
             return Ok(());
         }
@@ -99,7 +99,7 @@ impl Control {
     }
 
     async fn back(&self, tenant: &str, home: RuntimeIndex) -> Result<(), Status> {
-        match self.runtime_of(tenant) == home {
+        match self.homes.of(tenant) == home {
             true => Ok(()),
             false => self.relocate(tenant, home).await.map(drop),
         }
@@ -107,7 +107,7 @@ impl Control {
 
     /// Rejects the removal of a runtime that a tenant is assigned to.
     fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
-        let before = self.runtimes();
+        let before = self.runtimes.count();
         let mut assigned = shall.assigned.iter();
         let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
         let Some((tenant, runtime)) = lost else {
@@ -121,18 +121,9 @@ impl Control {
 
     /// Starts the missing runtimes, each with its threads and attachments.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
-        let common = Common {
-            config,
-            rate: self.rate,
-            link: self.peers.link(),
-            rdma: self.peers.rdma(),
-            events: &self.events,
-            records: &self.records,
-        };
-        for index in RuntimeIndex::all(count).skip(self.runtimes()) {
-            let (handle, thread) = common.start(index).map_err(internal)?;
-            self.runtimes.add(handle, thread);
-            self.furnish(index).await?;
+        while self.runtimes.count() < count {
+            let started = self.runtimes.start_next(config, &self.peers);
+            self.furnish(started.map_err(internal)?).await?;
         }
         Ok(())
     }
@@ -169,7 +160,7 @@ impl Control {
                 .install
                 .push(live.installed(id, stable_place, candidate_place));
         }
-        self.apply(runtime, change).await
+        self.runtimes.apply(runtime, change).await
     }
 
     /// A copy, for another runtime, of a version that runs on the first one.
@@ -207,10 +198,10 @@ impl Control {
             runtimes: self.runtimes.handles(),
         };
         for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
-            let (reply, counted) = crate::control::state::reply();
+            let (reply, counted) = reply();
             let map = Box::new(map.clone());
             handle.send(Command::Retire { map, reply });
-            let counted = self.answered(counted).await?;
+            let counted = answered(counted).await?;
             self.runtimes.keep_counts(Report {
                 calls: counted.calls,
                 bytes: counted.bytes,

@@ -75,7 +75,7 @@ impl Control {
             return Ok(());
         };
         let version = version.number;
-        let rehearsed = self.ask(runtime, |done| Command::Rehearse {
+        let rehearsed = self.runtimes.ask(runtime, |done| Command::Rehearse {
             id,
             version,
             successor,
@@ -236,8 +236,8 @@ impl Control {
             "policy process {} was started for tenant {tenant}",
             process.pid()
         );
-        self.send(
-            self.runtime_of(tenant),
+        self.runtimes.send(
+            self.homes.of(tenant),
             Command::Process {
                 id,
                 tenant: tenant.into(),

@@ -150,7 +150,10 @@ async fn hand_over<'c>(
     let stood = Instant::now();
     // One deadline for all steps: an application's calls wait for their sum.
     let until = stood + HAND_OVER_TIMEOUT;
-    let datapath = timeout_at(until.into(), Standstill::of(control, ready.links, until));
+    let datapath = timeout_at(
+        until.into(),
+        Standstill::of(&control.runtimes, ready.links, until),
+    );
     let datapath = datapath.await.unwrap_or_else(|_elapsed| {
         let text = format!("the runtimes didn't hand everything over within {HAND_OVER_TIMEOUT:?}");
         Err(Status::new(Code::DEADLINE_EXCEEDED, text))
@@ -331,7 +334,7 @@ impl Successor {
             socket: control.config().socket_path(),
             state: control.config().state.clone(),
             listen: control.peers.listen(),
-            runtimes: control.runtimes(),
+            runtimes: control.runtimes.count(),
             by: by.to_string(),
             state_since: control
                 .state_is_in_memory()

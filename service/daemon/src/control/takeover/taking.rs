@@ -13,6 +13,7 @@ use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
 use crate::control::apps::turns::Turn;
 use crate::control::apps::{connection, descriptor_sets, session};
+use crate::control::placement::running::answered;
 use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, TransferError, borrowed};
@@ -122,7 +123,7 @@ impl Heard {
         }
         let schemas = Arc::new(by_hash(control));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in RuntimeIndex::all(control.runtimes()) {
+        for runtime in RuntimeIndex::all(control.runtimes.count()) {
             let Some(handover_state) = self.handover_states.remove(&runtime) else {
                 return Err(TransferError::NoRuntime(runtime));
             };
@@ -133,7 +134,7 @@ impl Heard {
                 chains: chains.remove(&runtime).unwrap_or_default(),
                 policies: Arc::clone(&policies),
             };
-            answers.push(control.begin(runtime, |reply| Command::TakeOver {
+            answers.push(control.runtimes.begin(runtime, |reply| Command::TakeOver {
                 handover_state: Box::new(handover_state),
                 inventory,
                 reply,
@@ -142,7 +143,7 @@ impl Heard {
         }
         let mut resumed = Vec::new();
         for (answer, runtime) in answers.into_iter().zip((0..).map(RuntimeIndex)) {
-            let answer = control.answered(answer).await;
+            let answer = answered(answer).await;
             let its = answer.map_err(TransferError::Refused)??;
             resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
         }
@@ -239,7 +240,9 @@ impl Beginning {
             if !went_on {
                 let session = resumed.session;
                 tracing::warn!("session {} can't be continued and was ended", session.0);
-                control.send(runtime, Command::CloseSession { session });
+                control
+                    .runtimes
+                    .send(runtime, Command::CloseSession { session });
             }
         }
         for socket in self.strangers {

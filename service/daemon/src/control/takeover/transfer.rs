@@ -20,6 +20,7 @@ use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 
+use crate::control::placement::running::{Runtimes, answered, reply};
 use crate::control::refusals::internal;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{
@@ -113,20 +114,20 @@ pub(super) struct Standstill {
 impl Standstill {
     /// Stops every runtime between two turns, until `until` at most.
     pub(super) async fn of(
-        control: &Control,
+        runtimes: &Runtimes,
         with_links: bool,
         until: Instant,
     ) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
         let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
-        for runtime in RuntimeIndex::all(control.runtimes()) {
+        for runtime in RuntimeIndex::all(runtimes.count()) {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
             let (sender, all) = mpsc::channel();
             all_stand.push(sender);
-            let (stands, stood) = crate::control::state::reply();
+            let (stands, stood) = reply();
             standing.push(stood);
-            answers.push(control.begin(runtime, |reply| Command::HandOver {
+            answers.push(runtimes.begin(runtime, |reply| Command::HandOver {
                 with_links,
                 until,
                 stands,
@@ -136,14 +137,14 @@ impl Standstill {
             }));
         }
         for stands in standing {
-            control.answered(stands).await?;
+            answered(stands).await?;
         }
         for sender in all_stand {
             let _it_answers_or_has_ended = sender.send(());
         }
         let mut handover_states = Vec::with_capacity(answers.len());
         for answer in answers {
-            handover_states.push(control.answered(answer).await?.map_err(internal)?);
+            handover_states.push(answered(answer).await?.map_err(internal)?);
         }
         Ok(Standstill {
             handover_states,

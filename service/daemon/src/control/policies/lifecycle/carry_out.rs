@@ -96,9 +96,9 @@ impl Control {
     /// The runtimes that an attachment's calls can be on.
     pub(super) fn runtimes_of(&self, target: &Target) -> Vec<RuntimeIndex> {
         if target.tenant == ALL {
-            RuntimeIndex::all(self.runtimes()).collect()
+            RuntimeIndex::all(self.runtimes.count()).collect()
         } else {
-            vec![self.runtime_of(&target.tenant)]
+            vec![self.homes.of(&target.tenant)]
         }
     }
 
@@ -169,7 +169,7 @@ impl Control {
             changes
         };
         for (runtime, change) in changes {
-            self.apply(runtime, change).await?;
+            self.runtimes.apply(runtime, change).await?;
             applied.push(runtime);
         }
         Ok(())
@@ -253,7 +253,7 @@ impl Control {
             changes
         };
         for (runtime, change) in changes {
-            self.apply(runtime, change).await?;
+            self.runtimes.apply(runtime, change).await?;
         }
         Ok(())
     }

@@ -105,7 +105,7 @@ impl Control {
                     install,
                     ..Default::default()
                 };
-                if let Err(status) = self.apply(live.runtime, change).await {
+                if let Err(status) = self.runtimes.apply(live.runtime, change).await {
                     tracing::warn!(policy = label, "no fresh instance: {:?}", status.message);
                 }
             }

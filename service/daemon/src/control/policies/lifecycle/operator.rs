@@ -165,7 +165,7 @@ pub(in crate::control) async fn end_attachments(
         changes
     };
     for (runtime, change) in changes {
-        control.apply(runtime, change).await?;
+        control.runtimes.apply(runtime, change).await?;
     }
     Ok(())
 }

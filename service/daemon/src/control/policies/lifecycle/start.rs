@@ -106,7 +106,7 @@ impl Control {
                 ..Default::default()
             }
         };
-        self.apply(runtime, change).await
+        self.runtimes.apply(runtime, change).await
     }
 
     /// The stored stable version; or its replacement, and why.
