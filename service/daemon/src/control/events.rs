@@ -6,8 +6,6 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tollgate_control::audit;
 
-use crate::control::apps::schemas;
-use crate::control::apps::turns::Turn;
 use crate::control::error::DaemonError;
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
@@ -38,7 +36,10 @@ impl Control {
     }
 
     fn session_ended(&self, at: (RuntimeIndex, SessionId), reason: String) {
-        let tenant = self.sessions.with(at, |session| session.tenant.clone());
+        let tenant = self
+            .apps
+            .sessions
+            .with(at, |session| session.tenant.clone());
         let tenant = tenant.unwrap_or_default();
         let (_, session) = at;
         log_limited!(
@@ -48,30 +49,18 @@ impl Control {
             "session {} was ended: {reason}",
             session.0
         );
-        self.sessions.ended(at, reason);
+        self.apps.sessions.ended(at, reason);
     }
 
     async fn compare(self: Rc<Self>, comparison: Comparison) {
-        let turn = self.turns.of(&comparison.tenant).await;
-        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
-        let matches = schemas::compare(&turn, &comparison.ours, comparison.theirs).await;
-        let compared = Command::Compared {
-            ticket: comparison.ticket,
-            binding: comparison.binding,
-            matches,
-        };
-        self.runtimes.send(comparison.runtime, compared);
+        let runtime = comparison.runtime;
+        let compared = self.apps.compare(comparison).await;
+        self.runtimes.send(runtime, compared);
     }
 
     async fn look_up_again(self: Rc<Self>, tenant: Arc<str>, peer: Target) {
-        let found = self.names.find_again(&tenant, &peer).await;
-        let home = self.homes.of(&tenant);
-        let found = Command::Found {
-            tenant,
-            peer,
-            found,
-        };
-        self.runtimes.send(home, found);
+        let found = self.apps.look_up_again(Arc::clone(&tenant), peer).await;
+        self.runtimes.send(self.homes.of(&tenant), found);
     }
 
     fn policy_event(self: &Rc<Self>, event: PolicyEvent) {

@@ -6,7 +6,6 @@ use std::rc::Rc;
 use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::sync::{Notify, RwLock};
 use tollgate_control::{Store, StoreError, audit};
 use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
 use tollgate_shm_abi::wait::now_ns;
@@ -16,12 +15,12 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::apps::admission::Admission;
+use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::peers::Peers;
-use crate::control::apps::schemas::Schemas;
-use crate::control::apps::sessions::Sessions;
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::socket_file::{Access, SocketFile};
-use crate::control::apps::{accepting, names, prefetch, turns};
+use crate::control::apps::{accepting, prefetch};
 use crate::control::changes::Changes;
 use crate::control::error::{self, DaemonError, system};
 use crate::control::in_force::InForce;
@@ -168,6 +167,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         settings: InForce::new(settings),
         changes: Changes::new(store),
         peers,
+        apps: Applications::new(
+            Admission::new(getrlimit(Resource::Nofile).current, count),
+            listeners,
+            SchemaCache::new(compiler),
+        ),
         process: ThisProcess {
             program,
             began_ns: now_ns(),
@@ -181,19 +185,9 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         rate,
         runtimes,
         homes: Homes::new(placement),
-        schemas: RefCell::new(Schemas::new(compiler)),
-        names: names::Names::default(),
-        turns: turns::Turns::default(),
         attachments: RefCell::default(),
-        rotated: Notify::new(),
         processes: RefCell::default(),
         repeats: Repeated::default(),
-        sessions: Sessions::default(),
-        requests: RwLock::default(),
-        hurry: Notify::new(),
-        admission: Admission::new(getrlimit(Resource::Nofile).current, count),
-        heaps: Rc::default(),
-        listeners,
         replacement: Replacement::default(),
         exporters,
         taps: Taps::default(),
@@ -204,7 +198,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         .await
         .map_err(DaemonError::Runtime)?;
     control.restore().await?;
-    prefetch::configured(&control).await?;
+    prefetch::configured(&control.config(), &control.apps.schemas).await?;
     control.each_runtime_answers().await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
     tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
@@ -349,7 +343,7 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     }
     // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
-        _nobody_takes_over = control.requests.read() => Ok(false),
+        () = control.apps.requests.resumed() => Ok(false),
         () = control.replacement.retired() => Ok(true),
     }
 }

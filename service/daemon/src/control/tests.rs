@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::sync::Notify;
 use tollgate_control::Store;
 use tollgate_policy_host::{ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
@@ -15,10 +14,11 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
+use crate::control::apps::admission::Admission;
+use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::peers::Peers;
-use crate::control::apps::schemas::Schemas;
-use crate::control::apps::sessions::Sessions;
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::changes::Changes;
 use crate::control::in_force::InForce;
 use crate::control::inbox;
@@ -63,6 +63,11 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         settings: InForce::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
         changes: Changes::new(Store::in_memory().unwrap()),
         peers: Peers::new(link, Rdma::Unavailable("it isn't tested here".into()), None),
+        apps: Applications::new(
+            Admission::new(None, 1),
+            Listeners::default(),
+            SchemaCache::new(crate::machine_code::start().unwrap()),
+        ),
         process: ThisProcess {
             program: PathBuf::new(),
             began_ns: 0,
@@ -74,19 +79,9 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         rate: Rate::default(),
         runtimes,
         homes: Homes::new(Placement::spread(1)),
-        schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
-        names: crate::control::apps::names::Names::default(),
-        turns: crate::control::apps::turns::Turns::default(),
         attachments: RefCell::default(),
-        rotated: Notify::new(),
         processes: RefCell::default(),
         repeats: Repeated::default(),
-        sessions: Sessions::default(),
-        requests: tokio::sync::RwLock::default(),
-        hurry: tokio::sync::Notify::new(),
-        admission: crate::control::apps::admission::Admission::new(None, 1),
-        heaps: std::rc::Rc::default(),
-        listeners: Listeners::default(),
         replacement: Replacement::default(),
         exporters: Exporters::default(),
         taps: Taps::default(),

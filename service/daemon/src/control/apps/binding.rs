@@ -39,7 +39,7 @@ pub(super) async fn bind(
     // Checked before waiting: a waiting binding holds only this descriptor.
     one_descriptor("a binding", &fds)?;
     // The set is read only after this: a tenant's sets in memory are limited.
-    let turn = control.turns.of(&open.tenant).await?;
+    let turn = control.apps.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
     let side = match request.role {
         SIDE_CLIENT => Side::Client,
@@ -52,7 +52,7 @@ pub(super) async fn bind(
     };
     fitting::check_name(&request.service)?;
     let by = Some(open.tenant.as_str().into());
-    let schema = intern(control, &turn, &by, bytes, &request.service).await?;
+    let schema = intern(&control.apps.schemas, &turn, &by, bytes, &request.service).await?;
     drop(turn);
     fitting::check_names(&schema.layout)?;
     let wanted = match side {
@@ -93,7 +93,7 @@ pub(super) async fn bind(
             service: id,
             served,
         } => {
-            let turn = control.turns.of(&open.tenant).await?;
+            let turn = control.apps.turns.of(&open.tenant).await?;
             let matches = schemas::compare(&turn, &service, served.description.clone()).await;
             let service = id;
             bind(BindAs::Across { service, matches }, chains).await??
@@ -195,5 +195,5 @@ async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<F
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
-    control.names.find(tenant, target).await
+    control.apps.names.find(tenant, target).await
 }

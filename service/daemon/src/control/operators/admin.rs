@@ -120,7 +120,7 @@ pub(crate) async fn handle(
         RequestBody::AuditVerify(_) => report::answer(&report::verify(store).await?)?,
         RequestBody::Prefetch(_) => {
             let set = descriptor_sets::descriptor_set("a prefetch", &fds)?;
-            report::answer(&prefetch::prefetch(control, set).await?)?
+            report::answer(&prefetch::prefetch(&control.apps.schemas, set).await?)?
         }
         RequestBody::Settings(_) => report::answer(&settings::show(&control.settings))?,
         RequestBody::SettingsChange(request) => {
@@ -194,7 +194,7 @@ async fn push(
     };
     let (policy, wasm) = control.load(&owner, wasm).await?;
     let schema = schema.map_or(&[][..], std::slice::from_ref);
-    let given = given::given(control, request.has_schema, schema).await?;
+    let given = given::given(&control.apps.schemas, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.

@@ -39,7 +39,7 @@ pub(crate) async fn rotate(
         .rotate_token(actor, &request.tenant, grace);
     let token = rotated.map_err(|error| store_failed(&error))?;
     control.end_sessions();
-    control.rotated.notify_one();
+    control.apps.sessions.token_rotated();
     Ok(token)
 }
 
@@ -53,10 +53,10 @@ pub(crate) async fn remove(
     if request.is_question {
         let had = control.changes.store().holdings(&tenant);
         let had = had.map_err(|error| store_failed(&error))?;
-        return Ok(told(&tenant, &had, control.sessions.count_of(&tenant)));
+        return Ok(told(&tenant, &had, control.apps.sessions.count_of(&tenant)));
     }
     let _one_at_a_time = control.changes.begin().await?;
-    let sessions = control.sessions.count_of(&tenant);
+    let sessions = control.apps.sessions.count_of(&tenant);
     let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     control.end_sessions();
@@ -108,6 +108,7 @@ impl Control {
     /// tenant was removed.
     pub(crate) fn end_sessions(&self) {
         let over = self
+            .apps
             .sessions
             .take_over(|connected| self.why_over(&connected.tenant, &connected.token));
         for (connected, why) in over {
@@ -150,7 +151,7 @@ impl Control {
                 .min(LOOK);
             tokio::select! {
                 () = tokio::time::sleep(next) => {}
-                () = self.rotated.notified() => continue,
+                () = self.apps.sessions.rotation() => continue,
             }
             let _one_at_a_time = self.changes.begin_own().await;
             self.end_sessions();

@@ -106,7 +106,8 @@ pub(crate) async fn explain(
         true => {
             let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
             let turn = Turn::operators();
-            descriptor_sets::intern(control, &turn, &None, set, &request.service).await?
+            descriptor_sets::intern(&control.apps.schemas, &turn, &None, set, &request.service)
+                .await?
         }
         false => bound(control, &request, &sides)?,
     };

@@ -243,7 +243,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
         "calls": report.calls,
         "bytes": report.bytes,
-        "schemas": control.schemas.borrow().counters(),
+        "schemas": control.apps.schemas.counters(),
         "compiler": control.compilation.report(),
         "processes": control.processes.borrow().report(),
         "live_calls": report.live_calls,

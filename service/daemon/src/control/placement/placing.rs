@@ -119,11 +119,11 @@ impl Control {
             same: self.same(from, to),
             reply: Some(reply),
         });
-        self.sessions.begin_move();
+        self.apps.sessions.begin_move();
         self.runtimes.send(from, Command::Part { order });
         // Without a timeout: afterwards the tenant's runtime would be unknown.
         let answer = answer.await;
-        let early = self.sessions.end_move();
+        let early = self.apps.sessions.end_move();
         let answer = answer.map_err(|_dropped| {
             let text = format!("runtime {from} or runtime {to} has ended");
             Status::new(Code::INTERNAL, text)
@@ -135,7 +135,7 @@ impl Control {
         let moved = answer.map_err(stays)?;
         self.follow(tenant, from, &moved);
         for (at, reason) in early {
-            self.sessions.ended(at, reason);
+            self.apps.sessions.ended(at, reason);
         }
         match moved.refused {
             Some(why) => Err(stays(why)),
@@ -167,7 +167,7 @@ impl Control {
     /// Updates the tenant's sessions, bindings and attachments to its new runtime.
     fn follow(&self, tenant: &str, from: RuntimeIndex, moved: &Moved) {
         let to = moved.runtime;
-        self.sessions.renamed(from, to, &moved.sessions);
+        self.apps.sessions.renamed(from, to, &moved.sessions);
         let mut attachments = self.attachments.borrow_mut();
         for binding in &mut attachments.bindings {
             if binding.runtime != from || binding.tenant != tenant {

@@ -68,7 +68,7 @@ impl Control {
         for tenant in &tenants {
             meanwhile.assign(&tenant.as_str().into(), was.home(tenant));
         }
-        self.admission.has_runtimes(before.max(after));
+        self.apps.admission.has_runtimes(before.max(after));
         let moved = async {
             self.grow(config, after).await?;
             self.homes.place(meanwhile);
@@ -86,11 +86,11 @@ impl Control {
                 tracing::error!("tenant {tenant} can't be moved back: {}", status.message);
             }
             self.shrink(before, was).await?;
-            self.admission.has_runtimes(before);
+            self.apps.admission.has_runtimes(before);
             return Err(status);
         }
         self.shrink(after, shall).await?;
-        self.admission.has_runtimes(after);
+        self.apps.admission.has_runtimes(after);
         tracing::info!(
             "the number of runtimes changed from {before} to {after}; {} tenants moved",
             going.len()

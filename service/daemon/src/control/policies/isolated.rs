@@ -263,7 +263,7 @@ impl Control {
                 let mut rest =
                     rest.filter(|(name, _)| *name != tenant && !isolated.contains(*name));
                 let others = isolated.len() + rest.clone().count();
-                let Err(full) = self.admission.start_process(tenant, others) else {
+                let Err(full) = self.apps.admission.start_process(tenant, others) else {
                     return Ok(());
                 };
                 let unused = rest.find(|(_, (_, process))| is_unused(process));

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::sync::RwLockWriteGuard;
 use tokio::time::{timeout, timeout_at};
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
@@ -20,6 +19,7 @@ use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
 use super::transfer::{self, Standstill};
+use crate::control::apps::requests::Pause;
 use crate::control::error::{DaemonError, system};
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -27,7 +27,7 @@ use crate::control::supervisor;
 use crate::control::takeover::protocol::{
     ARGUMENT, Channel, FORMAT, HearResult, Message, Offer, TransferError, borrowed,
 };
-use crate::limits::{MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use crate::limits::{MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
 /// `tollgate upgrade` and SIGUSR2: starts another process and lets it take over, or continues if
@@ -92,7 +92,7 @@ async fn replace(
     };
     let prepared = begun.elapsed();
     // From here on either the successor serves, or this process again.
-    control.listeners.shut();
+    control.apps.listeners.shut();
     held.gone = true;
     if control.config().state.is_some() {
         control.changes.store().let_go();
@@ -145,8 +145,8 @@ async fn hand_over<'c>(
         Message::Opened => {}
         other => return Err((out_of_turn(&other), None)),
     }
-    let turn = requests_rest(control).await;
-    let turn = turn.map_err(|status| (status, None))?;
+    let pause = control.apps.requests.pause().await;
+    let pause = pause.map_err(|status| (status, None))?;
     let stood = Instant::now();
     // One deadline for all steps: an application's calls wait for their sum.
     let until = stood + HAND_OVER_TIMEOUT;
@@ -160,7 +160,7 @@ async fn hand_over<'c>(
     });
     let mut still = Still {
         datapath: datapath.map_err(|status| (status, None))?,
-        _requests: turn,
+        _requests: pause,
     };
     let taken = async {
         // The successor may not read, either.
@@ -200,24 +200,10 @@ async fn hand_over<'c>(
     Ok(stood)
 }
 
-/// Waits until applications' requests are answered or still unread.
-async fn requests_rest(control: &Control) -> Result<RwLockWriteGuard<'_, ()>, Status> {
-    if let Ok(turn) = timeout(REQUESTS_GRACE, control.requests.write()).await {
-        return Ok(turn);
-    }
-    // A binding that waits for a silent peer must not delay the others.
-    control.hurry.notify_waiters();
-    let turn = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await;
-    turn.map_err(|_elapsed| {
-        let text = format!("an application's request wasn't answered within {TAKE_OVER_TIMEOUT:?}");
-        Status::new(Code::DEADLINE_EXCEEDED, text)
-    })
-}
-
 /// Keeps everything still while it exists.
 struct Still<'c> {
     datapath: Standstill,
-    _requests: RwLockWriteGuard<'c, ()>,
+    _requests: Pause<'c>,
 }
 
 async fn said(
@@ -265,7 +251,7 @@ impl Control {
     /// Serves again after a failed hand-over.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
         let resumed = self.changes.store().resume(self.config().state.as_deref());
-        self.listeners.open();
+        self.apps.listeners.open();
         resumed.map(drop).map_err(|error| {
             tracing::error!(
                 "the store can't be opened again after a failed upgrade, so nothing can be changed: {error}"
@@ -342,8 +328,8 @@ impl Successor {
             tells_supervisor: true,
             is_filtered: true,
         };
-        let mut fds = control.listeners.descriptors().map_err(internal)?;
-        let (schemas, offered) = transfer::schemas(control, &HashSet::new())?;
+        let mut fds = control.apps.listeners.descriptors().map_err(internal)?;
+        let (schemas, offered) = transfer::schemas(&control.apps.schemas, &HashSet::new())?;
         let first = fds.len().min(1);
         fds.splice(first..first, [copy, schemas]);
         let heard = async {

@@ -121,7 +121,7 @@ impl Predecessor {
         }
         let lost = |what| DaemonError::from(TakeOverError::Predecessor(what));
         if let Some(schemas) = self.schemas.get() {
-            let learnt = learn(control, schemas).await;
+            let learnt = learn(&control.apps.schemas, schemas).await;
             learnt.map_err(TakeOverError::Schema)?;
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();

@@ -11,6 +11,7 @@ use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::turns::Turn;
 use crate::control::apps::{connection, descriptor_sets, session};
 use crate::control::placement::running::answered;
@@ -26,11 +27,11 @@ use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Interns the schemas that [`schemas`] has sent.
-pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), TransferError> {
+pub(super) async fn learn(known: &SchemaCache, schemas: &OwnedFd) -> Result<(), TransferError> {
     // They exist already, so they count for no tenant.
     let turn = Turn::operators();
     for (service, set) in read::<Vec<Set>>(schemas)? {
-        let interned = descriptor_sets::intern(control, &turn, &None, set, &service).await;
+        let interned = descriptor_sets::intern(known, &turn, &None, set, &service).await;
         interned.map_err(|status| TransferError::Schema { service, status })?;
     }
     Ok(())
@@ -104,7 +105,7 @@ impl Heard {
         let [inventory, schemas] = fds else {
             return Err(TransferError::NoDescriptors);
         };
-        learn(control, schemas).await?;
+        learn(&control.apps.schemas, schemas).await?;
         let inventory: InventoryLeft = read(inventory)?;
         let mut chains = live(control, inventory.bindings, &self.sessions)?;
         let here: HashMap<_, _> = attached(control)
@@ -121,7 +122,7 @@ impl Heard {
                 .state_of(owner, &left.policy)
                 .fill(&left.entries);
         }
-        let schemas = Arc::new(by_hash(control));
+        let schemas = Arc::new(by_hash(&control.apps.schemas));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
         for runtime in RuntimeIndex::all(control.runtimes.count()) {
             let Some(handover_state) = self.handover_states.remove(&runtime) else {
@@ -156,9 +157,8 @@ impl Heard {
     }
 }
 
-fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
-    let schemas = control.schemas.borrow();
-    let all = schemas.all();
+fn by_hash(schemas: &SchemaCache) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
+    let all = schemas.all().into_iter();
     all.map(|schema| (schema.layout.hash, Arc::clone(&schema.service)))
         .collect()
 }
@@ -179,7 +179,7 @@ fn live(
         if !there.contains(&(left.runtime, left.session)) {
             continue;
         }
-        let schema = control.schemas.borrow().of_hash(&left.schema);
+        let schema = control.apps.schemas.of_hash(&left.schema);
         let schema = schema.ok_or(TransferError::NoSchema)?;
         let binding = LiveBinding {
             runtime: left.runtime,

@@ -20,6 +20,7 @@ use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::placement::running::{Runtimes, answered, reply};
 use crate::control::refusals::internal;
 use crate::control::state::Control;
@@ -78,12 +79,12 @@ pub(super) type Set = (String, Vec<u8>);
 
 /// The schemas in memory except for some, as a blob, and their hashes.
 pub(super) fn schemas(
-    control: &Control,
+    known: &SchemaCache,
     but: &HashSet<[u8; 32]>,
 ) -> Result<(OwnedFd, HashSet<[u8; 32]>), Status> {
-    let schemas = control.schemas.borrow();
-    let others = schemas
+    let others = known
         .all()
+        .into_iter()
         .filter(|schema| !but.contains(&schema.layout.hash));
     let (hashes, sets): (HashSet<_>, Vec<Set>) = others
         .map(|schema| {
@@ -166,7 +167,7 @@ impl Standstill {
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
             for (session, lent) in handover_state.sessions {
-                let left = control.sessions.with((index, session), |connected| {
+                let left = control.apps.sessions.with((index, session), |connected| {
                     let left = SessionLeft {
                         runtime: index,
                         session,
@@ -196,7 +197,7 @@ impl Standstill {
                 channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
-        for socket in control.sessions.strangers_sockets()? {
+        for socket in control.apps.sessions.strangers_sockets()? {
             channel
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
@@ -207,7 +208,8 @@ impl Standstill {
             shared: shared(control),
         };
         let inventory = blob(&inventory).map_err(TransferError::Refused)?;
-        let (schemas, _) = schemas(control, offered).map_err(TransferError::Refused)?;
+        let (schemas, _) =
+            schemas(&control.apps.schemas, offered).map_err(TransferError::Refused)?;
         let fds = [inventory, schemas];
         channel.say(&Message::All, &borrowed(&fds)).await
     }

@@ -40,7 +40,7 @@ pub(in crate::control) async fn attach(
     request: PolicyAttach,
     fds: Vec<OwnedFd>,
 ) -> Result<Vec<String>, Status> {
-    let given = given(control, request.has_schema, &fds).await?;
+    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
     let sketch = || Ok(vec![control.attaching(&request)?]);
@@ -68,7 +68,7 @@ pub(in crate::control) async fn upgrade(
     request: PolicyUpgrade,
     fds: Vec<OwnedFd>,
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
-    let given = given(control, request.has_schema, &fds).await?;
+    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
     let (plans, prepared, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
     let mut warnings = Vec::new();
     for plan in &plans {
