@@ -33,6 +33,7 @@ use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::Starter;
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::processes::Processes;
 use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
@@ -180,13 +181,12 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
                 .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         },
         compilation,
-        child_user,
         trusted,
         rate,
         runtimes,
         homes: Homes::new(placement),
         attachments: RefCell::default(),
-        processes: RefCell::default(),
+        processes: Processes::new(child_user),
         repeats: Repeated::default(),
         replacement: Replacement::default(),
         exporters,

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_policy_host::{ChildUser, Rate};
+use tollgate_policy_host::Rate;
 use tollgate_provenance::TrustedKeys;
 
 use crate::config::Config;
@@ -32,8 +32,6 @@ pub(super) struct Control {
     pub(super) peers: Peers,
     pub(super) process: ThisProcess,
     pub(super) compilation: Compilation,
-    /// The user of child processes if this one is root.
-    pub(super) child_user: ChildUser,
     /// Keys of trusted signers of policies; empty: no signature is needed.
     pub(super) trusted: TrustedKeys,
     /// How fast this machine burns policies' fuel.
@@ -43,7 +41,7 @@ pub(super) struct Control {
     pub(super) homes: Homes,
     pub(super) attachments: RefCell<Attachments>,
     /// Processes of isolated policies.
-    pub(super) processes: RefCell<Processes>,
+    pub(super) processes: Processes,
     /// Repeated events, such as faults, that the audit log coalesces.
     pub(super) repeats: Repeated,
     /// Whether another process has taken over.

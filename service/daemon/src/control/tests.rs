@@ -29,6 +29,7 @@ use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{Starter, engine_id, tuning};
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::processes::Processes;
 use crate::control::state::Control;
 use crate::control::takeover::replacement::Replacement;
 use crate::control::this_process::ThisProcess;
@@ -74,13 +75,12 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
             state_since: String::new(),
         },
         compilation: Compilation::new(compiler.unwrap(), 1),
-        child_user: ChildUser::default(),
         trusted: TrustedKeys::default(),
         rate: Rate::default(),
         runtimes,
         homes: Homes::new(Placement::spread(1)),
         attachments: RefCell::default(),
-        processes: RefCell::default(),
+        processes: Processes::new(ChildUser::default()),
         repeats: Repeated::default(),
         replacement: Replacement::default(),
         exporters: Exporters::default(),

@@ -245,7 +245,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "bytes": report.bytes,
         "schemas": control.apps.schemas.counters(),
         "compiler": control.compilation.report(),
-        "processes": control.processes.borrow().report(),
+        "processes": control.processes.report(),
         "live_calls": report.live_calls,
         "capacity": Capacity::of_this_process(&config).report(),
     }))

@@ -38,7 +38,7 @@ impl Control {
                 self.watch(&known);
             }
         }
-        self.processes.borrow_mut().are_restored = true;
+        self.processes.restored();
         Ok(())
     }
 
