@@ -33,6 +33,7 @@ use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::Starter;
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
@@ -180,9 +181,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
                 .and_then(Predecessor::state_since)
                 .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         },
-        compilation,
-        trusted,
-        rate,
+        modules: Modules::new(trusted, compilation, rate),
         runtimes,
         homes: Homes::new(placement),
         attachments: RefCell::default(),
@@ -245,7 +244,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if !is_replaced {
         supervisor::stops();
     }
-    control.compilation.stop();
+    control.modules.stop();
     for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError::Panicked { what: "a runtime" });

@@ -5,8 +5,6 @@ use std::rc::Rc;
 
 use tollgate_console::Console;
 use tollgate_control::audit::Actor;
-use tollgate_policy_host::Rate;
-use tollgate_provenance::TrustedKeys;
 
 use crate::config::Config;
 use crate::control::apps::applications::Applications;
@@ -19,7 +17,7 @@ use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::attachments::Attachments;
-use crate::control::policies::compile::Compilation;
+use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::takeover::replacement::Replacement;
 use crate::control::this_process::ThisProcess;
@@ -31,11 +29,7 @@ pub(super) struct Control {
     pub(super) apps: Applications,
     pub(super) peers: Peers,
     pub(super) process: ThisProcess,
-    pub(super) compilation: Compilation,
-    /// Keys of trusted signers of policies; empty: no signature is needed.
-    pub(super) trusted: TrustedKeys,
-    /// How fast this machine burns policies' fuel.
-    pub(super) rate: Rate,
+    pub(super) modules: Modules,
     pub(super) runtimes: Runtimes,
     /// The tenants' runtimes.
     pub(super) homes: Homes,

@@ -29,6 +29,7 @@ use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{Starter, engine_id, tuning};
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::state::Control;
 use crate::control::takeover::replacement::Replacement;
@@ -74,9 +75,11 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
             began_ns: 0,
             state_since: String::new(),
         },
-        compilation: Compilation::new(compiler.unwrap(), 1),
-        trusted: TrustedKeys::default(),
-        rate: Rate::default(),
+        modules: Modules::new(
+            TrustedKeys::default(),
+            Compilation::new(compiler.unwrap(), 1),
+            Rate::default(),
+        ),
         runtimes,
         homes: Homes::new(Placement::spread(1)),
         attachments: RefCell::default(),

@@ -25,7 +25,7 @@ use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{console, ending, explain, replay, report, settings};
 use crate::control::own_user::{is_own, own_user};
 use crate::control::placement::placing;
-use crate::control::policies::{given, lifecycle, origin};
+use crate::control::policies::{given, lifecycle};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::takeover;
@@ -187,12 +187,12 @@ async fn push(
     };
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
     control.changes.require_owner(&owner)?;
-    origin::check(&control.trusted, &wasm, proof.as_ref())?;
+    control.modules.check_origin(&wasm, proof.as_ref())?;
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
         None => wasm,
     };
-    let (policy, wasm) = control.load(&owner, wasm).await?;
+    let (policy, wasm) = control.modules.load(&owner, wasm).await?;
     let schema = schema.map_or(&[][..], std::slice::from_ref);
     let given = given::given(&control.apps.schemas, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
@@ -237,26 +237,13 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
 }
 
 impl Control {
-    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
-    pub(crate) async fn load(
-        &self,
-        owner: &Owner,
-        wasm: Vec<u8>,
-    ) -> Result<(Policy, Vec<u8>), Status> {
-        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
-        self.attachments
-            .borrow_mut()
-            .remember(*policy.digest(), policy.clone());
-        Ok((policy, wasm))
-    }
-
     /// Checks that the policy accepts this configuration, with a temporary instance.
     async fn check_configuration(
         &self,
         policy: Policy,
         config: Option<Vec<u8>>,
     ) -> Result<(), Status> {
-        let limits = self.limits_for(None);
+        let limits = self.modules.limits_for(&self.config(), None);
         let checked = tokio::task::spawn_blocking(move || {
             let setup = Setup {
                 config: config.as_deref(),

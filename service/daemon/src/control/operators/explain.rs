@@ -296,7 +296,9 @@ fn witness(
         // A version that can't run isn't asked, wherever it runs.
         unasked: unasked.filter(|_| loaded.is_ok()),
         loaded,
-        limits: control.limits_for(options.cpu_us),
+        limits: control
+            .modules
+            .limits_for(&control.config(), options.cpu_us),
         granted: granted(options)? | manifest.unwrap_or_default(),
         decides,
         is_open: options.on_fault == OnFault::Open,

@@ -95,10 +95,10 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
+    let (modules, store) = (&control.modules, control.changes.store());
     let load = async |version: u32| {
-        let found = control
-            .version(&owner, &at.policy, VersionNumber(version))
-            .await?;
+        let number = VersionNumber(version);
+        let found = modules.version(store, &owner, &at.policy, number).await?;
         let name = PolicyVersion {
             name: at.policy.clone(),
             version,
@@ -110,7 +110,9 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         Ok::<_, Status>(Replayed {
             name,
             loaded,
-            limits: control.limits_for(attachment.options.cpu_us),
+            limits: control
+                .modules
+                .limits_for(&control.config(), attachment.options.cpu_us),
             attachment: attachment.clone(),
             instance: None,
             made: 0,
@@ -123,11 +125,8 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             .iter()
             .any(|(version, _)| *version == view.version)
         {
-            let loaded = control
-                .version(&owner, &at.policy, view.version)
-                .await?
-                .loaded;
-            let loaded = loaded.map_err(invalid)?;
+            let version = modules.version(store, &owner, &at.policy, view.version);
+            let loaded = version.await?.loaded.map_err(invalid)?;
             recorders.push((view.version, loaded));
         }
     }

@@ -244,7 +244,7 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "calls": report.calls,
         "bytes": report.bytes,
         "schemas": control.apps.schemas.counters(),
-        "compiler": control.compilation.report(),
+        "compiler": control.modules.report(),
         "processes": control.processes.report(),
         "live_calls": report.live_calls,
         "capacity": Capacity::of_this_process(&config).report(),
@@ -298,7 +298,7 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
 /// applications whose schemas don't fit.
 fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
     let mut problems = control.changes.store().problems();
-    let compiler = control.compilation.compiler().problem();
+    let compiler = control.modules.problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.replacement.problem());
     problems.extend(
@@ -419,12 +419,10 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
         let text = format!("{owner} has no policy {}{version}", request.policy);
         return Err(Status::new(Code::NOT_FOUND, text));
     };
-    let loaded = control
-        .version(
-            &owner,
-            &request.policy,
-            VersionNumber(chosen.policy.version),
-        )
+    let number = VersionNumber(chosen.policy.version);
+    let (modules, store) = (&control.modules, control.changes.store());
+    let loaded = modules
+        .version(store, &owner, &request.policy, number)
         .await;
     let manifest = match loaded.map(|version| version.loaded) {
         Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),

@@ -23,7 +23,6 @@ use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
-use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
     /// The settings at the start. Logs stored values that can't be used.
@@ -108,7 +107,7 @@ impl Control {
     /// Puts the current settings in force on all runtimes, and waits for them.
     pub(crate) async fn tune(&self, before: &Config) -> Result<(), Status> {
         let config = self.config();
-        let cpu = self.cpu_limit(None);
+        let cpu = self.modules.cpu_limit(&config, None);
         let taps = self.taps.in_force();
         let tuned = self.runtimes.ask_all(|runtime, done| {
             let mut tuning = Box::new(tuning(&config, runtime, self.peers.link().clone()));
@@ -135,14 +134,5 @@ impl Control {
             live.runtime == runtime && live.attachment.options.cpu_us.is_none()
         });
         attached.map(|(id, _)| id).collect()
-    }
-
-    /// The CPU limit of one call's evaluation.
-    pub(crate) fn cpu_limit(&self, cpu_us: Option<u32>) -> CpuLimit {
-        let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
-        CpuLimit {
-            fuel_per_call,
-            isolated_ns: self.isolated_ns(fuel_per_call),
-        }
     }
 }

@@ -21,7 +21,6 @@ use tokio::sync::oneshot;
 use tollgate_control::{Attachment, Isolation, Owner, Party};
 use tollgate_engine::Status;
 use tollgate_policy_host::isolated::{InstanceHandle, InstanceSetup, InstantiateError, Process};
-use tollgate_policy_host::limits::ISOLATED_STALL;
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
@@ -91,16 +90,17 @@ impl Control {
         loaded: Loaded,
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
-        let limits = self.limits_for(options.cpu_us);
+        let (modules, config) = (&self.modules, self.config());
+        let limits = modules.limits_for(&config, options.cpu_us);
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
             0
         };
-        let cpu = self.cpu_limit(options.cpu_us);
+        let cpu = modules.cpu_limit(&config, options.cpu_us);
         let (setup_ns, handover_ns) = (
-            self.isolated_ns(setup),
-            self.isolated_ns(limits.fuel_for_handover),
+            modules.isolated_ns(setup),
+            modules.isolated_ns(limits.fuel_for_handover),
         );
         let wanted = Wanted {
             loaded: loaded.clone(),
@@ -124,12 +124,6 @@ impl Control {
         })))
     }
 
-    /// Time limit of a process for work that takes this much fuel.
-    pub(crate) fn isolated_ns(&self, fuel: u64) -> u64 {
-        let time = self.rate.time(fuel).saturating_mul(ISOLATED_STALL);
-        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-    }
-
     /// Checks that a tenant's policy accepts its configuration, with a temporary instance in the
     /// tenant's process.
     pub(crate) async fn check_apart(
@@ -148,7 +142,7 @@ impl Control {
                 policy,
                 config: config.map(Arc::from),
             },
-            limits: self.limits_for(None),
+            limits: self.modules.limits_for(&self.config(), None),
             granted: tollgate_policy_host::Capabilities::ALL,
             // A name that shares no state.
             state: String::new(),

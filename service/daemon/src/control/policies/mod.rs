@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   lifecycle/ changes ─▶ attachments.rs ─▶ a chain per method ─▶ the runtimes
-//!   origin.rs ─▶ compile.rs ─▶ a version (model.rs) ─▶ given.rs: the schema to check it against
+//!   modules.rs: origin.rs ─▶ compile.rs ─▶ a version (model.rs) ─▶ given.rs: the schema to check it against
 //!   isolated.rs, processes.rs, child_user.rs: processes of isolated policies
 //!   misfits.rs: bindings that an attachment doesn't fit
 //! ```
@@ -19,5 +19,6 @@ pub(super) mod isolated;
 pub(super) mod lifecycle;
 mod misfits;
 pub(super) mod model;
+pub(super) mod modules;
 pub(super) mod origin;
 pub(super) mod processes;

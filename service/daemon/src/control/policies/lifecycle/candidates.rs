@@ -5,62 +5,25 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion, Target};
+use tollgate_control::{ALL, Attachment, Isolation, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{
-    Capabilities, Hook, Instance, Method, Policy, SharedState, TenantLimits,
-};
+use tollgate_policy_host::{Hook, Method, Policy, SharedState};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::OneAtATime;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
 use crate::control::policies::isolated::check_isolation;
-use crate::control::policies::lifecycle::{
-    Next, Plan, PreparedInstance, PreparedInstances, refused,
-};
+use crate::control::policies::lifecycle::{Next, Plan, PreparedInstance, PreparedInstances};
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::limits::QUICK_SETUP;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
 impl Control {
-    /// A stored version, compiled.
-    pub(in crate::control) async fn version(
-        &self,
-        owner: &Owner,
-        name: &str,
-        number: VersionNumber,
-    ) -> Result<Version, Status> {
-        let reference = PolicyVersion {
-            name: name.to_owned(),
-            version: number.0,
-        };
-        let stored = self
-            .changes
-            .store()
-            .policy(owner, &reference)
-            .map_err(refused)?;
-        let compiled = self.attachments.borrow().compiled(&stored.digest);
-        let policy = match compiled {
-            Some(policy) => policy,
-            None => self.load(owner, stored.wasm).await?.0,
-        };
-        let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
-        // The configuration was accepted when the version was pushed.
-        let policy = policy.configured(config.as_deref());
-        let loaded = policy.map(|policy| Loaded { policy, config });
-        Ok(Version {
-            number,
-            loaded: loaded.map_err(|error| error.to_string()),
-        })
-    }
-
     /// The plans of a sketch, with their versions, instances in processes, and the lock of changes.
     ///
     /// A worker may have to compile a version that is in no cache, and a tenant's process has to
@@ -130,7 +93,10 @@ impl Control {
             return self.how(attachment, version).await;
         };
         // The settings may have changed since.
-        how.limit_cpu(self.cpu_limit(attachment.options.cpu_us));
+        how.limit_cpu(
+            self.modules
+                .cpu_limit(&self.config(), attachment.options.cpu_us),
+        );
         Ok(how)
     }
 
@@ -145,7 +111,10 @@ impl Control {
         self.changes.require_owner(&owner)?;
         for number in plan.numbers() {
             if let Entry::Vacant(lacking) = versions.entry(number) {
-                lacking.insert(self.version(&owner, policy, number).await?);
+                let version = self
+                    .modules
+                    .version(self.changes.store(), &owner, policy, number);
+                lacking.insert(version.await?);
             }
         }
         Ok(())
@@ -209,16 +178,6 @@ impl Control {
             .flatten())
     }
 
-    /// Limits of CPU and memory for an instance.
-    pub(in crate::control) fn limits_for(&self, cpu_us: Option<u32>) -> TenantLimits {
-        let config = self.config();
-        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
-        TenantLimits {
-            memory_bytes: config.policies.memory_kib as usize * 1024,
-            ..TenantLimits::for_cpu(per_call, self.rate)
-        }
-    }
-
     /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
     /// guest code; at once if the set-up is short.
     pub(in crate::control) async fn how(
@@ -235,12 +194,14 @@ impl Control {
         }
         let recipe = Recipe {
             policy: loaded.policy,
-            limits: self.limits_for(attachment.options.cpu_us),
+            limits: self
+                .modules
+                .limits_for(&self.config(), attachment.options.cpu_us),
             config: loaded.config,
             granted: granted(&attachment.options)?,
             state: Some(self.state_of(attachment)),
         };
-        if let Some(quick) = self.set_up_quickly(&recipe) {
+        if let Some(quick) = self.modules.set_up_quickly(&recipe) {
             return Ok(match attachment.options.fresh {
                 true => How::Fresh(Box::new(recipe)),
                 false => How::Kept(Box::new(quick)),
@@ -267,29 +228,6 @@ impl Control {
         } else {
             kept
         })
-    }
-
-    /// An instance whose set-up takes at most [`QUICK_SETUP`], without a switch of threads. A
-    /// set-up that takes longer is discarded, so this isn't tried if the set-up could leave
-    /// something behind.
-    fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
-        let manifest = recipe.policy.manifest();
-        let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
-        let quick = TenantLimits::for_cpu(QUICK_SETUP, self.rate);
-        let limits = TenantLimits {
-            fuel_for_setup: quick.fuel_per_call.min(recipe.limits.fuel_for_setup),
-            ..recipe.limits.clone()
-        };
-        let quick = Recipe {
-            policy: recipe.policy.clone(),
-            limits,
-            config: recipe.config.clone(),
-            granted: recipe.granted,
-            state: None,
-        };
-        // The complete attempt reports a failure, and in more detail.
-        let is_tried = leaves_nothing && !recipe.is_compat();
-        is_tried.then(|| quick.instantiate().ok()).flatten()
     }
 
     pub(super) async fn place(

@@ -97,7 +97,9 @@ impl Control {
             Ok(mut place) => {
                 if let Place::Put(running) = &mut place {
                     // The settings may have changed since the instance was made.
-                    let limit = self.cpu_limit(live.attachment.options.cpu_us);
+                    let limit = self
+                        .modules
+                        .cpu_limit(&self.config(), live.attachment.options.cpu_us);
                     running.how.limit_cpu(limit);
                 }
                 let install = vec![live.installed(id, place, Place::Keep)];

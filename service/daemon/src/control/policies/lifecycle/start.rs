@@ -151,7 +151,11 @@ impl Control {
         number: VersionNumber,
     ) -> Result<(Version, How), Status> {
         let owner = attachment.target.owner();
-        let version = self.version(&owner, &attachment.policy, number).await?;
+        let store = self.changes.store();
+        let version = self
+            .modules
+            .version(store, &owner, &attachment.policy, number)
+            .await?;
         let how = self.how(attachment, &version).await?;
         Ok((version, how))
     }
