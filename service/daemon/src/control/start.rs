@@ -1,6 +1,5 @@
 //! The start of a daemon, and its end.
 
-use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::SystemTime;
@@ -33,6 +32,7 @@ use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::Starter;
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::policies::{child_user, origin};
@@ -184,7 +184,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         modules: Modules::new(trusted, compilation, rate),
         runtimes,
         homes: Homes::new(placement),
-        attachments: RefCell::default(),
+        policies: LivePolicies::default(),
         processes: Processes::new(child_user),
         repeats: Repeated::default(),
         replacement: Replacement::default(),

@@ -1,6 +1,5 @@
 //! The state of the control plane.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use tollgate_console::Console;
@@ -16,7 +15,7 @@ use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
-use crate::control::policies::attachments::Attachments;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::takeover::replacement::Replacement;
@@ -33,7 +32,7 @@ pub(super) struct Control {
     pub(super) runtimes: Runtimes,
     /// The tenants' runtimes.
     pub(super) homes: Homes,
-    pub(super) attachments: RefCell<Attachments>,
+    pub(super) policies: LivePolicies,
     /// Processes of isolated policies.
     pub(super) processes: Processes,
     /// Repeated events, such as faults, that the audit log coalesces.

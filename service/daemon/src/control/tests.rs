@@ -1,7 +1,6 @@
 //! A control plane with a runtime that doesn't run.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -29,6 +28,7 @@ use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
 use crate::control::placement::runtimes::{Starter, engine_id, tuning};
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::modules::Modules;
 use crate::control::policies::processes::Processes;
 use crate::control::state::Control;
@@ -82,7 +82,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         ),
         runtimes,
         homes: Homes::new(Placement::spread(1)),
-        attachments: RefCell::default(),
+        policies: LivePolicies::default(),
         processes: Processes::new(ChildUser::default()),
         repeats: Repeated::default(),
         replacement: Replacement::default(),

@@ -109,10 +109,7 @@ impl Open {
         let _where_it_is = self.gate.read().await;
         let (runtime, session) = self.at.get();
         control.apps.sessions.remove((runtime, session));
-        let mut attachments = control.attachments.borrow_mut();
-        attachments
-            .bindings
-            .retain(|b| b.runtime != runtime || b.session != session);
+        control.policies.remove_bindings(runtime, session);
         control
             .runtimes
             .send(runtime, Command::CloseSession { session });

@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_control::Store;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
@@ -29,6 +30,7 @@ use crate::config::Config;
 use crate::control::observe::exporters::now;
 use crate::control::observe::taps::{denied_by, told};
 use crate::control::placement::running::Runtimes;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
@@ -62,7 +64,7 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
         true => String::new(),
         false => format!("{}/{}", request.service, request.method),
     };
-    check(control, &request)?;
+    check(control.changes.store(), &control.policies, &request)?;
     let tap = Tap {
         tenant: request.tenant,
         method,
@@ -77,23 +79,25 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
 
 /// Rejects unknown tenants, and methods that no bound version of the service has: their calls would
 /// never come.
-fn check(control: &Control, request: &Watched) -> Result<(), Status> {
+fn check(store: &Store, policies: &LivePolicies, request: &Watched) -> Result<(), Status> {
     let is_its = |tenant: &str| request.tenant.is_empty() || tenant == request.tenant;
-    let tenants = control.changes.store().tenants();
+    let tenants = store.tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.iter().any(|tenant| is_its(tenant)) && !request.tenant.is_empty() {
         return Err(no_tenant(&request.tenant, &tenants));
     }
-    let attachments = control.attachments.borrow();
-    let bindings = attachments.bindings.iter();
-    let its = bindings
-        .filter(|binding| is_its(&binding.tenant) && binding.schema.layout.name == request.service);
-    let methods = its.flat_map(|binding| &binding.schema.layout.methods);
-    let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
-    if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
-        return Ok(());
-    }
-    Err(no_method(&request.service, &request.method, names))
+    policies.read(|attachments| {
+        let bindings = attachments.bindings().iter();
+        let its = bindings.filter(|binding| {
+            is_its(&binding.tenant) && binding.schema.layout.name == request.service
+        });
+        let methods = its.flat_map(|binding| &binding.schema.layout.methods);
+        let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
+        if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
+            return Ok(());
+        }
+        Err(no_method(&request.service, &request.method, names))
+    })
 }
 
 /// The status for an unknown tenant.

@@ -106,7 +106,9 @@ pub(crate) async fn handle(
             let changed = lifecycle::step(control, actor, request).await?;
             report::answer(&report::changed(&changed))?
         }
-        RequestBody::PolicyList(_) => report::answer(&report::list(control)?)?,
+        RequestBody::PolicyList(_) => {
+            report::answer(&report::list(store, &control.policies, &control.config())?)?
+        }
         RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
         RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
         RequestBody::Explain(request) => {

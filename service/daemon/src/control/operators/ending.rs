@@ -60,8 +60,8 @@ pub(crate) async fn remove(
     let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
     control.end_sessions();
-    lifecycle::end_attachments(control, &had.attachments).await?;
-    control.attachments.borrow_mut().misfits.forget(&tenant);
+    lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
+    control.policies.forget_misfits(&tenant);
     if control.homes.forget(&tenant) {
         control.tell_placement().await?;
     }

@@ -26,6 +26,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::granted;
+use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::selection_of;
 use crate::control::policies::model::Loaded;
 use crate::control::refusals::{invalid, store_failed};
@@ -53,9 +54,8 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
     control.changes.require_owner(&owner)?;
-    let attached: Vec<_> = {
-        let attachments = control.attachments.borrow();
-        let attached = attachments.live.iter().filter(|(_, live)| {
+    let attached: Vec<_> = control.policies.read(|attachments| {
+        let attached = attachments.live().iter().filter(|(_, live)| {
             let attachment = &live.attachment;
             attachment.policy == at.policy
                 && attachment.target.owner() == owner
@@ -64,7 +64,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         attached
             .map(|(id, live)| (id, live.runtime, live.attachment.clone()))
             .collect()
-    };
+    });
     let Some((_, _, attachment)) = attached.first().cloned() else {
         let (owner, policy) = (owner.clone(), at.policy.clone());
         return Err(store_failed(&tollgate_control::StoreError::NotAttached {
@@ -72,7 +72,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             policy,
         }));
     };
-    if control.isolation_of(&attachment) == Isolation::Process {
+    if isolation_of(&control.config(), &attachment) == Isolation::Process {
         let text = format!(
             "{} runs in its tenant's process; only policies that run in the daemon keep views of calls for a comparison",
             at.policy
@@ -130,12 +130,11 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             recorders.push((view.version, loaded));
         }
     }
-    let schemas: Vec<_> = {
-        let attachments = control.attachments.borrow();
-        let bound = attachments.bindings.iter();
+    let schemas: Vec<_> = control.policies.read(|attachments| {
+        let bound = attachments.bindings().iter();
         let its = bound.filter(|binding| owner.tenant().is_none_or(|its| its == binding.tenant));
         its.map(|binding| Arc::clone(&binding.schema)).collect()
-    };
+    });
     let compared =
         tokio::task::spawn_blocking(move || compare(&views, &recorders, &schemas, before, after));
     compared.await.unwrap_or_else(|error| {

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
@@ -15,9 +14,11 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
 use crate::capacity::Capacity;
+use crate::config::Config;
 use crate::control::answers::Answer;
 use crate::control::placement::running::Runtimes;
-use crate::control::policies::attachments::Attachments;
+use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -84,7 +85,7 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 
 /// All attachments, joined with the runtimes' counts.
 struct Joined<'a> {
-    control: &'a Control,
+    config: &'a Config,
     /// By attachment, in the chain's order.
     by_attachment: BTreeMap<u64, Vec<(AttachmentId, &'a LiveAttachment)>>,
     /// The keys of the attachments of one policy.
@@ -94,7 +95,7 @@ struct Joined<'a> {
 
 impl<'a> Joined<'a> {
     pub(crate) fn new(
-        control: &'a Control,
+        config: &'a Config,
         attached: impl Iterator<Item = (AttachmentId, &'a LiveAttachment)>,
         report: &'a Report,
     ) -> Self {
@@ -116,7 +117,7 @@ impl<'a> Joined<'a> {
             counted.entry(policy.id).or_default().push(policy);
         }
         Joined {
-            control,
+            config,
             by_attachment,
             by_policy,
             counted,
@@ -177,7 +178,7 @@ impl<'a> Joined<'a> {
     fn attachment(&self, attached: &[(AttachmentId, &LiveAttachment)]) -> Value {
         let (_, first) = attached[0];
         let mut value = of_attachment(&first.attachment);
-        value["isolation"] = json!(self.control.isolation_of(&first.attachment));
+        value["isolation"] = json!(isolation_of(self.config, &first.attachment));
         let fallback = attached.iter().find_map(|(_, live)| {
             let running = live.stable.as_ref().map(|stable| stable.number);
             let why = live.fallback.as_ref()?;
@@ -209,14 +210,16 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let tenants = store.tenants().map_err(failed)?;
-    let attachments = control.attachments.borrow();
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
-    let places = joined.by_attachment.values();
-    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+    let (policies, places) = control.policies.read(|attachments| {
+        let joined = Joined::new(&config, attachments.live().iter(), &report);
+        let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+        let places = joined.by_attachment.values();
+        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+        (policies, places)
+    });
     let now_ns = now_ns();
     let peers = of_peers(report.peers.clone(), now_ns);
-    let mut wrong = of_daemon(control, &attachments);
+    let mut wrong = of_daemon(control);
     wrong.extend(report.problems.iter().cloned());
     Ok(json!({
         "name": config.name,
@@ -296,20 +299,12 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
 
 /// Problems beyond attachments and peers: files, the compiler's cache, a failed upgrade,
 /// applications whose schemas don't fit.
-fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
+fn of_daemon(control: &Control) -> Vec<String> {
     let mut problems = control.changes.store().problems();
     let compiler = control.modules.problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.replacement.problem());
-    problems.extend(
-        attachments
-            .misfits
-            .lately(Instant::now())
-            .filter_map(|misfit| {
-                let runtime = control.homes.of(&misfit.tenant);
-                attachments.misfit(runtime, misfit)
-            }),
-    );
+    problems.extend(control.policies.misfits(|tenant| control.homes.of(tenant)));
     problems
 }
 
@@ -381,15 +376,17 @@ fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
 }
 
 /// The answer to `tollgate policy list`, without the runtimes' counts.
-pub(crate) fn list(control: &Control) -> Result<Value, Status> {
-    let stored = control
-        .changes
-        .store()
-        .policies()
-        .map_err(|error| store_failed(&error))?;
-    let (attachments, report) = (control.attachments.borrow(), Report::default());
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+pub(in crate::control) fn list(
+    store: &Store,
+    policies: &LivePolicies,
+    config: &Config,
+) -> Result<Value, Status> {
+    let stored = store.policies().map_err(|error| store_failed(&error))?;
+    let report = Report::default();
+    let policies: Vec<_> = policies.read(|attachments| {
+        let joined = Joined::new(config, attachments.live().iter(), &report);
+        stored.iter().map(|info| of_policy(info, &joined)).collect()
+    });
     Ok(json!({"policies": policies}))
 }
 
@@ -430,11 +427,13 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
         Err(status) => json!({"error": status.message}),
     };
     let report = gather(&control.runtimes).await?;
-    let attachments = control.attachments.borrow();
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let places = joined.attachments_of(&owner, &request.policy);
-    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
-    let mut value = of_policy(chosen, &joined);
+    let config = control.config();
+    let (mut value, places) = control.policies.read(|attachments| {
+        let joined = Joined::new(&config, attachments.live().iter(), &report);
+        let places = joined.attachments_of(&owner, &request.policy);
+        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+        (of_policy(chosen, &joined), places)
+    });
     value["manifest"] = manifest;
     value["versions"] = stored.iter().map(|info| info.policy.version).collect();
     value["attachments"] = places.into();

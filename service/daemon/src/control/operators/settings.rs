@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::control::error::{self, DaemonError};
 use crate::control::in_force::InForce;
 use crate::control::placement::runtimes::tuning;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_CORE;
@@ -114,7 +115,7 @@ impl Control {
             tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),
-                false => self.with_default_cpu(runtime),
+                false => with_default_cpu(&self.policies, runtime),
             };
             Command::Tune {
                 tuning,
@@ -125,14 +126,15 @@ impl Control {
         });
         tuned.await.map(drop)
     }
+}
 
-    /// The attachments on a runtime without a CPU limit of their own.
-    fn with_default_cpu(&self, runtime: RuntimeIndex) -> Vec<AttachmentId> {
-        let attachments = self.attachments.borrow();
-        let attached = attachments.live.iter();
+/// The attachments on a runtime without a CPU limit of their own.
+fn with_default_cpu(policies: &LivePolicies, runtime: RuntimeIndex) -> Vec<AttachmentId> {
+    policies.read(|attachments| {
+        let attached = attachments.live().iter();
         let attached = attached.filter(|(_, live)| {
             live.runtime == runtime && live.attachment.options.cpu_us.is_none()
         });
         attached.map(|(id, _)| id).collect()
-    }
+    })
 }

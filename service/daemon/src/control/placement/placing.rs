@@ -14,13 +14,12 @@
 //! are not reused for a long time. Those of the new runtime are kept until the new ids are known
 //! here. Attachments keep their ids, and the new runtime starts a comparison of schemas again.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Owner, Store};
+use tollgate_control::{Owner, Store};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
@@ -32,7 +31,6 @@ use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::migration::{Move, MoveError, Moved};
 use tollgate_datapath::{Command, Placement, RuntimeIndex};
-use tollgate_policy_chain::ids::AttachmentId;
 
 /// The stored placement.
 pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
@@ -115,8 +113,8 @@ impl Control {
         let order = Box::new(Move {
             tenant: tenant.into(),
             to,
-            attachments: self.attachments_of(tenant),
-            same: self.same(from, to),
+            attachments: self.policies.ids_of(tenant),
+            same: self.policies.same(from, to),
             reply: Some(reply),
         });
         self.apps.sessions.begin_move();
@@ -143,51 +141,11 @@ impl Control {
         }
     }
 
-    /// A tenant's own attachments.
-    fn attachments_of(&self, tenant: &str) -> Vec<AttachmentId> {
-        let attachments = self.attachments.borrow();
-        attachments.live.naming(tenant).map(|(id, _)| id).collect()
-    }
-
-    /// The ids on another runtime of the attachments for all tenants.
-    fn same(&self, from: RuntimeIndex, to: RuntimeIndex) -> HashMap<AttachmentId, AttachmentId> {
-        let attachments = self.attachments.borrow();
-        let there: HashMap<_, _> = attachments
-            .live
-            .naming(ALL)
-            .filter(|(_, live)| live.runtime == to)
-            .map(|(id, live)| (live.place, id))
-            .collect();
-        let here = attachments.live.naming(ALL);
-        let here = here.filter(|(_, live)| live.runtime == from);
-        here.filter_map(|(id, live)| Some((id, *there.get(&live.place)?)))
-            .collect()
-    }
-
     /// Updates the tenant's sessions, bindings and attachments to its new runtime.
     fn follow(&self, tenant: &str, from: RuntimeIndex, moved: &Moved) {
         let to = moved.runtime;
         self.apps.sessions.renamed(from, to, &moved.sessions);
-        let mut attachments = self.attachments.borrow_mut();
-        for binding in &mut attachments.bindings {
-            if binding.runtime != from || binding.tenant != tenant {
-                continue;
-            }
-            binding.runtime = to;
-            if let Some(name) = moved.sessions.get(&binding.session) {
-                binding.session = *name;
-            }
-            binding.service = binding
-                .service
-                .map(|id| moved.services.get(&id).copied().unwrap_or(id));
-        }
-        let attached: Vec<AttachmentId> =
-            attachments.live.naming(tenant).map(|(id, _)| id).collect();
-        for id in attached {
-            if let Some(live) = attachments.live.get_mut(id) {
-                live.runtime = to;
-            }
-        }
+        self.policies.moved(tenant, from, moved);
         let pause = Duration::from_nanos(moved.still_ns);
         tracing::info!(
             "tenant {tenant} moved to runtime {to} in {} us, with {} sessions, {} links and {} calls in flight",

@@ -11,7 +11,7 @@
 //! placed anew by their names, unless an operator has moved them. The gates of all moving tenants
 //! are shut before the first move; a failure moves all of them back.
 
-use tollgate_control::{ALL, Candidate};
+use tollgate_control::Candidate;
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
@@ -23,7 +23,6 @@ use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::report::Report;
 use tollgate_datapath::{Command, Placement, RuntimeIndex};
-use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
@@ -130,16 +129,8 @@ impl Control {
 
     /// Puts the attachments for all tenants in force on another runtime.
     async fn furnish(&self, runtime: RuntimeIndex) -> Result<(), Status> {
-        let all: Vec<LiveAttachment> = {
-            let attachments = self.attachments.borrow();
-            let attached = attachments.live.naming(ALL);
-            let attached = attached.filter(|(_, live)| live.runtime == RuntimeIndex::FIRST);
-            let attached: Vec<_> = attached.map(|(_, live)| live.clone()).collect();
-            attachments.check_room(attached.len())?;
-            attached
-        };
         let mut change = PolicyChange::default();
-        for first in all {
+        for first in self.policies.for_another_runtime()? {
             let (stable, stable_place) = self.another(&first, first.stable.as_ref()).await?;
             let on_trial = first.candidate.as_ref().filter(|version| {
                 let candidate = first.attachment.slot.candidate;
@@ -154,8 +145,7 @@ impl Control {
                 faults: Faults::default(),
                 ..first
             };
-            let mut attachments = self.attachments.borrow_mut();
-            let id = attachments.insert(live.clone())?;
+            let id = self.policies.insert(live.clone())?;
             change
                 .install
                 .push(live.installed(id, stable_place, candidate_place));
@@ -212,13 +202,7 @@ impl Control {
                 unrecorded: counted.unrecorded,
                 ..Report::default()
             });
-            let mut attachments = self.attachments.borrow_mut();
-            let attached = attachments.live.iter();
-            let attached = attached.filter(|(_, live)| live.runtime == index);
-            let attached: Vec<AttachmentId> = attached.map(|(id, _)| id).collect();
-            for id in attached {
-                attachments.live.remove(id);
-            }
+            self.policies.remove_runtime(index);
         }
         for thread in threads {
             let joined = tokio::task::spawn_blocking(move || thread.join()).await;

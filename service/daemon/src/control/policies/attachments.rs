@@ -42,14 +42,14 @@ use tollgate_policy_chain::plan::{
 /// All attachments in force, and the bindings that they cover.
 #[derive(Default)]
 pub(crate) struct Attachments {
-    pub(crate) live: AttachmentIndex,
-    pub(crate) bindings: Vec<LiveBinding>,
+    pub(super) live: AttachmentIndex,
+    pub(super) bindings: Vec<LiveBinding>,
     /// Rises with every change; a binding that was being made notices.
-    pub(crate) generation: u64,
+    pub(super) generation: u64,
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
     inputs: InputCache,
-    pub(crate) misfits: Misfits,
+    pub(super) misfits: Misfits,
 }
 
 fn full() -> Status {
@@ -58,6 +58,16 @@ fn full() -> Status {
 }
 
 impl Attachments {
+    /// All attachments.
+    pub(crate) fn live(&self) -> &AttachmentIndex {
+        &self.live
+    }
+
+    /// All bindings that have chains.
+    pub(crate) fn bindings(&self) -> &[LiveBinding] {
+        &self.bindings
+    }
+
     /// The ids of an attachment, by target and policy: one per runtime.
     pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<AttachmentId> {
         self.live.at(target, name).map(|(id, _)| id).collect()

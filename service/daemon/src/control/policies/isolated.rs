@@ -24,6 +24,7 @@ use tollgate_policy_host::isolated::{InstanceHandle, InstanceSetup, InstantiateE
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::policies::attachments::granted;
 use crate::control::policies::lifecycle::PreparedInstances;
 use crate::control::policies::model::{Loaded, Version};
@@ -39,16 +40,6 @@ use tollgate_policy_chain::plan::{How, Isolated};
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Control {
-    /// Where an attachment's instances run: its own option, or the daemon's configuration for
-    /// tenants.
-    pub(crate) fn isolation_of(&self, attachment: &Attachment) -> Isolation {
-        match (attachment.target.party, attachment.options.isolation) {
-            (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
-            (Party::Tenant, Some(own)) => own,
-            (Party::Tenant, None) => self.config().policies.isolation,
-        }
-    }
-
     /// Checks that the version in force can hand its state over to the successor if both run in the
     /// same process. A temporary instance is asked: the process answers only after the upgrade is
     /// in force.
@@ -59,13 +50,7 @@ impl Control {
         version: &Version,
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
-        let id = {
-            let attachments = self.attachments.borrow();
-            let mut attached = attachments.live.at(&attachment.target, &attachment.policy);
-            let there = attached.find(|(_, live)| live.runtime == runtime);
-            there.map(|(id, _)| id)
-        };
-        let Some(id) = id else {
+        let Some(id) = self.policies.id_on(attachment, runtime) else {
             return Ok(());
         };
         let How::Isolated(successor) = self.prepared_or_new(attachment, version, prepared).await?
@@ -238,10 +223,12 @@ impl Control {
 
     /// The tenants with isolated policies.
     fn isolated_tenants(&self) -> HashSet<String> {
-        let attachments = self.attachments.borrow();
-        let live = attachments.live.iter().map(|(_, live)| &live.attachment);
-        let isolated = live.filter(|its| self.isolation_of(its) == Isolation::Process);
-        isolated.map(|its| its.target.tenant.clone()).collect()
+        let config = self.config();
+        self.policies.read(|attachments| {
+            let live = attachments.live.iter().map(|(_, live)| &live.attachment);
+            let isolated = live.filter(|its| isolation_of(&config, its) == Isolation::Process);
+            isolated.map(|its| its.target.tenant.clone()).collect()
+        })
     }
 
     /// Handles a runtime's event that a process has ended.
@@ -302,6 +289,15 @@ impl Wanted {
             state: &self.state,
             fresh: self.fresh,
         }
+    }
+}
+
+/// Where an attachment's instances run: its own option, or the daemon's configuration for tenants.
+pub(crate) fn isolation_of(config: &Config, attachment: &Attachment) -> Isolation {
+    match (attachment.target.party, attachment.options.isolation) {
+        (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
+        (Party::Tenant, Some(own)) => own,
+        (Party::Tenant, None) => config.policies.isolation,
     }
 }
 

@@ -15,10 +15,11 @@ use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::turns::Turn;
 use crate::control::apps::{connection, descriptor_sets, session};
 use crate::control::placement::running::answered;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, TransferError, borrowed};
-use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
+use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, places, read};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::binds::ServiceSchema;
@@ -107,8 +108,15 @@ impl Heard {
         };
         learn(&control.apps.schemas, schemas).await?;
         let inventory: InventoryLeft = read(inventory)?;
-        let mut chains = live(control, inventory.bindings, &self.sessions)?;
-        let here: HashMap<_, _> = attached(control)
+        let mut chains = live(
+            &control.policies,
+            &control.apps.schemas,
+            inventory.bindings,
+            &self.sessions,
+        )?;
+        let here: HashMap<_, _> = control
+            .policies
+            .read(places)
             .into_iter()
             .map(|(id, at)| (at, id))
             .collect();
@@ -117,10 +125,8 @@ impl Heard {
         let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
         for left in inventory.shared {
             let owner = left.tenant.map_or(Owner::Provider, Owner::Tenant);
-            let mut attachments = control.attachments.borrow_mut();
-            attachments
-                .state_of(owner, &left.policy)
-                .fill(&left.entries);
+            let policies = &control.policies;
+            policies.fill_state(owner, &left.policy, &left.entries);
         }
         let schemas = Arc::new(by_hash(&control.apps.schemas));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
@@ -165,7 +171,8 @@ fn by_hash(schemas: &SchemaCache) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
 
 /// Restores the bindings of sessions that are handed over. Returns their chains by runtime.
 fn live(
-    control: &Control,
+    policies: &LivePolicies,
+    schemas: &SchemaCache,
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
 ) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, TransferError> {
@@ -174,12 +181,11 @@ fn live(
         .map(|(left, _)| (left.runtime, left.session))
         .collect();
     let mut chains: HashMap<RuntimeIndex, Vec<_>> = HashMap::new();
-    let mut attachments = control.attachments.borrow_mut();
     for left in bindings {
         if !there.contains(&(left.runtime, left.session)) {
             continue;
         }
-        let schema = control.apps.schemas.of_hash(&left.schema);
+        let schema = schemas.of_hash(&left.schema);
         let schema = schema.ok_or(TransferError::NoSchema)?;
         let binding = LiveBinding {
             runtime: left.runtime,
@@ -189,10 +195,9 @@ fn live(
             first_handle: left.first_handle,
             service: left.service,
         };
-        let its = attachments.rebound(&binding);
+        let its = policies.restore_binding(binding);
         let its = its.map_err(TransferError::Refused)?;
-        chains.entry(binding.runtime).or_default().extend(its);
-        attachments.bindings.push(binding);
+        chains.entry(left.runtime).or_default().extend(its);
     }
     Ok(chains)
 }

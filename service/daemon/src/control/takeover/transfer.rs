@@ -22,6 +22,7 @@ use tollgate_shm_abi::blob::{blob_create, blob_read};
 
 use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::placement::running::{Runtimes, answered, reply};
+use crate::control::policies::attachments::Attachments;
 use crate::control::refusals::internal;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{
@@ -202,11 +203,11 @@ impl Standstill {
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
         }
-        let inventory = InventoryLeft {
-            bindings: bindings(control),
-            attachments: attached(control),
-            shared: shared(control),
-        };
+        let inventory = control.policies.read(|attachments| InventoryLeft {
+            bindings: bindings(attachments),
+            attachments: places(attachments),
+            shared: shared(attachments),
+        });
         let inventory = blob(&inventory).map_err(TransferError::Refused)?;
         let (schemas, _) =
             schemas(&control.apps.schemas, offered).map_err(TransferError::Refused)?;
@@ -222,9 +223,8 @@ impl Standstill {
     }
 }
 
-fn bindings(control: &Control) -> Vec<BindingLeft> {
-    let attachments = control.attachments.borrow();
-    let left = attachments.bindings.iter().map(|binding| BindingLeft {
+fn bindings(attachments: &Attachments) -> Vec<BindingLeft> {
+    let left = attachments.bindings().iter().map(|binding| BindingLeft {
         runtime: binding.runtime,
         session: binding.session,
         tenant: binding.tenant.clone(),
@@ -235,9 +235,8 @@ fn bindings(control: &Control) -> Vec<BindingLeft> {
     left.collect()
 }
 
-pub(in crate::control) fn attached(control: &Control) -> Vec<(AttachmentId, Attached)> {
-    let attachments = control.attachments.borrow();
-    let all = attachments.live.iter().map(|(id, live)| {
+pub(in crate::control) fn places(attachments: &Attachments) -> Vec<(AttachmentId, Attached)> {
+    let all = attachments.live().iter().map(|(id, live)| {
         let target = &live.attachment.target;
         let attached = Attached {
             runtime: live.runtime,
@@ -253,8 +252,7 @@ pub(in crate::control) fn attached(control: &Control) -> Vec<(AttachmentId, Atta
     all.collect()
 }
 
-fn shared(control: &Control) -> Vec<SharedLeft> {
-    let attachments = control.attachments.borrow();
+fn shared(attachments: &Attachments) -> Vec<SharedLeft> {
     let shared = attachments.states().map(|(owner, policy, state)| {
         let tenant = match owner {
             Owner::Tenant(tenant) => Some(tenant.clone()),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 
 use tollgate_control::{ALL, Attachment, Isolation, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Hook, Method, Policy, SharedState};
+use tollgate_policy_host::{Hook, Method, Policy};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::OneAtATime;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
-use crate::control::policies::isolated::check_isolation;
+use crate::control::policies::isolated::{check_isolation, isolation_of};
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstance, PreparedInstances};
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
@@ -60,7 +60,7 @@ impl Control {
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
-        if self.isolation_of(attachment) != Isolation::Process {
+        if isolation_of(&self.config(), attachment) != Isolation::Process {
             return Ok(());
         }
         for next in [&plan.stable, &plan.candidate] {
@@ -144,7 +144,12 @@ impl Control {
         let name = format!("{name}@{}", version.number);
         check_relevant(policy, &name, target)?;
         check_grants(policy, &name, options)?;
-        check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
+        check_isolation(
+            attachment,
+            isolation_of(&self.config(), attachment),
+            policy,
+            &name,
+        )?;
         let live = LiveAttachment {
             attachment: attachment.clone(),
             runtime: RuntimeIndex::FIRST,
@@ -155,27 +160,28 @@ impl Control {
             incarnation: 0,
             faults: Faults::default(),
         };
-        let attachments = self.attachments.borrow();
-        let bound = attachments.bound_at(target);
-        for (tenant, schema) in &bound {
-            let fits = fits(&attachments, &live, schema);
-            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
-            fits.map_err(|status| match target.tenant.as_str() {
-                ALL => {
-                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
-                    Status::new(status.code, text)
-                }
-                _ => status,
-            })?;
-        }
-        for schema in given {
-            fits(&attachments, &live, schema)?;
-        }
-        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
-        let is_checked = !bound.is_empty() || !given.is_empty();
-        Ok((!is_checked)
-            .then(|| unchecked(policy, &name, target))
-            .flatten())
+        self.policies.read(|attachments| {
+            let bound = attachments.bound_at(target);
+            for (tenant, schema) in &bound {
+                let fits = fits(attachments, &live, schema);
+                // The operator sees all tenants. A tenant's own policy concerns no other tenant.
+                fits.map_err(|status| match target.tenant.as_str() {
+                    ALL => {
+                        let text = format!("{}, as tenant {tenant} has bound it", status.message);
+                        Status::new(status.code, text)
+                    }
+                    _ => status,
+                })?;
+            }
+            for schema in given {
+                fits(attachments, &live, schema)?;
+            }
+            has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
+            let is_checked = !bound.is_empty() || !given.is_empty();
+            Ok((!is_checked)
+                .then(|| unchecked(policy, &name, target))
+                .flatten())
+        })
     }
 
     /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
@@ -189,7 +195,7 @@ impl Control {
             Ok(loaded) => loaded.clone(),
             Err(why) => return Ok(How::Broken(why.clone())),
         };
-        if self.isolation_of(attachment) == Isolation::Process {
+        if isolation_of(&self.config(), attachment) == Isolation::Process {
             return self.how_isolated(attachment, loaded).await;
         }
         let recipe = Recipe {
@@ -199,7 +205,7 @@ impl Control {
                 .limits_for(&self.config(), attachment.options.cpu_us),
             config: loaded.config,
             granted: granted(&attachment.options)?,
-            state: Some(self.state_of(attachment)),
+            state: Some(self.policies.state_of(attachment)),
         };
         if let Some(quick) = self.modules.set_up_quickly(&recipe) {
             return Ok(match attachment.options.fresh {
@@ -246,12 +252,6 @@ impl Control {
                 inherit: *inherit,
             }),
         })
-    }
-
-    fn state_of(&self, attachment: &Attachment) -> SharedState {
-        let owner = attachment.target.owner();
-        let mut attachments = self.attachments.borrow_mut();
-        attachments.state_of(owner, &attachment.policy)
     }
 }
 

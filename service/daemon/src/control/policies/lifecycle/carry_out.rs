@@ -86,11 +86,12 @@ impl Control {
     }
 
     fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
-        let attachments = self.attachments.borrow();
-        let new = plans.iter().map(|plan| &plan.attachment);
-        let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
-        let added = new.map(|new| self.runtimes_of(&new.target).len());
-        attachments.check_room(added.sum())
+        self.policies.read(|attachments| {
+            let new = plans.iter().map(|plan| &plan.attachment);
+            let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
+            let added = new.map(|new| self.runtimes_of(&new.target).len());
+            attachments.check_room(added.sum())
+        })
     }
 
     /// The runtimes that an attachment's calls can be on.
@@ -107,37 +108,38 @@ impl Control {
         &self,
         plans: &[Plan<Version>],
     ) -> Result<Vec<(AttachmentId, Option<LiveAttachment>)>, Status> {
-        let mut attachments = self.attachments.borrow_mut();
-        attachments.generation += 1;
-        let mut before = Vec::new();
-        for plan in plans {
-            let target = &plan.attachment.target;
-            let ids = attachments.ids_at(target, &plan.attachment.policy);
-            if ids.is_empty() {
-                let place = attachments.next_place();
-                for runtime in self.runtimes_of(target) {
-                    let mut live = LiveAttachment {
-                        attachment: plan.attachment.clone(),
-                        runtime,
-                        place,
-                        stable: None,
-                        candidate: None,
-                        fallback: None,
-                        incarnation: 0,
-                        faults: Faults::default(),
-                    };
-                    take_over(&mut live, plan);
-                    before.push((attachments.insert(live)?, None));
+        self.policies.change(|attachments| {
+            attachments.generation += 1;
+            let mut before = Vec::new();
+            for plan in plans {
+                let target = &plan.attachment.target;
+                let ids = attachments.ids_at(target, &plan.attachment.policy);
+                if ids.is_empty() {
+                    let place = attachments.next_place();
+                    for runtime in self.runtimes_of(target) {
+                        let mut live = LiveAttachment {
+                            attachment: plan.attachment.clone(),
+                            runtime,
+                            place,
+                            stable: None,
+                            candidate: None,
+                            fallback: None,
+                            incarnation: 0,
+                            faults: Faults::default(),
+                        };
+                        take_over(&mut live, plan);
+                        before.push((attachments.insert(live)?, None));
+                    }
+                }
+                for id in ids {
+                    if let Some(live) = attachments.live.get_mut(id) {
+                        before.push((id, Some(live.clone())));
+                        take_over(live, plan);
+                    }
                 }
             }
-            for id in ids {
-                if let Some(live) = attachments.live.get_mut(id) {
-                    before.push((id, Some(live.clone())));
-                    take_over(live, plan);
-                }
-            }
-        }
-        Ok(before)
+            Ok(before)
+        })
     }
 
     /// Records the runtimes that have applied the change, until one refuses.
@@ -147,8 +149,7 @@ impl Control {
         works: Vec<(&Plan<Version>, RuntimeIndex, Place, Place)>,
         applied: &mut Vec<RuntimeIndex>,
     ) -> Result<(), Status> {
-        let changes = {
-            let attachments = self.attachments.borrow();
+        let changes = self.policies.read(|attachments| {
             let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (plan, runtime, stable, candidate) in works {
                 let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
@@ -166,8 +167,8 @@ impl Control {
             for (runtime, change) in &mut changes {
                 change.chains = attachments.changed_chains(&targets, *runtime)?;
             }
-            changes
-        };
+            Ok::<_, Status>(changes)
+        })?;
         for (runtime, change) in changes {
             self.runtimes.apply(runtime, change).await?;
             applied.push(runtime);
@@ -231,8 +232,7 @@ impl Control {
                 stables.insert(*id, Place::Put(running));
             }
         }
-        let changes = {
-            let mut attachments = self.attachments.borrow_mut();
+        let changes = self.policies.change(|attachments| {
             attachments.generation += 1;
             let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (id, was) in before {
@@ -251,7 +251,7 @@ impl Control {
                 change.chains = chains.unwrap_or_default();
             }
             changes
-        };
+        });
         for (runtime, change) in changes {
             self.runtimes.apply(runtime, change).await?;
         }

@@ -42,8 +42,7 @@ impl Control {
             config.quarantine_faults,
             Duration::from_secs(config.quarantine_window_s.into()),
         );
-        let found = {
-            let mut attachments = self.attachments.borrow_mut();
+        let found = self.policies.change(|attachments| {
             attachments.live.get_mut(id).map(|live| {
                 let broken = live.faults.breaks(now, most, window);
                 let label = format!("{} version {version}", live.label());
@@ -51,7 +50,7 @@ impl Control {
                 let (pause, on_fault) = (live.faults.pause(now), options.on_fault);
                 (label, pause, broken, on_fault, live.incarnation)
             })
-        };
+        });
         let (label, pause, broken, on_fault, incarnation) = found?;
         let details = json!({"policy": label, "reason": reason});
         self.happened(Event::Fault, &label, details);
@@ -80,7 +79,7 @@ impl Control {
     /// The instance is made before the lock of changes is taken.
     async fn reload(&self, id: AttachmentId, incarnation: u64, label: &str) -> Option<String> {
         let to_reload = || {
-            let found = self.attachments.borrow().live.get(id).cloned();
+            let found = self.policies.get(id);
             let same = |live: &LiveAttachment| live.incarnation == incarnation;
             found.filter(|live| same(live) && live.attachment.slot.quarantine.is_none())
         };
@@ -123,10 +122,7 @@ impl Control {
     /// Creates no more instances of the stable version until an operator acts.
     async fn quarantine(&self, id: AttachmentId, version: VersionNumber, why: &str) {
         let _one_at_a_time = self.changes.begin_own().await;
-        let found = {
-            let attachments = self.attachments.borrow();
-            attachments.live.get(id).map(|live| live.attachment.clone())
-        };
+        let found = self.policies.stored(id);
         let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
             return;
         };
@@ -147,11 +143,12 @@ impl Control {
         {
             tracing::error!("a quarantine can't be stored: {error}");
         }
-        let mut attachments = self.attachments.borrow_mut();
-        for id in attachments.ids_at(&attachment.target, &attachment.policy) {
-            if let Some(live) = attachments.live.get_mut(id) {
-                live.attachment = attachment.clone();
+        self.policies.change(|attachments| {
+            for id in attachments.ids_at(&attachment.target, &attachment.policy) {
+                if let Some(live) = attachments.live.get_mut(id) {
+                    live.attachment = attachment.clone();
+                }
             }
-        }
+        });
     }
 }

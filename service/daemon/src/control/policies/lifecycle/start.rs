@@ -25,15 +25,12 @@ impl Control {
     pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
         let order = self.changes.store().attachments().map_err(store("read"))?;
         for attachment in order {
-            let place = self.attachments.borrow_mut().next_place();
+            let place = self.policies.next_place();
             for runtime in self.runtimes_of(&attachment.target) {
                 let restored = self.revive(attachment.clone(), runtime, place).await;
                 restored.map_err(DaemonError::Policy)?;
             }
-            let known = self
-                .attachments
-                .borrow()
-                .at(&attachment.target, &attachment.policy);
+            let known = self.policies.at(&attachment.target, &attachment.policy);
             if let Some(known) = known {
                 self.watch(&known);
             }
@@ -98,8 +95,7 @@ impl Control {
                 incarnation: 0,
                 faults: Faults::default(),
             };
-            let mut attachments = self.attachments.borrow_mut();
-            let id = attachments.insert(live.clone())?;
+            let id = self.policies.insert(live.clone())?;
             let install = vec![live.installed(id, stable_place, candidate_place)];
             PolicyChange {
                 install,

@@ -46,7 +46,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
             incarnation: 0,
             faults: Faults::default(),
         };
-        control.attachments.borrow_mut().insert(live).unwrap();
+        control.policies.insert(live).unwrap();
     }
     let mut attach = |policy| {
         let plan = Plan {
