@@ -22,11 +22,13 @@ use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, prefetch};
 use crate::control::changes::Changes;
 use crate::control::error::{self, DaemonError, system};
+use crate::control::events::each_runtime_answers;
 use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
-use crate::control::observe::telemetry;
+use crate::control::observe::{repeats, telemetry};
+use crate::control::operators::ending;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
@@ -192,17 +194,16 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         taps: Taps::default(),
         console: Rc::default(),
     });
-    control
-        .tell_placement()
+    placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
     control.restore().await?;
     prefetch::configured(&control.config(), &control.apps.schemas).await?;
-    control.each_runtime_answers().await?;
+    each_runtime_answers(&control.runtimes).await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
-    tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
+    tokio::task::spawn_local(repeats::follow_repeats(Rc::clone(&control)));
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
-    tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
+    tokio::task::spawn_local(ending::follow_tokens(Rc::clone(&control)));
     #[cfg(feature = "rdma")]
     tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(
         control.peers.rdma().clone(),

@@ -26,6 +26,7 @@ use crate::control::answers::Answer;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::sessions::{At, Connected, Sessions};
 use crate::control::apps::{admission, heaps};
+use crate::control::operators::ending;
 use crate::control::packets::Socket;
 use crate::control::placement::homes::Homes;
 use crate::control::refusals::{self, exhausted};
@@ -197,9 +198,13 @@ pub(super) async fn open(
         _heap: heap,
     };
     open.register(&control.apps.sessions, socket, end);
-    if control.why_over(&tenant, &token).is_some() {
+    if ending::why_over(control.changes.store(), &tenant, &token).is_some() {
         // The tenant or token ended meanwhile, when this session wasn't registered yet.
-        control.end_sessions();
+        ending::end_sessions(
+            &control.apps.sessions,
+            control.changes.store(),
+            &control.runtimes,
+        );
     }
     let opened = SessionOpened {
         session: u64::from(session.0),

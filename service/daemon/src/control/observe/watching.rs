@@ -28,7 +28,7 @@ use tollgate_telemetry::w3c::TraceId;
 
 use crate::config::Config;
 use crate::control::observe::exporters::now;
-use crate::control::observe::taps::{denied_by, told};
+use crate::control::observe::taps::{Taps, denied_by, told};
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
@@ -40,7 +40,8 @@ use tollgate_datapath::{Command, RuntimeIndex, Tap};
 pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
     if request.tap == 0 {
         let _one_at_a_time = control.changes.begin().await?;
-        let id = open(control, request)?;
+        let store = control.changes.store();
+        let id = open(&control.taps, store, &control.policies, request)?;
         control.tune(&control.config()).await?;
         control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
@@ -55,7 +56,12 @@ pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, St
     Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
 }
 
-fn open(control: &Control, request: Watched) -> Result<u64, Status> {
+fn open(
+    taps: &Taps,
+    store: &Store,
+    policies: &LivePolicies,
+    request: Watched,
+) -> Result<u64, Status> {
     let method = match request.service.is_empty() {
         true if !request.method.is_empty() => {
             let text = format!("method {:?} needs a service", request.method);
@@ -64,14 +70,14 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
         true => String::new(),
         false => format!("{}/{}", request.service, request.method),
     };
-    check(control.changes.store(), &control.policies, &request)?;
+    check(store, policies, &request)?;
     let tap = Tap {
         tenant: request.tenant,
         method,
         denied: request.denied,
         failed: request.failed,
     };
-    control.taps.open(tap).ok_or_else(|| {
+    taps.open(tap).ok_or_else(|| {
         let text = format!("{MAX_TAPS} taps are open already, which is the limit");
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     })

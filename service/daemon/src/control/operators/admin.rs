@@ -11,7 +11,9 @@ use prost::Message as _;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
+use tollgate_policy_host::{
+    Capabilities, Policy, Setup, TenantLimits, compat, limits as policy_limits,
+};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -205,7 +207,10 @@ async fn push(
         (Owner::Tenant(tenant), Isolation::Process) => {
             control.check_apart(tenant, policy, config.clone()).await?;
         }
-        _ => control.check_configuration(policy, config.clone()).await?,
+        _ => {
+            let limits = control.modules.limits_for(&control.config(), None);
+            check_configuration(limits, policy, config.clone()).await?;
+        }
     }
     let pushed =
         control
@@ -238,29 +243,26 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
         .map_err(|error| invalid(format!("the proof of origin doesn't parse: {error}")))
 }
 
-impl Control {
-    /// Checks that the policy accepts this configuration, with a temporary instance.
-    async fn check_configuration(
-        &self,
-        policy: Policy,
-        config: Option<Vec<u8>>,
-    ) -> Result<(), Status> {
-        let limits = self.modules.limits_for(&self.config(), None);
-        let checked = tokio::task::spawn_blocking(move || {
-            let setup = Setup {
-                config: config.as_deref(),
-                granted: Capabilities::ALL,
-                ..Setup::new(&limits)
-            };
-            match policy.manifest().compat() {
-                None => policy.instantiate(&setup).map(drop),
-                Some(_) => policy.instantiate_compat(&setup).map(drop),
-            }
-        });
-        let checked = checked.await.map_err(|error| {
-            let text = format!("checking the configuration failed: {error}");
-            Status::new(Code::INTERNAL, text)
-        })?;
-        checked.map_err(|error| invalid(error.to_string()))
-    }
+/// Checks that the policy accepts this configuration, with a temporary instance.
+async fn check_configuration(
+    limits: TenantLimits,
+    policy: Policy,
+    config: Option<Vec<u8>>,
+) -> Result<(), Status> {
+    let checked = tokio::task::spawn_blocking(move || {
+        let setup = Setup {
+            config: config.as_deref(),
+            granted: Capabilities::ALL,
+            ..Setup::new(&limits)
+        };
+        match policy.manifest().compat() {
+            None => policy.instantiate(&setup).map(drop),
+            Some(_) => policy.instantiate_compat(&setup).map(drop),
+        }
+    });
+    let checked = checked.await.map_err(|error| {
+        let text = format!("checking the configuration failed: {error}");
+        Status::new(Code::INTERNAL, text)
+    })?;
+    checked.map_err(|error| invalid(error.to_string()))
 }

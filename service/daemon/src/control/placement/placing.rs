@@ -25,7 +25,8 @@ use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::error::{self, DaemonError};
-use crate::control::placement::running::reply;
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::{Runtimes, reply};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
@@ -93,7 +94,7 @@ pub(crate) async fn move_tenant(
     }
     drop(gate);
     control.homes.place(after);
-    control.tell_placement().await?;
+    tell(&control.homes, &control.runtimes).await?;
     let mut report =
         json!({"tenant": tenant, "from": from, "runtime": to, "by_name": wanted.is_none()});
     if let Some(moved) = moved {
@@ -157,19 +158,17 @@ impl Control {
         let stays = moved.refused.is_none().then_some(to);
         self.homes.moved(tenant, stays, pause);
     }
+}
 
-    /// Sends the placement to every runtime, and waits until all use it.
-    pub(crate) async fn tell_placement(&self) -> Result<(), Status> {
-        let placement = self.homes.placement();
-        let runtimes = self.runtimes.handles();
-        let map = Map {
-            placement,
-            runtimes,
-        };
-        let told = self.runtimes.ask_all(|_, done| {
-            let map = Box::new(map.clone());
-            Command::Place { map, done }
-        });
-        told.await.map(drop)
-    }
+/// Sends the placement to every runtime, and waits until all use it.
+pub(in crate::control) async fn tell(homes: &Homes, runtimes: &Runtimes) -> Result<(), Status> {
+    let map = Map {
+        placement: homes.placement(),
+        runtimes: runtimes.handles(),
+    };
+    let told = runtimes.ask_all(|_, done| {
+        let map = Box::new(map.clone());
+        Command::Place { map, done }
+    });
+    told.await.map(drop)
 }

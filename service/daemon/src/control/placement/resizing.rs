@@ -16,7 +16,10 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::placement::running::{answered, reply};
+use crate::control::placement::homes::Homes;
+use crate::control::placement::placing;
+use crate::control::placement::running::{Runtimes, answered, reply};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::refusals::{internal, store_failed};
 use crate::control::state::Control;
@@ -47,7 +50,7 @@ impl Control {
             runtimes: after,
             ..was.clone()
         };
-        self.check_assigned(&shall)?;
+        check_assigned(&shall, before)?;
         let tenants = self.changes.store().tenants();
         let tenants = tenants.map_err(|error| store_failed(&error))?;
         let going: Vec<_> = tenants
@@ -71,7 +74,7 @@ impl Control {
         let moved = async {
             self.grow(config, after).await?;
             self.homes.place(meanwhile);
-            self.tell_placement().await?;
+            placing::tell(&self.homes, &self.runtimes).await?;
             for (tenant, _, to) in &going {
                 self.relocate(tenant, *to).await?;
             }
@@ -84,11 +87,11 @@ impl Control {
                 };
                 tracing::error!("tenant {tenant} can't be moved back: {}", status.message);
             }
-            self.shrink(before, was).await?;
+            shrink(&self.homes, &self.runtimes, &self.policies, was).await?;
             self.apps.admission.has_runtimes(before);
             return Err(status);
         }
-        self.shrink(after, shall).await?;
+        shrink(&self.homes, &self.runtimes, &self.policies, shall).await?;
         self.apps.admission.has_runtimes(after);
         tracing::info!(
             "the number of runtimes changed from {before} to {after}; {} tenants moved",
@@ -102,20 +105,6 @@ impl Control {
             true => Ok(()),
             false => self.relocate(tenant, home).await.map(drop),
         }
-    }
-
-    /// Rejects the removal of a runtime that a tenant is assigned to.
-    fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
-        let before = self.runtimes.count();
-        let mut assigned = shall.assigned.iter();
-        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
-        let Some((tenant, runtime)) = lost else {
-            return Ok(());
-        };
-        let text = format!(
-            "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
-        );
-        Err(Status::new(Code::FAILED_PRECONDITION, text))
     }
 
     /// Starts the missing runtimes, each with its threads and attachments.
@@ -176,42 +165,60 @@ impl Control {
         };
         Ok((Some(version), Place::Put(running)))
     }
+}
 
-    /// Ends runtimes without tenants, if there are any, and puts this placement in force.
-    async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
-        self.homes.place(placement.clone());
-        let (gone, threads) = self.runtimes.split_off(count);
-        self.tell_placement().await?;
-        // From here on nothing is sent to them.
-        let map = Map {
-            placement,
-            runtimes: self.runtimes.handles(),
-        };
-        for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
-            let (reply, counted) = reply();
-            let map = Box::new(map.clone());
-            handle.send(Command::Retire { map, reply });
-            let counted = answered(counted).await?;
-            self.runtimes.keep_counts(Report {
-                calls: counted.calls,
-                bytes: counted.bytes,
-                shares: counted.shares,
-                measured: counted.measured,
-                times: counted.times,
-                untraced: counted.untraced,
-                unrecorded: counted.unrecorded,
-                ..Report::default()
-            });
-            self.policies.remove_runtime(index);
-        }
-        for thread in threads {
-            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!(
-                    "a runtime panicked when it ended; this is a bug, please report it"
-                );
-            }
-        }
-        Ok(())
+/// Rejects the removal of a runtime that a tenant is assigned to.
+fn check_assigned(shall: &Placement, before: usize) -> Result<(), Status> {
+    let mut assigned = shall.assigned.iter();
+    let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
+    let Some((tenant, runtime)) = lost else {
+        return Ok(());
+    };
+    let text = format!(
+        "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
+    );
+    Err(Status::new(Code::FAILED_PRECONDITION, text))
+}
+
+/// Puts a placement in force, and ends the runtimes that it doesn't have, which are without
+/// tenants.
+async fn shrink(
+    homes: &Homes,
+    runtimes: &Runtimes,
+    policies: &LivePolicies,
+    placement: Placement,
+) -> Result<(), Status> {
+    let count = placement.runtimes;
+    homes.place(placement.clone());
+    let (gone, threads) = runtimes.split_off(count);
+    placing::tell(homes, runtimes).await?;
+    // From here on nothing is sent to them.
+    let map = Map {
+        placement,
+        runtimes: runtimes.handles(),
+    };
+    for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
+        let (reply, counted) = reply();
+        let map = Box::new(map.clone());
+        handle.send(Command::Retire { map, reply });
+        let counted = answered(counted).await?;
+        runtimes.keep_counts(Report {
+            calls: counted.calls,
+            bytes: counted.bytes,
+            shares: counted.shares,
+            measured: counted.measured,
+            times: counted.times,
+            untraced: counted.untraced,
+            unrecorded: counted.unrecorded,
+            ..Report::default()
+        });
+        policies.remove_runtime(index);
     }
+    for thread in threads {
+        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("a runtime panicked when it ended; this is a bug, please report it");
+        }
+    }
+    Ok(())
 }

@@ -27,6 +27,7 @@ use tollgate_shm_abi::status::Code;
 use crate::config::Config;
 use crate::control::policies::attachments::granted;
 use crate::control::policies::lifecycle::PreparedInstances;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Loaded, Version};
 use crate::control::policies::processes::Started;
 use crate::control::refusals::invalid;
@@ -206,7 +207,7 @@ impl Control {
     /// Whether a tenant may have a process. One that has isolated policies already keeps its place
     /// while its process is replaced. A process that nobody uses gives way.
     fn admit_process(&self, tenant: &str) -> Result<(), Status> {
-        let isolated = self.isolated_tenants();
+        let isolated = isolated_tenants(&self.config(), &self.policies);
         if !self.processes.are_restored() || isolated.contains(tenant) {
             return Ok(());
         }
@@ -219,16 +220,6 @@ impl Control {
             let unused = others.unused.ok_or_else(full)?;
             self.processes.forget(unused);
         }
-    }
-
-    /// The tenants with isolated policies.
-    fn isolated_tenants(&self) -> HashSet<String> {
-        let config = self.config();
-        self.policies.read(|attachments| {
-            let live = attachments.live.iter().map(|(_, live)| &live.attachment);
-            let isolated = live.filter(|its| isolation_of(&config, its) == Isolation::Process);
-            isolated.map(|its| its.target.tenant.clone()).collect()
-        })
     }
 
     /// Handles a runtime's event that a process has ended.
@@ -249,6 +240,15 @@ impl Control {
             self.processes.sweep(most, &mut idle);
         }
     }
+}
+
+/// The tenants with isolated policies.
+fn isolated_tenants(config: &Config, policies: &LivePolicies) -> HashSet<String> {
+    policies.read(|attachments| {
+        let live = attachments.live.iter().map(|(_, live)| &live.attachment);
+        let isolated = live.filter(|its| isolation_of(config, its) == Isolation::Process);
+        isolated.map(|its| its.target.tenant.clone()).collect()
+    })
 }
 
 /// Asks on a separate thread: a hanging process blocks only that thread.

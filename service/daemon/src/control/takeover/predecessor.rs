@@ -166,7 +166,9 @@ async fn hand_over<'c>(
         // The successor may not read, either.
         let all = timeout_at(
             until.into(),
-            still.datapath.say(control, channel, &ready.offered),
+            still
+                .datapath
+                .say(&control.apps, &control.policies, channel, &ready.offered),
         );
         let all = all
             .await

@@ -20,11 +20,12 @@ use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 
+use crate::control::apps::applications::Applications;
 use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::placement::running::{Runtimes, answered, reply};
 use crate::control::policies::attachments::Attachments;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::internal;
-use crate::control::state::Control;
 use crate::control::takeover::protocol::{
     Channel, LinkLeft, Message, SessionLeft, TransferError, borrowed,
 };
@@ -157,7 +158,8 @@ impl Standstill {
     /// Sends everything.
     pub(in crate::control) async fn say(
         &mut self,
-        control: &Control,
+        apps: &Applications,
+        policies: &LivePolicies,
         channel: &Channel,
         offered: &HashSet<[u8; 32]>,
     ) -> Result<(), TransferError> {
@@ -168,7 +170,7 @@ impl Standstill {
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
             for (session, lent) in handover_state.sessions {
-                let left = control.apps.sessions.with((index, session), |connected| {
+                let left = apps.sessions.with((index, session), |connected| {
                     let left = SessionLeft {
                         runtime: index,
                         session,
@@ -198,19 +200,18 @@ impl Standstill {
                 channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
-        for socket in control.apps.sessions.strangers_sockets()? {
+        for socket in apps.sessions.strangers_sockets()? {
             channel
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
         }
-        let inventory = control.policies.read(|attachments| InventoryLeft {
+        let inventory = policies.read(|attachments| InventoryLeft {
             bindings: bindings(attachments),
             attachments: places(attachments),
             shared: shared(attachments),
         });
         let inventory = blob(&inventory).map_err(TransferError::Refused)?;
-        let (schemas, _) =
-            schemas(&control.apps.schemas, offered).map_err(TransferError::Refused)?;
+        let (schemas, _) = schemas(&apps.schemas, offered).map_err(TransferError::Refused)?;
         let fds = [inventory, schemas];
         channel.say(&Message::All, &borrowed(&fds)).await
     }

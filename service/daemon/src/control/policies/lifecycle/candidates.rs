@@ -11,11 +11,13 @@ use tollgate_engine::Status;
 use tollgate_policy_host::{Hook, Method, Policy};
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::changes::OneAtATime;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
 use crate::control::policies::isolated::{check_isolation, isolation_of};
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstance, PreparedInstances};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
@@ -60,13 +62,14 @@ impl Control {
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
-        if isolation_of(&self.config(), attachment) != Isolation::Process {
+        let config = self.config();
+        if isolation_of(&config, attachment) != Isolation::Process {
             return Ok(());
         }
         for next in [&plan.stable, &plan.candidate] {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
-                && self.check(attachment, next, &[]).is_ok()
+                && check(&config, &self.policies, attachment, next, &[]).is_ok()
             {
                 // A successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {
@@ -118,70 +121,6 @@ impl Control {
             }
         }
         Ok(())
-    }
-
-    /// Checks that a version may be put where the attachment is: it covers that place, it fits the
-    /// schemas that running applications have bound there and those of the request, and it has the
-    /// grants that it needs. Returns a warning if there was no schema to check.
-    pub(super) fn check(
-        &self,
-        attachment: &Attachment,
-        next: &Next<Version>,
-        given: &[Arc<BoundSchema>],
-    ) -> Result<Option<String>, Status> {
-        let Attachment {
-            target,
-            policy: name,
-            options,
-            ..
-        } = attachment;
-        let Next::Put { version, .. } = next else {
-            return Ok(None);
-        };
-        let Ok(Loaded { policy, .. }) = &version.loaded else {
-            return Ok(None);
-        };
-        let name = format!("{name}@{}", version.number);
-        check_relevant(policy, &name, target)?;
-        check_grants(policy, &name, options)?;
-        check_isolation(
-            attachment,
-            isolation_of(&self.config(), attachment),
-            policy,
-            &name,
-        )?;
-        let live = LiveAttachment {
-            attachment: attachment.clone(),
-            runtime: RuntimeIndex::FIRST,
-            place: 0,
-            stable: Some(version.clone()),
-            candidate: None,
-            fallback: None,
-            incarnation: 0,
-            faults: Faults::default(),
-        };
-        self.policies.read(|attachments| {
-            let bound = attachments.bound_at(target);
-            for (tenant, schema) in &bound {
-                let fits = fits(attachments, &live, schema);
-                // The operator sees all tenants. A tenant's own policy concerns no other tenant.
-                fits.map_err(|status| match target.tenant.as_str() {
-                    ALL => {
-                        let text = format!("{}, as tenant {tenant} has bound it", status.message);
-                        Status::new(status.code, text)
-                    }
-                    _ => status,
-                })?;
-            }
-            for schema in given {
-                fits(attachments, &live, schema)?;
-            }
-            has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
-            let is_checked = !bound.is_empty() || !given.is_empty();
-            Ok((!is_checked)
-                .then(|| unchecked(policy, &name, target))
-                .flatten())
-        })
     }
 
     /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
@@ -253,6 +192,66 @@ impl Control {
             }),
         })
     }
+}
+
+/// Checks that a version may be put where the attachment is: it covers that place, it fits the
+/// schemas that running applications have bound there and those of the request, and it has the
+/// grants that it needs. Returns a warning if there was no schema to check.
+pub(super) fn check(
+    config: &Config,
+    policies: &LivePolicies,
+    attachment: &Attachment,
+    next: &Next<Version>,
+    given: &[Arc<BoundSchema>],
+) -> Result<Option<String>, Status> {
+    let Attachment {
+        target,
+        policy: name,
+        options,
+        ..
+    } = attachment;
+    let Next::Put { version, .. } = next else {
+        return Ok(None);
+    };
+    let Ok(Loaded { policy, .. }) = &version.loaded else {
+        return Ok(None);
+    };
+    let name = format!("{name}@{}", version.number);
+    check_relevant(policy, &name, target)?;
+    check_grants(policy, &name, options)?;
+    check_isolation(attachment, isolation_of(config, attachment), policy, &name)?;
+    let live = LiveAttachment {
+        attachment: attachment.clone(),
+        runtime: RuntimeIndex::FIRST,
+        place: 0,
+        stable: Some(version.clone()),
+        candidate: None,
+        fallback: None,
+        incarnation: 0,
+        faults: Faults::default(),
+    };
+    policies.read(|attachments| {
+        let bound = attachments.bound_at(target);
+        for (tenant, schema) in &bound {
+            let fits = fits(attachments, &live, schema);
+            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
+            fits.map_err(|status| match target.tenant.as_str() {
+                ALL => {
+                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
+                    Status::new(status.code, text)
+                }
+                _ => status,
+            })?;
+        }
+        for schema in given {
+            fits(attachments, &live, schema)?;
+        }
+        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
+        let is_checked = !bound.is_empty() || !given.is_empty();
+        Ok((!is_checked)
+            .then(|| unchecked(policy, &name, target))
+            .flatten())
+    })
 }
 
 /// Checks that a schema has everything that a version reads of each method.

@@ -10,7 +10,11 @@ use std::rc::Rc;
 use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
 
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told, refused};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
@@ -18,6 +22,15 @@ use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
+    /// Where attachments are in force.
+    pub(super) fn places(&self) -> Places<'_> {
+        Places {
+            policies: &self.policies,
+            homes: &self.homes,
+            runtimes: &self.runtimes,
+        }
+    }
+
     /// Carries out all plans or none.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
@@ -29,10 +42,11 @@ impl Control {
             let mut nexts = [&plan.stable, &plan.candidate].into_iter();
             nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
         });
+        let places = self.places();
         // Steps that can fail without a runtime.
         let mut works = Vec::new();
         for plan in &plans {
-            for runtime in self.runtimes_of(&plan.attachment.target) {
+            for runtime in places.runtimes_of(&plan.attachment.target) {
                 let (attachment, prepared) = (&plan.attachment, &mut prepared);
                 let stable = self.place(attachment, &plan.stable, prepared).await?;
                 let candidate = self.place(attachment, &plan.candidate, prepared).await?;
@@ -48,12 +62,14 @@ impl Control {
                 works.push((plan, runtime, stable, candidate));
             }
         }
-        self.check_room(&plans)?;
+        places.check_room(&plans)?;
         // An application may have bound another schema meanwhile. From here on, nothing waits until
         // the chains are made.
+        let config = self.config();
         for plan in &plans {
-            self.check(&plan.attachment, &plan.stable, &[])?;
-            self.check(&plan.attachment, &plan.candidate, &[])?;
+            for next in [&plan.stable, &plan.candidate] {
+                check(&config, &self.policies, &plan.attachment, next, &[])?;
+            }
         }
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
@@ -66,9 +82,9 @@ impl Control {
         if !hands_over && let Some(told) = told.take() {
             store(told)?;
         }
-        let before = self.settle(&plans)?;
+        let before = places.settle(&plans)?;
         let mut applied = Vec::new();
-        let settled = self.apply_all(&plans, works, &mut applied).await;
+        let settled = places.apply_all(&plans, works, &mut applied).await;
         let settled = match (settled, told.take()) {
             (Ok(()), Some(told)) => store(told),
             (settled, _) => settled,
@@ -85,6 +101,99 @@ impl Control {
         Ok(())
     }
 
+    /// Reverts an upgrade that a runtime refused or that couldn't be stored. The version that
+    /// decided decides again; a former candidate is gone. Where the version had already been
+    /// replaced, it gets its state back if the new version can save it for the former one;
+    /// otherwise it starts with fresh state.
+    async fn take_back(
+        &self,
+        plans: &[Plan<Version>],
+        before: Vec<(AttachmentId, Option<LiveAttachment>)>,
+        applied: &[RuntimeIndex],
+    ) {
+        for inherit in [true, false] {
+            let taken_back = self
+                .restore_attachments(plans, &before, applied, inherit)
+                .await;
+            match taken_back {
+                Ok(()) => return,
+                Err(status) if inherit => {
+                    tracing::warn!(
+                        "an upgrade is reverted without its state: {}",
+                        status.message
+                    );
+                }
+                Err(status) => {
+                    tracing::error!("an upgrade can't be reverted: {}", status.message);
+                }
+            }
+        }
+    }
+
+    async fn restore_attachments(
+        &self,
+        plans: &[Plan<Version>],
+        before: &[(AttachmentId, Option<LiveAttachment>)],
+        applied: &[RuntimeIndex],
+        inherit: bool,
+    ) -> Result<(), Status> {
+        let mut stables = BTreeMap::new();
+        for (id, was) in before {
+            let Some(was) = was.as_ref().filter(|was| applied.contains(&was.runtime)) else {
+                continue;
+            };
+            let replaced = plans.iter().any(|plan| {
+                let attachment = &plan.attachment;
+                attachment.target == was.attachment.target
+                    && attachment.policy == was.attachment.policy
+                    && matches!(plan.stable, Next::Put { inherit: true, .. })
+            });
+            if let (true, Some(version)) = (replaced, &was.stable) {
+                let running = Running {
+                    version: version.number,
+                    how: self.how(&was.attachment, version).await?,
+                    inherit,
+                };
+                stables.insert(*id, Place::Put(running));
+            }
+        }
+        let changes = self.policies.change(|attachments| {
+            attachments.generation += 1;
+            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
+            for (id, was) in before {
+                let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
+                    continue;
+                };
+                *live = was.clone();
+                let stable = stables.remove(id).unwrap_or(Place::Keep);
+                let installed = live.installed(*id, stable, Place::Empty);
+                let change = changes.entry(live.runtime).or_default();
+                change.install.push(installed);
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                let chains = attachments.changed_chains(&targets, *runtime);
+                change.chains = chains.unwrap_or_default();
+            }
+            changes
+        });
+        for (runtime, change) in changes {
+            self.runtimes.apply(runtime, change).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Where attachments are in force.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'c> {
+    pub(super) policies: &'c LivePolicies,
+    pub(super) homes: &'c Homes,
+    pub(super) runtimes: &'c Runtimes,
+}
+
+impl Places<'_> {
+    /// Whether there is room for the attachments that the plans add.
     fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
         self.policies.read(|attachments| {
             let new = plans.iter().map(|plan| &plan.attachment);
@@ -172,88 +281,6 @@ impl Control {
         for (runtime, change) in changes {
             self.runtimes.apply(runtime, change).await?;
             applied.push(runtime);
-        }
-        Ok(())
-    }
-
-    /// Reverts an upgrade that a runtime refused or that couldn't be stored. The version that
-    /// decided decides again; a former candidate is gone. Where the version had already been
-    /// replaced, it gets its state back if the new version can save it for the former one;
-    /// otherwise it starts with fresh state.
-    async fn take_back(
-        &self,
-        plans: &[Plan<Version>],
-        before: Vec<(AttachmentId, Option<LiveAttachment>)>,
-        applied: &[RuntimeIndex],
-    ) {
-        for inherit in [true, false] {
-            let taken_back = self
-                .restore_attachments(plans, &before, applied, inherit)
-                .await;
-            match taken_back {
-                Ok(()) => return,
-                Err(status) if inherit => {
-                    tracing::warn!(
-                        "an upgrade is reverted without its state: {}",
-                        status.message
-                    );
-                }
-                Err(status) => {
-                    tracing::error!("an upgrade can't be reverted: {}", status.message);
-                }
-            }
-        }
-    }
-
-    async fn restore_attachments(
-        &self,
-        plans: &[Plan<Version>],
-        before: &[(AttachmentId, Option<LiveAttachment>)],
-        applied: &[RuntimeIndex],
-        inherit: bool,
-    ) -> Result<(), Status> {
-        let mut stables = BTreeMap::new();
-        for (id, was) in before {
-            let Some(was) = was.as_ref().filter(|was| applied.contains(&was.runtime)) else {
-                continue;
-            };
-            let replaced = plans.iter().any(|plan| {
-                let attachment = &plan.attachment;
-                attachment.target == was.attachment.target
-                    && attachment.policy == was.attachment.policy
-                    && matches!(plan.stable, Next::Put { inherit: true, .. })
-            });
-            if let (true, Some(version)) = (replaced, &was.stable) {
-                let running = Running {
-                    version: version.number,
-                    how: self.how(&was.attachment, version).await?,
-                    inherit,
-                };
-                stables.insert(*id, Place::Put(running));
-            }
-        }
-        let changes = self.policies.change(|attachments| {
-            attachments.generation += 1;
-            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
-            for (id, was) in before {
-                let (Some(was), Some(live)) = (was, attachments.live.get_mut(*id)) else {
-                    continue;
-                };
-                *live = was.clone();
-                let stable = stables.remove(id).unwrap_or(Place::Keep);
-                let installed = live.installed(*id, stable, Place::Empty);
-                let change = changes.entry(live.runtime).or_default();
-                change.install.push(installed);
-            }
-            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
-            for (runtime, change) in &mut changes {
-                let chains = attachments.changed_chains(&targets, *runtime);
-                change.chains = chains.unwrap_or_default();
-            }
-            changes
-        });
-        for (runtime, change) in changes {
-            self.runtimes.apply(runtime, change).await?;
         }
         Ok(())
     }

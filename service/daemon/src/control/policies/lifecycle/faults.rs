@@ -9,7 +9,9 @@ use tollgate_control::OnFault;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::changes::Changes;
 use crate::control::policies::lifecycle::{Next, PreparedInstances};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::state::Control;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
@@ -53,13 +55,14 @@ impl Control {
         });
         let (label, pause, broken, on_fault, incarnation) = found?;
         let details = json!({"policy": label, "reason": reason});
-        self.happened(Event::Fault, &label, details);
+        let store = self.changes.store();
+        self.repeats.happened(store, Event::Fault, &label, details);
         if broken {
             let why = format!(
                 "{most} faults within {} s, the last one: {reason}",
                 window.as_secs()
             );
-            self.quarantine(id, version, &why).await;
+            quarantine(&self.changes, &self.policies, id, version, &why).await;
             return None;
         }
         if on_fault == OnFault::Closed {
@@ -118,37 +121,42 @@ impl Control {
         }
         None
     }
+}
 
-    /// Creates no more instances of the stable version until an operator acts.
-    async fn quarantine(&self, id: AttachmentId, version: VersionNumber, why: &str) {
-        let _one_at_a_time = self.changes.begin_own().await;
-        let found = self.policies.stored(id);
-        let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
-            return;
-        };
-        attachment.slot = attachment.slot.quarantined(why);
-        let details = json!({
-            "owner": attachment.target.owner().to_string(), "policy": attachment.policy, "version": version,
-            "place": attachment.target.to_string(), "reason": why,
-        });
-        tracing::warn!(
-            "{} version {version} is quarantined: {why}",
-            attachment.policy
-        );
-        let only = std::slice::from_ref(&attachment);
-        if let Err(error) =
-            self.changes
-                .store()
-                .put(Actor::Daemon, Event::Quarantine, details, only)
-        {
-            tracing::error!("a quarantine can't be stored: {error}");
-        }
-        self.policies.change(|attachments| {
-            for id in attachments.ids_at(&attachment.target, &attachment.policy) {
-                if let Some(live) = attachments.live.get_mut(id) {
-                    live.attachment = attachment.clone();
-                }
-            }
-        });
+/// Creates no more instances of the stable version until an operator acts.
+async fn quarantine(
+    changes: &Changes,
+    policies: &LivePolicies,
+    id: AttachmentId,
+    version: VersionNumber,
+    why: &str,
+) {
+    let _one_at_a_time = changes.begin_own().await;
+    let found = policies.stored(id);
+    let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
+        return;
+    };
+    attachment.slot = attachment.slot.quarantined(why);
+    let details = json!({
+        "owner": attachment.target.owner().to_string(), "policy": attachment.policy, "version": version,
+        "place": attachment.target.to_string(), "reason": why,
+    });
+    tracing::warn!(
+        "{} version {version} is quarantined: {why}",
+        attachment.policy
+    );
+    let only = std::slice::from_ref(&attachment);
+    if let Err(error) = changes
+        .store()
+        .put(Actor::Daemon, Event::Quarantine, details, only)
+    {
+        tracing::error!("a quarantine can't be stored: {error}");
     }
+    policies.change(|attachments| {
+        for id in attachments.ids_at(&attachment.target, &attachment.policy) {
+            if let Some(live) = attachments.live.get_mut(id) {
+                live.attachment = attachment.clone();
+            }
+        }
+    });
 }

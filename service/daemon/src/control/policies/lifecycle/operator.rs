@@ -20,10 +20,12 @@ use tollgate_shm_abi::messages::{
     STEP_RELEASE, STEP_ROLLBACK,
 };
 
+use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::words::{
     merge, party_of, selection_of, side_of, trial_of,
 };
@@ -50,7 +52,7 @@ pub(in crate::control) async fn attach(
     let given = given.unwrap_or_default();
     let sketch = || Ok(vec![attaching(&control.policies, &request)?]);
     let (plans, prepared, _one_at_a_time) = control.loaded(sketch).await?;
-    let warnings = control.check_all(&plans, &given)?;
+    let warnings = check_all(&control.config(), &control.policies, &plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
         details["isolation"] = json!(isolation_of(&control.config(), &plan.attachment));
@@ -82,7 +84,9 @@ pub(in crate::control) async fn upgrade(
         let of = &plan.attachment.target.service;
         let given = given.as_ref().map(|given| given.of(of)).transpose()?;
         let plan = std::slice::from_ref(plan);
-        warnings.extend(control.check_all(plan, &given.unwrap_or_default())?);
+        let given = given.unwrap_or_default();
+        let its = check_all(&control.config(), &control.policies, plan, &given)?;
+        warnings.extend(its);
     }
     let changed = carry_out_all(control, actor, Event::Upgrade, plans, prepared).await?;
     Ok((changed, warnings))
@@ -109,7 +113,14 @@ pub(in crate::control) async fn step(
         .loaded(|| stepping(control.changes.store(), event, &at))
         .await?;
     for plan in &plans {
-        control.check(&plan.attachment, &plan.stable, &[])?;
+        let config = control.config();
+        check(
+            &config,
+            &control.policies,
+            &plan.attachment,
+            &plan.stable,
+            &[],
+        )?;
     }
     carry_out_all(control, actor, event, plans, prepared).await
 }
@@ -197,21 +208,20 @@ fn details_of_all(changed: &[Attachment]) -> Value {
 
 // ---- plans from a request and the state in force ----
 
-impl Control {
-    /// Like [`check`](Control::check), for every version of the plans.
-    fn check_all(
-        &self,
-        plans: &[Plan<Version>],
-        given: &[Arc<BoundSchema>],
-    ) -> Result<Vec<String>, Status> {
-        let mut warnings = Vec::new();
-        for plan in plans {
-            for next in [&plan.stable, &plan.candidate] {
-                warnings.extend(self.check(&plan.attachment, next, given)?);
-            }
+/// Like [`check`], for every version of the plans.
+fn check_all(
+    config: &Config,
+    policies: &LivePolicies,
+    plans: &[Plan<Version>],
+    given: &[Arc<BoundSchema>],
+) -> Result<Vec<String>, Status> {
+    let mut warnings = Vec::new();
+    for plan in plans {
+        for next in [&plan.stable, &plan.candidate] {
+            warnings.extend(check(config, policies, &plan.attachment, next, given)?);
         }
-        Ok(warnings)
     }
+    Ok(warnings)
 }
 
 /// The plan of an attachment.

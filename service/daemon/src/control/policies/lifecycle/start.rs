@@ -7,8 +7,8 @@
 use std::rc::Rc;
 
 use serde_json::json;
-use tollgate_control::Attachment;
 use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, Store};
 use tollgate_engine::Status;
 
 use crate::control::error::{DaemonError, store};
@@ -26,7 +26,7 @@ impl Control {
         let order = self.changes.store().attachments().map_err(store("read"))?;
         for attachment in order {
             let place = self.policies.next_place();
-            for runtime in self.runtimes_of(&attachment.target) {
+            for runtime in self.places().runtimes_of(&attachment.target) {
                 let restored = self.revive(attachment.clone(), runtime, place).await;
                 restored.map_err(DaemonError::Policy)?;
             }
@@ -55,7 +55,8 @@ impl Control {
                 Err(status) => {
                     attachment.slot.candidate = None;
                     let why = "the trial is over: ";
-                    self.load_failed(
+                    load_failed(
+                        self.changes.store(),
                         &attachment,
                         VersionNumber(wanted.version),
                         &format!("{why}{}", status.message),
@@ -132,7 +133,7 @@ impl Control {
             "{}@{number} couldn't be loaded when the daemon started: {error}",
             attachment.policy
         );
-        self.load_failed(attachment, number, &error);
+        load_failed(self.changes.store(), attachment, number, &error);
         if let Some(previous) = slot.previous.map(VersionNumber)
             && let Ok(revived) = self.revived(attachment, previous).await
         {
@@ -155,20 +156,17 @@ impl Control {
         let how = self.how(attachment, &version).await?;
         Ok((version, how))
     }
+}
 
-    fn load_failed(&self, attachment: &Attachment, number: VersionNumber, why: &str) {
-        let (policy, place) = (&attachment.policy, attachment.target.to_string());
-        tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
-        let details = json!({
-            "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
-            "place": place, "reason": why,
-        });
-        if let Err(error) = self
-            .changes
-            .store()
-            .record(Actor::Daemon, Event::LoadFailed, details)
-        {
-            tracing::error!("the audit log lacks a record of this failure: {error}");
-        }
+/// Records that a version can't be loaded.
+fn load_failed(store: &Store, attachment: &Attachment, number: VersionNumber, why: &str) {
+    let (policy, place) = (&attachment.policy, attachment.target.to_string());
+    tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
+    let details = json!({
+        "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
+        "place": place, "reason": why,
+    });
+    if let Err(error) = store.record(Actor::Daemon, Event::LoadFailed, details) {
+        tracing::error!("the audit log lacks a record of this failure: {error}");
     }
 }
