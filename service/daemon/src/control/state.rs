@@ -1,4 +1,23 @@
-//! The state of the control plane.
+//! The state of the control plane: components, each of which owns its part.
+//!
+//! | component | owns |
+//! |---|---|
+//! | [`InForce`] | the settings |
+//! | [`Changes`] | the store, and the lock that admits one change at a time |
+//! | [`ThisProcess`] | facts that never change |
+//! | [`Applications`] | sessions, requests, admission, schemas, listeners, names, turns |
+//! | [`Peers`] | the configuration of links, RDMA |
+//! | [`LivePolicies`] | attachments in force, and the bindings that they cover |
+//! | [`Modules`] | origin, compilation and limits of policies |
+//! | [`Processes`] | processes of isolated policies |
+//! | [`Runtimes`] | runtimes, and the commands to them |
+//! | [`Homes`] | the tenants' runtimes |
+//! | [`Exporters`], [`Taps`], [`Repeated`] | destinations of telemetry, watchers, audit records |
+//! | [`Console`] | operators' browsers |
+//! | [`Replacement`] | the process that takes over |
+//!
+//! A function takes the components that it needs. It takes `Control` if it coordinates several, or
+//! starts a task.
 
 use std::rc::Rc;
 
@@ -25,26 +44,19 @@ use crate::control::this_process::ThisProcess;
 pub(super) struct Control {
     pub(super) settings: InForce,
     pub(super) changes: Changes,
+    pub(super) process: ThisProcess,
     pub(super) apps: Applications,
     pub(super) peers: Peers,
-    pub(super) process: ThisProcess,
-    pub(super) modules: Modules,
-    pub(super) runtimes: Runtimes,
-    /// The tenants' runtimes.
-    pub(super) homes: Homes,
     pub(super) policies: LivePolicies,
-    /// Processes of isolated policies.
+    pub(super) modules: Modules,
     pub(super) processes: Processes,
-    /// Repeated events, such as faults, that the audit log coalesces.
-    pub(super) repeats: Repeated,
-    /// Whether another process has taken over.
-    pub(super) replacement: Replacement,
-    /// Exporters of telemetry.
+    pub(super) runtimes: Runtimes,
+    pub(super) homes: Homes,
     pub(super) exporters: Exporters,
-    /// Watchers of calls.
     pub(super) taps: Taps,
-    /// The web console.
+    pub(super) repeats: Repeated,
     pub(super) console: Rc<Console<Actor>>,
+    pub(super) replacement: Replacement,
 }
 
 impl Control {

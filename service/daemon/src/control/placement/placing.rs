@@ -6,9 +6,9 @@
 //!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
 //! ```
 //!
-//! Invariants: one change at a time ([`crate::control::changes`]), and no request about the tenant is in
-//! flight: all earlier commands are done when the old runtime parts with the tenant. The stored
-//! placement is the actual one; if it can't be stored, the tenant moves back.
+//! Invariants: one change at a time ([`crate::control::changes`]), and no request about the tenant
+//! is in flight: all earlier commands are done when the old runtime parts with the tenant. The
+//! stored placement is the actual one; if it can't be stored, the tenant moves back.
 //!
 //! Events may still be in flight. Those of the old runtime name sessions by their old ids, which
 //! are not reused for a long time. Those of the new runtime are kept until the new ids are known

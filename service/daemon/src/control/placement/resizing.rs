@@ -39,7 +39,8 @@ impl Control {
         }
     }
 
-    /// Sets the number of runtimes of a configuration. The caller holds [`crate::control::changes`].
+    /// Sets the number of runtimes of a configuration. The caller holds the lock of
+    /// [changes](crate::control::changes).
     pub(crate) async fn resize(&self, config: &Config) -> Result<(), Status> {
         let (before, after) = (self.runtimes.count(), config.runtimes());
         if before == after {

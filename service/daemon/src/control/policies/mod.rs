@@ -1,7 +1,7 @@
 //! Policies in force: modules, versions, attachments, and their processes.
 //!
 //! ```text
-//!   lifecycle/ changes ─▶ live_policies.rs ─▶ attachments.rs ─▶ a chain per method ─▶ the runtimes
+//!   lifecycle/ changes live_policies.rs (attachments.rs) ─▶ a chain per method ─▶ the runtimes
 //!   modules.rs: origin.rs ─▶ compile.rs ─▶ a version (model.rs)
 //!   given.rs: a schema to check a version against
 //!   isolated.rs, processes.rs, child_user.rs: processes of isolated policies
