@@ -17,6 +17,7 @@ use crate::control::apps::admission::Admission;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
 use crate::control::apps::peers::Peers;
+use crate::control::apps::requests::Requests;
 use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::socket_file::{Access, SocketFile};
 use crate::control::apps::{accepting, prefetch};
@@ -241,7 +242,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if predecessor.is_none_or(|before| !before.tells_supervisor()) {
         supervisor::serves();
     }
-    let is_replaced = until_told_to_stop(&control).await?;
+    let is_replaced = until_told_to_stop(&control.replacement, &control.apps.requests).await?;
     if !is_replaced {
         supervisor::stops();
     }
@@ -329,7 +330,10 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
 }
 
 /// Whether another process has taken over.
-async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
+async fn until_told_to_stop(
+    replacement: &Replacement,
+    requests: &Requests,
+) -> Result<bool, DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
     let (mut interrupt, mut terminate) = (
@@ -339,11 +343,11 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     tokio::select! {
         _ = interrupt.recv() => {},
         _ = terminate.recv() => {},
-        () = control.replacement.retired() => return Ok(true),
+        () = replacement.retired() => return Ok(true),
     }
     // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
-        () = control.apps.requests.resumed() => Ok(false),
-        () = control.replacement.retired() => Ok(true),
+        () = requests.resumed() => Ok(false),
+        () = replacement.retired() => Ok(true),
     }
 }

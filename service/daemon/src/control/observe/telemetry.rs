@@ -72,7 +72,8 @@ pub(crate) async fn follow_scrapes(control: Rc<Control>) {
     let show = move |format: Format| {
         let control = Rc::clone(&shown);
         async move {
-            let metrics = gather(&control).await;
+            let metrics = gather(&control.runtimes, &control.policies, &control.exporters);
+            let metrics = metrics.await;
             metrics.ok().map(|metrics| write(&metrics, format, now()))
         }
     };
@@ -81,14 +82,15 @@ pub(crate) async fn follow_scrapes(control: Rc<Control>) {
 
 /// Exports metrics, if there are exporters.
 pub(crate) async fn follow_metrics(control: Rc<Control>) {
-    if control.exporters.0.is_empty() {
+    let exporters = &control.exporters;
+    if exporters.0.is_empty() {
         return;
     }
     let every = Duration::from_secs(control.config().telemetry.interval_s.into());
     loop {
         tokio::time::sleep(every).await;
-        match gather(&control).await {
-            Ok(metrics) => control.exporters.snapshot(&metrics, now()),
+        match gather(&control.runtimes, &control.policies, exporters).await {
+            Ok(metrics) => exporters.snapshot(&metrics, now()),
             Err(status) => tracing::warn!("metrics can't be gathered: {}", status.message),
         }
     }
@@ -135,9 +137,13 @@ fn log(line: &Line) {
 }
 
 /// All metrics now.
-async fn gather(control: &Control) -> Result<Metrics, Status> {
-    let mut report = measure(&control.runtimes).await?;
-    Ok(metrics(&control.policies, &control.exporters, &mut report))
+async fn gather(
+    runtimes: &Runtimes,
+    policies: &LivePolicies,
+    exporters: &Exporters,
+) -> Result<Metrics, Status> {
+    let mut report = measure(runtimes).await?;
+    Ok(metrics(policies, exporters, &mut report))
 }
 
 /// The counts and durations of all runtimes.

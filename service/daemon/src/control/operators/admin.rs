@@ -92,7 +92,8 @@ pub(crate) async fn handle(
             ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
-            lifecycle::detach(control, actor, &request).await?;
+            let (changes, policies) = (&control.changes, &control.policies);
+            lifecycle::detach(changes, policies, &control.runtimes, actor, &request).await?;
             ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {

@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tokio::time::{timeout, timeout_at};
+use tollgate_control::Store;
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::ControlSocket;
@@ -82,7 +83,7 @@ async fn replace(
     let begun = Instant::now();
     control.changes.store().hold();
     let mut held = Held {
-        control,
+        store: control.changes.store(),
         gone: false,
     };
     let (mut successor, channel) = Successor::start(&program)?;
@@ -237,14 +238,14 @@ fn out_of_turn(message: &Message) -> Status {
 
 /// Allows changes again if nothing was handed over.
 struct Held<'c> {
-    control: &'c Control,
+    store: &'c Store,
     gone: bool,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if !self.gone {
-            let _nothing_to_open = self.control.changes.store().resume(None);
+            let _nothing_to_open = self.store.resume(None);
         }
     }
 }

@@ -161,7 +161,7 @@ impl Predecessor {
         accepting::open(control);
         // If the predecessor has just ended, this process serves anyway.
         let _said = self.channel.say(&Message::Serving, &[]).await;
-        self.record(control);
+        self.record(control.changes.store());
         Ok(())
     }
 
@@ -178,17 +178,14 @@ impl Predecessor {
         }
     }
 
-    fn record(&self, control: &Control) {
+    fn record(&self, store: &Store) {
         let Some(offer) = self.offer.get() else {
             return;
         };
         let details = json!({
             "from": offer.version, "from_pid": offer.pid, "to": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "by": offer.by,
         });
-        let recorded = control
-            .changes
-            .store()
-            .record(Actor::Daemon, Event::DaemonUpgrade, details);
+        let recorded = store.record(Actor::Daemon, Event::DaemonUpgrade, details);
         if let Err(error) = recorded {
             tracing::error!("the upgrade can't be recorded: {error}");
         }

@@ -62,14 +62,13 @@ impl Control {
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
-        let config = self.config();
-        if isolation_of(&config, attachment) != Isolation::Process {
+        if isolation_of(&self.config(), attachment) != Isolation::Process {
             return Ok(());
         }
         for next in [&plan.stable, &plan.candidate] {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
-                && check(&config, &self.policies, attachment, next, &[]).is_ok()
+                && check(&self.config(), &self.policies, attachment, next, &[]).is_ok()
             {
                 // A successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {

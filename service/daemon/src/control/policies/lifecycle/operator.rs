@@ -22,6 +22,7 @@ use tollgate_shm_abi::messages::{
 
 use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
+use crate::control::changes::Changes;
 use crate::control::placement::running::Runtimes;
 use crate::control::policies::given::given;
 use crate::control::policies::isolated::isolation_of;
@@ -145,18 +146,19 @@ async fn carry_out_all(
 
 /// Ends attachments.
 pub(in crate::control) async fn detach(
-    control: &Control,
+    changes: &Changes,
+    policies: &LivePolicies,
+    runtimes: &Runtimes,
     actor: Actor,
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
-    let _one_at_a_time = control.changes.begin().await?;
-    let ended = control
-        .changes
+    let _one_at_a_time = changes.begin().await?;
+    let ended = changes
         .store()
         .detach(actor, &owner, &request.policy, &which)
         .map_err(refused)?;
-    end_attachments(&control.policies, &control.runtimes, &ended).await
+    end_attachments(policies, runtimes, &ended).await
 }
 
 /// Removes attachments from the runtimes that the store has removed.
