@@ -1,7 +1,7 @@
 //! Administrative changes: the store, and the lock that admits one change at a time.
 //!
-//! Invariant: the lock is held while tenants, policies in force, settings or runtimes change. Reads,
-//! records of the audit log, and the addition of a tenant or a version need no lock.
+//! Invariant: the lock is held while tenants, policies in force, settings or runtimes change.
+//! Reads, records of the audit log, and the addition of a tenant or a version need no lock.
 
 use tokio::sync::{Mutex, MutexGuard};
 use tollgate_control::{Owner, Store, StoreError};
