@@ -122,7 +122,10 @@ fn up_dev_starts_a_daemon_that_commands_find() {
     let refused = tollgate(&["up", "--dev"]).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(7), "{said}");
-    assert!(said.contains("a directory of this user with mode 0700"), "{said}");
+    assert!(
+        said.contains("a directory of this user with mode 0700"),
+        "{said}"
+    );
 }
 
 /// Its end doesn't remove a file that another process has put there.

@@ -4,11 +4,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tollgate_control::audit;
+use tollgate_control::{Store, audit};
 
-use crate::control::apps::schemas;
-use crate::control::apps::turns::Turn;
+use crate::control::apps::sessions::Sessions;
 use crate::control::error::DaemonError;
+use crate::control::observe::repeated::Repeated;
+use crate::control::placement::running::Runtimes;
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::{Command, Comparison, Event};
@@ -25,7 +26,7 @@ impl Control {
                     runtime,
                     session,
                     reason,
-                } => self.session_ended((runtime, session), reason),
+                } => session_ended(&self.apps.sessions, (runtime, session), reason),
                 Event::Compare(comparison) => {
                     tokio::task::spawn_local(Rc::clone(&self).compare(comparison));
                 }
@@ -37,41 +38,15 @@ impl Control {
         }
     }
 
-    fn session_ended(&self, at: (RuntimeIndex, SessionId), reason: String) {
-        let tenant = self.sessions.with(at, |session| session.tenant.clone());
-        let tenant = tenant.unwrap_or_default();
-        let (_, session) = at;
-        log_limited!(
-            warn,
-            "session ended",
-            &tenant,
-            "session {} was ended: {reason}",
-            session.0
-        );
-        self.sessions.ended(at, reason);
-    }
-
     async fn compare(self: Rc<Self>, comparison: Comparison) {
-        let turn = self.turns.of(&comparison.tenant).await;
-        let turn = turn.unwrap_or_else(|_ending| Turn::operators());
-        let matches = schemas::compare(&turn, &comparison.ours, comparison.theirs).await;
-        let compared = Command::Compared {
-            ticket: comparison.ticket,
-            binding: comparison.binding,
-            matches,
-        };
-        self.send(comparison.runtime, compared);
+        let runtime = comparison.runtime;
+        let compared = self.apps.compare(comparison).await;
+        self.runtimes.send(runtime, compared);
     }
 
     async fn look_up_again(self: Rc<Self>, tenant: Arc<str>, peer: Target) {
-        let found = self.names.find_again(&tenant, &peer).await;
-        let home = self.runtime_of(&tenant);
-        let found = Command::Found {
-            tenant,
-            peer,
-            found,
-        };
-        self.send(home, found);
+        let found = self.apps.look_up_again(Arc::clone(&tenant), peer).await;
+        self.runtimes.send(self.homes.of(&tenant), found);
     }
 
     fn policy_event(self: &Rc<Self>, event: PolicyEvent) {
@@ -91,7 +66,9 @@ impl Control {
                 tokio::task::spawn_local(Rc::clone(self).trial_failed(id, version, reason));
             }
             PolicyEvent::ProcessEnded { id, reason } => self.process_ended(id, &reason),
-            PolicyEvent::Throttled { tenant, refused } => self.throttled(&tenant, refused),
+            PolicyEvent::Throttled { tenant, refused } => {
+                throttled(&self.repeats, self.changes.store(), &tenant, refused);
+            }
             PolicyEvent::Logged {
                 label,
                 lines,
@@ -99,23 +76,41 @@ impl Control {
             } => log(&label, lines, dropped),
         }
     }
+}
 
-    fn throttled(&self, tenant: &str, refused: u64) {
-        tracing::warn!(
-            "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
-        );
-        let details = serde_json::json!({"tenant": tenant, "refused": refused});
-        self.happened(audit::Event::Throttled, tenant, details);
-    }
+/// A runtime has ended a session.
+fn session_ended(sessions: &Sessions, at: (RuntimeIndex, SessionId), reason: String) {
+    let tenant = sessions.with(at, |session| session.tenant.clone());
+    let tenant = tenant.unwrap_or_default();
+    let (_, session) = at;
+    log_limited!(
+        warn,
+        "session ended",
+        &tenant,
+        "session {} was ended: {reason}",
+        session.0
+    );
+    sessions.ended(at, reason);
+}
 
-    /// A runtime that doesn't answer is found now rather than by the first application.
-    pub(super) async fn each_runtime_answers(&self) -> Result<(), DaemonError> {
-        for runtime in RuntimeIndex::all(self.runtimes()) {
-            let answer = self.ask(runtime, |reply| Command::Report { reply }).await;
-            answer.map_err(DaemonError::Runtime)?;
-        }
-        Ok(())
+/// Calls were refused because policies have used up their CPU share.
+fn throttled(repeats: &Repeated, store: &Store, tenant: &str, refused: u64) {
+    tracing::warn!(
+        "{refused} calls of tenant {tenant} were refused: its policies have used up their CPU share"
+    );
+    let details = serde_json::json!({"tenant": tenant, "refused": refused});
+    repeats.happened(store, audit::Event::Throttled, tenant, details);
+}
+
+/// A runtime that doesn't answer is found now rather than by the first application.
+pub(super) async fn each_runtime_answers(runtimes: &Runtimes) -> Result<(), DaemonError> {
+    for runtime in RuntimeIndex::all(runtimes.count()) {
+        let answer = runtimes
+            .ask(runtime, |reply| Command::Report { reply })
+            .await;
+        answer.map_err(DaemonError::Runtime)?;
     }
+    Ok(())
 }
 
 /// Writes what a policy logged.

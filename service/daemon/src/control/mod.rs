@@ -2,7 +2,7 @@
 //! datapath.
 //!
 //! ```text
-//!   start.rs: opens everything, and ends it     state.rs: the shared state
+//!   start.rs: opens everything, and ends it     state.rs: the components of the state
 //!   Unix socket ── apps/ ──┬─ sessions and bindings ──▶ Command ──▶ the tenant's runtime
 //!                          └─ operators/ ──┬─ policies/: attachments, and stages of their versions
 //!                                          ├─ placement/: runtimes, and the tenants on them
@@ -11,16 +11,19 @@
 //!   TCP listener ── Accept ──▶ a runtime     runtime ── Event ──▶ inbox.rs ──▶ events.rs
 //! ```
 //!
-//! The rooms are divided by whom they serve; the files beside them serve several. One tokio thread;
-//! slow work (compiling, configuring a policy) runs on its blocking threads. The datapath never
-//! waits for the control plane.
+//! The rooms are divided by whom they serve; the files beside them serve several: the settings
+//! (in_force.rs), the store and the lock of its changes (changes.rs), packets, errors. One tokio
+//! thread; slow work (compiling, configuring a policy) runs on its blocking threads. The datapath
+//! never waits for the control plane.
 
 mod ancestors;
 mod answers;
 mod apps;
+mod changes;
 mod dev;
 mod error;
 mod events;
+mod in_force;
 mod inbox;
 mod key_file;
 mod observe;
@@ -38,6 +41,7 @@ mod supervisor;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod this_process;
 
 pub use error::DaemonError;
 pub use start::run;

@@ -1,12 +1,10 @@
 //! The start of a daemon, and its end.
 
-use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::time::SystemTime;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::sync::{Notify, RwLock};
 use tollgate_control::{Store, StoreError, audit};
 use tollgate_policy_host::{Compiler, CompilerConfig, Host, HostConfig, daemon as confinement};
 use tollgate_shm_abi::wait::now_ns;
@@ -16,25 +14,35 @@ use tollgate_transport::{LinkConfig, is_loopback, names_one_host};
 use crate::capacity::Capacity;
 use crate::config::Config;
 use crate::control::apps::admission::Admission;
+use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
-use crate::control::apps::schemas::Schemas;
-use crate::control::apps::sessions::Sessions;
+use crate::control::apps::peers::Peers;
+use crate::control::apps::requests::Requests;
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::socket_file::{Access, SocketFile};
-use crate::control::apps::{accepting, names, prefetch, turns};
+use crate::control::apps::{accepting, prefetch};
+use crate::control::changes::Changes;
 use crate::control::error::{self, DaemonError, system};
+use crate::control::events::each_runtime_answers;
+use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
-use crate::control::observe::telemetry;
+use crate::control::observe::{repeats, telemetry};
+use crate::control::operators::ending;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
-use crate::control::placement::runtimes::Common;
+use crate::control::placement::runtimes::Starter;
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::live_policies::LivePolicies;
+use crate::control::policies::modules::Modules;
+use crate::control::policies::processes::Processes;
 use crate::control::policies::{child_user, origin};
 use crate::control::state::Control;
 use crate::control::takeover::Predecessor;
 use crate::control::takeover::replacement::Replacement;
+use crate::control::this_process::ThisProcess;
 use crate::control::{dev, inbox, key_file, state_directory, supervisor, takeover};
 use crate::limits::{MAX_TENANT_ENDPOINTS, OPERATORS_THREADS, TURNS};
 use crate::settings::Settings;
@@ -156,69 +164,54 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let compiler =
         crate::machine_code::start().map_err(system("the compile thread can't start"))?;
     let count = predecessor.map_or(config.runtimes(), Predecessor::runtimes);
-    let common = Common {
-        config: &config,
-        rate,
-        link: &link,
-        rdma: &rdma,
-        events: &events,
-        records: &records,
-    };
-    let (runtimes, threads) = common.start_all(count)?;
-    let placement = placing::restored(&store, runtimes.len())?;
+    let peers = Peers::new(link, rdma, listeners.listen());
+    let runtimes = Runtimes::new(Starter::new(rate, events, records));
+    for _ in 0..count {
+        runtimes.start_next(&config, &peers)?;
+    }
+    let placement = placing::restored(&store, count)?;
     let exporters = Exporters::start(&config)?;
     let control = Rc::new(Control {
-        settings: RefCell::new(settings),
-        link,
-        store,
-        compilation,
-        child_user,
-        trusted,
-        rate,
-        runtimes: Runtimes::new(runtimes, threads),
-        events,
+        settings: InForce::new(settings),
+        changes: Changes::new(store),
+        peers,
+        apps: Applications::new(
+            Admission::new(getrlimit(Resource::Nofile).current, count),
+            listeners,
+            SchemaCache::new(compiler),
+        ),
+        process: ThisProcess {
+            program,
+            began_ns: now_ns(),
+            state_since: predecessor
+                .and_then(Predecessor::state_since)
+                .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
+        },
+        modules: Modules::new(trusted, compilation, rate),
+        runtimes,
         homes: Homes::new(placement),
-        schemas: RefCell::new(Schemas::new(compiler)),
-        names: names::Names::default(),
-        turns: turns::Turns::default(),
-        attachments: RefCell::default(),
-        rotated: Notify::new(),
-        processes: RefCell::default(),
-        changing: tokio::sync::Mutex::new(()),
+        policies: LivePolicies::default(),
+        processes: Processes::new(child_user),
         repeats: Repeated::default(),
-        sessions: Sessions::default(),
-        requests: RwLock::default(),
-        hurry: Notify::new(),
-        admission: Admission::new(getrlimit(Resource::Nofile).current, count),
-        heaps: Rc::default(),
-        listen: listeners.listen(),
-        listeners,
-        rdma,
-        not_listening: RefCell::default(),
-        program,
-        began_ns: now_ns(),
-        state_since: predecessor
-            .and_then(Predecessor::state_since)
-            .unwrap_or_else(|| audit::rfc3339(SystemTime::now())),
         replacement: Replacement::default(),
         exporters,
         taps: Taps::default(),
         console: Rc::default(),
-        records,
     });
-    control
-        .tell_placement()
+    placing::tell(&control.homes, &control.runtimes)
         .await
         .map_err(DaemonError::Runtime)?;
     control.restore().await?;
-    prefetch::configured(&control).await?;
-    control.each_runtime_answers().await?;
+    prefetch::configured(&control.config(), &control.apps.schemas).await?;
+    each_runtime_answers(&control.runtimes).await?;
     tokio::task::spawn_local(Rc::clone(&control).follow_events(inbox));
-    tokio::task::spawn_local(Rc::clone(&control).follow_repeats());
+    tokio::task::spawn_local(repeats::follow_repeats(Rc::clone(&control)));
     tokio::task::spawn_local(Rc::clone(&control).follow_processes());
-    tokio::task::spawn_local(Rc::clone(&control).follow_tokens());
+    tokio::task::spawn_local(ending::follow_tokens(Rc::clone(&control)));
     #[cfg(feature = "rdma")]
-    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(Rc::clone(&control)));
+    tokio::task::spawn_local(crate::control::apps::by_rdma::sweep(
+        control.peers.rdma().clone(),
+    ));
     tokio::task::spawn_local(telemetry::follow_scrapes(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_metrics(Rc::clone(&control)));
     tokio::task::spawn_local(telemetry::follow_records(Rc::clone(&control), left));
@@ -237,7 +230,8 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
         );
     }
     let shown = control
-        .listen
+        .peers
+        .listen()
         .map_or_else(|| "none".to_owned(), |at| at.to_string());
     let ready = format!(
         "tollgated {} ready socket={} listen={shown}\n",
@@ -251,11 +245,11 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     if predecessor.is_none_or(|before| !before.tells_supervisor()) {
         supervisor::serves();
     }
-    let is_replaced = until_told_to_stop(&control).await?;
+    let is_replaced = until_told_to_stop(&control.replacement, &control.apps.requests).await?;
     if !is_replaced {
         supervisor::stops();
     }
-    control.compilation.stop();
+    control.modules.stop();
     for thread in control.runtimes.stop() {
         if thread.join().is_err() {
             return Err(DaemonError::Panicked { what: "a runtime" });
@@ -339,7 +333,10 @@ fn listen_tcp(address: SocketAddr) -> Result<TcpListener, DaemonError> {
 }
 
 /// Whether another process has taken over.
-async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
+async fn until_told_to_stop(
+    replacement: &Replacement,
+    requests: &Requests,
+) -> Result<bool, DaemonError> {
     use tokio::signal::unix::{SignalKind, signal};
     let watch = |kind| signal(kind).map_err(system("signals can't be watched"));
     let (mut interrupt, mut terminate) = (
@@ -349,11 +346,11 @@ async fn until_told_to_stop(control: &Control) -> Result<bool, DaemonError> {
     tokio::select! {
         _ = interrupt.recv() => {},
         _ = terminate.recv() => {},
-        () = control.replacement.retired() => return Ok(true),
+        () = replacement.retired() => return Ok(true),
     }
     // Not while runtimes wait for the result of a hand-over.
     tokio::select! {
-        _nobody_takes_over = control.requests.read() => Ok(false),
-        () = control.replacement.retired() => Ok(true),
+        () = requests.resumed() => Ok(false),
+        () = replacement.retired() => Ok(true),
     }
 }

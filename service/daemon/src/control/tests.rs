@@ -1,13 +1,11 @@
 //! A control plane with a runtime that doesn't run.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tokio::sync::Notify;
 use tollgate_control::Store;
 use tollgate_policy_host::{ChildUser, Compiler, CompilerConfig, Host, HostConfig, Rate};
 use tollgate_provenance::TrustedKeys;
@@ -15,18 +13,27 @@ use tollgate_shm_abi::status::Code;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
+use crate::control::apps::admission::Admission;
+use crate::control::apps::applications::Applications;
 use crate::control::apps::listeners::Listeners;
-use crate::control::apps::schemas::Schemas;
-use crate::control::apps::sessions::Sessions;
+use crate::control::apps::peers::Peers;
+use crate::control::apps::schema_cache::SchemaCache;
+use crate::control::changes::Changes;
+use crate::control::in_force::InForce;
+use crate::control::inbox;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
 use crate::control::observe::taps::Taps;
 use crate::control::placement::homes::Homes;
 use crate::control::placement::running::Runtimes;
-use crate::control::placement::runtimes::{engine_id, tuning};
+use crate::control::placement::runtimes::{Starter, engine_id, tuning};
 use crate::control::policies::compile::Compilation;
+use crate::control::policies::live_policies::LivePolicies;
+use crate::control::policies::modules::Modules;
+use crate::control::policies::processes::Processes;
 use crate::control::state::Control;
 use crate::control::takeover::replacement::Replacement;
+use crate::control::this_process::ThisProcess;
 use crate::limits::COMMAND_TIMEOUT;
 use crate::settings::Settings;
 use tollgate_datapath::placement::Placement;
@@ -47,46 +54,41 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         records: std::sync::mpsc::sync_channel(1).0,
     };
     let (runtime, handle) = Runtime::new(options, Events::new(|_unheard| {})).unwrap();
+    let (events, records) = (inbox::open().0, std::sync::mpsc::sync_channel(1).0);
+    let runtimes = Runtimes::new(Starter::new(Rate::default(), events, records));
+    runtimes.add_without_thread(handle);
     let compiler = Compiler::new(
         Host::new(HostConfig::default()).unwrap(),
         CompilerConfig::default(),
     );
     let control = Control {
-        settings: RefCell::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
-        link,
-        store: Store::in_memory().unwrap(),
-        compilation: Compilation::new(compiler.unwrap(), 1),
-        child_user: ChildUser::default(),
-        trusted: TrustedKeys::default(),
-        rate: Rate::default(),
-        runtimes: Runtimes::new(vec![handle], Vec::new()),
-        events: crate::control::inbox::open().0,
+        settings: InForce::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
+        changes: Changes::new(Store::in_memory().unwrap()),
+        peers: Peers::new(link, Rdma::Unavailable("it isn't tested here".into()), None),
+        apps: Applications::new(
+            Admission::new(None, 1),
+            Listeners::default(),
+            SchemaCache::new(crate::machine_code::start().unwrap()),
+        ),
+        process: ThisProcess {
+            program: PathBuf::new(),
+            began_ns: 0,
+            state_since: String::new(),
+        },
+        modules: Modules::new(
+            TrustedKeys::default(),
+            Compilation::new(compiler.unwrap(), 1),
+            Rate::default(),
+        ),
+        runtimes,
         homes: Homes::new(Placement::spread(1)),
-        schemas: RefCell::new(Schemas::new(crate::machine_code::start().unwrap())),
-        names: crate::control::apps::names::Names::default(),
-        turns: crate::control::apps::turns::Turns::default(),
-        attachments: RefCell::default(),
-        rotated: Notify::new(),
-        processes: RefCell::default(),
-        changing: tokio::sync::Mutex::new(()),
+        policies: LivePolicies::default(),
+        processes: Processes::new(ChildUser::default()),
         repeats: Repeated::default(),
-        sessions: Sessions::default(),
-        requests: tokio::sync::RwLock::default(),
-        hurry: tokio::sync::Notify::new(),
-        admission: crate::control::apps::admission::Admission::new(None, 1),
-        heaps: std::rc::Rc::default(),
-        listeners: Listeners::default(),
-        rdma: Rdma::Unavailable("it isn't tested here".into()),
-        not_listening: RefCell::default(),
-        listen: None,
-        program: PathBuf::new(),
-        began_ns: 0,
-        state_since: String::new(),
         replacement: Replacement::default(),
         exporters: Exporters::default(),
         taps: Taps::default(),
         console: Rc::default(),
-        records: std::sync::mpsc::sync_channel(1).0,
     };
     (Rc::new(control), runtime)
 }
@@ -100,7 +102,11 @@ pub(super) fn wait<T>(what: impl Future<Output = T>) -> T {
 fn a_command_that_is_not_answered_is_an_error() {
     let (control, _runs_nothing) = control();
     let began = Instant::now();
-    let applied = wait(control.apply(RuntimeIndex::FIRST, PolicyChange::default()));
+    let applied = wait(
+        control
+            .runtimes
+            .apply(RuntimeIndex::FIRST, PolicyChange::default()),
+    );
     let refused = applied.unwrap_err();
     assert_eq!(refused.code, Code::UNAVAILABLE);
     assert_eq!(refused.message, "the runtime didn't answer within 5 s");

@@ -25,6 +25,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(crate) fn open(control: &Rc<Control>) {
     let control_of = Rc::downgrade(control);
     control
+        .apps
         .listeners
         .open_with(move || control_of.upgrade().map_or_else(Vec::new, |of| accept(&of)));
 }
@@ -32,11 +33,11 @@ pub(crate) fn open(control: &Rc<Control>) {
 /// Starts the tasks that accept connections.
 fn accept(control: &Rc<Control>) -> Vec<JoinHandle<()>> {
     let mut accepting = Vec::new();
-    if let Some(listener) = &control.listeners.applications {
+    if let Some(listener) = &control.apps.listeners.applications {
         let accept = applications(Rc::clone(control), Rc::clone(listener));
         accepting.push(tokio::task::spawn_local(accept));
     }
-    if let Some(listener) = &control.listeners.peers {
+    if let Some(listener) = &control.apps.listeners.peers {
         let accept = peers(Rc::clone(control), Rc::clone(listener));
         accepting.push(tokio::task::spawn_local(accept));
         #[cfg(feature = "rdma")]
@@ -85,8 +86,8 @@ async fn peers(control: Rc<Control>, listener: Rc<TcpListener>) {
         {
             Ok(stream) => {
                 // The tenant is known after the first BIND; the link moves then.
-                turn = turn.next_of(control.runtimes());
-                control.send(
+                turn = turn.next_of(control.runtimes.count());
+                control.runtimes.send(
                     turn,
                     Command::Accept {
                         stream,

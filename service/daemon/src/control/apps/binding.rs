@@ -3,7 +3,6 @@
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
 
 use tollgate_control::Side;
 use tollgate_datapath::binds::{BindAs, BindOutcome, Bound as ServedBinding};
@@ -15,15 +14,21 @@ use tollgate_shm_abi::messages::{
 };
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::answers::Answer;
 use crate::control::apps::descriptor_sets::{descriptor_set, intern, one_descriptor};
 use crate::control::apps::fitting;
-use crate::control::apps::schemas::{self, BoundSchema};
+use crate::control::apps::names::Names;
+use crate::control::apps::peers::Peers;
+use crate::control::apps::schemas;
 use crate::control::apps::session::Open;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveBinding;
 use crate::control::refusals::exhausted;
 use crate::control::state::Control;
 use crate::targets;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// Binds a session to a service. Calls may come to a server's binding, which is returned, once
 /// [`Command::Serve`] says so.
@@ -38,7 +43,7 @@ pub(super) async fn bind(
     // Checked before waiting: a waiting binding holds only this descriptor.
     one_descriptor("a binding", &fds)?;
     // The set is read only after this: a tenant's sets in memory are limited.
-    let turn = control.turns.of(&open.tenant).await?;
+    let turn = control.apps.turns.of(&open.tenant).await?;
     let bytes = descriptor_set("a binding", &fds)?;
     let side = match request.role {
         SIDE_CLIENT => Side::Client,
@@ -51,25 +56,27 @@ pub(super) async fn bind(
     };
     fitting::check_name(&request.service)?;
     let by = Some(open.tenant.as_str().into());
-    let schema = intern(control, &turn, &by, bytes, &request.service).await?;
+    let schema = intern(&control.apps.schemas, &turn, &by, bytes, &request.service).await?;
     drop(turn);
     fitting::check_names(&schema.layout)?;
     let wanted = match side {
         Side::Server => BindAs::Server,
-        Side::Client => BindAs::Client {
-            peer: reach(control, &open.tenant, &request.target).await?,
-        },
+        Side::Client => {
+            let (names, config) = (&control.apps.names, control.config());
+            let (tenant, target) = (&open.tenant, &request.target);
+            let peer = reach(names, &control.peers, &config, tenant, target).await?;
+            BindAs::Client { peer }
+        }
     };
     let (runtime, session) = open.at.get();
-    let generation = control.attachments.borrow().generation;
-    let chains = {
-        let attachments = control.attachments.borrow();
-        attachments.chains_for(runtime, &open.tenant, &schema, side)
-    };
-    let chains = chains.inspect_err(|_| control.misfits(&open.tenant, &schema, side))?;
+    let policies = &control.policies;
+    let generation = policies.generation();
+    let misfits = |_: &Status| policies.note_misfit(&open.tenant, &schema, side);
+    let chains = policies.chains_for(runtime, &open.tenant, &schema, side);
+    let chains = chains.inspect_err(misfits)?;
     let service = Arc::clone(&schema.service);
     let bind = |bind, chains| {
-        control.ask(runtime, |reply| Command::Bind {
+        control.runtimes.ask(runtime, |reply| Command::Bind {
             session,
             schema: Arc::clone(&service),
             bind,
@@ -92,7 +99,7 @@ pub(super) async fn bind(
             service: id,
             served,
         } => {
-            let turn = control.turns.of(&open.tenant).await?;
+            let turn = control.apps.turns.of(&open.tenant).await?;
             let matches = schemas::compare(&turn, &service, served.description.clone()).await;
             let service = id;
             bind(BindAs::Across { service, matches }, chains).await??
@@ -111,8 +118,8 @@ pub(super) async fn bind(
         first_handle: bound.first_handle,
         service: bound.service,
     };
-    let settled = settle(control, binding, generation).await;
-    settled.inspect_err(|_| control.misfits(&open.tenant, &schema, side))?;
+    let settled = settle(policies, &control.runtimes, binding, generation).await;
+    settled.inspect_err(misfits)?;
     let methods = schema.layout.methods.iter().zip(bound.first_handle..);
     let mut methods: Vec<_> = methods
         .map(|(method, handle)| BoundMethod {
@@ -145,58 +152,45 @@ pub(super) async fn bind(
 
 /// Records a binding. If policies have changed since it began, it gets their chains now, before any
 /// call.
-async fn settle(control: &Control, binding: LiveBinding, generation: u64) -> Result<(), Status> {
+async fn settle(
+    policies: &LivePolicies,
+    runtimes: &Runtimes,
+    binding: LiveBinding,
+    generation: u64,
+) -> Result<(), Status> {
     let runtime = binding.runtime;
-    let chains = {
-        let mut attachments = control.attachments.borrow_mut();
-        let changed = attachments.generation != generation;
-        let chains = if changed {
-            attachments.rebound(&binding)?
-        } else {
-            Vec::new()
-        };
-        attachments.bindings.push(binding);
-        chains
-    };
+    let chains = policies.add_binding(binding, generation)?;
     if chains.is_empty() {
         return Ok(());
     }
-    control
-        .apply(
-            runtime,
-            tollgate_policy_chain::plan::PolicyChange {
-                chains,
-                ..Default::default()
-            },
-        )
-        .await
-}
-
-impl Control {
-    /// Notes a rejected binding: `status` checks whether a policy doesn't fit.
-    fn misfits(&self, tenant: &str, schema: &Arc<BoundSchema>, side: Side) {
-        let mut attachments = self.attachments.borrow_mut();
-        attachments
-            .misfits
-            .note(tenant, schema, side, Instant::now());
-    }
+    let change = PolicyChange {
+        chains,
+        ..Default::default()
+    };
+    runtimes.apply(runtime, change).await
 }
 
 /// The peer for a client's calls, if that target is allowed; `None`: this host.
-async fn reach(control: &Control, tenant: &str, target: &str) -> Result<Option<Found>, Status> {
+async fn reach(
+    names: &Names,
+    peers: &Peers,
+    config: &Config,
+    tenant: &str,
+    target: &str,
+) -> Result<Option<Found>, Status> {
     if target.is_empty() {
         return Ok(None);
     }
     let target = &*targets::canonical(target)?;
-    if targets::is_own(control.listen, target) {
+    if targets::is_own(peers.listen(), target) {
         return Ok(None);
     }
-    targets::allow(&control.config(), target)?;
-    if control.has_no_peers() {
+    targets::allow(config, target)?;
+    if peers.are_impossible() {
         let text = format!(
             "this daemon has no key, so it can't reach peer {target:?}: give both daemons the same key (--psk-file), or --unauthenticated-loopback"
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
-    control.names.find(tenant, target).await
+    names.find(tenant, target).await
 }

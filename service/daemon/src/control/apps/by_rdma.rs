@@ -8,6 +8,8 @@ use tokio::io::unix::AsyncFd;
 use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport_rdma::{RdmaError, RdmaLink, RdmaListener};
 
+use crate::control::apps::peers::Peers;
+use crate::control::placement::running::Runtimes;
 use crate::control::reactor::{Watched, watch};
 use crate::control::state::Control;
 use crate::limits::RDMA_ROUND;
@@ -19,18 +21,17 @@ use tollgate_datapath::{Command, RuntimeIndex};
 /// have the port.
 pub(crate) async fn peers(control: Rc<Control>, address: SocketAddr) {
     loop {
-        let error = match listen(&control, address) {
+        let error = match listen(&control.peers, address) {
             Ok(Some(listener)) => {
                 tracing::info!("peers are accepted over RDMA at {address}");
-                control.not_listening.replace(None);
-                accept(&control, listener).await
+                control.peers.listens_by_rdma();
+                accept(&control.peers, &control.runtimes, listener).await
             }
             Ok(None) => return,
             Err(error) => error,
         };
         let why = error.to_string();
-        let before = control.not_listening.replace(Some(why.clone()));
-        if before.as_ref() != Some(&why) {
+        if control.peers.cant_listen_by_rdma(&why) {
             tracing::info!("peers aren't accepted over RDMA at {address}: {why}");
         }
         tokio::time::sleep(RDMA_ROUND).await;
@@ -39,10 +40,10 @@ pub(crate) async fn peers(control: Rc<Control>, address: SocketAddr) {
 
 type Listener = AsyncFd<Watched<RdmaListener>>;
 
-fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<Listener>> {
+fn listen(peers: &Peers, address: SocketAddr) -> std::io::Result<Option<Listener>> {
     let Rdma::Ready {
         devices, options, ..
-    } = &control.rdma
+    } = peers.rdma()
     else {
         return Ok(None);
     };
@@ -51,17 +52,17 @@ fn listen(control: &Control, address: SocketAddr) -> std::io::Result<Option<List
 }
 
 /// Returns why accepting ended.
-async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
+async fn accept(peers: &Peers, runtimes: &Runtimes, mut listener: Listener) -> std::io::Error {
     let mut turn = RuntimeIndex::FIRST;
-    let config = control.rdma.link_config(&control.link);
+    let config = peers.rdma().link_config(peers.link());
     loop {
         let mut ready = match listener.readable_mut().await {
             Ok(ready) => ready,
             Err(error) => return error,
         };
         // The tenant is known after the first BIND; the link moves then.
-        let index = turn.next_of(control.runtimes());
-        let runtime = control.runtimes.handle(index);
+        let index = turn.next_of(runtimes.count());
+        let runtime = runtimes.handle(index);
         let Some(door) = runtime.and_then(|runtime| runtime.door) else {
             return std::io::Error::other("a runtime has no poller");
         };
@@ -83,7 +84,7 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
         match accepted {
             Ok(link) => {
                 let link = Box::new(link);
-                control.send(turn, Command::AcceptByRdma { link });
+                runtimes.send(turn, Command::AcceptByRdma { link });
             }
             Err(error) => log_limited!(
                 warn,
@@ -96,10 +97,10 @@ async fn accept(control: &Control, mut listener: Listener) -> std::io::Error {
 }
 
 /// Unregisters the memory of ended sessions.
-pub(crate) async fn sweep(control: Rc<Control>) {
+pub(crate) async fn sweep(rdma: Rdma) {
     loop {
         tokio::time::sleep(RDMA_ROUND).await;
-        if let Rdma::Ready { devices, .. } = &control.rdma {
+        if let Rdma::Ready { devices, .. } = &rdma {
             devices.sweep();
         }
     }

@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use prost::Message as _;
-use tokio::sync::RwLockReadGuard;
 use tollgate_datapath::Command;
 use tollgate_datapath::binds::Bound as ServedBinding;
 use tollgate_engine::Status;
@@ -19,11 +18,13 @@ use tollgate_shm_abi::messages::{Done, Request, RequestBody, ResponseBody};
 use tollgate_shm_abi::status::Code;
 
 use crate::control::answers::{Answer, failure};
+use crate::control::apps::admission::Admission;
+use crate::control::apps::requests::{Requests, Served};
 use crate::control::apps::session::{self, Inherited, Open};
 use crate::control::apps::sessions::Stranger;
 use crate::control::apps::{admission, binding, fitting};
 use crate::control::operators::admin;
-use crate::control::packets::{Socket, hung_up, receive_in, send_packet};
+use crate::control::packets::{Socket, hung_up, send_packet};
 use crate::control::reactor::watch;
 use crate::control::refusals::exhausted;
 use crate::control::state::Control;
@@ -54,12 +55,12 @@ struct Received<'c> {
     request: Request,
     fds: Vec<OwnedFd>,
     /// Keeps another process from taking over.
-    turn: RwLockReadGuard<'c, ()>,
+    turn: Served<'c>,
 }
 
 /// Serves a connection until it closes.
 pub(crate) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
-    let place = match enter(control, &socket) {
+    let place = match enter(&control.apps.admission, &socket) {
         Ok(place) => place,
         Err(why) => {
             tracing::debug!("a control connection was closed: {why}");
@@ -76,11 +77,11 @@ pub(crate) fn welcome(control: &Rc<Control>, socket: ControlSocket) {
 
 /// A place for a connection of its user.
 fn enter(
-    control: &Control,
+    admission: &Rc<Admission>,
     socket: &ControlSocket,
 ) -> Result<admission::Connection, admission::NoPlace> {
     let user = socket.peer().map_or(u32::MAX, |peer| peer.uid);
-    control.admission.connect(user, admin::is_operator(user))
+    admission.connect(user, admin::is_operator(user))
 }
 
 /// Continues a session that another process opened, until its connection closes.
@@ -90,8 +91,8 @@ pub(crate) fn go_on(
     inherited: Inherited,
 ) -> std::io::Result<()> {
     let socket = Rc::new(watch(socket)?);
-    let open = Open::inherit(control, &socket, inherited);
-    let place = control.admission.go_on_with_connection();
+    let open = Open::inherit(&control.apps, &control.homes, &socket, inherited);
+    let place = control.apps.admission.go_on_with_connection();
     attend(control, socket, place, Some(open));
     Ok(())
 }
@@ -108,7 +109,7 @@ fn attend(
         let user = socket.get_ref().0.peer().map_or(u32::MAX, |peer| peer.uid);
         let stage = match open {
             Some(open) => Stage::Session(open),
-            None => Stage::Silent(control.sessions.add_stranger(&socket)),
+            None => Stage::Silent(control.apps.sessions.add_stranger(&socket)),
         };
         let connection = Connection {
             control: &control,
@@ -160,7 +161,7 @@ impl<'c> Connection<'c> {
             Stage::Session(_) => true,
         };
         let (packet, turn) = tokio::select! {
-            received = receive_in(&self.socket, &self.control.requests) => received?,
+            received = self.control.apps.requests.receive(&self.socket) => received?,
             () = tokio::time::sleep(FIRST_WORD), if !may_be_silent => {
                 let text = format!("this connection has no session and sent no request within {} s", FIRST_WORD.as_secs());
                 self.refuse(&Status::new(Code::DEADLINE_EXCEEDED, text)).await;
@@ -214,7 +215,7 @@ impl<'c> Connection<'c> {
             handled = handle(control, &self.socket, request, fds, &mut self.stage) => handled,
             () = hung_up(&self.socket), if waits => return false,
             // The application reconnects to the next process.
-            () = control.hurry.notified(), if waits => return false,
+            () = control.apps.requests.hurried(), if waits => return false,
         };
         let (answer, served) = match handled {
             Ok(handled) => handled,
@@ -227,7 +228,7 @@ impl<'c> Connection<'c> {
         if let Some((open, bound)) = session.zip(served) {
             return self.answer_and_serve(open, bound, id, answer).await;
         }
-        let reads = send_unless_hurried(control, &self.socket, id, answer).await;
+        let reads = send_unless_hurried(&control.apps.requests, &self.socket, id, answer).await;
         if control.replacement.is_replaced() {
             // That was this process's last answer.
             control.replacement.retire();
@@ -244,7 +245,7 @@ impl<'c> Connection<'c> {
         answer: Answer,
     ) -> bool {
         let (control, (runtime, session)) = (self.control, open.at.get());
-        let serve = control.ask(runtime, |done| Command::Serve {
+        let serve = control.runtimes.ask(runtime, |done| Command::Serve {
             session,
             bound,
             done,
@@ -255,10 +256,10 @@ impl<'c> Connection<'c> {
                 Ok(()) => answer,
                 Err(status) => failure(&status).into(),
             };
-            return send_unless_hurried(control, &self.socket, id, answer).await;
+            return send_unless_hurried(&control.apps.requests, &self.socket, id, answer).await;
         }
         // Calls may come only after this answer: the application knows its handles then.
-        let reads = send_unless_hurried(control, &self.socket, id, answer).await;
+        let reads = send_unless_hurried(&control.apps.requests, &self.socket, id, answer).await;
         if reads {
             let _ending = serve.await;
         }
@@ -277,11 +278,16 @@ async fn send(socket: &Socket, id: u64, answer: Answer) -> bool {
 
 /// Like [`send`]; but if a successor waits, an application that doesn't read at once has to
 /// reconnect to it.
-async fn send_unless_hurried(control: &Control, socket: &Socket, id: u64, answer: Answer) -> bool {
+async fn send_unless_hurried(
+    requests: &Requests,
+    socket: &Socket,
+    id: u64,
+    answer: Answer,
+) -> bool {
     tokio::select! {
         biased;
         reads = send(socket, id, answer) => reads,
-        () = control.hurry.notified() => false,
+        () = requests.hurried() => false,
     }
 }
 
@@ -323,7 +329,9 @@ async fn handle(
                 ));
             };
             let (runtime, session) = open.at.get();
-            let drained = control.ask(runtime, |reply| Command::Drain { session, reply });
+            let drained = control
+                .runtimes
+                .ask(runtime, |reply| Command::Drain { session, reply });
             drained.await?;
             Ok((ResponseBody::Done(Done::default()).into(), None))
         }

@@ -7,10 +7,9 @@ use tollgate_engine::Status;
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::apps::schemas;
-use crate::control::apps::schemas::{BoundSchema, Bringer, SetKey};
+use crate::control::apps::schema_cache::SchemaCache;
+use crate::control::apps::schemas::{BoundSchema, Bringer, SetKey, parse};
 use crate::control::apps::turns::Turn;
-use crate::control::state::Control;
 
 /// The blob of a request that carries one; `what` names the request.
 pub(crate) fn descriptor_set(what: &str, fds: &[OwnedFd]) -> Result<Vec<u8>, Status> {
@@ -39,7 +38,7 @@ pub(crate) fn one_descriptor<'f>(what: &str, fds: &'f [OwnedFd]) -> Result<&'f O
 /// The schema's entry: found by the descriptor set's hash, or resolved. Its methods are compiled
 /// when they are first called.
 pub(crate) async fn intern(
-    control: &Control,
+    schemas: &SchemaCache,
     turn: &Turn,
     by: &Bringer,
     bytes: Vec<u8>,
@@ -58,18 +57,15 @@ pub(crate) async fn intern(
         turn.on_blocking_thread(move || SetKey::new(&bytes, &name))
             .await?
     };
-    if let Some(known) = control.schemas.borrow_mut().known(&key) {
+    if let Some(known) = schemas.known(&key) {
         return Ok(known);
     }
     let resolved = if bytes.len() <= RESOLVED_HERE {
-        schemas::parse(&bytes, service)?
+        parse(&bytes, service)?
     } else {
         let bytes = Arc::clone(&bytes);
-        turn.on_blocking_thread(move || schemas::parse(&bytes, &name))
+        turn.on_blocking_thread(move || parse(&bytes, &name))
             .await??
     };
-    control
-        .schemas
-        .borrow_mut()
-        .intern(key, resolved, &bytes, by)
+    schemas.intern(key, resolved, &bytes, by)
 }

@@ -16,8 +16,8 @@ use crate::control::reactor::{Watched, watch};
 /// while they are shut wait.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    pub(crate) applications: Option<Rc<AsyncFd<Watched<ControlListener>>>>,
-    pub(crate) peers: Option<Rc<TcpListener>>,
+    pub(super) applications: Option<Rc<AsyncFd<Watched<ControlListener>>>>,
+    pub(super) peers: Option<Rc<TcpListener>>,
     accepting: RefCell<Vec<JoinHandle<()>>>,
     accept: OnceCell<Accept>,
 }

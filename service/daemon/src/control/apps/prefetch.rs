@@ -10,24 +10,25 @@ use tokio::time::Instant;
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
-use crate::control::apps::schemas::{self, BoundSchema};
+use crate::config::Config;
+use crate::control::apps::schema_cache::SchemaCache;
+use crate::control::apps::schemas::{BoundSchema, parse_all};
 use crate::control::apps::turns::Turn;
 use crate::control::error::DaemonError;
-use crate::control::state::Control;
 use crate::limits::PREFETCH_TIMEOUT;
 
 /// How often the progress of the compilation is checked.
 const LOOK: Duration = Duration::from_millis(2);
 
 /// Prefetches the files of the configuration.
-pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
-    for path in &control.config().prefetch {
+pub(crate) async fn configured(config: &Config, schemas: &SchemaCache) -> Result<(), DaemonError> {
+    for path in &config.prefetch {
         let failed = |why| DaemonError::Prefetch {
             path: path.clone(),
             why,
         };
         let bytes = std::fs::read(path).map_err(|error| failed(error.into()))?;
-        let done = prefetch(control, bytes).await;
+        let done = prefetch(schemas, bytes).await;
         done.map_err(|status| failed(status.message.into()))?;
     }
     Ok(())
@@ -35,11 +36,11 @@ pub(crate) async fn configured(control: &Control) -> Result<(), DaemonError> {
 
 /// Resolves and keeps every service of a descriptor set, and compiles its methods. Answers when
 /// they are compiled.
-pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, Status> {
+pub(crate) async fn prefetch(schemas: &SchemaCache, set: Vec<u8>) -> Result<Value, Status> {
     let set = Arc::new(set);
     let read = Arc::clone(&set);
     let operators = Turn::operators();
-    let parsed = operators.on_blocking_thread(move || schemas::parse_all(&read));
+    let parsed = operators.on_blocking_thread(move || parse_all(&read));
     let parsed = parsed.await??;
     if parsed.is_empty() {
         let text = "the descriptor set has no service";
@@ -47,7 +48,7 @@ pub(crate) async fn prefetch(control: &Control, set: Vec<u8>) -> Result<Value, S
     }
     let mut kept = Vec::with_capacity(parsed.len());
     for (key, resolved) in parsed {
-        kept.push(control.schemas.borrow_mut().keep(key, resolved, &set)?);
+        kept.push(schemas.keep(key, resolved, &set)?);
     }
     let begin = Instant::now();
     while !kept.iter().all(|schema| is_settled(schema)) && begin.elapsed() < PREFETCH_TIMEOUT {

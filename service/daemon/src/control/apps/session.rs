@@ -21,12 +21,17 @@ use tollgate_shm_abi::session::{SessionFds, SessionShape};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
+use crate::config::Config;
 use crate::control::answers::Answer;
-use crate::control::apps::sessions::{At, Connected};
+use crate::control::apps::applications::Applications;
+use crate::control::apps::sessions::{At, Connected, Sessions};
 use crate::control::apps::{admission, heaps};
+use crate::control::operators::ending;
 use crate::control::packets::Socket;
+use crate::control::placement::homes::Homes;
 use crate::control::refusals::{self, exhausted};
 use crate::control::state::Control;
+use crate::control::this_process::ThisProcess;
 use crate::limits::{DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION};
 
 /// A session that another process opened.
@@ -58,7 +63,12 @@ pub(super) struct Open {
 
 impl Open {
     /// A session that another process opened.
-    pub(super) fn inherit(control: &Control, socket: &Rc<Socket>, inherited: Inherited) -> Open {
+    pub(super) fn inherit(
+        apps: &Applications,
+        homes: &Homes,
+        socket: &Rc<Socket>,
+        inherited: Inherited,
+    ) -> Open {
         let Inherited {
             runtime,
             session,
@@ -70,19 +80,19 @@ impl Open {
         let (end, ended) = oneshot::channel();
         let open = Open {
             at: Rc::new(Cell::new((runtime, session))),
-            gate: control.homes.gate(&tenant),
-            place: control.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
-            _heap: control.heaps.go_on(&tenant, receive_heap_bytes),
+            gate: homes.gate(&tenant),
+            place: apps.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
+            _heap: apps.heaps.go_on(&tenant, receive_heap_bytes),
             tenant,
             token,
             keeps_early_calls,
             ended,
         };
-        open.register(control, socket, end);
+        open.register(&apps.sessions, socket, end);
         open
     }
 
-    fn register(&self, control: &Control, socket: &Rc<Socket>, end: oneshot::Sender<Status>) {
+    fn register(&self, sessions: &Sessions, socket: &Rc<Socket>, end: oneshot::Sender<Status>) {
         let connected = Connected {
             ended: end,
             at: Rc::clone(&self.at),
@@ -91,7 +101,7 @@ impl Open {
             token: self.token,
             keeps_early_calls: self.keeps_early_calls,
         };
-        control.sessions.register(connected);
+        sessions.register(connected);
     }
 
     /// Frees what the daemon has of the session.
@@ -99,12 +109,11 @@ impl Open {
         // Not while it moves between two runtimes.
         let _where_it_is = self.gate.read().await;
         let (runtime, session) = self.at.get();
-        control.sessions.remove((runtime, session));
-        let mut attachments = control.attachments.borrow_mut();
-        attachments
-            .bindings
-            .retain(|b| b.runtime != runtime || b.session != session);
-        control.send(runtime, Command::CloseSession { session });
+        control.apps.sessions.remove((runtime, session));
+        control.policies.remove_bindings(runtime, session);
+        control
+            .runtimes
+            .send(runtime, Command::CloseSession { session });
     }
 }
 
@@ -123,11 +132,12 @@ pub(super) async fn open(
     }
     let token = TokenDigest::of(&request.token);
     let found = control
-        .store
+        .changes
+        .store()
         .tenant_of(&token)
         .map_err(|error| refusals::store_failed(&error))?;
     let tenant = found.ok_or_else(|| {
-        let forgotten = forgotten(control);
+        let forgotten = forgotten(&control.config(), &control.process);
         let text = format!(
             "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
         );
@@ -146,7 +156,7 @@ pub(super) async fn open(
         0 => DESCRIPTORS_PER_STAYING_SESSION,
         _ => DESCRIPTORS_PER_SESSION,
     };
-    let place = control.admission.open(&tenant, takes);
+    let place = control.apps.admission.open(&tenant, takes);
     let place = place.map_err(exhausted)?;
     let wanted = HeapSizes {
         send: request.send_heap_bytes,
@@ -154,17 +164,18 @@ pub(super) async fn open(
     };
     let shape = SessionShape::for_request(wanted)
         .map_err(|error| Status::new(Code::INVALID_ARGUMENT, error.to_string()))?;
-    let heap = control.heaps.open(&tenant, shape.receive_heap_bytes);
+    let heap = control.apps.heaps.open(&tenant, shape.receive_heap_bytes);
     let heap = heap.map_err(exhausted)?;
     let (end, session_fds) = tollgate_shm_abi::session::create(&shape).map_err(exhausted)?;
     // Before the session is there: nobody would close it if this failed.
     let fds = duplicate(&session_fds).map_err(exhausted)?;
     let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
-    let runtime = control.runtime_of(&tenant);
+    let runtime = control.homes.of(&tenant);
     let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
     let app: String = text::escape(&request.app).chars().take(64).collect();
     let session = control
+        .runtimes
         .ask(runtime, |reply| Command::OpenSession {
             end: Box::new(end),
             tenant: Arc::from(tenant.as_str()),
@@ -186,10 +197,14 @@ pub(super) async fn open(
         place,
         _heap: heap,
     };
-    open.register(control, socket, end);
-    if control.why_over(&tenant, &token).is_some() {
+    open.register(&control.apps.sessions, socket, end);
+    if ending::why_over(control.changes.store(), &tenant, &token).is_some() {
         // The tenant or token ended meanwhile, when this session wasn't registered yet.
-        control.end_sessions();
+        ending::end_sessions(
+            &control.apps.sessions,
+            control.changes.store(),
+            &control.runtimes,
+        );
     }
     let opened = SessionOpened {
         session: u64::from(session.0),
@@ -211,13 +226,13 @@ pub(super) async fn open(
 }
 
 /// Why a token that was valid may no longer be.
-fn forgotten(control: &Control) -> String {
-    if !control.state_is_in_memory() {
+fn forgotten(config: &Config, process: &ThisProcess) -> String {
+    if config.state.is_some() {
         return ", or was rotated".to_owned();
     }
     format!(
         ", which keeps no state (it runs without --state) and was started at {}: earlier tenants and tokens are lost",
-        control.state_since
+        process.state_since
     )
 }
 

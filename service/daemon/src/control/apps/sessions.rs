@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tollgate_control::TokenDigest;
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::status::Code;
@@ -49,6 +49,8 @@ pub(crate) struct Sessions {
     /// While a tenant moves: sessions that ended on the new runtime before their new ids were known
     /// here.
     ended_early: RefCell<Option<Vec<EndedEarly>>>,
+    /// Notified when a token gets an end.
+    rotated: Notify,
 }
 
 impl Sessions {
@@ -92,6 +94,16 @@ impl Sessions {
         let over = over.into_iter();
         over.filter_map(|(at, why)| Some((open.remove(&at)?, why)))
             .collect()
+    }
+
+    /// A token has got an end, with its sessions.
+    pub(crate) fn token_rotated(&self) {
+        self.rotated.notify_one();
+    }
+
+    /// Waits until a token gets an end.
+    pub(crate) async fn rotation(&self) {
+        self.rotated.notified().await;
     }
 
     /// A runtime has ended a session: its application learns why. Within a move the session may not

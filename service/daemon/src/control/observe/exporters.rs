@@ -15,7 +15,7 @@ use crate::control::error::DaemonError;
 
 /// The exporters, each with its tenant; `None` for the daemon's own. Scrapes don't use them.
 #[derive(Default)]
-pub(crate) struct Exporters(pub(crate) Vec<(Option<String>, Exporter)>);
+pub(crate) struct Exporters(pub(super) Vec<(Option<String>, Exporter)>);
 
 impl Exporters {
     /// Must be called within the control plane's reactor.

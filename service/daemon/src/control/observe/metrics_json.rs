@@ -15,36 +15,36 @@ use tollgate_telemetry::histogram::{Histogram, SCALE};
 use tollgate_telemetry::metrics::{Family, Point, Value as Number};
 
 use crate::control::observe::telemetry;
+use crate::control::policies::live_policies::LivePolicies;
+use crate::control::policies::model::LiveAttachment;
 use crate::control::state::Control;
 
 /// All metrics, and the numbers of sessions, services and links.
 pub(crate) async fn report(control: &Control) -> Result<Value, Status> {
-    let mut report = telemetry::measure(control).await?;
+    let mut report = telemetry::measure(&control.runtimes).await?;
     let ready = report.links.iter().filter(|link| link.state == "ready");
     let links = json!({"all": report.links.len(), "ready": ready.count()});
     let (sessions, services) = (report.sessions.len(), report.services.len());
-    let metrics = telemetry::metrics(control, &mut report);
+    let metrics = telemetry::metrics(&control.policies, &control.exporters, &mut report);
     let families: Vec<_> = metrics.families.iter().map(of_family).collect();
     Ok(json!({
         "name": control.config().name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "began_ns": control.began_ns,
+        "began_ns": control.process.began_ns,
         "now_ns": now_ns(),
         "sessions": sessions,
         "services": services,
         "links": links,
-        "runtimes": control.runtimes(),
-        "quarantined": quarantined(control),
+        "runtimes": control.runtimes.count(),
+        "quarantined": quarantined(&control.policies),
         "metrics": families,
     }))
 }
 
 /// Versions that are quarantined somewhere.
-fn quarantined(control: &Control) -> Vec<Value> {
-    let attachments = control.attachments.borrow();
-    let attached = attachments.live.iter();
-    let of = attached.filter_map(|(_, live)| {
+fn quarantined(policies: &LivePolicies) -> Vec<Value> {
+    let of = |live: &LiveAttachment| {
         let Attachment {
             target,
             policy,
@@ -55,8 +55,11 @@ fn quarantined(control: &Control) -> Vec<Value> {
         let version = slot.stable?.to_string();
         let owner = target.owner();
         Some(json!({"tenant": owner.tenant(), "name": policy, "version": version}))
+    };
+    let mut all: Vec<_> = policies.read(|attachments| {
+        let attached = attachments.live().iter();
+        attached.filter_map(|(_, live)| of(live)).collect()
     });
-    let mut all: Vec<_> = of.collect();
     // Each once, not once per runtime or place.
     all.sort_by_cached_key(Value::to_string);
     all.dedup();

@@ -34,6 +34,8 @@ use tollgate_telemetry::scrape;
 
 use crate::control::observe::exporters::{Exporters, now};
 use crate::control::observe::watching;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::state::Control;
 use tollgate_datapath::durations::{Kind as Measured, MeasuredOf, is_error};
 use tollgate_datapath::report::Report;
@@ -70,7 +72,8 @@ pub(crate) async fn follow_scrapes(control: Rc<Control>) {
     let show = move |format: Format| {
         let control = Rc::clone(&shown);
         async move {
-            let metrics = gather(&control).await;
+            let metrics = gather(&control.runtimes, &control.policies, &control.exporters);
+            let metrics = metrics.await;
             metrics.ok().map(|metrics| write(&metrics, format, now()))
         }
     };
@@ -79,14 +82,15 @@ pub(crate) async fn follow_scrapes(control: Rc<Control>) {
 
 /// Exports metrics, if there are exporters.
 pub(crate) async fn follow_metrics(control: Rc<Control>) {
-    if control.exporters.0.is_empty() {
+    let exporters = &control.exporters;
+    if exporters.0.is_empty() {
         return;
     }
     let every = Duration::from_secs(control.config().telemetry.interval_s.into());
     loop {
         tokio::time::sleep(every).await;
-        match gather(&control).await {
-            Ok(metrics) => control.exporters.snapshot(&metrics, now()),
+        match gather(&control.runtimes, &control.policies, exporters).await {
+            Ok(metrics) => exporters.snapshot(&metrics, now()),
             Err(status) => tracing::warn!("metrics can't be gathered: {}", status.message),
         }
     }
@@ -133,33 +137,38 @@ fn log(line: &Line) {
 }
 
 /// All metrics now.
-async fn gather(control: &Control) -> Result<Metrics, Status> {
-    let mut report = measure(control).await?;
-    Ok(metrics(control, &mut report))
+async fn gather(
+    runtimes: &Runtimes,
+    policies: &LivePolicies,
+    exporters: &Exporters,
+) -> Result<Metrics, Status> {
+    let mut report = measure(runtimes).await?;
+    Ok(metrics(policies, exporters, &mut report))
 }
 
 /// The counts and durations of all runtimes.
-pub(crate) async fn measure(control: &Control) -> Result<Report, Status> {
-    let mut report = control.runtimes.counted_before();
-    let mut asked = Vec::new();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        asked.push(control.begin(runtime, |reply| Command::Measure { reply }));
-    }
-    for answer in asked {
-        report.absorb(control.answered(answer).await?);
+pub(in crate::control) async fn measure(runtimes: &Runtimes) -> Result<Report, Status> {
+    let mut report = runtimes.counted_before();
+    let measured = runtimes.ask_all(|_, reply| Command::Measure { reply });
+    for measured in measured.await? {
+        report.absorb(measured);
     }
     report.merge_shares();
     Ok(report)
 }
 
 /// A report as metrics. Takes the report's durations.
-pub(crate) fn metrics(control: &Control, report: &mut Report) -> Metrics {
+pub(in crate::control) fn metrics(
+    policies: &LivePolicies,
+    exporters: &Exporters,
+    report: &mut Report,
+) -> Metrics {
     let mut families = durations(report);
-    families.extend(of_policies(control, report));
+    families.extend(of_policies(policies, report));
     families.extend(of_tenants(report));
     families.extend(of_runtimes(report));
     families.extend(of_links(report));
-    families.extend(of_exports(&control.exporters));
+    families.extend(of_exports(exporters));
     families.extend(of_records(report));
     families.retain(|family| !family.points.is_empty());
     Metrics { families }
@@ -219,7 +228,7 @@ fn durations(report: &mut Report) -> Vec<Family> {
 
 /// Each version in each place, by its decisions. The points of a tenant's policies have the tenant;
 /// those of the provider's have none.
-fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
+fn of_policies(policies: &LivePolicies, report: &Report) -> Vec<Family> {
     let counter = |name, unit, help| Family::new(name, unit, help, Kind::Counter);
     let mut calls = counter(
         "tollgate.policy.calls",
@@ -238,21 +247,22 @@ fn of_policies(control: &Control, report: &Report) -> Vec<Family> {
         "Linear memory of a policy's instances, on all runtimes.",
         Kind::Gauge,
     );
-    let attachments = control.attachments.borrow();
     let mut sums: BTreeMap<_, (Counts, u64)> = BTreeMap::new();
-    for policy in &report.policies {
-        // A removed attachment has no name any more.
-        if let Some(live) = attachments.live.get(policy.id) {
-            let attachment = &live.attachment;
-            let tenant = attachment.target.owner().tenant().map(Arc::<str>::from);
-            let place = attachment.target.to_string();
-            let name = attachment.policy.clone();
-            let key = (tenant, name, policy.version, place);
-            let (counts, memory_bytes) = sums.entry(key).or_default();
-            counts.add(&policy.counts);
-            *memory_bytes += policy.memory_bytes;
+    policies.read(|attachments| {
+        for policy in &report.policies {
+            // A removed attachment has no name any more.
+            if let Some(live) = attachments.live().get(policy.id) {
+                let attachment = &live.attachment;
+                let tenant = attachment.target.owner().tenant().map(Arc::<str>::from);
+                let place = attachment.target.to_string();
+                let name = attachment.policy.clone();
+                let key = (tenant, name, policy.version, place);
+                let (counts, memory_bytes) = sums.entry(key).or_default();
+                counts.add(&policy.counts);
+                *memory_bytes += policy.memory_bytes;
+            }
         }
-    }
+    });
     for ((tenant, name, version, place), (counts, memory_bytes)) in sums {
         let labels = || -> Labels {
             vec![

@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tollgate_control::Store;
 use tollgate_engine::Status;
 use tollgate_schema::spelling::did_you_mean;
 use tollgate_shm_abi::messages::{Tap as Watched, TraceShow};
@@ -25,8 +26,11 @@ use tollgate_telemetry::prometheus::Now;
 use tollgate_telemetry::record::{Side, Span};
 use tollgate_telemetry::w3c::TraceId;
 
+use crate::config::Config;
 use crate::control::observe::exporters::now;
-use crate::control::observe::taps::{denied_by, told};
+use crate::control::observe::taps::{Taps, denied_by, told};
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::{MAX_SHOWN_TRACES, MAX_TAPS, TAP_PATIENCE};
@@ -35,8 +39,9 @@ use tollgate_datapath::{Command, RuntimeIndex, Tap};
 /// Opens a tap, or fetches a tap's calls.
 pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, Status> {
     if request.tap == 0 {
-        let _one_at_a_time = control.begin_change().await?;
-        let id = open(control, request)?;
+        let _one_at_a_time = control.changes.begin().await?;
+        let store = control.changes.store();
+        let id = open(&control.taps, store, &control.policies, request)?;
         control.tune(&control.config()).await?;
         control.taps.told();
         return Ok(json!({"tap": id, "calls": [], "missed": 0}));
@@ -51,7 +56,12 @@ pub(crate) async fn tap(control: &Control, request: Watched) -> Result<Value, St
     Ok(json!({"tap": request.tap, "calls": calls, "missed": missed}))
 }
 
-fn open(control: &Control, request: Watched) -> Result<u64, Status> {
+fn open(
+    taps: &Taps,
+    store: &Store,
+    policies: &LivePolicies,
+    request: Watched,
+) -> Result<u64, Status> {
     let method = match request.service.is_empty() {
         true if !request.method.is_empty() => {
             let text = format!("method {:?} needs a service", request.method);
@@ -60,14 +70,14 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
         true => String::new(),
         false => format!("{}/{}", request.service, request.method),
     };
-    check(control, &request)?;
+    check(store, policies, &request)?;
     let tap = Tap {
         tenant: request.tenant,
         method,
         denied: request.denied,
         failed: request.failed,
     };
-    control.taps.open(tap).ok_or_else(|| {
+    taps.open(tap).ok_or_else(|| {
         let text = format!("{MAX_TAPS} taps are open already, which is the limit");
         Status::new(Code::RESOURCE_EXHAUSTED, text)
     })
@@ -75,23 +85,25 @@ fn open(control: &Control, request: Watched) -> Result<u64, Status> {
 
 /// Rejects unknown tenants, and methods that no bound version of the service has: their calls would
 /// never come.
-fn check(control: &Control, request: &Watched) -> Result<(), Status> {
+fn check(store: &Store, policies: &LivePolicies, request: &Watched) -> Result<(), Status> {
     let is_its = |tenant: &str| request.tenant.is_empty() || tenant == request.tenant;
-    let tenants = control.store.tenants();
+    let tenants = store.tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.iter().any(|tenant| is_its(tenant)) && !request.tenant.is_empty() {
         return Err(no_tenant(&request.tenant, &tenants));
     }
-    let attachments = control.attachments.borrow();
-    let bindings = attachments.bindings.iter();
-    let its = bindings
-        .filter(|binding| is_its(&binding.tenant) && binding.schema.layout.name == request.service);
-    let methods = its.flat_map(|binding| &binding.schema.layout.methods);
-    let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
-    if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
-        return Ok(());
-    }
-    Err(no_method(&request.service, &request.method, names))
+    policies.read(|attachments| {
+        let bindings = attachments.bindings().iter();
+        let its = bindings.filter(|binding| {
+            is_its(&binding.tenant) && binding.schema.layout.name == request.service
+        });
+        let methods = its.flat_map(|binding| &binding.schema.layout.methods);
+        let names: BTreeSet<_> = methods.map(|method| method.name.as_str()).collect();
+        if request.method.is_empty() || names.is_empty() || names.contains(&*request.method) {
+            return Ok(());
+        }
+        Err(no_method(&request.service, &request.method, names))
+    })
 }
 
 /// The status for an unknown tenant.
@@ -119,7 +131,7 @@ pub(crate) async fn end_abandoned(control: &Control) {
     if !control.taps.any_abandoned() {
         return;
     }
-    let Ok(_one_at_a_time) = control.begin_change().await else {
+    let Ok(_one_at_a_time) = control.changes.begin().await else {
         return;
     };
     control.taps.close_abandoned();
@@ -132,8 +144,12 @@ pub(crate) async fn end_abandoned(control: &Control) {
 }
 
 /// The kept spans of a trace, or the newest traces.
-pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value, Status> {
-    let spans = kept(control).await?;
+pub(in crate::control) async fn show(
+    runtimes: &Runtimes,
+    config: &Config,
+    request: &TraceShow,
+) -> Result<Value, Status> {
+    let spans = kept(runtimes).await?;
     let now = now();
     if request.id.is_empty() {
         let most = (request.last as usize).min(MAX_SHOWN_TRACES);
@@ -145,8 +161,7 @@ pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value
     let Some(trace) = spans.iter().find(is_it).map(|span| span.trace) else {
         let text = format!(
             "no span of {:?} is kept here; each runtime keeps its newest {} (telemetry.kept_spans)",
-            request.id,
-            control.config().telemetry.kept_spans
+            request.id, config.telemetry.kept_spans
         );
         return Err(Status::new(Code::NOT_FOUND, text));
     };
@@ -157,8 +172,11 @@ pub(crate) async fn show(control: &Control, request: &TraceShow) -> Result<Value
 
 /// The newest kept calls that a policy has denied, newest first. A call within the host has two
 /// spans; only the client's is shown.
-pub(crate) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>, Status> {
-    let spans = kept(control).await?;
+pub(in crate::control) async fn denied(
+    runtimes: &Runtimes,
+    most: usize,
+) -> Result<Vec<Value>, Status> {
+    let spans = kept(runtimes).await?;
     let is_denied = |span: &&Arc<Span>| denied_by(&span.attributes).is_some();
     let clients = spans.iter().filter(is_denied);
     let clients = clients.filter(|span| span.side == Side::Client);
@@ -174,10 +192,10 @@ pub(crate) async fn denied(control: &Control, most: usize) -> Result<Vec<Value>,
 }
 
 /// The kept spans of all runtimes, by their beginning.
-async fn kept(control: &Control) -> Result<Vec<Arc<Span>>, Status> {
+async fn kept(runtimes: &Runtimes) -> Result<Vec<Arc<Span>>, Status> {
     let mut spans = Vec::new();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        let kept = control.ask(runtime, |reply| Command::KeptSpans { reply });
+    for runtime in RuntimeIndex::all(runtimes.count()) {
+        let kept = runtimes.ask(runtime, |reply| Command::KeptSpans { reply });
         spans.extend(kept.await?);
     }
     spans.sort_by_key(|span| span.began_ns);

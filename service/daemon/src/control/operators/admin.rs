@@ -11,7 +11,9 @@ use prost::Message as _;
 use tollgate_control::audit::Actor;
 use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
-use tollgate_policy_host::{Capabilities, Policy, Setup, compat, limits as policy_limits};
+use tollgate_policy_host::{
+    Capabilities, Policy, Setup, TenantLimits, compat, limits as policy_limits,
+};
 use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{
@@ -25,7 +27,7 @@ use crate::control::observe::{metrics_json, watching};
 use crate::control::operators::{console, ending, explain, replay, report, settings};
 use crate::control::own_user::{is_own, own_user};
 use crate::control::placement::placing;
-use crate::control::policies::{given, lifecycle, origin};
+use crate::control::policies::{given, lifecycle};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::control::takeover;
@@ -61,7 +63,7 @@ pub(crate) async fn handle(
     body: RequestBody,
     fds: Vec<OwnedFd>,
 ) -> Result<Answer, Status> {
-    let store = &control.store;
+    let store = control.changes.store();
     let failed = |error: StoreError| store_failed(&error);
     Ok(match body {
         RequestBody::TenantAdd(request) => {
@@ -90,7 +92,8 @@ pub(crate) async fn handle(
             ResponseBody::Done(Done { warnings }).into()
         }
         RequestBody::PolicyDetach(request) => {
-            lifecycle::detach(control, actor, &request).await?;
+            let (changes, policies) = (&control.changes, &control.policies);
+            lifecycle::detach(changes, policies, &control.runtimes, actor, &request).await?;
             ResponseBody::Done(Done::default()).into()
         }
         RequestBody::PolicyUpgrade(request) => {
@@ -100,13 +103,15 @@ pub(crate) async fn handle(
             report::answer(&report)?
         }
         RequestBody::PolicyDelete(request) => {
-            report::answer(&ending::delete(control, actor, request).await?)?
+            report::answer(&ending::delete(&control.changes, actor, request).await?)?
         }
         RequestBody::PolicyStep(request) => {
             let changed = lifecycle::step(control, actor, request).await?;
             report::answer(&report::changed(&changed))?
         }
-        RequestBody::PolicyList(_) => report::answer(&report::list(control)?)?,
+        RequestBody::PolicyList(_) => {
+            report::answer(&report::list(store, &control.policies, &control.config())?)?
+        }
         RequestBody::PolicyShow(request) => report::answer(&report::show(control, request).await?)?,
         RequestBody::PolicyDiff(request) => report::answer(&replay::diff(control, request).await?)?,
         RequestBody::Explain(request) => {
@@ -114,15 +119,15 @@ pub(crate) async fn handle(
         }
         RequestBody::Tap(request) => report::answer(&watching::tap(control, request).await?)?,
         RequestBody::TraceShow(request) => {
-            report::answer(&watching::show(control, &request).await?)?
+            report::answer(&watching::show(&control.runtimes, &control.config(), &request).await?)?
         }
-        RequestBody::AuditShow(request) => report::answer(&report::audit(control, request.last)?)?,
-        RequestBody::AuditVerify(_) => report::answer(&report::verify(control).await?)?,
+        RequestBody::AuditShow(request) => report::answer(&report::audit(store, request.last)?)?,
+        RequestBody::AuditVerify(_) => report::answer(&report::verify(store).await?)?,
         RequestBody::Prefetch(_) => {
             let set = descriptor_sets::descriptor_set("a prefetch", &fds)?;
-            report::answer(&prefetch::prefetch(control, set).await?)?
+            report::answer(&prefetch::prefetch(&control.apps.schemas, set).await?)?
         }
-        RequestBody::Settings(_) => report::answer(&settings::show(control))?,
+        RequestBody::Settings(_) => report::answer(&settings::show(&control.settings))?,
         RequestBody::SettingsChange(request) => {
             report::answer(&settings::change(control, actor, request).await?)?
         }
@@ -186,15 +191,15 @@ async fn push(
         Owner::Tenant(request.tenant)
     };
     // A tenant that doesn't exist, or a module of unknown origin, must not cost a compilation.
-    control.require_owner(&owner)?;
-    origin::check(&control.trusted, &wasm, proof.as_ref())?;
+    control.changes.require_owner(&owner)?;
+    control.modules.check_origin(&wasm, proof.as_ref())?;
     let wasm = match description {
         Some(description) => described(&wasm, description)?,
         None => wasm,
     };
-    let (policy, wasm) = control.load(&owner, wasm).await?;
+    let (policy, wasm) = control.modules.load(&owner, wasm).await?;
     let schema = schema.map_or(&[][..], std::slice::from_ref);
-    let given = given::given(control, request.has_schema, schema).await?;
+    let given = given::given(&control.apps.schemas, request.has_schema, schema).await?;
     let warning = given.map(|given| given.check(&policy, &request.name));
     let warning = warning.transpose()?.flatten();
     // A configuration that the policy rejects is rejected now, not when it is attached.
@@ -203,11 +208,16 @@ async fn push(
         (Owner::Tenant(tenant), Isolation::Process) => {
             control.check_apart(tenant, policy, config.clone()).await?;
         }
-        _ => control.check_configuration(policy, config.clone()).await?,
+        _ => {
+            let limits = control.modules.limits_for(&control.config(), None);
+            check_configuration(limits, policy, config.clone()).await?;
+        }
     }
-    let pushed = control
-        .store
-        .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
+    let pushed =
+        control
+            .changes
+            .store()
+            .push_policy(actor, &owner, &request.name, &wasm, config.as_deref());
     let PolicyVersion { name, version } = pushed.map_err(|error| store_failed(&error))?;
     let warnings = warning.into_iter().collect();
     Ok(ResponseBody::PolicyPushed(PolicyPushed {
@@ -234,48 +244,26 @@ fn read_proof(blob: &OwnedFd) -> Result<PolicyProof, Status> {
         .map_err(|error| invalid(format!("the proof of origin doesn't parse: {error}")))
 }
 
-impl Control {
-    /// The provider always exists.
-    pub(crate) fn require_owner(&self, owner: &Owner) -> Result<(), Status> {
-        let required = self.store.require_owner(owner);
-        required.map_err(|error| store_failed(&error))
-    }
-
-    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
-    pub(crate) async fn load(
-        &self,
-        owner: &Owner,
-        wasm: Vec<u8>,
-    ) -> Result<(Policy, Vec<u8>), Status> {
-        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
-        self.attachments
-            .borrow_mut()
-            .remember(*policy.digest(), policy.clone());
-        Ok((policy, wasm))
-    }
-
-    /// Checks that the policy accepts this configuration, with a temporary instance.
-    async fn check_configuration(
-        &self,
-        policy: Policy,
-        config: Option<Vec<u8>>,
-    ) -> Result<(), Status> {
-        let limits = self.limits_for(None);
-        let checked = tokio::task::spawn_blocking(move || {
-            let setup = Setup {
-                config: config.as_deref(),
-                granted: Capabilities::ALL,
-                ..Setup::new(&limits)
-            };
-            match policy.manifest().compat() {
-                None => policy.instantiate(&setup).map(drop),
-                Some(_) => policy.instantiate_compat(&setup).map(drop),
-            }
-        });
-        let checked = checked.await.map_err(|error| {
-            let text = format!("checking the configuration failed: {error}");
-            Status::new(Code::INTERNAL, text)
-        })?;
-        checked.map_err(|error| invalid(error.to_string()))
-    }
+/// Checks that the policy accepts this configuration, with a temporary instance.
+async fn check_configuration(
+    limits: TenantLimits,
+    policy: Policy,
+    config: Option<Vec<u8>>,
+) -> Result<(), Status> {
+    let checked = tokio::task::spawn_blocking(move || {
+        let setup = Setup {
+            config: config.as_deref(),
+            granted: Capabilities::ALL,
+            ..Setup::new(&limits)
+        };
+        match policy.manifest().compat() {
+            None => policy.instantiate(&setup).map(drop),
+            Some(_) => policy.instantiate_compat(&setup).map(drop),
+        }
+    });
+    let checked = checked.await.map_err(|error| {
+        let text = format!("checking the configuration failed: {error}");
+        Status::new(Code::INTERNAL, text)
+    })?;
+    checked.map_err(|error| invalid(error.to_string()))
 }

@@ -73,7 +73,7 @@ impl Source for Shown {
         let state = async {
             Ok(json!({
                 "metrics": metrics_json::report(control).await?, "status": report::status(control).await?,
-                "audit": report::audit(control, CONSOLE_RECORDS)?, "denied": watching::denied(control, CONSOLE_DENIALS).await?,
+                "audit": report::audit(control.changes.store(), CONSOLE_RECORDS)?, "denied": watching::denied(&control.runtimes, CONSOLE_DENIALS).await?,
             }))
         };
         state.await.map_err(refusal)
@@ -100,7 +100,10 @@ async fn act(control: &Rc<Control>, actor: Actor, action: Action) -> Result<(), 
         Step::Promote => STEP_PROMOTE,
         Step::Rollback => STEP_ROLLBACK,
         Step::Release => STEP_RELEASE,
-        Step::Detach => return lifecycle::detach(control, actor, &at).await,
+        Step::Detach => {
+            let (changes, policies) = (&control.changes, &control.policies);
+            return lifecycle::detach(changes, policies, &control.runtimes, actor, &at).await;
+        }
     };
     let at = Some(at);
     lifecycle::step(control, actor, PolicyStep { at, step }).await?;

@@ -13,11 +13,15 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Attachment, Holdings, Owner, PolicyVersion, Token, TokenDigest};
+use tollgate_control::{Attachment, Holdings, Owner, PolicyVersion, Store, Token, TokenDigest};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove, TenantRotate};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::apps::sessions::Sessions;
+use crate::control::changes::Changes;
+use crate::control::placement::placing;
+use crate::control::placement::running::Runtimes;
 use crate::control::policies::lifecycle;
 use crate::control::refusals::store_failed;
 use crate::control::state::Control;
@@ -30,12 +34,19 @@ pub(crate) async fn rotate(
     actor: Actor,
     request: &TenantRotate,
 ) -> Result<Token, Status> {
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = control.changes.begin().await?;
     let grace = Duration::from_millis(request.grace_ms);
-    let rotated = control.store.rotate_token(actor, &request.tenant, grace);
+    let rotated = control
+        .changes
+        .store()
+        .rotate_token(actor, &request.tenant, grace);
     let token = rotated.map_err(|error| store_failed(&error))?;
-    control.end_sessions();
-    control.rotated.notify_one();
+    end_sessions(
+        &control.apps.sessions,
+        control.changes.store(),
+        &control.runtimes,
+    );
+    control.apps.sessions.token_rotated();
     Ok(token)
 }
 
@@ -47,19 +58,23 @@ pub(crate) async fn remove(
 ) -> Result<Value, Status> {
     let tenant = request.tenant;
     if request.is_question {
-        let had = control.store.holdings(&tenant);
+        let had = control.changes.store().holdings(&tenant);
         let had = had.map_err(|error| store_failed(&error))?;
-        return Ok(told(&tenant, &had, control.sessions.count_of(&tenant)));
+        return Ok(told(&tenant, &had, control.apps.sessions.count_of(&tenant)));
     }
-    let _one_at_a_time = control.begin_change().await?;
-    let sessions = control.sessions.count_of(&tenant);
-    let had = control.store.remove_tenant(actor, &tenant);
+    let _one_at_a_time = control.changes.begin().await?;
+    let sessions = control.apps.sessions.count_of(&tenant);
+    let had = control.changes.store().remove_tenant(actor, &tenant);
     let had = had.map_err(|error| store_failed(&error))?;
-    control.end_sessions();
-    lifecycle::end_attachments(control, &had.attachments).await?;
-    control.attachments.borrow_mut().misfits.forget(&tenant);
+    end_sessions(
+        &control.apps.sessions,
+        control.changes.store(),
+        &control.runtimes,
+    );
+    lifecycle::end_attachments(&control.policies, &control.runtimes, &had.attachments).await?;
+    control.policies.forget_misfits(&tenant);
     if control.homes.forget(&tenant) {
-        control.tell_placement().await?;
+        placing::tell(&control.homes, &control.runtimes).await?;
     }
     tracing::info!("tenant {tenant} was removed, with {sessions} sessions");
     Ok(told(&tenant, &had, sessions))
@@ -79,73 +94,70 @@ fn told(tenant: &str, had: &Holdings, sessions: usize) -> Value {
 }
 
 /// Deletes versions of a policy that no attachment needs.
-pub(crate) async fn delete(
-    control: &Control,
+pub(in crate::control) async fn delete(
+    changes: &Changes,
     actor: Actor,
     request: PolicyDelete,
 ) -> Result<Value, Status> {
     // An attachment in progress may need a version.
-    let _one_at_a_time = control.begin_change().await?;
+    let _one_at_a_time = changes.begin().await?;
     let owner = match request.provider {
         true => Owner::Provider,
         false => Owner::Tenant(request.tenant),
     };
     let version = (request.version > 0).then_some(request.version);
-    let deleted = control
-        .store
+    let deleted = changes
+        .store()
         .delete_policy(actor, &owner, &request.policy, version);
     let deleted = deleted.map_err(|error| store_failed(&error))?;
     let deleted: Vec<_> = deleted.iter().map(PolicyVersion::to_string).collect();
     Ok(json!({"deleted": deleted}))
 }
 
-impl Control {
-    /// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
-    /// tenant was removed.
-    pub(crate) fn end_sessions(&self) {
-        let over = self
-            .sessions
-            .take_over(|connected| self.why_over(&connected.tenant, &connected.token));
-        for (connected, why) in over {
-            let (runtime, session) = connected.at.get();
-            // The session's connection closes it too, but later: until then it could call.
-            self.send(runtime, Command::CloseSession { session });
-            tracing::info!("session {} was ended: {why}", session.0);
-            connected.end(Status::new(Code::UNAUTHENTICATED, why));
-        }
+/// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
+/// tenant was removed.
+pub(in crate::control) fn end_sessions(sessions: &Sessions, store: &Store, runtimes: &Runtimes) {
+    let over = sessions.take_over(|connected| why_over(store, &connected.tenant, &connected.token));
+    for (connected, why) in over {
+        let (runtime, session) = connected.at.get();
+        // The session's connection closes it too, but later: until then it could call.
+        runtimes.send(runtime, Command::CloseSession { session });
+        tracing::info!("session {} was ended: {why}", session.0);
+        connected.end(Status::new(Code::UNAUTHENTICATED, why));
     }
+}
 
-    /// The reason why a session is over, if it is. A store that can't be read ends no session.
-    pub(crate) fn why_over(&self, tenant: &str, token: &TokenDigest) -> Option<String> {
-        if !matches!(self.store.tenant_of(token), Ok(None)) {
-            return None;
-        }
-        let exists = self.store.require_owner(&Owner::Tenant(tenant.to_owned()));
-        Some(match exists {
-            Ok(()) => {
-                format!("the token of tenant {tenant} was rotated: open a session with the new one")
-            }
-            Err(_) => format!("tenant {tenant} was removed from this daemon"),
-        })
+/// The reason why a session is over, if it is. A store that can't be read ends no session.
+pub(crate) fn why_over(store: &Store, tenant: &str, token: &TokenDigest) -> Option<String> {
+    if !matches!(store.tenant_of(token), Ok(None)) {
+        return None;
     }
-
-    /// Ends sessions when the grace of their token is over.
-    pub(crate) async fn follow_tokens(self: Rc<Self>) {
-        /// By then, changes of the clock are noticed, and a store that another process held for a
-        /// while.
-        const LOOK: Duration = Duration::from_secs(60);
-        loop {
-            let next = self.store.next_token_ends().unwrap_or(None);
-            // The store counts in milliseconds.
-            let next = next
-                .map_or(LOOK, |next| next + Duration::from_millis(1))
-                .min(LOOK);
-            tokio::select! {
-                () = tokio::time::sleep(next) => {}
-                () = self.rotated.notified() => continue,
-            }
-            let _one_at_a_time = self.changing.lock().await;
-            self.end_sessions();
+    let exists = store.require_owner(&Owner::Tenant(tenant.to_owned()));
+    Some(match exists {
+        Ok(()) => {
+            format!("the token of tenant {tenant} was rotated: open a session with the new one")
         }
+        Err(_) => format!("tenant {tenant} was removed from this daemon"),
+    })
+}
+
+/// Ends sessions when the grace of their token is over.
+pub(crate) async fn follow_tokens(control: Rc<Control>) {
+    /// By then, changes of the clock are noticed, and a store that another process held for a
+    /// while.
+    const LOOK: Duration = Duration::from_secs(60);
+    let (changes, sessions) = (&control.changes, &control.apps.sessions);
+    loop {
+        let next = changes.store().next_token_ends().unwrap_or(None);
+        // The store counts in milliseconds.
+        let next = next
+            .map_or(LOOK, |next| next + Duration::from_millis(1))
+            .min(LOOK);
+        tokio::select! {
+            () = tokio::time::sleep(next) => {}
+            () = sessions.rotation() => continue,
+        }
+        let _one_at_a_time = changes.begin_own().await;
+        end_sessions(sessions, changes.store(), &control.runtimes);
     }
 }

@@ -31,20 +31,22 @@ use tollgate_shm_abi::messages::{Explain, SIDE_ANY};
 use tollgate_shm_abi::metadata::MetadataBuf;
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::apps::descriptor_sets;
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::apps::turns::Turn;
 use crate::control::observe::watching::{no_method, no_tenant};
 use crate::control::operators::replay::{Kinds, Names, kinds_in, readable, told};
-use crate::control::policies::attachments::granted;
+use crate::control::policies::attachments::{Attachments, granted};
+use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::side_of;
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
+use crate::control::policies::modules::Modules;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_EXPLAINED;
-use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::evaluation::Unchanged;
-use tollgate_policy_chain::plan::PolicyInput;
+use tollgate_policy_chain::plan::{MethodSteps, PolicyInput};
 use tollgate_policy_chain::sample::{Sample, ViewError};
 
 /// A version that would be evaluated, with everything that its evaluation needs.
@@ -97,7 +99,7 @@ pub(crate) async fn explain(
             "this request announced {expected} descriptors and carried {carried}"
         )));
     }
-    let tenants = control.store.tenants();
+    let tenants = control.changes.store().tenants();
     let tenants = tenants.map_err(|error| store_failed(&error))?;
     if !tenants.contains(&request.tenant) {
         return Err(no_tenant(&request.tenant, &tenants));
@@ -106,9 +108,13 @@ pub(crate) async fn explain(
         true => {
             let set = descriptor_sets::descriptor_set("a question", &fds[..1])?;
             let turn = Turn::operators();
-            descriptor_sets::intern(control, &turn, &None, set, &request.service).await?
+            descriptor_sets::intern(&control.apps.schemas, &turn, &None, set, &request.service)
+                .await?
         }
-        false => bound(control, &request, &sides)?,
+        false => {
+            let policies = &control.policies;
+            policies.read(|attachments| bound(attachments, &request, &sides))?
+        }
     };
     let methods = &schema.layout.methods;
     let Some(method) = methods.iter().find(|method| method.name == request.method) else {
@@ -117,9 +123,22 @@ pub(crate) async fn explain(
     };
     let metadata = MetadataBuf::from_bytes(request.metadata)
         .map_err(|error| invalid(format!("the metadata: {error}")))?;
-    let runtime = control.runtime_of(&request.tenant);
+    let runtime = control.homes.of(&request.tenant);
     let tenant = request.tenant.as_str();
-    let witnesses = witnesses(control, runtime, tenant, &sides, &schema, method, hook)?;
+    let config = control.config();
+    let found = control.policies.read(|attachments| {
+        let mut found = Vec::new();
+        for side in &sides {
+            for (live, steps) in attachments.evaluates(runtime, tenant, *side, &schema, method) {
+                for (placed, input) in placed(live, steps?, hook) {
+                    let modules = &control.modules;
+                    found.push(witness(modules, &config, *side, hook, &placed, input)?);
+                }
+            }
+        }
+        Ok::<_, Status>(found)
+    });
+    let witnesses = found?;
     let head = json!({
         "tenant": request.tenant, "method": format!("{}/{}", request.service, request.method), "hook": hook.to_string(),
         "sides": sides.iter().map(|side| side.name()).collect::<Vec<_>>(), "runtime": runtime,
@@ -147,19 +166,22 @@ fn message_of(method: &MethodLayout, hook: Hook) -> MessageId {
 }
 
 /// The schema that an application of the tenant has bound.
-fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<BoundSchema>, Status> {
-    let attachments = control.attachments.borrow();
+fn bound(
+    attachments: &Attachments,
+    request: &Explain,
+    sides: &[Side],
+) -> Result<Arc<BoundSchema>, Status> {
     let is_its = |binding: &&LiveBinding| {
         binding.tenant == request.tenant && binding.schema.layout.name == request.service
     };
-    let mut its = attachments.bindings.iter().filter(is_its);
+    let mut its = attachments.bindings().iter().filter(is_its);
     // Clients and servers may have different versions: a binding of a requested side has
     // precedence.
     let of_side = |binding: &&LiveBinding| sides.contains(&binding.side());
     let binding = its.clone().find(of_side).or_else(|| its.next());
     let bound = binding.map(|binding| Arc::clone(&binding.schema));
     bound.ok_or_else(|| {
-        let bindings = attachments.bindings.iter();
+        let bindings = attachments.bindings().iter();
         let known = bindings.filter(|binding| binding.tenant == request.tenant);
         let known = known.map(|binding| binding.schema.layout.name.as_str());
         let text = format!(
@@ -172,48 +194,6 @@ fn bound(control: &Control, request: &Explain, sides: &[Side]) -> Result<Arc<Bou
     })
 }
 
-/// The versions that would be evaluated, in order.
-fn witnesses(
-    control: &Control,
-    runtime: RuntimeIndex,
-    tenant: &str,
-    sides: &[Side],
-    schema: &BoundSchema,
-    method: &MethodLayout,
-    hook: Hook,
-) -> Result<Vec<Witness>, Status> {
-    let attachments = control.attachments.borrow();
-    let mut witnesses = Vec::new();
-    for side in sides {
-        for (live, steps) in attachments.evaluates(runtime, tenant, *side, schema, method) {
-            let steps = steps?;
-            let steps = match hook {
-                Hook::Request => steps.request,
-                Hook::Reply => steps.reply,
-            };
-            for step in steps {
-                let stable = (&live.stable, step.stable, None);
-                let trial = live.attachment.slot.candidate.map(|c| c.trial);
-                let candidate = (&live.candidate, step.candidate, trial);
-                let replaced = trial.is_some_and(Trial::decides_all);
-                for (version, ask, trial) in [stable, candidate] {
-                    if let (Some(version), Some(ask)) = (version, ask) {
-                        let decides = trial.is_some() == replaced;
-                        let placed = Placed {
-                            live,
-                            version,
-                            trial,
-                            decides,
-                        };
-                        witnesses.push(witness(control, *side, hook, &placed, ask)?);
-                    }
-                }
-            }
-        }
-    }
-    Ok(witnesses)
-}
-
 /// A version in one of an attachment's places.
 struct Placed<'a> {
     live: &'a LiveAttachment,
@@ -224,8 +204,36 @@ struct Placed<'a> {
     decides: bool,
 }
 
+/// The versions of an attachment that would be evaluated at a hook, each with its input.
+fn placed(live: &LiveAttachment, steps: MethodSteps, hook: Hook) -> Vec<(Placed<'_>, PolicyInput)> {
+    let steps = match hook {
+        Hook::Request => steps.request,
+        Hook::Reply => steps.reply,
+    };
+    let mut found = Vec::new();
+    for step in steps {
+        let stable = (&live.stable, step.stable, None);
+        let trial = live.attachment.slot.candidate.map(|c| c.trial);
+        let candidate = (&live.candidate, step.candidate, trial);
+        let replaced = trial.is_some_and(Trial::decides_all);
+        for (version, input, trial) in [stable, candidate] {
+            if let (Some(version), Some(input)) = (version, input) {
+                let placed = Placed {
+                    live,
+                    version,
+                    trial,
+                    decides: trial.is_some() == replaced,
+                };
+                found.push((placed, input));
+            }
+        }
+    }
+    found
+}
+
 fn witness(
-    control: &Control,
+    modules: &Modules,
+    config: &Config,
     side: Side,
     hook: Hook,
     placed: &Placed<'_>,
@@ -249,7 +257,7 @@ fn witness(
         Some(why) => Err(format!("it is quarantined: {why}")),
         None => version.loaded.clone(),
     };
-    let mut unasked = match control.isolation_of(attachment) {
+    let mut unasked = match isolation_of(config, attachment) {
         Isolation::Process => Some("it runs in its tenant's process and isn't asked here"),
         Isolation::None => None,
     };
@@ -295,7 +303,7 @@ fn witness(
         // A version that can't run isn't asked, wherever it runs.
         unasked: unasked.filter(|_| loaded.is_ok()),
         loaded,
-        limits: control.limits_for(options.cpu_us),
+        limits: modules.limits_for(config, options.cpu_us),
         granted: granted(options)? | manifest.unwrap_or_default(),
         decides,
         is_open: options.on_fault == OnFault::Open,

@@ -26,6 +26,7 @@ use tollgate_shm_abi::status::Code;
 
 use crate::control::apps::schemas::BoundSchema;
 use crate::control::policies::attachments::granted;
+use crate::control::policies::isolated::isolation_of;
 use crate::control::policies::lifecycle::selection_of;
 use crate::control::policies::model::Loaded;
 use crate::control::refusals::{invalid, store_failed};
@@ -52,10 +53,9 @@ struct Replayed {
 pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value, Status> {
     let at = request.at.unwrap_or_default();
     let (owner, which) = selection_of(&at)?;
-    control.require_owner(&owner)?;
-    let attached: Vec<_> = {
-        let attachments = control.attachments.borrow();
-        let attached = attachments.live.iter().filter(|(_, live)| {
+    control.changes.require_owner(&owner)?;
+    let attached: Vec<_> = control.policies.read(|attachments| {
+        let attached = attachments.live().iter().filter(|(_, live)| {
             let attachment = &live.attachment;
             attachment.policy == at.policy
                 && attachment.target.owner() == owner
@@ -64,7 +64,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         attached
             .map(|(id, live)| (id, live.runtime, live.attachment.clone()))
             .collect()
-    };
+    });
     let Some((_, _, attachment)) = attached.first().cloned() else {
         let (owner, policy) = (owner.clone(), at.policy.clone());
         return Err(store_failed(&tollgate_control::StoreError::NotAttached {
@@ -72,7 +72,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             policy,
         }));
     };
-    if control.isolation_of(&attachment) == Isolation::Process {
+    if isolation_of(&control.config(), &attachment) == Isolation::Process {
         let text = format!(
             "{} runs in its tenant's process; only policies that run in the daemon keep views of calls for a comparison",
             at.policy
@@ -82,6 +82,7 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
     let mut views = Vec::new();
     for (id, runtime, _) in &attached {
         let recorded = control
+            .runtimes
             .ask(*runtime, |reply| Command::Recorded { id: *id, reply })
             .await?;
         views.extend(recorded);
@@ -94,10 +95,10 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         );
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
+    let (modules, store) = (&control.modules, control.changes.store());
     let load = async |version: u32| {
-        let found = control
-            .version(&owner, &at.policy, VersionNumber(version))
-            .await?;
+        let number = VersionNumber(version);
+        let found = modules.version(store, &owner, &at.policy, number).await?;
         let name = PolicyVersion {
             name: at.policy.clone(),
             version,
@@ -109,7 +110,9 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
         Ok::<_, Status>(Replayed {
             name,
             loaded,
-            limits: control.limits_for(attachment.options.cpu_us),
+            limits: control
+                .modules
+                .limits_for(&control.config(), attachment.options.cpu_us),
             attachment: attachment.clone(),
             instance: None,
             made: 0,
@@ -122,20 +125,16 @@ pub(crate) async fn diff(control: &Control, request: PolicyDiff) -> Result<Value
             .iter()
             .any(|(version, _)| *version == view.version)
         {
-            let loaded = control
-                .version(&owner, &at.policy, view.version)
-                .await?
-                .loaded;
-            let loaded = loaded.map_err(invalid)?;
+            let version = modules.version(store, &owner, &at.policy, view.version);
+            let loaded = version.await?.loaded.map_err(invalid)?;
             recorders.push((view.version, loaded));
         }
     }
-    let schemas: Vec<_> = {
-        let attachments = control.attachments.borrow();
-        let bound = attachments.bindings.iter();
+    let schemas: Vec<_> = control.policies.read(|attachments| {
+        let bound = attachments.bindings().iter();
         let its = bound.filter(|binding| owner.tenant().is_none_or(|its| its == binding.tenant));
         its.map(|binding| Arc::clone(&binding.schema)).collect()
-    };
+    });
     let compared =
         tokio::task::spawn_blocking(move || compare(&views, &recorders, &schemas, before, after));
     compared.await.unwrap_or_else(|error| {

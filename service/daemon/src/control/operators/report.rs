@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 use tollgate_control::{Attachment, Owner, PolicyInfo, Slot, Store, hex, limits};
@@ -15,8 +14,11 @@ use tollgate_shm_abi::wait::now_ns;
 use tollgate_transport::frame::{self, feature_names};
 
 use crate::capacity::Capacity;
+use crate::config::Config;
 use crate::control::answers::Answer;
-use crate::control::policies::attachments::Attachments;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -70,13 +72,6 @@ fn of_attachment(attachment: &Attachment) -> Value {
     })
 }
 
-fn of_rdma(control: &Control) -> Value {
-    json!({
-        "unavailable": control.rdma.unavailable().map(|why| &**why), "devices": control.rdma.devices(),
-        "not_listening": *control.not_listening.borrow(),
-    })
-}
-
 /// A version's role in a slot; `None`: it evaluates no calls.
 fn role(slot: &Slot, version: u32) -> Option<String> {
     let candidate = slot
@@ -90,7 +85,7 @@ fn role(slot: &Slot, version: u32) -> Option<String> {
 
 /// All attachments, joined with the runtimes' counts.
 struct Joined<'a> {
-    control: &'a Control,
+    config: &'a Config,
     /// By attachment, in the chain's order.
     by_attachment: BTreeMap<u64, Vec<(AttachmentId, &'a LiveAttachment)>>,
     /// The keys of the attachments of one policy.
@@ -100,7 +95,7 @@ struct Joined<'a> {
 
 impl<'a> Joined<'a> {
     pub(crate) fn new(
-        control: &'a Control,
+        config: &'a Config,
         attached: impl Iterator<Item = (AttachmentId, &'a LiveAttachment)>,
         report: &'a Report,
     ) -> Self {
@@ -122,7 +117,7 @@ impl<'a> Joined<'a> {
             counted.entry(policy.id).or_default().push(policy);
         }
         Joined {
-            control,
+            config,
             by_attachment,
             by_policy,
             counted,
@@ -183,7 +178,7 @@ impl<'a> Joined<'a> {
     fn attachment(&self, attached: &[(AttachmentId, &LiveAttachment)]) -> Value {
         let (_, first) = attached[0];
         let mut value = of_attachment(&first.attachment);
-        value["isolation"] = json!(self.control.isolation_of(&first.attachment));
+        value["isolation"] = json!(isolation_of(self.config, &first.attachment));
         let fallback = attached.iter().find_map(|(_, live)| {
             let running = live.stable.as_ref().map(|stable| stable.number);
             let why = live.fallback.as_ref()?;
@@ -196,10 +191,10 @@ impl<'a> Joined<'a> {
 }
 
 /// All runtimes' reports.
-async fn gather(control: &Control) -> Result<Report, Status> {
-    let mut report = control.runtimes.counted_before();
-    for runtime in RuntimeIndex::all(control.runtimes()) {
-        let part = control
+async fn gather(runtimes: &Runtimes) -> Result<Report, Status> {
+    let mut report = runtimes.counted_before();
+    for runtime in RuntimeIndex::all(runtimes.count()) {
+        let part = runtimes
             .ask(runtime, |reply| Command::Report { reply })
             .await?;
         report.absorb(part);
@@ -210,36 +205,38 @@ async fn gather(control: &Control) -> Result<Report, Status> {
 
 /// `tollgate status`.
 pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
-    let report = gather(control).await?;
-    let (store, config) = (&control.store, control.config());
+    let report = gather(&control.runtimes).await?;
+    let (store, config) = (control.changes.store(), control.config());
     let failed = |error| store_failed(&error);
     let stored = store.policies().map_err(failed)?;
     let tenants = store.tenants().map_err(failed)?;
-    let attachments = control.attachments.borrow();
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
-    let places = joined.by_attachment.values();
-    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+    let (policies, places) = control.policies.read(|attachments| {
+        let joined = Joined::new(&config, attachments.live().iter(), &report);
+        let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+        let places = joined.by_attachment.values();
+        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+        (policies, places)
+    });
     let now_ns = now_ns();
     let peers = of_peers(report.peers.clone(), now_ns);
-    let mut wrong = of_daemon(control, &attachments);
+    let mut wrong = of_daemon(control);
     wrong.extend(report.problems.iter().cloned());
     Ok(json!({
         "name": config.name,
         "version": env!("CARGO_PKG_VERSION"),
         "pid": std::process::id(),
-        "uptime_ms": now_ns.saturating_sub(control.began_ns) / 1_000_000,
+        "uptime_ms": now_ns.saturating_sub(control.process.began_ns) / 1_000_000,
         "problems": problems(wrong, &places, &peers),
         "peers": peers,
         "socket": config.socket_path(),
-        "listen": control.listen.map(|address| address.to_string()),
+        "listen": control.peers.listen().map(|address| address.to_string()),
         "wire": {"version": frame::VERSION, "features": feature_names(frame::FEATURES).collect::<Vec<_>>()},
-        "runtimes": control.runtimes(),
+        "runtimes": control.runtimes.count(),
         "datapath": report.runtimes,
         "tenants": tenants,
         "homes": control.homes.report(&tenants),
         "sessions": report.sessions,
-        "rdma": of_rdma(control),
+        "rdma": control.peers.rdma_report(),
         "links": report.links,
         "services": report.services,
         "policies": policies,
@@ -249,9 +246,9 @@ pub(crate) async fn status(control: &Control) -> Result<Value, Status> {
         "audit": {"head": store.audit_head().to_string(), "file": store.audit_file()},
         "calls": report.calls,
         "bytes": report.bytes,
-        "schemas": control.schemas.borrow().counters(),
-        "compiler": control.compilation.report(),
-        "processes": control.processes.borrow().report(),
+        "schemas": control.apps.schemas.counters(),
+        "compiler": control.modules.report(),
+        "processes": control.processes.report(),
         "live_calls": report.live_calls,
         "capacity": Capacity::of_this_process(&config).report(),
     }))
@@ -302,20 +299,12 @@ fn of_peers(mut peers: Vec<PeerReport>, now_ns: u64) -> Vec<Value> {
 
 /// Problems beyond attachments and peers: files, the compiler's cache, a failed upgrade,
 /// applications whose schemas don't fit.
-fn of_daemon(control: &Control, attachments: &Attachments) -> Vec<String> {
-    let mut problems = control.store.problems();
-    let compiler = control.compilation.compiler().problem();
+fn of_daemon(control: &Control) -> Vec<String> {
+    let mut problems = control.changes.store().problems();
+    let compiler = control.modules.problem();
     problems.extend(compiler.map(|why| format!("{why}; they are kept in memory")));
     problems.extend(control.replacement.problem());
-    problems.extend(
-        attachments
-            .misfits
-            .lately(Instant::now())
-            .filter_map(|misfit| {
-                let runtime = control.runtime_of(&misfit.tenant);
-                attachments.misfit(runtime, misfit)
-            }),
-    );
+    problems.extend(control.policies.misfits(|tenant| control.homes.of(tenant)));
     problems
 }
 
@@ -387,14 +376,17 @@ fn of_policy<'a>(info: &'a PolicyInfo, joined: &Joined<'a>) -> Value {
 }
 
 /// The answer to `tollgate policy list`, without the runtimes' counts.
-pub(crate) fn list(control: &Control) -> Result<Value, Status> {
-    let stored = control
-        .store
-        .policies()
-        .map_err(|error| store_failed(&error))?;
-    let (attachments, report) = (control.attachments.borrow(), Report::default());
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let policies: Vec<_> = stored.iter().map(|info| of_policy(info, &joined)).collect();
+pub(in crate::control) fn list(
+    store: &Store,
+    policies: &LivePolicies,
+    config: &Config,
+) -> Result<Value, Status> {
+    let stored = store.policies().map_err(|error| store_failed(&error))?;
+    let report = Report::default();
+    let policies: Vec<_> = policies.read(|attachments| {
+        let joined = Joined::new(config, attachments.live().iter(), &report);
+        stored.iter().map(|info| of_policy(info, &joined)).collect()
+    });
     Ok(json!({"policies": policies}))
 }
 
@@ -405,9 +397,10 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
     } else {
         Owner::Tenant(request.tenant)
     };
-    control.require_owner(&owner)?;
+    control.changes.require_owner(&owner)?;
     let mut stored = control
-        .store
+        .changes
+        .store()
         .policies()
         .map_err(|error| store_failed(&error))?;
     stored.retain(|info| info.owner == owner && info.policy.name == request.policy);
@@ -423,24 +416,24 @@ pub(crate) async fn show(control: &Control, request: PolicyShow) -> Result<Value
         let text = format!("{owner} has no policy {}{version}", request.policy);
         return Err(Status::new(Code::NOT_FOUND, text));
     };
-    let loaded = control
-        .version(
-            &owner,
-            &request.policy,
-            VersionNumber(chosen.policy.version),
-        )
+    let number = VersionNumber(chosen.policy.version);
+    let (modules, store) = (&control.modules, control.changes.store());
+    let loaded = modules
+        .version(store, &owner, &request.policy, number)
         .await;
     let manifest = match loaded.map(|version| version.loaded) {
         Ok(Ok(loaded)) => of_manifest(loaded.policy.manifest()),
         Ok(Err(why)) => json!({"error": why}),
         Err(status) => json!({"error": status.message}),
     };
-    let report = gather(control).await?;
-    let attachments = control.attachments.borrow();
-    let joined = Joined::new(control, attachments.live.iter(), &report);
-    let places = joined.attachments_of(&owner, &request.policy);
-    let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
-    let mut value = of_policy(chosen, &joined);
+    let report = gather(&control.runtimes).await?;
+    let config = control.config();
+    let (mut value, places) = control.policies.read(|attachments| {
+        let joined = Joined::new(&config, attachments.live().iter(), &report);
+        let places = joined.attachments_of(&owner, &request.policy);
+        let places: Vec<_> = places.map(|attached| joined.attachment(attached)).collect();
+        (of_policy(chosen, &joined), places)
+    });
     value["manifest"] = manifest;
     value["versions"] = stored.iter().map(|info| info.policy.version).collect();
     value["attachments"] = places.into();
@@ -472,8 +465,7 @@ fn of_manifest(manifest: &Manifest) -> Value {
 }
 
 /// `tollgate audit show` and `head`.
-pub(crate) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
-    let store = &control.store;
+pub(crate) fn audit(store: &Store, last: u32) -> Result<Value, Status> {
     if last as usize > limits::MAX_SHOWN {
         let most = limits::MAX_SHOWN;
         return Err(invalid(format!(
@@ -490,8 +482,7 @@ pub(crate) fn audit(control: &Control, last: u32) -> Result<Value, Status> {
 }
 
 /// `tollgate audit verify`, on a blocking thread.
-pub(crate) async fn verify(control: &Control) -> Result<Value, Status> {
-    let store: &Store = &control.store;
+pub(crate) async fn verify(store: &Store) -> Result<Value, Status> {
     let verification = store
         .audit_verification()
         .map_err(|error| store_failed(&error))?;

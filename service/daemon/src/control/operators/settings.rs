@@ -15,14 +15,15 @@ use tollgate_shm_abi::messages::SettingsChange;
 
 use crate::config::Config;
 use crate::control::error::{self, DaemonError};
+use crate::control::in_force::InForce;
 use crate::control::placement::runtimes::tuning;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use crate::limits::MAX_CORE;
 use crate::settings::{Change, Settings};
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::AttachmentId;
-use tollgate_policy_chain::plan::CpuLimit;
 
 impl Settings {
     /// The settings at the start. Logs stored values that can't be used.
@@ -50,8 +51,8 @@ fn usable_cores() -> Vec<usize> {
 }
 
 /// The answer to `tollgate daemon settings`.
-pub(crate) fn show(control: &Control) -> Value {
-    control.settings.borrow().report(|_| true)
+pub(in crate::control) fn show(settings: &InForce) -> Value {
+    settings.report()
 }
 
 /// `tollgate daemon set` and `reset`: makes all changes, or none. Returns the settings afterwards.
@@ -68,8 +69,8 @@ pub(crate) async fn change(
     if changes.is_empty() {
         return Err(invalid("a change of settings must name at least one"));
     }
-    let _one_at_a_time = control.begin_change().await?;
-    let before = control.settings.borrow().clone();
+    let _one_at_a_time = control.changes.begin().await?;
+    let before = control.settings.settings();
     let changed = before.changed(changes);
     let (after, changes) = changed.map_err(|refused| invalid(refused.to_string()))?;
     let details = changes.iter().map(|(key, _)| {
@@ -85,7 +86,8 @@ pub(crate) async fn change(
     // stored.
     control.resize(&after.in_force()).await?;
     let stored = control
-        .store
+        .changes
+        .store()
         .change_settings(actor, event, details, &changes);
     if let Err(error) = stored {
         if let Err(status) = control.resize(&before.in_force()).await {
@@ -106,46 +108,33 @@ impl Control {
     /// Puts the current settings in force on all runtimes, and waits for them.
     pub(crate) async fn tune(&self, before: &Config) -> Result<(), Status> {
         let config = self.config();
-        let cpu = self.cpu_limit(None);
+        let cpu = self.modules.cpu_limit(&config, None);
         let taps = self.taps.in_force();
-        let mut asked = Vec::new();
-        for runtime in RuntimeIndex::all(self.runtimes()) {
-            let mut tuning = Box::new(tuning(&config, runtime, self.link.clone()));
+        let tuned = self.runtimes.ask_all(|runtime, done| {
+            let mut tuning = Box::new(tuning(&config, runtime, self.peers.link().clone()));
             tuning.telemetry.taps = Arc::clone(&taps);
             let of = match config.policies.cpu_us == before.policies.cpu_us {
                 true => Vec::new(),
-                false => self.with_default_cpu(runtime),
+                false => with_default_cpu(&self.policies, runtime),
             };
-            // All runtimes are told before one is waited for.
-            asked.push(self.begin(runtime, |done| Command::Tune {
+            Command::Tune {
                 tuning,
                 cpu,
                 of,
                 done,
-            }));
-        }
-        for answer in asked {
-            self.answered(answer).await?;
-        }
-        Ok(())
+            }
+        });
+        tuned.await.map(drop)
     }
+}
 
-    /// The attachments on a runtime without a CPU limit of their own.
-    fn with_default_cpu(&self, runtime: RuntimeIndex) -> Vec<AttachmentId> {
-        let attachments = self.attachments.borrow();
-        let attached = attachments.live.iter();
+/// The attachments on a runtime without a CPU limit of their own.
+fn with_default_cpu(policies: &LivePolicies, runtime: RuntimeIndex) -> Vec<AttachmentId> {
+    policies.read(|attachments| {
+        let attached = attachments.live().iter();
         let attached = attached.filter(|(_, live)| {
             live.runtime == runtime && live.attachment.options.cpu_us.is_none()
         });
         attached.map(|(id, _)| id).collect()
-    }
-
-    /// The CPU limit of one call's evaluation.
-    pub(crate) fn cpu_limit(&self, cpu_us: Option<u32>) -> CpuLimit {
-        let fuel_per_call = self.limits_for(cpu_us).fuel_per_call;
-        CpuLimit {
-            fuel_per_call,
-            isolated_ns: self.isolated_ns(fuel_per_call),
-        }
-    }
+    })
 }

@@ -1,9 +1,9 @@
 //! The runtimes of tenants, and the gates that keep requests away while a tenant moves.
 //!
 //! Invariants: [`Homes::of`] is the runtime that the tenant's sessions, bindings and attachments
-//! name, except within a move. Only the holder of a tenant's shut gate, or of all changes
-//! ([`crate::control::state::Control::changing`]), changes its runtime. No borrow outlives a
-//! method, so none is held across a wait.
+//! name, except within a move. Only the holder of a tenant's shut gate, or of the lock of
+//! [changes](crate::control::changes), changes its runtime. No borrow outlives a method, so none is
+//! held across a wait.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

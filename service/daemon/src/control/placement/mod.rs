@@ -1,7 +1,7 @@
 //! Runtimes, and the tenants on them.
 //!
 //! ```text
-//!   runtimes.rs: starts runtimes        running.rs: their handles and threads
+//!   runtimes.rs: starts runtimes        running.rs: their handles and threads, commands
 //!   resizing.rs: changes their number
 //!   homes.rs: each tenant's runtime     placing.rs: moves tenants
 //! ```

@@ -6,32 +6,32 @@
 //!   ─▶ update sessions, bindings and attachments here ─▶ store, record ─▶ tell every runtime
 //! ```
 //!
-//! Invariants: one change at a time ([`Control::changing`]), and no request about the tenant is in
-//! flight: all earlier commands are done when the old runtime parts with the tenant. The stored
-//! placement is the actual one; if it can't be stored, the tenant moves back.
+//! Invariants: one change at a time ([`crate::control::changes`]), and no request about the tenant
+//! is in flight: all earlier commands are done when the old runtime parts with the tenant. The
+//! stored placement is the actual one; if it can't be stored, the tenant moves back.
 //!
 //! Events may still be in flight. Those of the old runtime name sessions by their old ids, which
 //! are not reused for a long time. Those of the new runtime are kept until the new ids are known
 //! here. Attachments keep their ids, and the new runtime starts a comparison of schemas again.
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{ALL, Owner, Store};
+use tollgate_control::{Owner, Store};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::TenantMove;
 use tollgate_shm_abi::status::Code;
 
 use crate::control::error::{self, DaemonError};
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::{Runtimes, reply};
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::migration::{Move, MoveError, Moved};
 use tollgate_datapath::{Command, Placement, RuntimeIndex};
-use tollgate_policy_chain::ids::AttachmentId;
 
 /// The stored placement.
 pub(crate) fn restored(store: &Store, runtimes: usize) -> Result<Placement, DaemonError> {
@@ -57,10 +57,12 @@ pub(crate) async fn move_tenant(
     request: TenantMove,
 ) -> Result<Value, Status> {
     let TenantMove { tenant, runtime } = request;
-    let _one_at_a_time = control.begin_change().await?;
-    control.require_owner(&Owner::Tenant(tenant.clone()))?;
+    let _one_at_a_time = control.changes.begin().await?;
+    control
+        .changes
+        .require_owner(&Owner::Tenant(tenant.clone()))?;
     let wanted = runtime.map(|runtime| RuntimeIndex(runtime as usize));
-    let runtimes = control.runtimes();
+    let runtimes = control.runtimes.count();
     if let Some(wanted) = wanted.filter(|wanted| wanted.0 >= runtimes) {
         return Err(invalid(format!(
             "runtime {wanted} does not exist: this daemon has {runtimes} runtimes, numbered from 0"
@@ -71,14 +73,17 @@ pub(crate) async fn move_tenant(
         Some(wanted) => after.assign(&tenant.as_str().into(), wanted),
         None => drop(after.assigned.remove(tenant.as_str())),
     }
-    let (from, to) = (control.runtime_of(&tenant), after.home(&tenant));
+    let (from, to) = (control.homes.of(&tenant), after.home(&tenant));
     let gate = control.homes.shut_gate(&tenant).await?;
     let moved = match from == to {
         true => None,
         false => Some(control.relocate(&tenant, to).await?),
     };
     let details = json!({"tenant": tenant, "from": from, "to": to, "by_name": wanted.is_none()});
-    let stored = control.store.place(actor, details, &tenant, runtime);
+    let stored = control
+        .changes
+        .store()
+        .place(actor, details, &tenant, runtime);
     if let Err(error) = stored {
         if moved.is_some()
             && let Err(status) = control.relocate(&tenant, from).await
@@ -89,7 +94,7 @@ pub(crate) async fn move_tenant(
     }
     drop(gate);
     control.homes.place(after);
-    control.tell_placement().await?;
+    tell(&control.homes, &control.runtimes).await?;
     let mut report =
         json!({"tenant": tenant, "from": from, "runtime": to, "by_name": wanted.is_none()});
     if let Some(moved) = moved {
@@ -104,20 +109,20 @@ pub(crate) async fn move_tenant(
 impl Control {
     /// Moves a tenant, whose gate is shut. An error says why it stays.
     pub(crate) async fn relocate(&self, tenant: &str, to: RuntimeIndex) -> Result<Moved, Status> {
-        let from = self.runtime_of(tenant);
-        let (reply, answer) = crate::control::state::reply();
+        let from = self.homes.of(tenant);
+        let (reply, answer) = reply();
         let order = Box::new(Move {
             tenant: tenant.into(),
             to,
-            attachments: self.attachments_of(tenant),
-            same: self.same(from, to),
+            attachments: self.policies.ids_of(tenant),
+            same: self.policies.same(from, to),
             reply: Some(reply),
         });
-        self.sessions.begin_move();
-        self.send(from, Command::Part { order });
+        self.apps.sessions.begin_move();
+        self.runtimes.send(from, Command::Part { order });
         // Without a timeout: afterwards the tenant's runtime would be unknown.
         let answer = answer.await;
-        let early = self.sessions.end_move();
+        let early = self.apps.sessions.end_move();
         let answer = answer.map_err(|_dropped| {
             let text = format!("runtime {from} or runtime {to} has ended");
             Status::new(Code::INTERNAL, text)
@@ -129,7 +134,7 @@ impl Control {
         let moved = answer.map_err(stays)?;
         self.follow(tenant, from, &moved);
         for (at, reason) in early {
-            self.sessions.ended(at, reason);
+            self.apps.sessions.ended(at, reason);
         }
         match moved.refused {
             Some(why) => Err(stays(why)),
@@ -137,51 +142,11 @@ impl Control {
         }
     }
 
-    /// A tenant's own attachments.
-    fn attachments_of(&self, tenant: &str) -> Vec<AttachmentId> {
-        let attachments = self.attachments.borrow();
-        attachments.live.naming(tenant).map(|(id, _)| id).collect()
-    }
-
-    /// The ids on another runtime of the attachments for all tenants.
-    fn same(&self, from: RuntimeIndex, to: RuntimeIndex) -> HashMap<AttachmentId, AttachmentId> {
-        let attachments = self.attachments.borrow();
-        let there: HashMap<_, _> = attachments
-            .live
-            .naming(ALL)
-            .filter(|(_, live)| live.runtime == to)
-            .map(|(id, live)| (live.place, id))
-            .collect();
-        let here = attachments.live.naming(ALL);
-        let here = here.filter(|(_, live)| live.runtime == from);
-        here.filter_map(|(id, live)| Some((id, *there.get(&live.place)?)))
-            .collect()
-    }
-
     /// Updates the tenant's sessions, bindings and attachments to its new runtime.
     fn follow(&self, tenant: &str, from: RuntimeIndex, moved: &Moved) {
         let to = moved.runtime;
-        self.sessions.renamed(from, to, &moved.sessions);
-        let mut attachments = self.attachments.borrow_mut();
-        for binding in &mut attachments.bindings {
-            if binding.runtime != from || binding.tenant != tenant {
-                continue;
-            }
-            binding.runtime = to;
-            if let Some(name) = moved.sessions.get(&binding.session) {
-                binding.session = *name;
-            }
-            binding.service = binding
-                .service
-                .map(|id| moved.services.get(&id).copied().unwrap_or(id));
-        }
-        let attached: Vec<AttachmentId> =
-            attachments.live.naming(tenant).map(|(id, _)| id).collect();
-        for id in attached {
-            if let Some(live) = attachments.live.get_mut(id) {
-                live.runtime = to;
-            }
-        }
+        self.apps.sessions.renamed(from, to, &moved.sessions);
+        self.policies.moved(tenant, from, moved);
         let pause = Duration::from_nanos(moved.still_ns);
         tracing::info!(
             "tenant {tenant} moved to runtime {to} in {} us, with {} sessions, {} links and {} calls in flight",
@@ -193,24 +158,17 @@ impl Control {
         let stays = moved.refused.is_none().then_some(to);
         self.homes.moved(tenant, stays, pause);
     }
+}
 
-    /// Sends the placement to every runtime, and waits until all use it.
-    pub(crate) async fn tell_placement(&self) -> Result<(), Status> {
-        let placement = self.homes.placement();
-        let runtimes = self.runtimes.handles();
-        let map = Map {
-            placement,
-            runtimes,
-        };
-        let told: Vec<_> = RuntimeIndex::all(self.runtimes())
-            .map(|runtime| {
-                let map = Box::new(map.clone());
-                self.begin(runtime, |done| Command::Place { map, done })
-            })
-            .collect();
-        for answer in told {
-            self.answered(answer).await?;
-        }
-        Ok(())
-    }
+/// Sends the placement to every runtime, and waits until all use it.
+pub(in crate::control) async fn tell(homes: &Homes, runtimes: &Runtimes) -> Result<(), Status> {
+    let map = Map {
+        placement: homes.placement(),
+        runtimes: runtimes.handles(),
+    };
+    let told = runtimes.ask_all(|_, done| {
+        let map = Box::new(map.clone());
+        Command::Place { map, done }
+    });
+    told.await.map(drop)
 }

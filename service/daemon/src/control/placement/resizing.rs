@@ -11,35 +11,38 @@
 //! placed anew by their names, unless an operator has moved them. The gates of all moving tenants
 //! are shut before the first move; a failure moves all of them back.
 
-use tollgate_control::{ALL, Candidate};
+use tollgate_control::Candidate;
 use tollgate_engine::Status;
 use tollgate_shm_abi::status::Code;
 
 use crate::config::Config;
-use crate::control::placement::runtimes::Common;
+use crate::control::placement::homes::Homes;
+use crate::control::placement::placing;
+use crate::control::placement::running::{Runtimes, answered, reply};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::refusals::{internal, store_failed};
 use crate::control::state::Control;
 use tollgate_datapath::command::Map;
 use tollgate_datapath::report::Report;
 use tollgate_datapath::{Command, Placement, RuntimeIndex};
-use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
     /// Sets the configured number of runtimes after a hand-over, which keeps the predecessor's
     /// number.
     pub(crate) async fn resize_as_configured(&self) {
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         if let Err(status) = self.resize(&self.config()).await {
-            let runtimes = self.runtimes();
+            let runtimes = self.runtimes.count();
             tracing::error!("{runtimes} runtimes remain: {}", status.message);
         }
     }
 
-    /// Sets the number of runtimes of a configuration. The caller holds [`Control::changing`].
+    /// Sets the number of runtimes of a configuration. The caller holds the lock of
+    /// [changes](crate::control::changes).
     pub(crate) async fn resize(&self, config: &Config) -> Result<(), Status> {
-        let (before, after) = (self.runtimes(), config.runtimes());
+        let (before, after) = (self.runtimes.count(), config.runtimes());
         if before == after {
             return Ok(());
         }
@@ -48,8 +51,8 @@ impl Control {
             runtimes: after,
             ..was.clone()
         };
-        self.check_assigned(&shall)?;
-        let tenants = self.store.tenants();
+        check_assigned(&shall, before)?;
+        let tenants = self.changes.store().tenants();
         let tenants = tenants.map_err(|error| store_failed(&error))?;
         let going: Vec<_> = tenants
             .iter()
@@ -68,11 +71,11 @@ impl Control {
         for tenant in &tenants {
             meanwhile.assign(&tenant.as_str().into(), was.home(tenant));
         }
-        self.admission.has_runtimes(before.max(after));
+        self.apps.admission.has_runtimes(before.max(after));
         let moved = async {
             self.grow(config, after).await?;
             self.homes.place(meanwhile);
-            self.tell_placement().await?;
+            placing::tell(&self.homes, &self.runtimes).await?;
             for (tenant, _, to) in &going {
                 self.relocate(tenant, *to).await?;
             }
@@ -85,12 +88,12 @@ impl Control {
                 };
                 tracing::error!("tenant {tenant} can't be moved back: {}", status.message);
             }
-            self.shrink(before, was).await?;
-            self.admission.has_runtimes(before);
+            shrink(&self.homes, &self.runtimes, &self.policies, was).await?;
+            self.apps.admission.has_runtimes(before);
             return Err(status);
         }
-        self.shrink(after, shall).await?;
-        self.admission.has_runtimes(after);
+        shrink(&self.homes, &self.runtimes, &self.policies, shall).await?;
+        self.apps.admission.has_runtimes(after);
         tracing::info!(
             "the number of runtimes changed from {before} to {after}; {} tenants moved",
             going.len()
@@ -99,56 +102,25 @@ impl Control {
     }
 
     async fn back(&self, tenant: &str, home: RuntimeIndex) -> Result<(), Status> {
-        match self.runtime_of(tenant) == home {
+        match self.homes.of(tenant) == home {
             true => Ok(()),
             false => self.relocate(tenant, home).await.map(drop),
         }
     }
 
-    /// Rejects the removal of a runtime that a tenant is assigned to.
-    fn check_assigned(&self, shall: &Placement) -> Result<(), Status> {
-        let before = self.runtimes();
-        let mut assigned = shall.assigned.iter();
-        let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
-        let Some((tenant, runtime)) = lost else {
-            return Ok(());
-        };
-        let text = format!(
-            "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
-        );
-        Err(Status::new(Code::FAILED_PRECONDITION, text))
-    }
-
     /// Starts the missing runtimes, each with its threads and attachments.
     async fn grow(&self, config: &Config, count: usize) -> Result<(), Status> {
-        let common = Common {
-            config,
-            rate: self.rate,
-            link: &self.link,
-            rdma: &self.rdma,
-            events: &self.events,
-            records: &self.records,
-        };
-        for index in RuntimeIndex::all(count).skip(self.runtimes()) {
-            let (handle, thread) = common.start(index).map_err(internal)?;
-            self.runtimes.add(handle, thread);
-            self.furnish(index).await?;
+        while self.runtimes.count() < count {
+            let started = self.runtimes.start_next(config, &self.peers);
+            self.furnish(started.map_err(internal)?).await?;
         }
         Ok(())
     }
 
     /// Puts the attachments for all tenants in force on another runtime.
     async fn furnish(&self, runtime: RuntimeIndex) -> Result<(), Status> {
-        let all: Vec<LiveAttachment> = {
-            let attachments = self.attachments.borrow();
-            let attached = attachments.live.naming(ALL);
-            let attached = attached.filter(|(_, live)| live.runtime == RuntimeIndex::FIRST);
-            let attached: Vec<_> = attached.map(|(_, live)| live.clone()).collect();
-            attachments.check_room(attached.len())?;
-            attached
-        };
         let mut change = PolicyChange::default();
-        for first in all {
+        for first in self.policies.for_another_runtime()? {
             let (stable, stable_place) = self.another(&first, first.stable.as_ref()).await?;
             let on_trial = first.candidate.as_ref().filter(|version| {
                 let candidate = first.attachment.slot.candidate;
@@ -163,13 +135,12 @@ impl Control {
                 faults: Faults::default(),
                 ..first
             };
-            let mut attachments = self.attachments.borrow_mut();
-            let id = attachments.insert(live.clone())?;
+            let id = self.policies.insert(live.clone())?;
             change
                 .install
                 .push(live.installed(id, stable_place, candidate_place));
         }
-        self.apply(runtime, change).await
+        self.runtimes.apply(runtime, change).await
     }
 
     /// A copy, for another runtime, of a version that runs on the first one.
@@ -195,48 +166,60 @@ impl Control {
         };
         Ok((Some(version), Place::Put(running)))
     }
+}
 
-    /// Ends runtimes without tenants, if there are any, and puts this placement in force.
-    async fn shrink(&self, count: usize, placement: Placement) -> Result<(), Status> {
-        self.homes.place(placement.clone());
-        let (gone, threads) = self.runtimes.split_off(count);
-        self.tell_placement().await?;
-        // From here on nothing is sent to them.
-        let map = Map {
-            placement,
-            runtimes: self.runtimes.handles(),
-        };
-        for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
-            let (reply, counted) = crate::control::state::reply();
-            let map = Box::new(map.clone());
-            handle.send(Command::Retire { map, reply });
-            let counted = self.answered(counted).await?;
-            self.runtimes.keep_counts(Report {
-                calls: counted.calls,
-                bytes: counted.bytes,
-                shares: counted.shares,
-                measured: counted.measured,
-                times: counted.times,
-                untraced: counted.untraced,
-                unrecorded: counted.unrecorded,
-                ..Report::default()
-            });
-            let mut attachments = self.attachments.borrow_mut();
-            let attached = attachments.live.iter();
-            let attached = attached.filter(|(_, live)| live.runtime == index);
-            let attached: Vec<AttachmentId> = attached.map(|(id, _)| id).collect();
-            for id in attached {
-                attachments.live.remove(id);
-            }
-        }
-        for thread in threads {
-            let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-            if !matches!(joined, Ok(Ok(()))) {
-                tracing::error!(
-                    "a runtime panicked when it ended; this is a bug, please report it"
-                );
-            }
-        }
-        Ok(())
+/// Rejects the removal of a runtime that a tenant is assigned to.
+fn check_assigned(shall: &Placement, before: usize) -> Result<(), Status> {
+    let mut assigned = shall.assigned.iter();
+    let lost = assigned.find(|(_, runtime)| (shall.runtimes..before).contains(&runtime.0));
+    let Some((tenant, runtime)) = lost else {
+        return Ok(());
+    };
+    let text = format!(
+        "tenant {tenant} was moved to runtime {runtime}, which would be removed: move it elsewhere first, or reset it (tollgate tenant move {tenant} --reset)"
+    );
+    Err(Status::new(Code::FAILED_PRECONDITION, text))
+}
+
+/// Puts a placement in force, and ends the runtimes that it doesn't have, which are without
+/// tenants.
+async fn shrink(
+    homes: &Homes,
+    runtimes: &Runtimes,
+    policies: &LivePolicies,
+    placement: Placement,
+) -> Result<(), Status> {
+    let count = placement.runtimes;
+    homes.place(placement.clone());
+    let (gone, threads) = runtimes.split_off(count);
+    placing::tell(homes, runtimes).await?;
+    // From here on nothing is sent to them.
+    let map = Map {
+        placement,
+        runtimes: runtimes.handles(),
+    };
+    for (handle, index) in gone.iter().zip((count..).map(RuntimeIndex)) {
+        let (reply, counted) = reply();
+        let map = Box::new(map.clone());
+        handle.send(Command::Retire { map, reply });
+        let counted = answered(counted).await?;
+        runtimes.keep_counts(Report {
+            calls: counted.calls,
+            bytes: counted.bytes,
+            shares: counted.shares,
+            measured: counted.measured,
+            times: counted.times,
+            untraced: counted.untraced,
+            unrecorded: counted.unrecorded,
+            ..Report::default()
+        });
+        policies.remove_runtime(index);
     }
+    for thread in threads {
+        let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+        if !matches!(joined, Ok(Ok(()))) {
+            tracing::error!("a runtime panicked when it ended; this is a bug, please report it");
+        }
+    }
+    Ok(())
 }

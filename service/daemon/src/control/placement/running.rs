@@ -1,4 +1,5 @@
-//! The running runtimes: their handles, their threads, and the counts of removed ones.
+//! The running runtimes: their handles, their threads, the commands to them, and the counts of
+//! removed ones.
 //!
 //! Invariants: there is one thread per handle, in the same order; runtimes are added and removed at
 //! the end only, so the others keep their numbers. A removed runtime gets no command, and its
@@ -6,27 +7,57 @@
 
 use std::cell::RefCell;
 
+use tokio::sync::oneshot;
+use tollgate_engine::Status;
+use tollgate_shm_abi::status::Code;
+
+use crate::config::Config;
+use crate::control::apps::peers::Peers;
+use crate::control::error::DaemonError;
+use crate::control::placement::runtimes::{Starter, Threads};
+use crate::limits::COMMAND_TIMEOUT;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::command::{Command, Handle};
+use tollgate_datapath::reply::Reply;
 use tollgate_datapath::report::Report;
-
-pub(crate) type Threads = Vec<std::thread::JoinHandle<()>>;
+use tollgate_policy_chain::plan::PolicyChange;
 
 /// The runtimes.
-pub(crate) struct Runtimes {
+pub(in crate::control) struct Runtimes {
+    starter: Starter,
     handles: RefCell<Vec<Handle>>,
     threads: RefCell<Threads>,
     counted_before: RefCell<Report>,
 }
 
 impl Runtimes {
-    /// The threads are those of the handles.
-    pub(crate) fn new(handles: Vec<Handle>, threads: Threads) -> Runtimes {
+    /// None so far.
+    pub(crate) fn new(starter: Starter) -> Runtimes {
         Runtimes {
-            handles: RefCell::new(handles),
-            threads: RefCell::new(threads),
+            starter,
+            handles: RefCell::default(),
+            threads: RefCell::default(),
             counted_before: RefCell::default(),
         }
+    }
+
+    /// Starts the next runtime.
+    pub(crate) fn start_next(
+        &self,
+        config: &Config,
+        peers: &Peers,
+    ) -> Result<RuntimeIndex, DaemonError> {
+        let index = RuntimeIndex(self.count());
+        let (handle, thread) = self.starter.start(config, peers, index)?;
+        self.handles.borrow_mut().push(handle);
+        self.threads.borrow_mut().push(thread);
+        Ok(index)
+    }
+
+    /// Adds a runtime that has no thread: a test runs it.
+    #[cfg(test)]
+    pub(crate) fn add_without_thread(&self, handle: Handle) {
+        self.handles.borrow_mut().push(handle);
     }
 
     /// The number of runtimes.
@@ -41,6 +72,55 @@ impl Runtimes {
         }
     }
 
+    /// Sends a command, and waits for its answer.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        runtime: RuntimeIndex,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> Result<T, Status> {
+        answered(self.begin(runtime, command)).await
+    }
+
+    /// Sends a command to every runtime, and waits for all answers, which are in the order of the
+    /// runtimes' numbers.
+    pub(crate) async fn ask_all<T: Send + 'static>(
+        &self,
+        command: impl Fn(RuntimeIndex, Reply<T>) -> Command,
+    ) -> Result<Vec<T>, Status> {
+        // All runtimes are told before one is waited for.
+        let asked: Vec<_> = RuntimeIndex::all(self.count())
+            .map(|runtime| self.begin(runtime, |reply| command(runtime, reply)))
+            .collect();
+        let mut answers = Vec::with_capacity(asked.len());
+        for answer in asked {
+            answers.push(answered(answer).await?);
+        }
+        Ok(answers)
+    }
+
+    /// Sends a command that has an answer.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        runtime: RuntimeIndex,
+        command: impl FnOnce(Reply<T>) -> Command,
+    ) -> oneshot::Receiver<T> {
+        let (reply, answer) = reply();
+        self.send(runtime, command(reply));
+        answer
+    }
+
+    /// Changes a runtime's policies.
+    pub(crate) async fn apply(
+        &self,
+        runtime: RuntimeIndex,
+        change: PolicyChange,
+    ) -> Result<(), Status> {
+        let applied = self.ask(runtime, |done| Command::Policies { change, done });
+        applied
+            .await?
+            .map_err(|refusal| Status::new(Code::FAILED_PRECONDITION, refusal.to_string()))
+    }
+
     /// A runtime's handle, if it hasn't been removed.
     #[cfg(feature = "rdma")]
     pub(crate) fn handle(&self, runtime: RuntimeIndex) -> Option<Handle> {
@@ -50,12 +130,6 @@ impl Runtimes {
     /// All handles, in the order of the runtimes' numbers.
     pub(crate) fn handles(&self) -> Vec<Handle> {
         self.handles.borrow().clone()
-    }
-
-    /// Adds the next runtime.
-    pub(crate) fn add(&self, handle: Handle, thread: std::thread::JoinHandle<()>) {
-        self.handles.borrow_mut().push(handle);
-        self.threads.borrow_mut().push(thread);
     }
 
     /// Removes all runtimes but the first `count`. The caller retires them.
@@ -83,4 +157,28 @@ impl Runtimes {
         }
         self.threads.take()
     }
+}
+
+/// Waits for the answer to a command.
+pub(in crate::control) async fn answered<T>(answer: oneshot::Receiver<T>) -> Result<T, Status> {
+    match tokio::time::timeout(COMMAND_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(_dropped)) => Err(Status::new(
+            Code::UNAVAILABLE,
+            "the runtime dropped the request: it is ending, or has too many others",
+        )),
+        Err(_elapsed) => {
+            let text = format!(
+                "the runtime didn't answer within {} s",
+                COMMAND_TIMEOUT.as_secs()
+            );
+            Err(Status::new(Code::UNAVAILABLE, text))
+        }
+    }
+}
+
+/// What a command is answered through, and where its answer comes.
+pub(in crate::control) fn reply<T: Send + 'static>() -> (Reply<T>, oneshot::Receiver<T>) {
+    let (sender, answer) = oneshot::channel();
+    (Reply::new(|told| sender.send(told)), answer)
 }

@@ -10,51 +10,56 @@ use tollgate_telemetry::record::Record;
 use tollgate_transport::LinkConfig;
 
 use crate::config::Config;
+use crate::control::apps::peers::Peers;
 use crate::control::error::{DaemonError, system};
 use crate::control::inbox::EventSender;
-use crate::control::placement::running::Threads;
 use tollgate_datapath::command::Handle;
 use tollgate_datapath::peer_room::PeerRoom;
 use tollgate_datapath::placement::next_engine_id;
-use tollgate_datapath::rdma::Rdma;
 use tollgate_datapath::reply::Events;
 use tollgate_datapath::tuning::{Tuning, Watch};
 use tollgate_datapath::{Options, RuntimeIndex, spawn};
 
-/// What all runtimes of a daemon are started with.
-pub(crate) struct Common<'a> {
-    pub(crate) config: &'a Config,
+/// The threads of runtimes.
+pub(crate) type Threads = Vec<std::thread::JoinHandle<()>>;
+
+/// What all runtimes of a daemon are started with, besides their configuration and the ways to
+/// peers.
+pub(in crate::control) struct Starter {
     /// Fuel per microsecond.
-    pub(crate) rate: Rate,
-    pub(crate) link: &'a LinkConfig,
-    pub(crate) rdma: &'a Rdma,
-    pub(crate) events: &'a EventSender,
-    pub(crate) records: &'a SyncSender<Record>,
+    rate: Rate,
+    /// The control plane's queue of their events.
+    events: EventSender,
+    /// The control plane's queue of their records of single calls.
+    records: SyncSender<Record>,
 }
 
-impl Common<'_> {
-    /// Starts runtimes 0 to `count` - 1.
-    pub(crate) fn start_all(&self, count: usize) -> Result<(Vec<Handle>, Threads), DaemonError> {
-        let (mut handles, mut threads) = (Vec::new(), Vec::new());
-        for index in RuntimeIndex::all(count) {
-            let (handle, thread) = self.start(index)?;
-            handles.push(handle);
-            threads.push(thread);
+impl Starter {
+    pub(in crate::control) fn new(
+        rate: Rate,
+        events: EventSender,
+        records: SyncSender<Record>,
+    ) -> Starter {
+        Starter {
+            rate,
+            events,
+            records,
         }
-        Ok((handles, threads))
     }
 
     /// Starts one runtime.
-    pub(crate) fn start(
+    pub(super) fn start(
         &self,
+        config: &Config,
+        peers: &Peers,
         index: RuntimeIndex,
     ) -> Result<(Handle, std::thread::JoinHandle<()>), DaemonError> {
         let options = Options {
             index,
             engine_id: engine_id()?,
-            tuning: tuning(self.config, index, self.link.clone()),
+            tuning: tuning(config, index, peers.link().clone()),
             rate: self.rate,
-            rdma: self.rdma.clone(),
+            rdma: peers.rdma().clone(),
             records: self.records.clone(),
         };
         let events = self.events.clone();

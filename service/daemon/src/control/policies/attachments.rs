@@ -11,7 +11,7 @@
 //!
 //! This file holds the attachments and derives chains from them; [`super::lifecycle`] changes them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tollgate_control::{Attachment, Options, Owner, Party, Side, Target};
@@ -30,7 +30,7 @@ use crate::control::policies::attachment_index::AttachmentIndex;
 use crate::control::policies::input_cache::InputCache;
 use crate::control::policies::misfits::{Misfit, Misfits};
 use crate::control::policies::model::{LiveAttachment, LiveBinding, Loaded, Version};
-use crate::limits::{COMPILED_POLICIES, MAX_ATTACHMENTS};
+use crate::limits::MAX_ATTACHMENTS;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::log_limited;
 use tollgate_jit::on_demand::LazyProjector;
@@ -42,15 +42,14 @@ use tollgate_policy_chain::plan::{
 /// All attachments in force, and the bindings that they cover.
 #[derive(Default)]
 pub(crate) struct Attachments {
-    pub(crate) live: AttachmentIndex,
-    pub(crate) bindings: Vec<LiveBinding>,
+    pub(super) live: AttachmentIndex,
+    pub(super) bindings: Vec<LiveBinding>,
     /// Rises with every change; a binding that was being made notices.
-    pub(crate) generation: u64,
+    pub(super) generation: u64,
     places: u64,
     states: HashMap<(Owner, String), SharedState>,
-    compiled: VecDeque<([u8; 32], Policy)>,
     inputs: InputCache,
-    pub(crate) misfits: Misfits,
+    pub(super) misfits: Misfits,
 }
 
 fn full() -> Status {
@@ -59,6 +58,16 @@ fn full() -> Status {
 }
 
 impl Attachments {
+    /// All attachments.
+    pub(crate) fn live(&self) -> &AttachmentIndex {
+        &self.live
+    }
+
+    /// All bindings that have chains.
+    pub(crate) fn bindings(&self) -> &[LiveBinding] {
+        &self.bindings
+    }
+
     /// The ids of an attachment, by target and policy: one per runtime.
     pub(crate) fn ids_at(&self, target: &Target, name: &str) -> Vec<AttachmentId> {
         self.live.at(target, name).map(|(id, _)| id).collect()
@@ -330,23 +339,6 @@ impl Attachments {
             }
         }
         Ok(steps)
-    }
-
-    /// A recently used compiled module.
-    pub(crate) fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
-        self.compiled
-            .iter()
-            .find(|(known, _)| known == digest)
-            .map(|(_, policy)| policy.clone())
-    }
-
-    pub(crate) fn remember(&mut self, digest: [u8; 32], policy: Policy) {
-        if self.compiled(&digest).is_none() {
-            self.compiled.push_back((digest, policy));
-            if self.compiled.len() > COMPILED_POLICIES {
-                self.compiled.pop_front();
-            }
-        }
     }
 }
 

@@ -9,18 +9,18 @@ use tollgate_engine::Status;
 use tollgate_policy_host::Policy;
 
 use crate::control::apps::descriptor_sets::descriptor_set;
-use crate::control::apps::schemas::{self, BoundSchema};
+use crate::control::apps::schema_cache::SchemaCache;
+use crate::control::apps::schemas::{BoundSchema, parse_all};
 use crate::control::apps::turns::Turn;
 use crate::control::policies::attachments::check_fields;
 use crate::control::refusals::invalid;
-use crate::control::state::Control;
 
 /// Every service of the schema; at least one.
 pub(crate) struct Given(Vec<Arc<BoundSchema>>);
 
 /// The schema of a request, if it announced one.
 pub(crate) async fn given(
-    control: &Control,
+    schemas: &SchemaCache,
     is_announced: bool,
     fds: &[OwnedFd],
 ) -> Result<Option<Given>, Status> {
@@ -35,15 +35,14 @@ pub(crate) async fn given(
     let set = Arc::new(descriptor_set("a request with a schema", fds)?);
     let read = Arc::clone(&set);
     let parsed = Turn::operators()
-        .on_blocking_thread(move || schemas::parse_all(&read))
+        .on_blocking_thread(move || parse_all(&read))
         .await??;
     if parsed.is_empty() {
         return Err(invalid("the request's schema has no service"));
     }
-    let schemas = control.schemas.borrow();
     let lent = parsed
         .into_iter()
-        .map(|(_, resolved)| schemas.lent(resolved, &set, &None));
+        .map(|(_, resolved)| schemas.lent(resolved, &set));
     Ok(Some(Given(lent.collect())))
 }
 

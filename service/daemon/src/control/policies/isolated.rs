@@ -20,19 +20,19 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tollgate_control::{Attachment, Isolation, Owner, Party};
 use tollgate_engine::Status;
-use tollgate_policy_host::isolated::{
-    InstanceHandle, InstanceSetup, InstantiateError, Process, ProcessConfig,
-};
-use tollgate_policy_host::limits::ISOLATED_STALL;
+use tollgate_policy_host::isolated::{InstanceHandle, InstanceSetup, InstantiateError, Process};
 use tollgate_policy_host::{Policy, TenantLimits};
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::policies::attachments::granted;
 use crate::control::policies::lifecycle::PreparedInstances;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Loaded, Version};
+use crate::control::policies::processes::Started;
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::limits::{MAX_SPIN, PROCESS_OVERHEAD_BYTES};
+use crate::limits::PROCESS_OVERHEAD_BYTES;
 use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_policy_chain::ids::ProcessId;
 use tollgate_policy_chain::plan::{How, Isolated};
@@ -41,16 +41,6 @@ use tollgate_policy_chain::plan::{How, Isolated};
 const LOOK: Duration = Duration::from_millis(200);
 
 impl Control {
-    /// Where an attachment's instances run: its own option, or the daemon's configuration for
-    /// tenants.
-    pub(crate) fn isolation_of(&self, attachment: &Attachment) -> Isolation {
-        match (attachment.target.party, attachment.options.isolation) {
-            (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
-            (Party::Tenant, Some(own)) => own,
-            (Party::Tenant, None) => self.config().policies.isolation,
-        }
-    }
-
     /// Checks that the version in force can hand its state over to the successor if both run in the
     /// same process. A temporary instance is asked: the process answers only after the upgrade is
     /// in force.
@@ -61,13 +51,7 @@ impl Control {
         version: &Version,
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
-        let id = {
-            let attachments = self.attachments.borrow();
-            let mut attached = attachments.live.at(&attachment.target, &attachment.policy);
-            let there = attached.find(|(_, live)| live.runtime == runtime);
-            there.map(|(id, _)| id)
-        };
-        let Some(id) = id else {
+        let Some(id) = self.policies.id_on(attachment, runtime) else {
             return Ok(());
         };
         let How::Isolated(successor) = self.prepared_or_new(attachment, version, prepared).await?
@@ -75,7 +59,7 @@ impl Control {
             return Ok(());
         };
         let version = version.number;
-        let rehearsed = self.ask(runtime, |done| Command::Rehearse {
+        let rehearsed = self.runtimes.ask(runtime, |done| Command::Rehearse {
             id,
             version,
             successor,
@@ -92,16 +76,17 @@ impl Control {
         loaded: Loaded,
     ) -> Result<How, Status> {
         let (tenant, options) = (&attachment.target.tenant, &attachment.options);
-        let limits = self.limits_for(options.cpu_us);
+        let (modules, config) = (&self.modules, self.config());
+        let limits = modules.limits_for(&config, options.cpu_us);
         let setup = if options.fresh {
             limits.fuel_for_setup
         } else {
             0
         };
-        let cpu = self.cpu_limit(options.cpu_us);
+        let cpu = modules.cpu_limit(&config, options.cpu_us);
         let (setup_ns, handover_ns) = (
-            self.isolated_ns(setup),
-            self.isolated_ns(limits.fuel_for_handover),
+            modules.isolated_ns(setup),
+            modules.isolated_ns(limits.fuel_for_handover),
         );
         let wanted = Wanted {
             loaded: loaded.clone(),
@@ -125,12 +110,6 @@ impl Control {
         })))
     }
 
-    /// Time limit of a process for work that takes this much fuel.
-    pub(crate) fn isolated_ns(&self, fuel: u64) -> u64 {
-        let time = self.rate.time(fuel).saturating_mul(ISOLATED_STALL);
-        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-    }
-
     /// Checks that a tenant's policy accepts its configuration, with a temporary instance in the
     /// tenant's process.
     pub(crate) async fn check_apart(
@@ -149,7 +128,7 @@ impl Control {
                 policy,
                 config: config.map(Arc::from),
             },
-            limits: self.limits_for(None),
+            limits: self.modules.limits_for(&self.config(), None),
             granted: tollgate_policy_host::Capabilities::ALL,
             // A name that shares no state.
             state: String::new(),
@@ -163,19 +142,13 @@ impl Control {
         tenant: &str,
         wanted: Wanted,
     ) -> Result<(ProcessId, InstanceHandle), Status> {
-        let turn = {
-            let mut processes = self.processes.borrow_mut();
-            Arc::clone(processes.turns.entry(tenant.to_owned()).or_default())
-        };
+        let turn = self.processes.turn(tenant);
         let instance = {
             let _one_at_a_time = turn.lock().await;
             self.instantiate_now(tenant, Arc::new(wanted)).await
         };
         drop(turn);
-        let mut processes = self.processes.borrow_mut();
-        processes
-            .turns
-            .retain(|_, turn| Arc::strong_count(turn) > 1);
+        self.processes.drop_unused_turns();
         instance
     }
 
@@ -193,7 +166,7 @@ impl Control {
                 Err(InstantiateError::Process(why)) if tries == 0 => {
                     tries += 1;
                     tracing::warn!("the policy process of tenant {tenant} is replaced: {why}");
-                    self.forget_process(id);
+                    self.processes.forget(id);
                 }
                 Err(error @ InstantiateError::Refused(_)) => {
                     return Err(invalid(error.to_string()));
@@ -202,7 +175,7 @@ impl Control {
                     return Err(Status::new(Code::RESOURCE_EXHAUSTED, error.to_string()));
                 }
                 Err(error) => {
-                    self.forget_process(id);
+                    self.processes.forget(id);
                     return Err(Status::new(Code::UNAVAILABLE, error.to_string()));
                 }
             }
@@ -211,91 +184,47 @@ impl Control {
 
     /// The tenant's process; started if there is none.
     fn process_of(&self, tenant: &str) -> Result<(ProcessId, Arc<Process>), Status> {
-        if let Some((id, process)) = self.processes.borrow().by_tenant.get(tenant)
-            && process.ended().is_none()
-        {
-            return Ok((*id, Arc::clone(process)));
+        if let Some(live) = self.processes.of(tenant) {
+            return Ok(live);
         }
         self.admit_process(tenant)?;
-        let config = ProcessConfig {
-            memory_bytes: u64::from(self.config().policies.process_memory_mib) << 20,
-            // Each tenant has one, so its spin is limited.
-            spin: self.config().spin().min(MAX_SPIN),
-            user: self.child_user,
-            ..ProcessConfig::default()
-        };
-        let (process, channel) = Process::start(&config).map_err(|error| {
-            let text = format!("no policy process can be started for tenant {tenant}: {error}");
-            Status::new(Code::UNAVAILABLE, text)
-        })?;
-        let mut processes = self.processes.borrow_mut();
-        let (id, process) = (ProcessId(processes.next), Arc::new(process));
-        processes.next += 1;
-        processes.started += 1;
-        tracing::info!(
-            "policy process {} was started for tenant {tenant}",
-            process.pid()
-        );
-        self.send(
-            self.runtime_of(tenant),
+        let Started {
+            id,
+            process,
+            channel,
+        } = self.processes.start(tenant, &self.config())?;
+        self.runtimes.send(
+            self.homes.of(tenant),
             Command::Process {
                 id,
                 tenant: tenant.into(),
                 channel: Box::new(channel),
             },
         );
-        let kept = (id, Arc::clone(&process));
-        processes.by_tenant.insert(tenant.to_owned(), kept);
         Ok((id, process))
     }
 
     /// Whether a tenant may have a process. One that has isolated policies already keeps its place
     /// while its process is replaced. A process that nobody uses gives way.
     fn admit_process(&self, tenant: &str) -> Result<(), Status> {
-        let isolated = self.isolated_tenants();
-        if !self.processes.borrow().are_restored || isolated.contains(tenant) {
+        let isolated = isolated_tenants(&self.config(), &self.policies);
+        if !self.processes.are_restored() || isolated.contains(tenant) {
             return Ok(());
         }
         loop {
-            let unused = {
-                let processes = self.processes.borrow();
-                let rest = processes.by_tenant.iter();
-                let mut rest =
-                    rest.filter(|(name, _)| *name != tenant && !isolated.contains(*name));
-                let others = isolated.len() + rest.clone().count();
-                let Err(full) = self.admission.start_process(tenant, others) else {
-                    return Ok(());
-                };
-                let unused = rest.find(|(_, (_, process))| is_unused(process));
-                let full = || Status::new(Code::RESOURCE_EXHAUSTED, full.to_string());
-                unused.map(|(_, (id, _))| *id).ok_or_else(full)?
+            let others = self.processes.others(tenant, &isolated);
+            let Err(full) = self.apps.admission.start_process(tenant, others.count) else {
+                return Ok(());
             };
-            self.forget_process(unused);
+            let full = || Status::new(Code::RESOURCE_EXHAUSTED, full.to_string());
+            let unused = others.unused.ok_or_else(full)?;
+            self.processes.forget(unused);
         }
-    }
-
-    /// The tenants with isolated policies.
-    fn isolated_tenants(&self) -> HashSet<String> {
-        let attachments = self.attachments.borrow();
-        let live = attachments.live.iter().map(|(_, live)| &live.attachment);
-        let isolated = live.filter(|its| self.isolation_of(its) == Isolation::Process);
-        isolated.map(|its| its.target.tenant.clone()).collect()
-    }
-
-    /// Drops a process, and kills it if it is still running.
-    fn forget_process(&self, id: ProcessId) -> Option<(String, Arc<Process>)> {
-        let mut processes = self.processes.borrow_mut();
-        let known = processes.by_tenant.iter().find(|(_, (its, _))| *its == id);
-        let tenant = known?.0.clone();
-        let (_, process) = processes.by_tenant.remove(&tenant)?;
-        processes.ended += 1;
-        process.kill();
-        Some((tenant, process))
     }
 
     /// Handles a runtime's event that a process has ended.
     pub(crate) fn process_ended(&self, id: ProcessId, reason: &str) {
-        if let Some((tenant, process)) = self.forget_process(id) {
+        if let Some((tenant, process)) = self.processes.forget(id) {
             let words = process.last_words();
             tracing::warn!("tenant {tenant}: {reason} {words}");
         }
@@ -308,37 +237,18 @@ impl Control {
         let mut idle = HashSet::new();
         loop {
             tokio::time::sleep(LOOK).await;
-            let mut useless = Vec::new();
-            let mut idle_now = HashSet::new();
-            for (id, process) in self.processes.borrow().by_tenant.values() {
-                let resident = process.resident_bytes().unwrap_or(0);
-                if resident > most {
-                    tracing::warn!(
-                        "policy process {} keeps {resident} bytes: killed",
-                        process.pid()
-                    );
-                    process.kill();
-                }
-                // Idle at two checks in a row, and no request holds it: at the first it may have
-                // just been started.
-                if is_unused(process) {
-                    match idle.contains(id) {
-                        true => useless.push(*id),
-                        false => drop(idle_now.insert(*id)),
-                    }
-                }
-            }
-            idle = idle_now;
-            for id in useless {
-                self.forget_process(id);
-            }
+            self.processes.sweep(most, &mut idle);
         }
     }
 }
 
-/// Whether a process has no instance, and no request holds it.
-fn is_unused(process: &Arc<Process>) -> bool {
-    process.instances() == 0 && Arc::strong_count(process) == 1
+/// The tenants with isolated policies.
+fn isolated_tenants(config: &Config, policies: &LivePolicies) -> HashSet<String> {
+    policies.read(|attachments| {
+        let live = attachments.live.iter().map(|(_, live)| &live.attachment);
+        let isolated = live.filter(|its| isolation_of(config, its) == Isolation::Process);
+        isolated.map(|its| its.target.tenant.clone()).collect()
+    })
 }
 
 /// Asks on a separate thread: a hanging process blocks only that thread.
@@ -379,6 +289,15 @@ impl Wanted {
             state: &self.state,
             fresh: self.fresh,
         }
+    }
+}
+
+/// Where an attachment's instances run: its own option, or the daemon's configuration for tenants.
+pub(crate) fn isolation_of(config: &Config, attachment: &Attachment) -> Isolation {
+    match (attachment.target.party, attachment.options.isolation) {
+        (Party::ProviderPre | Party::ProviderPost, _) => Isolation::None,
+        (Party::Tenant, Some(own)) => own,
+        (Party::Tenant, None) => config.policies.isolation,
     }
 }
 

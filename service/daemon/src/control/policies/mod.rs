@@ -1,8 +1,9 @@
 //! Policies in force: modules, versions, attachments, and their processes.
 //!
 //! ```text
-//!   lifecycle/ changes ─▶ attachments.rs ─▶ a chain per method ─▶ the runtimes
-//!   origin.rs ─▶ compile.rs ─▶ a version (model.rs) ─▶ given.rs: the schema to check it against
+//!   lifecycle/ changes live_policies.rs (attachments.rs) ─▶ a chain per method ─▶ the runtimes
+//!   modules.rs: origin.rs ─▶ compile.rs ─▶ a version (model.rs)
+//!   given.rs: a schema to check a version against
 //!   isolated.rs, processes.rs, child_user.rs: processes of isolated policies
 //!   misfits.rs: bindings that an attachment doesn't fit
 //! ```
@@ -17,7 +18,9 @@ pub(super) mod given;
 mod input_cache;
 pub(super) mod isolated;
 pub(super) mod lifecycle;
+pub(super) mod live_policies;
 mod misfits;
 pub(super) mod model;
+pub(super) mod modules;
 pub(super) mod origin;
 pub(super) mod processes;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tokio::sync::RwLockWriteGuard;
 use tokio::time::{timeout, timeout_at};
+use tollgate_control::Store;
 use tollgate_control::audit::{self, Actor};
 use tollgate_engine::Status;
 use tollgate_shm_abi::control::ControlSocket;
@@ -20,6 +20,7 @@ use tollgate_shm_abi::messages;
 use tollgate_shm_abi::status::Code;
 
 use super::transfer::{self, Standstill};
+use crate::control::apps::requests::Pause;
 use crate::control::error::{DaemonError, system};
 use crate::control::refusals::{internal, invalid, store_failed};
 use crate::control::state::Control;
@@ -27,7 +28,7 @@ use crate::control::supervisor;
 use crate::control::takeover::protocol::{
     ARGUMENT, Channel, FORMAT, HearResult, Message, Offer, TransferError, borrowed,
 };
-use crate::limits::{MAX_UPGRADE_TIMEOUT, REQUESTS_GRACE, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
+use crate::limits::{MAX_UPGRADE_TIMEOUT, TAKE_OVER_TIMEOUT, UPGRADE_TIMEOUT};
 use tollgate_datapath::limits::HAND_OVER_TIMEOUT;
 
 /// `tollgate upgrade` and SIGUSR2: starts another process and lets it take over, or continues if
@@ -67,7 +68,7 @@ async fn replace(
         )));
     }
     let program = match request.binary.as_str() {
-        "" => control.program.clone(),
+        "" => control.process.program.clone(),
         path => PathBuf::from(path),
     };
     if !program.is_absolute() {
@@ -75,14 +76,14 @@ async fn replace(
         return Err(invalid(text));
     }
     // Meanwhile policies don't change by themselves, either.
-    let Ok(_nobody_else) = control.changing.try_lock() else {
+    let Some(_nobody_else) = control.changes.try_begin() else {
         let text = "another change is in progress: try again in a moment";
         return Err(Status::new(Code::UNAVAILABLE, text));
     };
     let begun = Instant::now();
-    control.store.hold();
+    control.changes.store().hold();
     let mut held = Held {
-        control,
+        store: control.changes.store(),
         gone: false,
     };
     let (mut successor, channel) = Successor::start(&program)?;
@@ -92,10 +93,10 @@ async fn replace(
     };
     let prepared = begun.elapsed();
     // From here on either the successor serves, or this process again.
-    control.listeners.shut();
+    control.apps.listeners.shut();
     held.gone = true;
     if control.config().state.is_some() {
-        control.store.let_go();
+        control.changes.store().let_go();
     }
     let taken = match hand_over(control, &channel, &ready).await {
         Ok(taken) => taken,
@@ -145,25 +146,30 @@ async fn hand_over<'c>(
         Message::Opened => {}
         other => return Err((out_of_turn(&other), None)),
     }
-    let turn = requests_rest(control).await;
-    let turn = turn.map_err(|status| (status, None))?;
+    let pause = control.apps.requests.pause().await;
+    let pause = pause.map_err(|status| (status, None))?;
     let stood = Instant::now();
     // One deadline for all steps: an application's calls wait for their sum.
     let until = stood + HAND_OVER_TIMEOUT;
-    let datapath = timeout_at(until.into(), Standstill::of(control, ready.links, until));
+    let datapath = timeout_at(
+        until.into(),
+        Standstill::of(&control.runtimes, ready.links, until),
+    );
     let datapath = datapath.await.unwrap_or_else(|_elapsed| {
         let text = format!("the runtimes didn't hand everything over within {HAND_OVER_TIMEOUT:?}");
         Err(Status::new(Code::DEADLINE_EXCEEDED, text))
     });
     let mut still = Still {
         datapath: datapath.map_err(|status| (status, None))?,
-        _requests: turn,
+        _requests: pause,
     };
     let taken = async {
         // The successor may not read, either.
         let all = timeout_at(
             until.into(),
-            still.datapath.say(control, channel, &ready.offered),
+            still
+                .datapath
+                .say(&control.apps, &control.policies, channel, &ready.offered),
         );
         let all = all
             .await
@@ -197,24 +203,10 @@ async fn hand_over<'c>(
     Ok(stood)
 }
 
-/// Waits until applications' requests are answered or still unread.
-async fn requests_rest(control: &Control) -> Result<RwLockWriteGuard<'_, ()>, Status> {
-    if let Ok(turn) = timeout(REQUESTS_GRACE, control.requests.write()).await {
-        return Ok(turn);
-    }
-    // A binding that waits for a silent peer must not delay the others.
-    control.hurry.notify_waiters();
-    let turn = timeout(TAKE_OVER_TIMEOUT, control.requests.write()).await;
-    turn.map_err(|_elapsed| {
-        let text = format!("an application's request wasn't answered within {TAKE_OVER_TIMEOUT:?}");
-        Status::new(Code::DEADLINE_EXCEEDED, text)
-    })
-}
-
 /// Keeps everything still while it exists.
 struct Still<'c> {
     datapath: Standstill,
-    _requests: RwLockWriteGuard<'c, ()>,
+    _requests: Pause<'c>,
 }
 
 async fn said(
@@ -246,14 +238,14 @@ fn out_of_turn(message: &Message) -> Status {
 
 /// Allows changes again if nothing was handed over.
 struct Held<'c> {
-    control: &'c Control,
+    store: &'c Store,
     gone: bool,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         if !self.gone {
-            let _nothing_to_open = self.control.store.resume(None);
+            let _nothing_to_open = self.store.resume(None);
         }
     }
 }
@@ -261,8 +253,8 @@ impl Drop for Held<'_> {
 impl Control {
     /// Serves again after a failed hand-over.
     fn resume(self: &Rc<Control>) -> Result<(), Status> {
-        let resumed = self.store.resume(self.config().state.as_deref());
-        self.listeners.open();
+        let resumed = self.changes.store().resume(self.config().state.as_deref());
+        self.apps.listeners.open();
         resumed.map(drop).map_err(|error| {
             tracing::error!(
                 "the store can't be opened again after a failed upgrade, so nothing can be changed: {error}"
@@ -322,7 +314,7 @@ impl Successor {
     ) -> Result<Ready, Status> {
         let copy = memfd_create("state", MemfdFlags::CLOEXEC).map_err(internal)?;
         let file = copy.try_clone().map_err(internal)?.into();
-        let copied = control.store.copy_into(file);
+        let copied = control.changes.store().copy_into(file);
         copied.map_err(|error| store_failed(&error))?;
         let offer = Offer {
             format: FORMAT,
@@ -330,17 +322,17 @@ impl Successor {
             pid: std::process::id(),
             socket: control.config().socket_path(),
             state: control.config().state.clone(),
-            listen: control.listen,
-            runtimes: control.runtimes(),
+            listen: control.peers.listen(),
+            runtimes: control.runtimes.count(),
             by: by.to_string(),
             state_since: control
                 .state_is_in_memory()
-                .then(|| control.state_since.clone()),
+                .then(|| control.process.state_since.clone()),
             tells_supervisor: true,
             is_filtered: true,
         };
-        let mut fds = control.listeners.descriptors().map_err(internal)?;
-        let (schemas, offered) = transfer::schemas(control, &HashSet::new())?;
+        let mut fds = control.apps.listeners.descriptors().map_err(internal)?;
+        let (schemas, offered) = transfer::schemas(&control.apps.schemas, &HashSet::new())?;
         let first = fds.len().min(1);
         fds.splice(first..first, [copy, schemas]);
         let heard = async {

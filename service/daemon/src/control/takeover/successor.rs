@@ -116,12 +116,12 @@ impl Predecessor {
 
     /// Announces that everything is ready, and serves when the predecessor has let go.
     pub(crate) async fn take_over(&self, control: &Rc<Control>) -> Result<(), DaemonError> {
-        if control.store.was_touched() {
+        if control.changes.store().was_touched() {
             return Err(TakeOverError::Policies.into());
         }
         let lost = |what| DaemonError::from(TakeOverError::Predecessor(what));
         if let Some(schemas) = self.schemas.get() {
-            let learnt = learn(control, schemas).await;
+            let learnt = learn(&control.apps.schemas, schemas).await;
             learnt.map_err(TakeOverError::Schema)?;
         }
         let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -139,7 +139,10 @@ impl Predecessor {
             Ok(Ok(Some(_)) | Err(_)) => return Err(lost("sent an unexpected message")),
             Err(_elapsed) => return Err(lost("didn't hand over")),
         }
-        let resumed = control.store.resume(control.config().state.as_deref());
+        let resumed = control
+            .changes
+            .store()
+            .resume(control.config().state.as_deref());
         let restored = resumed.map_err(store("opened"))?;
         if let Some(sentence) = restored {
             tracing::error!("{sentence}");
@@ -158,7 +161,7 @@ impl Predecessor {
         accepting::open(control);
         // If the predecessor has just ended, this process serves anyway.
         let _said = self.channel.say(&Message::Serving, &[]).await;
-        self.record(control);
+        self.record(control.changes.store());
         Ok(())
     }
 
@@ -175,16 +178,14 @@ impl Predecessor {
         }
     }
 
-    fn record(&self, control: &Control) {
+    fn record(&self, store: &Store) {
         let Some(offer) = self.offer.get() else {
             return;
         };
         let details = json!({
             "from": offer.version, "from_pid": offer.pid, "to": env!("CARGO_PKG_VERSION"), "pid": std::process::id(), "by": offer.by,
         });
-        let recorded = control
-            .store
-            .record(Actor::Daemon, Event::DaemonUpgrade, details);
+        let recorded = store.record(Actor::Daemon, Event::DaemonUpgrade, details);
         if let Err(error) = recorded {
             tracing::error!("the upgrade can't be recorded: {error}");
         }

@@ -11,12 +11,15 @@ use tollgate_shm_abi::blob::blob_read;
 use tollgate_shm_abi::control::ControlSocket;
 use tollgate_shm_abi::messages::{ReceiveHeap, Response, ResponseBody};
 
+use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::apps::turns::Turn;
 use crate::control::apps::{connection, descriptor_sets, session};
+use crate::control::placement::running::answered;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveBinding;
 use crate::control::state::Control;
 use crate::control::takeover::protocol::{Message, SessionLeft, TransferError, borrowed};
-use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, attached, read};
+use crate::control::takeover::transfer::{BindingLeft, InventoryLeft, Set, places, read};
 use crate::limits::HANDOVER_BYTES;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_datapath::binds::ServiceSchema;
@@ -25,11 +28,11 @@ use tollgate_datapath::handover::transfer::{HandoverState, Inventory, Resumed};
 use tollgate_policy_chain::plan::{MethodSteps, Scope};
 
 /// Interns the schemas that [`schemas`] has sent.
-pub(super) async fn learn(control: &Control, schemas: &OwnedFd) -> Result<(), TransferError> {
+pub(super) async fn learn(known: &SchemaCache, schemas: &OwnedFd) -> Result<(), TransferError> {
     // They exist already, so they count for no tenant.
     let turn = Turn::operators();
     for (service, set) in read::<Vec<Set>>(schemas)? {
-        let interned = descriptor_sets::intern(control, &turn, &None, set, &service).await;
+        let interned = descriptor_sets::intern(known, &turn, &None, set, &service).await;
         interned.map_err(|status| TransferError::Schema { service, status })?;
     }
     Ok(())
@@ -103,10 +106,17 @@ impl Heard {
         let [inventory, schemas] = fds else {
             return Err(TransferError::NoDescriptors);
         };
-        learn(control, schemas).await?;
+        learn(&control.apps.schemas, schemas).await?;
         let inventory: InventoryLeft = read(inventory)?;
-        let mut chains = live(control, inventory.bindings, &self.sessions)?;
-        let here: HashMap<_, _> = attached(control)
+        let mut chains = live(
+            &control.policies,
+            &control.apps.schemas,
+            inventory.bindings,
+            &self.sessions,
+        )?;
+        let here: HashMap<_, _> = control
+            .policies
+            .read(places)
             .into_iter()
             .map(|(id, at)| (at, id))
             .collect();
@@ -115,14 +125,12 @@ impl Heard {
         let policies: Arc<HashMap<_, _>> = Arc::new(policies.collect());
         for left in inventory.shared {
             let owner = left.tenant.map_or(Owner::Provider, Owner::Tenant);
-            let mut attachments = control.attachments.borrow_mut();
-            attachments
-                .state_of(owner, &left.policy)
-                .fill(&left.entries);
+            let policies = &control.policies;
+            policies.fill_state(owner, &left.policy, &left.entries);
         }
-        let schemas = Arc::new(by_hash(control));
+        let schemas = Arc::new(by_hash(&control.apps.schemas));
         let (mut answers, mut begins) = (Vec::new(), Vec::new());
-        for runtime in RuntimeIndex::all(control.runtimes()) {
+        for runtime in RuntimeIndex::all(control.runtimes.count()) {
             let Some(handover_state) = self.handover_states.remove(&runtime) else {
                 return Err(TransferError::NoRuntime(runtime));
             };
@@ -133,7 +141,7 @@ impl Heard {
                 chains: chains.remove(&runtime).unwrap_or_default(),
                 policies: Arc::clone(&policies),
             };
-            answers.push(control.begin(runtime, |reply| Command::TakeOver {
+            answers.push(control.runtimes.begin(runtime, |reply| Command::TakeOver {
                 handover_state: Box::new(handover_state),
                 inventory,
                 reply,
@@ -142,7 +150,7 @@ impl Heard {
         }
         let mut resumed = Vec::new();
         for (answer, runtime) in answers.into_iter().zip((0..).map(RuntimeIndex)) {
-            let answer = control.answered(answer).await;
+            let answer = answered(answer).await;
             let its = answer.map_err(TransferError::Refused)??;
             resumed.extend(its.into_iter().map(|resumed| (runtime, resumed)));
         }
@@ -155,16 +163,16 @@ impl Heard {
     }
 }
 
-fn by_hash(control: &Control) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
-    let schemas = control.schemas.borrow();
-    let all = schemas.all();
+fn by_hash(schemas: &SchemaCache) -> HashMap<[u8; 32], Arc<ServiceSchema>> {
+    let all = schemas.all().into_iter();
     all.map(|schema| (schema.layout.hash, Arc::clone(&schema.service)))
         .collect()
 }
 
 /// Restores the bindings of sessions that are handed over. Returns their chains by runtime.
 fn live(
-    control: &Control,
+    policies: &LivePolicies,
+    schemas: &SchemaCache,
     bindings: Vec<BindingLeft>,
     sessions: &[(SessionLeft, OwnedFd)],
 ) -> Result<HashMap<RuntimeIndex, Vec<(Scope, MethodSteps)>>, TransferError> {
@@ -173,12 +181,11 @@ fn live(
         .map(|(left, _)| (left.runtime, left.session))
         .collect();
     let mut chains: HashMap<RuntimeIndex, Vec<_>> = HashMap::new();
-    let mut attachments = control.attachments.borrow_mut();
     for left in bindings {
         if !there.contains(&(left.runtime, left.session)) {
             continue;
         }
-        let schema = control.schemas.borrow().of_hash(&left.schema);
+        let schema = schemas.of_hash(&left.schema);
         let schema = schema.ok_or(TransferError::NoSchema)?;
         let binding = LiveBinding {
             runtime: left.runtime,
@@ -188,10 +195,9 @@ fn live(
             first_handle: left.first_handle,
             service: left.service,
         };
-        let its = attachments.rebound(&binding);
+        let its = policies.restore_binding(binding);
         let its = its.map_err(TransferError::Refused)?;
-        chains.entry(binding.runtime).or_default().extend(its);
-        attachments.bindings.push(binding);
+        chains.entry(left.runtime).or_default().extend(its);
     }
     Ok(chains)
 }
@@ -214,7 +220,14 @@ impl Beginning {
             let key = (runtime, resumed.session);
             let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
                 // A predecessor that can't rotate tokens has one token per tenant.
-                let now = || control.store.token_of(&left.tenant).ok().flatten();
+                let now = || {
+                    control
+                        .changes
+                        .store()
+                        .token_of(&left.tenant)
+                        .ok()
+                        .flatten()
+                };
                 let token = left.token.or_else(now);
                 token.is_some_and(|token| {
                     let inherited = session::Inherited {
@@ -232,7 +245,9 @@ impl Beginning {
             if !went_on {
                 let session = resumed.session;
                 tracing::warn!("session {} can't be continued and was ended", session.0);
-                control.send(runtime, Command::CloseSession { session });
+                control
+                    .runtimes
+                    .send(runtime, Command::CloseSession { session });
             }
         }
         for socket in self.strangers {

@@ -20,8 +20,12 @@ use tollgate_control::Owner;
 use tollgate_engine::{ServiceId, SessionId, Status};
 use tollgate_shm_abi::blob::{blob_create, blob_read};
 
+use crate::control::apps::applications::Applications;
+use crate::control::apps::schema_cache::SchemaCache;
+use crate::control::placement::running::{Runtimes, answered, reply};
+use crate::control::policies::attachments::Attachments;
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::refusals::internal;
-use crate::control::state::Control;
 use crate::control::takeover::protocol::{
     Channel, LinkLeft, Message, SessionLeft, TransferError, borrowed,
 };
@@ -77,12 +81,12 @@ pub(super) type Set = (String, Vec<u8>);
 
 /// The schemas in memory except for some, as a blob, and their hashes.
 pub(super) fn schemas(
-    control: &Control,
+    known: &SchemaCache,
     but: &HashSet<[u8; 32]>,
 ) -> Result<(OwnedFd, HashSet<[u8; 32]>), Status> {
-    let schemas = control.schemas.borrow();
-    let others = schemas
+    let others = known
         .all()
+        .into_iter()
         .filter(|schema| !but.contains(&schema.layout.hash));
     let (hashes, sets): (HashSet<_>, Vec<Set>) = others
         .map(|schema| {
@@ -113,20 +117,20 @@ pub(super) struct Standstill {
 impl Standstill {
     /// Stops every runtime between two turns, until `until` at most.
     pub(super) async fn of(
-        control: &Control,
+        runtimes: &Runtimes,
         with_links: bool,
         until: Instant,
     ) -> Result<Standstill, Status> {
         let (mut answers, mut verdicts) = (Vec::new(), Vec::new());
         let (mut standing, mut all_stand) = (Vec::new(), Vec::new());
-        for runtime in RuntimeIndex::all(control.runtimes()) {
+        for runtime in RuntimeIndex::all(runtimes.count()) {
             let (sender, verdict) = mpsc::channel();
             verdicts.push(sender);
             let (sender, all) = mpsc::channel();
             all_stand.push(sender);
-            let (stands, stood) = crate::control::state::reply();
+            let (stands, stood) = reply();
             standing.push(stood);
-            answers.push(control.begin(runtime, |reply| Command::HandOver {
+            answers.push(runtimes.begin(runtime, |reply| Command::HandOver {
                 with_links,
                 until,
                 stands,
@@ -136,14 +140,14 @@ impl Standstill {
             }));
         }
         for stands in standing {
-            control.answered(stands).await?;
+            answered(stands).await?;
         }
         for sender in all_stand {
             let _it_answers_or_has_ended = sender.send(());
         }
         let mut handover_states = Vec::with_capacity(answers.len());
         for answer in answers {
-            handover_states.push(control.answered(answer).await?.map_err(internal)?);
+            handover_states.push(answered(answer).await?.map_err(internal)?);
         }
         Ok(Standstill {
             handover_states,
@@ -154,7 +158,8 @@ impl Standstill {
     /// Sends everything.
     pub(in crate::control) async fn say(
         &mut self,
-        control: &Control,
+        apps: &Applications,
+        policies: &LivePolicies,
         channel: &Channel,
         offered: &HashSet<[u8; 32]>,
     ) -> Result<(), TransferError> {
@@ -165,7 +170,7 @@ impl Standstill {
             let message = Message::Runtime { index };
             channel.say(&message, &borrowed(&[state, bytes])).await?;
             for (session, lent) in handover_state.sessions {
-                let left = control.sessions.with((index, session), |connected| {
+                let left = apps.sessions.with((index, session), |connected| {
                     let left = SessionLeft {
                         runtime: index,
                         session,
@@ -195,18 +200,18 @@ impl Standstill {
                 channel.say(&message, &borrowed(&[socket])).await?;
             }
         }
-        for socket in control.sessions.strangers_sockets()? {
+        for socket in apps.sessions.strangers_sockets()? {
             channel
                 .say(&Message::Stranger, &borrowed(&[socket]))
                 .await?;
         }
-        let inventory = InventoryLeft {
-            bindings: bindings(control),
-            attachments: attached(control),
-            shared: shared(control),
-        };
+        let inventory = policies.read(|attachments| InventoryLeft {
+            bindings: bindings(attachments),
+            attachments: places(attachments),
+            shared: shared(attachments),
+        });
         let inventory = blob(&inventory).map_err(TransferError::Refused)?;
-        let (schemas, _) = schemas(control, offered).map_err(TransferError::Refused)?;
+        let (schemas, _) = schemas(&apps.schemas, offered).map_err(TransferError::Refused)?;
         let fds = [inventory, schemas];
         channel.say(&Message::All, &borrowed(&fds)).await
     }
@@ -219,9 +224,8 @@ impl Standstill {
     }
 }
 
-fn bindings(control: &Control) -> Vec<BindingLeft> {
-    let attachments = control.attachments.borrow();
-    let left = attachments.bindings.iter().map(|binding| BindingLeft {
+fn bindings(attachments: &Attachments) -> Vec<BindingLeft> {
+    let left = attachments.bindings().iter().map(|binding| BindingLeft {
         runtime: binding.runtime,
         session: binding.session,
         tenant: binding.tenant.clone(),
@@ -232,9 +236,8 @@ fn bindings(control: &Control) -> Vec<BindingLeft> {
     left.collect()
 }
 
-pub(in crate::control) fn attached(control: &Control) -> Vec<(AttachmentId, Attached)> {
-    let attachments = control.attachments.borrow();
-    let all = attachments.live.iter().map(|(id, live)| {
+pub(in crate::control) fn places(attachments: &Attachments) -> Vec<(AttachmentId, Attached)> {
+    let all = attachments.live().iter().map(|(id, live)| {
         let target = &live.attachment.target;
         let attached = Attached {
             runtime: live.runtime,
@@ -250,8 +253,7 @@ pub(in crate::control) fn attached(control: &Control) -> Vec<(AttachmentId, Atta
     all.collect()
 }
 
-fn shared(control: &Control) -> Vec<SharedLeft> {
-    let attachments = control.attachments.borrow();
+fn shared(attachments: &Attachments) -> Vec<SharedLeft> {
     let shared = attachments.states().map(|(owner, policy, state)| {
         let tenant = match owner {
             Owner::Tenant(tenant) => Some(tenant.clone()),

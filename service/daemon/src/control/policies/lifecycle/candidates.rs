@@ -5,58 +5,27 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tokio::sync::MutexGuard;
-use tollgate_control::{ALL, Attachment, Isolation, Owner, PolicyVersion, Target};
+use tollgate_control::{ALL, Attachment, Isolation, Target};
 use tollgate_engine::Status;
-use tollgate_policy_host::{
-    Capabilities, Hook, Instance, Method, Policy, SharedState, TenantLimits,
-};
+use tollgate_policy_host::{Hook, Method, Policy};
 use tollgate_shm_abi::status::Code;
 
+use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
+use crate::control::changes::OneAtATime;
 use crate::control::policies::attachments::{Attachments, check_grants, check_relevant, granted};
-use crate::control::policies::isolated::check_isolation;
-use crate::control::policies::lifecycle::{
-    Next, Plan, PreparedInstance, PreparedInstances, refused,
-};
+use crate::control::policies::isolated::{check_isolation, isolation_of};
+use crate::control::policies::lifecycle::{Next, Plan, PreparedInstance, PreparedInstances};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Loaded, Version};
 use crate::control::refusals::invalid;
 use crate::control::state::Control;
-use crate::limits::QUICK_SETUP;
 use tollgate_datapath::RuntimeIndex;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
 use tollgate_policy_chain::plan::{How, Place, Recipe, Running};
 
 impl Control {
-    /// A stored version, compiled.
-    pub(in crate::control) async fn version(
-        &self,
-        owner: &Owner,
-        name: &str,
-        number: VersionNumber,
-    ) -> Result<Version, Status> {
-        let reference = PolicyVersion {
-            name: name.to_owned(),
-            version: number.0,
-        };
-        let stored = self.store.policy(owner, &reference).map_err(refused)?;
-        let compiled = self.attachments.borrow().compiled(&stored.digest);
-        let policy = match compiled {
-            Some(policy) => policy,
-            None => self.load(owner, stored.wasm).await?.0,
-        };
-        let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
-        // The configuration was accepted when the version was pushed.
-        let policy = policy.configured(config.as_deref());
-        let loaded = policy.map(|policy| Loaded { policy, config });
-        Ok(Version {
-            number,
-            loaded: loaded.map_err(|error| error.to_string()),
-        })
-    }
-
     /// The plans of a sketch, with their versions, instances in processes, and the lock of changes.
     ///
     /// A worker may have to compile a version that is in no cache, and a tenant's process has to
@@ -66,7 +35,7 @@ impl Control {
     pub(super) async fn loaded(
         &self,
         sketch: impl Fn() -> Result<Vec<Plan<VersionNumber>>, Status>,
-    ) -> Result<(Vec<Plan<Version>>, PreparedInstances, MutexGuard<'_, ()>), Status> {
+    ) -> Result<(Vec<Plan<Version>>, PreparedInstances, OneAtATime<'_>), Status> {
         let mut versions: BTreeMap<VersionNumber, Version> = BTreeMap::new();
         let mut prepared = PreparedInstances::default();
         for plan in sketch()? {
@@ -75,7 +44,7 @@ impl Control {
                 .await?;
         }
         loop {
-            let one_at_a_time = self.begin_change().await?;
+            let one_at_a_time = self.changes.begin().await?;
             let sketched = sketch()?;
             let Some(missing) = sketched.iter().find(|plan| plan.lacks(&versions)) else {
                 let plans = sketched.into_iter().map(|plan| plan.with(&versions));
@@ -93,13 +62,13 @@ impl Control {
         prepared: &mut PreparedInstances,
     ) -> Result<(), Status> {
         let attachment = &plan.attachment;
-        if self.isolation_of(attachment) != Isolation::Process {
+        if isolation_of(&self.config(), attachment) != Isolation::Process {
             return Ok(());
         }
         for next in [&plan.stable, &plan.candidate] {
             // A version that isn't allowed there is rejected under the lock.
             if let Next::Put { version, inherit } = next
-                && self.check(attachment, next, &[]).is_ok()
+                && check(&self.config(), &self.policies, attachment, next, &[]).is_ok()
             {
                 // A successor needs a second instance for its rehearsal.
                 for _ in 0..=u8::from(*inherit) {
@@ -126,7 +95,10 @@ impl Control {
             return self.how(attachment, version).await;
         };
         // The settings may have changed since.
-        how.limit_cpu(self.cpu_limit(attachment.options.cpu_us));
+        how.limit_cpu(
+            self.modules
+                .cpu_limit(&self.config(), attachment.options.cpu_us),
+        );
         Ok(how)
     }
 
@@ -138,81 +110,16 @@ impl Control {
     ) -> Result<(), Status> {
         let Attachment { target, policy, .. } = &plan.attachment;
         let owner = target.owner();
-        self.require_owner(&owner)?;
+        self.changes.require_owner(&owner)?;
         for number in plan.numbers() {
             if let Entry::Vacant(lacking) = versions.entry(number) {
-                lacking.insert(self.version(&owner, policy, number).await?);
+                let version = self
+                    .modules
+                    .version(self.changes.store(), &owner, policy, number);
+                lacking.insert(version.await?);
             }
         }
         Ok(())
-    }
-
-    /// Checks that a version may be put where the attachment is: it covers that place, it fits the
-    /// schemas that running applications have bound there and those of the request, and it has the
-    /// grants that it needs. Returns a warning if there was no schema to check.
-    pub(super) fn check(
-        &self,
-        attachment: &Attachment,
-        next: &Next<Version>,
-        given: &[Arc<BoundSchema>],
-    ) -> Result<Option<String>, Status> {
-        let Attachment {
-            target,
-            policy: name,
-            options,
-            ..
-        } = attachment;
-        let Next::Put { version, .. } = next else {
-            return Ok(None);
-        };
-        let Ok(Loaded { policy, .. }) = &version.loaded else {
-            return Ok(None);
-        };
-        let name = format!("{name}@{}", version.number);
-        check_relevant(policy, &name, target)?;
-        check_grants(policy, &name, options)?;
-        check_isolation(attachment, self.isolation_of(attachment), policy, &name)?;
-        let live = LiveAttachment {
-            attachment: attachment.clone(),
-            runtime: RuntimeIndex::FIRST,
-            place: 0,
-            stable: Some(version.clone()),
-            candidate: None,
-            fallback: None,
-            incarnation: 0,
-            faults: Faults::default(),
-        };
-        let attachments = self.attachments.borrow();
-        let bound = attachments.bound_at(target);
-        for (tenant, schema) in &bound {
-            let fits = fits(&attachments, &live, schema);
-            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
-            fits.map_err(|status| match target.tenant.as_str() {
-                ALL => {
-                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
-                    Status::new(status.code, text)
-                }
-                _ => status,
-            })?;
-        }
-        for schema in given {
-            fits(&attachments, &live, schema)?;
-        }
-        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
-        let is_checked = !bound.is_empty() || !given.is_empty();
-        Ok((!is_checked)
-            .then(|| unchecked(policy, &name, target))
-            .flatten())
-    }
-
-    /// Limits of CPU and memory for an instance.
-    pub(in crate::control) fn limits_for(&self, cpu_us: Option<u32>) -> TenantLimits {
-        let config = self.config();
-        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
-        TenantLimits {
-            memory_bytes: config.policies.memory_kib as usize * 1024,
-            ..TenantLimits::for_cpu(per_call, self.rate)
-        }
     }
 
     /// A version ready to run. It is instantiated on a blocking thread, because the set-up runs
@@ -226,17 +133,19 @@ impl Control {
             Ok(loaded) => loaded.clone(),
             Err(why) => return Ok(How::Broken(why.clone())),
         };
-        if self.isolation_of(attachment) == Isolation::Process {
+        if isolation_of(&self.config(), attachment) == Isolation::Process {
             return self.how_isolated(attachment, loaded).await;
         }
         let recipe = Recipe {
             policy: loaded.policy,
-            limits: self.limits_for(attachment.options.cpu_us),
+            limits: self
+                .modules
+                .limits_for(&self.config(), attachment.options.cpu_us),
             config: loaded.config,
             granted: granted(&attachment.options)?,
-            state: Some(self.state_of(attachment)),
+            state: Some(self.policies.state_of(attachment)),
         };
-        if let Some(quick) = self.set_up_quickly(&recipe) {
+        if let Some(quick) = self.modules.set_up_quickly(&recipe) {
             return Ok(match attachment.options.fresh {
                 true => How::Fresh(Box::new(recipe)),
                 false => How::Kept(Box::new(quick)),
@@ -265,29 +174,6 @@ impl Control {
         })
     }
 
-    /// An instance whose set-up takes at most [`QUICK_SETUP`], without a switch of threads. A
-    /// set-up that takes longer is discarded, so this isn't tried if the set-up could leave
-    /// something behind.
-    fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
-        let manifest = recipe.policy.manifest();
-        let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
-        let quick = TenantLimits::for_cpu(QUICK_SETUP, self.rate);
-        let limits = TenantLimits {
-            fuel_for_setup: quick.fuel_per_call.min(recipe.limits.fuel_for_setup),
-            ..recipe.limits.clone()
-        };
-        let quick = Recipe {
-            policy: recipe.policy.clone(),
-            limits,
-            config: recipe.config.clone(),
-            granted: recipe.granted,
-            state: None,
-        };
-        // The complete attempt reports a failure, and in more detail.
-        let is_tried = leaves_nothing && !recipe.is_compat();
-        is_tried.then(|| quick.instantiate().ok()).flatten()
-    }
-
     pub(super) async fn place(
         &self,
         attachment: &Attachment,
@@ -305,12 +191,66 @@ impl Control {
             }),
         })
     }
+}
 
-    fn state_of(&self, attachment: &Attachment) -> SharedState {
-        let owner = attachment.target.owner();
-        let mut attachments = self.attachments.borrow_mut();
-        attachments.state_of(owner, &attachment.policy)
-    }
+/// Checks that a version may be put where the attachment is: it covers that place, it fits the
+/// schemas that running applications have bound there and those of the request, and it has the
+/// grants that it needs. Returns a warning if there was no schema to check.
+pub(super) fn check(
+    config: &Config,
+    policies: &LivePolicies,
+    attachment: &Attachment,
+    next: &Next<Version>,
+    given: &[Arc<BoundSchema>],
+) -> Result<Option<String>, Status> {
+    let Attachment {
+        target,
+        policy: name,
+        options,
+        ..
+    } = attachment;
+    let Next::Put { version, .. } = next else {
+        return Ok(None);
+    };
+    let Ok(Loaded { policy, .. }) = &version.loaded else {
+        return Ok(None);
+    };
+    let name = format!("{name}@{}", version.number);
+    check_relevant(policy, &name, target)?;
+    check_grants(policy, &name, options)?;
+    check_isolation(attachment, isolation_of(config, attachment), policy, &name)?;
+    let live = LiveAttachment {
+        attachment: attachment.clone(),
+        runtime: RuntimeIndex::FIRST,
+        place: 0,
+        stable: Some(version.clone()),
+        candidate: None,
+        fallback: None,
+        incarnation: 0,
+        faults: Faults::default(),
+    };
+    policies.read(|attachments| {
+        let bound = attachments.bound_at(target);
+        for (tenant, schema) in &bound {
+            let fits = fits(attachments, &live, schema);
+            // The operator sees all tenants. A tenant's own policy concerns no other tenant.
+            fits.map_err(|status| match target.tenant.as_str() {
+                ALL => {
+                    let text = format!("{}, as tenant {tenant} has bound it", status.message);
+                    Status::new(status.code, text)
+                }
+                _ => status,
+            })?;
+        }
+        for schema in given {
+            fits(attachments, &live, schema)?;
+        }
+        has_method(target, bound.iter().map(|(_, schema)| schema).chain(given))?;
+        let is_checked = !bound.is_empty() || !given.is_empty();
+        Ok((!is_checked)
+            .then(|| unchecked(policy, &name, target))
+            .flatten())
+    })
 }
 
 /// Checks that a schema has everything that a version reads of each method.

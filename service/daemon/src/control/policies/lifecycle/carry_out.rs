@@ -10,7 +10,11 @@ use std::rc::Rc;
 use tollgate_control::{ALL, Target};
 use tollgate_engine::Status;
 
+use crate::control::placement::homes::Homes;
+use crate::control::placement::running::Runtimes;
+use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::{Next, Plan, PreparedInstances, Told, refused};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::{Faults, LiveAttachment, Version};
 use crate::control::state::Control;
 use tollgate_datapath::RuntimeIndex;
@@ -18,6 +22,15 @@ use tollgate_policy_chain::ids::AttachmentId;
 use tollgate_policy_chain::plan::{How, Place, PolicyChange, Running};
 
 impl Control {
+    /// Where attachments are in force.
+    pub(super) fn places(&self) -> Places<'_> {
+        Places {
+            policies: &self.policies,
+            homes: &self.homes,
+            runtimes: &self.runtimes,
+        }
+    }
+
     /// Carries out all plans or none.
     pub(super) async fn carry_out(
         self: &Rc<Self>,
@@ -29,10 +42,11 @@ impl Control {
             let mut nexts = [&plan.stable, &plan.candidate].into_iter();
             nexts.any(|next| matches!(next, Next::Put { inherit: true, .. }))
         });
+        let places = self.places();
         // Steps that can fail without a runtime.
         let mut works = Vec::new();
         for plan in &plans {
-            for runtime in self.runtimes_of(&plan.attachment.target) {
+            for runtime in places.runtimes_of(&plan.attachment.target) {
                 let (attachment, prepared) = (&plan.attachment, &mut prepared);
                 let stable = self.place(attachment, &plan.stable, prepared).await?;
                 let candidate = self.place(attachment, &plan.candidate, prepared).await?;
@@ -48,16 +62,19 @@ impl Control {
                 works.push((plan, runtime, stable, candidate));
             }
         }
-        self.check_room(&plans)?;
+        places.check_room(&plans)?;
         // An application may have bound another schema meanwhile. From here on, nothing waits until
         // the chains are made.
+        let config = self.config();
         for plan in &plans {
-            self.check(&plan.attachment, &plan.stable, &[])?;
-            self.check(&plan.attachment, &plan.candidate, &[])?;
+            for next in [&plan.stable, &plan.candidate] {
+                check(&config, &self.policies, &plan.attachment, next, &[])?;
+            }
         }
         let store = |told: Told| {
             let attachments: Vec<_> = plans.iter().map(|plan| plan.attachment.clone()).collect();
-            self.store
+            self.changes
+                .store()
                 .put(told.actor, told.event, told.details, &attachments)
                 .map_err(refused)
         };
@@ -65,9 +82,9 @@ impl Control {
         if !hands_over && let Some(told) = told.take() {
             store(told)?;
         }
-        let before = self.settle(&plans)?;
+        let before = places.settle(&plans)?;
         let mut applied = Vec::new();
-        let settled = self.apply_all(&plans, works, &mut applied).await;
+        let settled = places.apply_all(&plans, works, &mut applied).await;
         let settled = match (settled, told.take()) {
             (Ok(()), Some(told)) => store(told),
             (settled, _) => settled,
@@ -80,96 +97,6 @@ impl Control {
         }
         for plan in &plans {
             self.watch(&plan.attachment);
-        }
-        Ok(())
-    }
-
-    fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
-        let attachments = self.attachments.borrow();
-        let new = plans.iter().map(|plan| &plan.attachment);
-        let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
-        let added = new.map(|new| self.runtimes_of(&new.target).len());
-        attachments.check_room(added.sum())
-    }
-
-    /// The runtimes that an attachment's calls can be on.
-    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<RuntimeIndex> {
-        if target.tenant == ALL {
-            RuntimeIndex::all(self.runtimes()).collect()
-        } else {
-            vec![self.runtime_of(&target.tenant)]
-        }
-    }
-
-    /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
-    fn settle(
-        &self,
-        plans: &[Plan<Version>],
-    ) -> Result<Vec<(AttachmentId, Option<LiveAttachment>)>, Status> {
-        let mut attachments = self.attachments.borrow_mut();
-        attachments.generation += 1;
-        let mut before = Vec::new();
-        for plan in plans {
-            let target = &plan.attachment.target;
-            let ids = attachments.ids_at(target, &plan.attachment.policy);
-            if ids.is_empty() {
-                let place = attachments.next_place();
-                for runtime in self.runtimes_of(target) {
-                    let mut live = LiveAttachment {
-                        attachment: plan.attachment.clone(),
-                        runtime,
-                        place,
-                        stable: None,
-                        candidate: None,
-                        fallback: None,
-                        incarnation: 0,
-                        faults: Faults::default(),
-                    };
-                    take_over(&mut live, plan);
-                    before.push((attachments.insert(live)?, None));
-                }
-            }
-            for id in ids {
-                if let Some(live) = attachments.live.get_mut(id) {
-                    before.push((id, Some(live.clone())));
-                    take_over(live, plan);
-                }
-            }
-        }
-        Ok(before)
-    }
-
-    /// Records the runtimes that have applied the change, until one refuses.
-    async fn apply_all(
-        &self,
-        plans: &[Plan<Version>],
-        works: Vec<(&Plan<Version>, RuntimeIndex, Place, Place)>,
-        applied: &mut Vec<RuntimeIndex>,
-    ) -> Result<(), Status> {
-        let changes = {
-            let attachments = self.attachments.borrow();
-            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
-            for (plan, runtime, stable, candidate) in works {
-                let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
-                for id in ids {
-                    if let Some(live) = attachments.live.get(id)
-                        && live.runtime == runtime
-                    {
-                        let installed = live.installed(id, stable, candidate);
-                        changes.entry(runtime).or_default().install.push(installed);
-                        break;
-                    }
-                }
-            }
-            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
-            for (runtime, change) in &mut changes {
-                change.chains = attachments.changed_chains(&targets, *runtime)?;
-            }
-            changes
-        };
-        for (runtime, change) in changes {
-            self.apply(runtime, change).await?;
-            applied.push(runtime);
         }
         Ok(())
     }
@@ -230,8 +157,7 @@ impl Control {
                 stables.insert(*id, Place::Put(running));
             }
         }
-        let changes = {
-            let mut attachments = self.attachments.borrow_mut();
+        let changes = self.policies.change(|attachments| {
             attachments.generation += 1;
             let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
             for (id, was) in before {
@@ -250,9 +176,111 @@ impl Control {
                 change.chains = chains.unwrap_or_default();
             }
             changes
-        };
+        });
         for (runtime, change) in changes {
-            self.apply(runtime, change).await?;
+            self.runtimes.apply(runtime, change).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Where attachments are in force.
+#[derive(Clone, Copy)]
+pub(super) struct Places<'c> {
+    pub(super) policies: &'c LivePolicies,
+    pub(super) homes: &'c Homes,
+    pub(super) runtimes: &'c Runtimes,
+}
+
+impl Places<'_> {
+    /// Whether there is room for the attachments that the plans add.
+    fn check_room(&self, plans: &[Plan<Version>]) -> Result<(), Status> {
+        self.policies.read(|attachments| {
+            let new = plans.iter().map(|plan| &plan.attachment);
+            let new = new.filter(|new| attachments.ids_at(&new.target, &new.policy).is_empty());
+            let added = new.map(|new| self.runtimes_of(&new.target).len());
+            attachments.check_room(added.sum())
+        })
+    }
+
+    /// The runtimes that an attachment's calls can be on.
+    pub(super) fn runtimes_of(&self, target: &Target) -> Vec<RuntimeIndex> {
+        if target.tenant == ALL {
+            RuntimeIndex::all(self.runtimes.count()).collect()
+        } else {
+            vec![self.homes.of(&target.tenant)]
+        }
+    }
+
+    /// Changes the live attachments in memory. Returns the former ones by id, `None` for new ones.
+    fn settle(
+        &self,
+        plans: &[Plan<Version>],
+    ) -> Result<Vec<(AttachmentId, Option<LiveAttachment>)>, Status> {
+        self.policies.change(|attachments| {
+            attachments.generation += 1;
+            let mut before = Vec::new();
+            for plan in plans {
+                let target = &plan.attachment.target;
+                let ids = attachments.ids_at(target, &plan.attachment.policy);
+                if ids.is_empty() {
+                    let place = attachments.next_place();
+                    for runtime in self.runtimes_of(target) {
+                        let mut live = LiveAttachment {
+                            attachment: plan.attachment.clone(),
+                            runtime,
+                            place,
+                            stable: None,
+                            candidate: None,
+                            fallback: None,
+                            incarnation: 0,
+                            faults: Faults::default(),
+                        };
+                        take_over(&mut live, plan);
+                        before.push((attachments.insert(live)?, None));
+                    }
+                }
+                for id in ids {
+                    if let Some(live) = attachments.live.get_mut(id) {
+                        before.push((id, Some(live.clone())));
+                        take_over(live, plan);
+                    }
+                }
+            }
+            Ok(before)
+        })
+    }
+
+    /// Records the runtimes that have applied the change, until one refuses.
+    async fn apply_all(
+        &self,
+        plans: &[Plan<Version>],
+        works: Vec<(&Plan<Version>, RuntimeIndex, Place, Place)>,
+        applied: &mut Vec<RuntimeIndex>,
+    ) -> Result<(), Status> {
+        let changes = self.policies.read(|attachments| {
+            let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
+            for (plan, runtime, stable, candidate) in works {
+                let ids = attachments.ids_at(&plan.attachment.target, &plan.attachment.policy);
+                for id in ids {
+                    if let Some(live) = attachments.live.get(id)
+                        && live.runtime == runtime
+                    {
+                        let installed = live.installed(id, stable, candidate);
+                        changes.entry(runtime).or_default().install.push(installed);
+                        break;
+                    }
+                }
+            }
+            let targets: Vec<_> = plans.iter().map(|plan| &plan.attachment.target).collect();
+            for (runtime, change) in &mut changes {
+                change.chains = attachments.changed_chains(&targets, *runtime)?;
+            }
+            Ok::<_, Status>(changes)
+        })?;
+        for (runtime, change) in changes {
+            self.runtimes.apply(runtime, change).await?;
+            applied.push(runtime);
         }
         Ok(())
     }

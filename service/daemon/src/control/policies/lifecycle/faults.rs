@@ -9,7 +9,9 @@ use tollgate_control::OnFault;
 use tollgate_control::audit::{Actor, Event};
 use tollgate_shm_abi::status::Code;
 
+use crate::control::changes::Changes;
 use crate::control::policies::lifecycle::{Next, PreparedInstances};
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::LiveAttachment;
 use crate::control::state::Control;
 use tollgate_policy_chain::ids::{AttachmentId, VersionNumber};
@@ -42,8 +44,7 @@ impl Control {
             config.quarantine_faults,
             Duration::from_secs(config.quarantine_window_s.into()),
         );
-        let found = {
-            let mut attachments = self.attachments.borrow_mut();
+        let found = self.policies.change(|attachments| {
             attachments.live.get_mut(id).map(|live| {
                 let broken = live.faults.breaks(now, most, window);
                 let label = format!("{} version {version}", live.label());
@@ -51,16 +52,17 @@ impl Control {
                 let (pause, on_fault) = (live.faults.pause(now), options.on_fault);
                 (label, pause, broken, on_fault, live.incarnation)
             })
-        };
+        });
         let (label, pause, broken, on_fault, incarnation) = found?;
         let details = json!({"policy": label, "reason": reason});
-        self.happened(Event::Fault, &label, details);
+        let store = self.changes.store();
+        self.repeats.happened(store, Event::Fault, &label, details);
         if broken {
             let why = format!(
                 "{most} faults within {} s, the last one: {reason}",
                 window.as_secs()
             );
-            self.quarantine(id, version, &why).await;
+            quarantine(&self.changes, &self.policies, id, version, &why).await;
             return None;
         }
         if on_fault == OnFault::Closed {
@@ -80,7 +82,7 @@ impl Control {
     /// The instance is made before the lock of changes is taken.
     async fn reload(&self, id: AttachmentId, incarnation: u64, label: &str) -> Option<String> {
         let to_reload = || {
-            let found = self.attachments.borrow().live.get(id).cloned();
+            let found = self.policies.get(id);
             let same = |live: &LiveAttachment| live.incarnation == incarnation;
             found.filter(|live| same(live) && live.attachment.slot.quarantine.is_none())
         };
@@ -91,13 +93,15 @@ impl Control {
         };
         let mut prepared = PreparedInstances::default();
         let place = self.place(&live.attachment, &put, &mut prepared).await;
-        let _one_at_a_time = self.changing.lock().await;
+        let _one_at_a_time = self.changes.begin_own().await;
         let live = to_reload()?;
         match place {
             Ok(mut place) => {
                 if let Place::Put(running) = &mut place {
                     // The settings may have changed since the instance was made.
-                    let limit = self.cpu_limit(live.attachment.options.cpu_us);
+                    let limit = self
+                        .modules
+                        .cpu_limit(&self.config(), live.attachment.options.cpu_us);
                     running.how.limit_cpu(limit);
                 }
                 let install = vec![live.installed(id, place, Place::Keep)];
@@ -105,7 +109,7 @@ impl Control {
                     install,
                     ..Default::default()
                 };
-                if let Err(status) = self.apply(live.runtime, change).await {
+                if let Err(status) = self.runtimes.apply(live.runtime, change).await {
                     tracing::warn!(policy = label, "no fresh instance: {:?}", status.message);
                 }
             }
@@ -117,38 +121,42 @@ impl Control {
         }
         None
     }
+}
 
-    /// Creates no more instances of the stable version until an operator acts.
-    async fn quarantine(&self, id: AttachmentId, version: VersionNumber, why: &str) {
-        let _one_at_a_time = self.changing.lock().await;
-        let found = {
-            let attachments = self.attachments.borrow();
-            attachments.live.get(id).map(|live| live.attachment.clone())
-        };
-        let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
-            return;
-        };
-        attachment.slot = attachment.slot.quarantined(why);
-        let details = json!({
-            "owner": attachment.target.owner().to_string(), "policy": attachment.policy, "version": version,
-            "place": attachment.target.to_string(), "reason": why,
-        });
-        tracing::warn!(
-            "{} version {version} is quarantined: {why}",
-            attachment.policy
-        );
-        let only = std::slice::from_ref(&attachment);
-        if let Err(error) = self
-            .store
-            .put(Actor::Daemon, Event::Quarantine, details, only)
-        {
-            tracing::error!("a quarantine can't be stored: {error}");
-        }
-        let mut attachments = self.attachments.borrow_mut();
+/// Creates no more instances of the stable version until an operator acts.
+async fn quarantine(
+    changes: &Changes,
+    policies: &LivePolicies,
+    id: AttachmentId,
+    version: VersionNumber,
+    why: &str,
+) {
+    let _one_at_a_time = changes.begin_own().await;
+    let found = policies.stored(id);
+    let Some(mut attachment) = found.filter(|a| a.slot.quarantine.is_none()) else {
+        return;
+    };
+    attachment.slot = attachment.slot.quarantined(why);
+    let details = json!({
+        "owner": attachment.target.owner().to_string(), "policy": attachment.policy, "version": version,
+        "place": attachment.target.to_string(), "reason": why,
+    });
+    tracing::warn!(
+        "{} version {version} is quarantined: {why}",
+        attachment.policy
+    );
+    let only = std::slice::from_ref(&attachment);
+    if let Err(error) = changes
+        .store()
+        .put(Actor::Daemon, Event::Quarantine, details, only)
+    {
+        tracing::error!("a quarantine can't be stored: {error}");
+    }
+    policies.change(|attachments| {
         for id in attachments.ids_at(&attachment.target, &attachment.policy) {
             if let Some(live) = attachments.live.get_mut(id) {
                 live.attachment = attachment.clone();
             }
         }
-    }
+    });
 }

@@ -13,10 +13,10 @@
 //!             ─▶ one command per runtime ─▶ in force
 //! ```
 //!
-//! Invariants: one change at a time ([`crate::control::state::Control::changing`]). While one is
-//! carried out, nothing is compiled, and no tenant's process is waited for. Steps that can fail
-//! come before the change of the store, so a rejected change has no effect. Only a runtime can find
-//! that the hand-over of state fails: an upgrade asks the runtimes first, and stores what they have
+//! Invariants: one change at a time ([`crate::control::changes`]). While one is carried out,
+//! nothing is compiled, and no tenant's process is waited for. Steps that can fail come before the
+//! change of the store, so a rejected change has no effect. Only a runtime can find that the
+//! hand-over of state fails: an upgrade asks the runtimes first, and stores what they have
 //! accepted.
 
 mod candidates;

@@ -11,21 +11,29 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::{Actor, Event};
-use tollgate_control::{Attachment, Candidate, PolicyVersion, SlotError, StoreError, Target};
+use tollgate_control::{
+    Attachment, Candidate, PolicyVersion, SlotError, Store, StoreError, Target,
+};
 use tollgate_engine::Status;
 use tollgate_shm_abi::messages::{
     MODE_ENFORCE, PolicyAttach, PolicySelection, PolicyStep, PolicyUpgrade, STEP_PROMOTE,
     STEP_RELEASE, STEP_ROLLBACK,
 };
 
+use crate::config::Config;
 use crate::control::apps::schemas::BoundSchema;
+use crate::control::changes::Changes;
+use crate::control::placement::running::Runtimes;
 use crate::control::policies::given::given;
+use crate::control::policies::isolated::isolation_of;
+use crate::control::policies::lifecycle::candidates::check;
 use crate::control::policies::lifecycle::words::{
     merge, party_of, selection_of, side_of, trial_of,
 };
 use crate::control::policies::lifecycle::{
     Next, Plan, PreparedInstances, Told, details_of, refused,
 };
+use crate::control::policies::live_policies::LivePolicies;
 use crate::control::policies::model::Version;
 use crate::control::refusals::{invalid, store_failed};
 use crate::control::state::Control;
@@ -40,15 +48,15 @@ pub(in crate::control) async fn attach(
     request: PolicyAttach,
     fds: Vec<OwnedFd>,
 ) -> Result<Vec<String>, Status> {
-    let given = given(control, request.has_schema, &fds).await?;
+    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
     let given = given.map(|given| given.of(&request.service)).transpose()?;
     let given = given.unwrap_or_default();
-    let sketch = || Ok(vec![control.attaching(&request)?]);
+    let sketch = || Ok(vec![attaching(&control.policies, &request)?]);
     let (plans, prepared, _one_at_a_time) = control.loaded(sketch).await?;
-    let warnings = control.check_all(&plans, &given)?;
+    let warnings = check_all(&control.config(), &control.policies, &plans, &given)?;
     let details = plans.first().map(|plan| {
         let mut details = details_of(&plan.attachment);
-        details["isolation"] = json!(control.isolation_of(&plan.attachment));
+        details["isolation"] = json!(isolation_of(&control.config(), &plan.attachment));
         details
     });
     let told = Told {
@@ -68,14 +76,18 @@ pub(in crate::control) async fn upgrade(
     request: PolicyUpgrade,
     fds: Vec<OwnedFd>,
 ) -> Result<(Vec<Attachment>, Vec<String>), Status> {
-    let given = given(control, request.has_schema, &fds).await?;
-    let (plans, prepared, _one_at_a_time) = control.loaded(|| control.upgrading(&request)).await?;
+    let given = given(&control.apps.schemas, request.has_schema, &fds).await?;
+    let (plans, prepared, _one_at_a_time) = control
+        .loaded(|| upgrading(control.changes.store(), &request))
+        .await?;
     let mut warnings = Vec::new();
     for plan in &plans {
         let of = &plan.attachment.target.service;
         let given = given.as_ref().map(|given| given.of(of)).transpose()?;
         let plan = std::slice::from_ref(plan);
-        warnings.extend(control.check_all(plan, &given.unwrap_or_default())?);
+        let given = given.unwrap_or_default();
+        let its = check_all(&control.config(), &control.policies, plan, &given)?;
+        warnings.extend(its);
     }
     let changed = carry_out_all(control, actor, Event::Upgrade, plans, prepared).await?;
     Ok((changed, warnings))
@@ -98,9 +110,18 @@ pub(in crate::control) async fn step(
         }
     };
     let at = request.at.unwrap_or_default();
-    let (plans, prepared, _one_at_a_time) = control.loaded(|| control.stepping(event, &at)).await?;
+    let (plans, prepared, _one_at_a_time) = control
+        .loaded(|| stepping(control.changes.store(), event, &at))
+        .await?;
     for plan in &plans {
-        control.check(&plan.attachment, &plan.stable, &[])?;
+        let config = control.config();
+        check(
+            &config,
+            &control.policies,
+            &plan.attachment,
+            &plan.stable,
+            &[],
+        )?;
     }
     carry_out_all(control, actor, event, plans, prepared).await
 }
@@ -125,26 +146,28 @@ async fn carry_out_all(
 
 /// Ends attachments.
 pub(in crate::control) async fn detach(
-    control: &Control,
+    changes: &Changes,
+    policies: &LivePolicies,
+    runtimes: &Runtimes,
     actor: Actor,
     request: &PolicySelection,
 ) -> Result<(), Status> {
     let (owner, which) = selection_of(request)?;
-    let _one_at_a_time = control.begin_change().await?;
-    let ended = control
-        .store
+    let _one_at_a_time = changes.begin().await?;
+    let ended = changes
+        .store()
         .detach(actor, &owner, &request.policy, &which)
         .map_err(refused)?;
-    end_attachments(control, &ended).await
+    end_attachments(policies, runtimes, &ended).await
 }
 
 /// Removes attachments from the runtimes that the store has removed.
 pub(in crate::control) async fn end_attachments(
-    control: &Control,
+    policies: &LivePolicies,
+    runtimes: &Runtimes,
     ended: &[Attachment],
 ) -> Result<(), Status> {
-    let changes = {
-        let mut attachments = control.attachments.borrow_mut();
+    let changes = policies.change(|attachments| {
         attachments.generation += 1;
         let mut changes: BTreeMap<RuntimeIndex, PolicyChange> = BTreeMap::new();
         for Attachment { target, policy, .. } in ended {
@@ -161,10 +184,10 @@ pub(in crate::control) async fn end_attachments(
         for (runtime, change) in &mut changes {
             change.chains = attachments.changed_chains(&targets, *runtime)?;
         }
-        changes
-    };
+        Ok::<_, Status>(changes)
+    })?;
     for (runtime, change) in changes {
-        control.apply(runtime, change).await?;
+        runtimes.apply(runtime, change).await?;
     }
     Ok(())
 }
@@ -187,150 +210,155 @@ fn details_of_all(changed: &[Attachment]) -> Value {
 
 // ---- plans from a request and the state in force ----
 
-impl Control {
-    /// Like [`check`](Control::check), for every version of the plans.
-    fn check_all(
-        &self,
-        plans: &[Plan<Version>],
-        given: &[Arc<BoundSchema>],
-    ) -> Result<Vec<String>, Status> {
-        let mut warnings = Vec::new();
-        for plan in plans {
-            for next in [&plan.stable, &plan.candidate] {
-                warnings.extend(self.check(&plan.attachment, next, given)?);
-            }
+/// Like [`check`], for every version of the plans.
+fn check_all(
+    config: &Config,
+    policies: &LivePolicies,
+    plans: &[Plan<Version>],
+    given: &[Arc<BoundSchema>],
+) -> Result<Vec<String>, Status> {
+    let mut warnings = Vec::new();
+    for plan in plans {
+        for next in [&plan.stable, &plan.candidate] {
+            warnings.extend(check(config, policies, &plan.attachment, next, given)?);
         }
-        Ok(warnings)
     }
+    Ok(warnings)
+}
 
-    fn attaching(&self, request: &PolicyAttach) -> Result<Plan<VersionNumber>, Status> {
-        let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
-        let trial = match request.mode {
-            MODE_ENFORCE => None,
-            mode => Some(trial_of(mode, request.percent)?),
+/// The plan of an attachment.
+fn attaching(
+    policies: &LivePolicies,
+    request: &PolicyAttach,
+) -> Result<Plan<VersionNumber>, Status> {
+    let PolicyVersion { name, version } = request.policy.parse().map_err(refused)?;
+    let trial = match request.mode {
+        MODE_ENFORCE => None,
+        mode => Some(trial_of(mode, request.percent)?),
+    };
+    let target = Target {
+        party: party_of(request.party)?,
+        tenant: request.tenant.clone(),
+        service: request.service.clone(),
+        method: request.method.clone(),
+        side: side_of(request.side)?,
+    };
+    let known = policies.at(&target, &name);
+    let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
+    merge(&mut options, request.options.clone().unwrap_or_default())?;
+    let slot = slot.attach(&name, version, trial);
+    let slot = slot.map_err(|why| step_refused(&target, why))?;
+    let put = Next::Put {
+        version: VersionNumber(version),
+        inherit: false,
+    };
+    let (stable, candidate) = match trial {
+        None => (put, Next::Empty),
+        Some(_) => (Next::Keep, put),
+    };
+    let attachment = Attachment {
+        target,
+        policy: name,
+        slot,
+        options,
+    };
+    Ok(Plan {
+        attachment,
+        stable,
+        candidate,
+    })
+}
+
+/// The plans of an upgrade.
+fn upgrading(store: &Store, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionNumber>>, Status> {
+    let version = request.version;
+    let trial = match request.mode {
+        MODE_ENFORCE => None,
+        mode => Some(Candidate {
+            version,
+            trial: trial_of(mode, request.percent)?,
+            probation_ms: request.probation_ms,
+        }),
+    };
+    let selected = selected(store, &request.at.clone().unwrap_or_default())?;
+    let plan = |before: Attachment| {
+        let slot = match trial {
+            Some(trial) => before.slot.upgrade(&before.policy, trial),
+            None => before.slot.replace(&before.policy, version),
         };
-        let target = Target {
-            party: party_of(request.party)?,
-            tenant: request.tenant.clone(),
-            service: request.service.clone(),
-            method: request.method.clone(),
-            side: side_of(request.side)?,
-        };
-        let known = self.attachments.borrow().at(&target, &name);
-        let (slot, mut options) = known.map_or_else(Default::default, |a| (a.slot, a.options));
-        merge(&mut options, request.options.clone().unwrap_or_default())?;
-        let slot = slot.attach(&name, version, trial);
-        let slot = slot.map_err(|why| step_refused(&target, why))?;
-        let put = Next::Put {
+        let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+        // Quarantined until an operator acts, as now.
+        let quarantined = before.slot.quarantine.is_some();
+        let runs = before.slot.candidate.map(|c| c.version) == Some(version);
+        let next = Next::Put {
             version: VersionNumber(version),
-            inherit: false,
+            inherit: !quarantined,
         };
-        let (stable, candidate) = match trial {
-            None => (put, Next::Empty),
-            Some(_) => (Next::Keep, put),
-        };
-        let attachment = Attachment {
-            target,
-            policy: name,
-            slot,
-            options,
+        let (stable, candidate) = match (trial, runs) {
+            (None, true) => (Next::FromCandidate, Next::Keep),
+            (None, false) => (next, Next::Keep),
+            (Some(_), _) => {
+                let stable = match before.slot.stable {
+                    Some(version) if quarantined => Next::Put {
+                        version: VersionNumber(version),
+                        inherit: false,
+                    },
+                    _ => Next::Keep,
+                };
+                (stable, if runs { Next::Keep } else { next })
+            }
         };
         Ok(Plan {
-            attachment,
+            attachment: Attachment { slot, ..before },
             stable,
             candidate,
         })
-    }
+    };
+    selected.into_iter().map(plan).collect()
+}
 
-    fn upgrading(&self, request: &PolicyUpgrade) -> Result<Vec<Plan<VersionNumber>>, Status> {
-        let version = request.version;
-        let trial = match request.mode {
-            MODE_ENFORCE => None,
-            mode => Some(Candidate {
-                version,
-                trial: trial_of(mode, request.percent)?,
-                probation_ms: request.probation_ms,
-            }),
+/// The plans of a promotion, a rollback or a release.
+fn stepping(
+    store: &Store,
+    event: Event,
+    at: &PolicySelection,
+) -> Result<Vec<Plan<VersionNumber>>, Status> {
+    let plan = |before: Attachment| {
+        let slot = match event {
+            Event::Promote => before.slot.promote(&before.policy),
+            Event::Rollback => before.slot.roll_back(&before.policy),
+            _ => Ok(before.slot.released()),
         };
-        let selected = self.selected(&request.at.clone().unwrap_or_default())?;
-        let plan = |before: Attachment| {
-            let slot = match trial {
-                Some(trial) => before.slot.upgrade(&before.policy, trial),
-                None => before.slot.replace(&before.policy, version),
-            };
-            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
-            // Quarantined until an operator acts, as now.
-            let quarantined = before.slot.quarantine.is_some();
-            let runs = before.slot.candidate.map(|c| c.version) == Some(version);
-            let next = Next::Put {
-                version: VersionNumber(version),
-                inherit: !quarantined,
-            };
-            let (stable, candidate) = match (trial, runs) {
-                (None, true) => (Next::FromCandidate, Next::Keep),
-                (None, false) => (next, Next::Keep),
-                (Some(_), _) => {
-                    let stable = match before.slot.stable {
-                        Some(version) if quarantined => Next::Put {
-                            version: VersionNumber(version),
-                            inherit: false,
-                        },
-                        _ => Next::Keep,
-                    };
-                    (stable, if runs { Next::Keep } else { next })
-                }
-            };
-            Ok(Plan {
-                attachment: Attachment { slot, ..before },
-                stable,
-                candidate,
-            })
+        let slot = slot.map_err(|why| step_refused(&before.target, why))?;
+        let had_candidate = before.slot.candidate.is_some();
+        let (stable, candidate) = match (event, slot.stable) {
+            (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
+            (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
+            (_, Some(version)) => {
+                let inherit = false;
+                let version = VersionNumber(version);
+                (Next::Put { version, inherit }, Next::Keep)
+            }
+            (Event::Rollback, None) => (Next::Keep, Next::Empty),
+            (_, None) => (Next::Keep, Next::Keep),
         };
-        selected.into_iter().map(plan).collect()
-    }
+        Ok(Plan {
+            attachment: Attachment { slot, ..before },
+            stable,
+            candidate,
+        })
+    };
+    selected(store, at)?.into_iter().map(plan).collect()
+}
 
-    fn stepping(
-        &self,
-        event: Event,
-        at: &PolicySelection,
-    ) -> Result<Vec<Plan<VersionNumber>>, Status> {
-        let plan = |before: Attachment| {
-            let slot = match event {
-                Event::Promote => before.slot.promote(&before.policy),
-                Event::Rollback => before.slot.roll_back(&before.policy),
-                _ => Ok(before.slot.released()),
-            };
-            let slot = slot.map_err(|why| step_refused(&before.target, why))?;
-            let had_candidate = before.slot.candidate.is_some();
-            let (stable, candidate) = match (event, slot.stable) {
-                (Event::Promote, _) => (Next::FromCandidate, Next::Keep),
-                (Event::Rollback, _) if had_candidate => (Next::Keep, Next::Empty),
-                (_, Some(version)) => {
-                    let inherit = false;
-                    let version = VersionNumber(version);
-                    (Next::Put { version, inherit }, Next::Keep)
-                }
-                (Event::Rollback, None) => (Next::Keep, Next::Empty),
-                (_, None) => (Next::Keep, Next::Keep),
-            };
-            Ok(Plan {
-                attachment: Attachment { slot, ..before },
-                stable,
-                candidate,
-            })
-        };
-        self.selected(at)?.into_iter().map(plan).collect()
+/// The selected attachments.
+fn selected(store: &Store, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
+    let (owner, which) = selection_of(request)?;
+    let mut selected = store.attachments_of(&owner).map_err(refused)?;
+    selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
+    if selected.is_empty() {
+        let policy = request.policy.clone();
+        return Err(store_failed(&StoreError::NotAttached { owner, policy }));
     }
-
-    /// The selected attachments.
-    fn selected(&self, request: &PolicySelection) -> Result<Vec<Attachment>, Status> {
-        let (owner, which) = selection_of(request)?;
-        let mut selected = self.store.attachments_of(&owner).map_err(refused)?;
-        selected.retain(|a| a.policy == request.policy && which.selects(&a.target));
-        if selected.is_empty() {
-            let policy = request.policy.clone();
-            return Err(store_failed(&StoreError::NotAttached { owner, policy }));
-        }
-        Ok(selected)
-    }
+    Ok(selected)
 }

@@ -7,8 +7,8 @@
 use std::rc::Rc;
 
 use serde_json::json;
-use tollgate_control::Attachment;
 use tollgate_control::audit::{Actor, Event};
+use tollgate_control::{Attachment, Store};
 use tollgate_engine::Status;
 
 use crate::control::error::{DaemonError, store};
@@ -23,22 +23,19 @@ impl Control {
     /// Puts the stored attachments in force. A version that can't be loaded is replaced by the
     /// previous one, or rejects its calls.
     pub(in crate::control) async fn restore(self: &Rc<Self>) -> Result<(), DaemonError> {
-        let order = self.store.attachments().map_err(store("read"))?;
+        let order = self.changes.store().attachments().map_err(store("read"))?;
         for attachment in order {
-            let place = self.attachments.borrow_mut().next_place();
-            for runtime in self.runtimes_of(&attachment.target) {
+            let place = self.policies.next_place();
+            for runtime in self.places().runtimes_of(&attachment.target) {
                 let restored = self.revive(attachment.clone(), runtime, place).await;
                 restored.map_err(DaemonError::Policy)?;
             }
-            let known = self
-                .attachments
-                .borrow()
-                .at(&attachment.target, &attachment.policy);
+            let known = self.policies.at(&attachment.target, &attachment.policy);
             if let Some(known) = known {
                 self.watch(&known);
             }
         }
-        self.processes.borrow_mut().are_restored = true;
+        self.processes.restored();
         Ok(())
     }
 
@@ -58,16 +55,18 @@ impl Control {
                 Err(status) => {
                     attachment.slot.candidate = None;
                     let why = "the trial is over: ";
-                    self.load_failed(
+                    load_failed(
+                        self.changes.store(),
                         &attachment,
                         VersionNumber(wanted.version),
                         &format!("{why}{}", status.message),
                     );
                     let details = details_of(&attachment);
                     let only = std::slice::from_ref(&attachment);
-                    let stored = self
-                        .store
-                        .put(Actor::Daemon, Event::Rollback, details, only);
+                    let stored =
+                        self.changes
+                            .store()
+                            .put(Actor::Daemon, Event::Rollback, details, only);
                     stored.map_err(refused)?;
                     None
                 }
@@ -97,15 +96,14 @@ impl Control {
                 incarnation: 0,
                 faults: Faults::default(),
             };
-            let mut attachments = self.attachments.borrow_mut();
-            let id = attachments.insert(live.clone())?;
+            let id = self.policies.insert(live.clone())?;
             let install = vec![live.installed(id, stable_place, candidate_place)];
             PolicyChange {
                 install,
                 ..Default::default()
             }
         };
-        self.apply(runtime, change).await
+        self.runtimes.apply(runtime, change).await
     }
 
     /// The stored stable version; or its replacement, and why.
@@ -135,7 +133,7 @@ impl Control {
             "{}@{number} couldn't be loaded when the daemon started: {error}",
             attachment.policy
         );
-        self.load_failed(attachment, number, &error);
+        load_failed(self.changes.store(), attachment, number, &error);
         if let Some(previous) = slot.previous.map(VersionNumber)
             && let Ok(revived) = self.revived(attachment, previous).await
         {
@@ -150,20 +148,25 @@ impl Control {
         number: VersionNumber,
     ) -> Result<(Version, How), Status> {
         let owner = attachment.target.owner();
-        let version = self.version(&owner, &attachment.policy, number).await?;
+        let store = self.changes.store();
+        let version = self
+            .modules
+            .version(store, &owner, &attachment.policy, number)
+            .await?;
         let how = self.how(attachment, &version).await?;
         Ok((version, how))
     }
+}
 
-    fn load_failed(&self, attachment: &Attachment, number: VersionNumber, why: &str) {
-        let (policy, place) = (&attachment.policy, attachment.target.to_string());
-        tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
-        let details = json!({
-            "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
-            "place": place, "reason": why,
-        });
-        if let Err(error) = self.store.record(Actor::Daemon, Event::LoadFailed, details) {
-            tracing::error!("the audit log lacks a record of this failure: {error}");
-        }
+/// Records that a version can't be loaded.
+fn load_failed(store: &Store, attachment: &Attachment, number: VersionNumber, why: &str) {
+    let (policy, place) = (&attachment.policy, attachment.target.to_string());
+    tracing::error!("{policy}@{number} at {place} can't be loaded: {why}");
+    let details = json!({
+        "owner": attachment.target.owner().to_string(), "policy": policy, "version": number,
+        "place": place, "reason": why,
+    });
+    if let Err(error) = store.record(Actor::Daemon, Event::LoadFailed, details) {
+        tracing::error!("the audit log lacks a record of this failure: {error}");
     }
 }

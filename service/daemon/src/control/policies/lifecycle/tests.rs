@@ -30,7 +30,11 @@ fn attachment(policy: usize) -> Attachment {
 fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
     let (control, mut runtime) = control();
     let tenant = Owner::Tenant("t".to_owned());
-    control.store.add_tenant(Actor::Daemon, "t").unwrap();
+    control
+        .changes
+        .store()
+        .add_tenant(Actor::Daemon, "t")
+        .unwrap();
     for policy in 1..MAX_ATTACHMENTS {
         let live = LiveAttachment {
             attachment: attachment(policy),
@@ -42,7 +46,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
             incarnation: 0,
             faults: Faults::default(),
         };
-        control.attachments.borrow_mut().insert(live).unwrap();
+        control.policies.insert(live).unwrap();
     }
     let mut attach = |policy| {
         let plan = Plan {
@@ -69,7 +73,7 @@ fn an_attachment_beyond_the_limit_is_refused_before_it_is_stored() {
     let words = "the daemon has 65536 attachments, which is the limit";
     assert_eq!(refused.message, words);
     assert_eq!(attach(1), Ok(()), "one that is there may be changed");
-    let stored = control.store.attachments().unwrap();
+    let stored = control.changes.store().attachments().unwrap();
     let stored = stored.iter().filter(|a| a.target.owner() == tenant);
     let stored: Vec<&str> = stored.map(|a| a.policy.as_str()).collect();
     assert_eq!(stored, ["p0", "p1"]);

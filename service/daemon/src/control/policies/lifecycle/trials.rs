@@ -20,11 +20,8 @@ impl Control {
         version: VersionNumber,
         reason: String,
     ) {
-        let _one_at_a_time = self.changing.lock().await;
-        let found = {
-            let attachments = self.attachments.borrow();
-            attachments.live.get(id).map(|live| live.attachment.clone())
-        };
+        let _one_at_a_time = self.changes.begin_own().await;
+        let found = self.policies.stored(id);
         let on_trial = |a: &Attachment| a.slot.candidate.is_some_and(|c| c.version == version.0);
         let Some(before) = found.filter(on_trial) else {
             return;
@@ -64,17 +61,11 @@ impl Control {
         else {
             return;
         };
-        let ids = {
-            let attachments = self.attachments.borrow();
-            attachments.ids_at(&attachment.target, &attachment.policy)
-        };
-        let incarnation = |control: &Control, id: AttachmentId| {
-            let attachments = control.attachments.borrow();
-            attachments.live.get(id).map(|live| live.incarnation)
-        };
+        let (target, policy) = (&attachment.target, &attachment.policy);
+        let ids = self.policies.read(|its| its.ids_at(target, policy));
         let Some((id, began)) = ids
             .first()
-            .and_then(|id| Some((*id, incarnation(self, *id)?)))
+            .and_then(|id| Some((*id, self.policies.incarnation(*id)?)))
         else {
             return;
         };
@@ -85,9 +76,10 @@ impl Control {
         );
         tokio::task::spawn_local(async move {
             tokio::time::sleep(Duration::from_millis(ms)).await;
-            let _one_at_a_time = control.changing.lock().await;
-            let known = control.attachments.borrow().at(&target, &policy);
-            let (Some(before), true) = (known, incarnation(&control, id) == Some(began)) else {
+            let _one_at_a_time = control.changes.begin_own().await;
+            let known = control.policies.at(&target, &policy);
+            let (Some(before), true) = (known, control.policies.incarnation(id) == Some(began))
+            else {
                 return;
             };
             let Ok(slot) = before.slot.promote(&policy) else {

@@ -1,0 +1,184 @@
+//! Policies' modules: their origin, their compilation, and the limits of their instances.
+//!
+//! Invariant: no borrow outlives a method, so none is held across a wait.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tollgate_control::{Owner, PolicyVersion, Store};
+use tollgate_engine::Status;
+use tollgate_policy_host::limits::ISOLATED_STALL;
+use tollgate_policy_host::{Capabilities, Instance, Policy, Rate, TenantLimits};
+use tollgate_provenance::TrustedKeys;
+use tollgate_shm_abi::messages::PolicyProof;
+
+use crate::config::Config;
+use crate::control::policies::compile::Compilation;
+use crate::control::policies::model::{Loaded, Version};
+use crate::control::policies::origin;
+use crate::control::refusals::store_failed;
+use crate::limits::{COMPILED_POLICIES, QUICK_SETUP};
+use tollgate_policy_chain::ids::VersionNumber;
+use tollgate_policy_chain::plan::{CpuLimit, Recipe};
+
+/// Modules of all policies.
+pub(in crate::control) struct Modules {
+    /// Keys of trusted signers; empty: no signature is needed.
+    trusted: TrustedKeys,
+    compilation: Compilation,
+    /// Recently used modules by digest, oldest first.
+    compiled: RefCell<VecDeque<([u8; 32], Policy)>>,
+    /// How fast this machine burns policies' fuel.
+    rate: Rate,
+}
+
+impl Modules {
+    pub(in crate::control) fn new(
+        trusted: TrustedKeys,
+        compilation: Compilation,
+        rate: Rate,
+    ) -> Modules {
+        Modules {
+            trusted,
+            compilation,
+            compiled: RefCell::default(),
+            rate,
+        }
+    }
+
+    /// Rejects a module that no trusted signer has signed.
+    pub(in crate::control) fn check_origin(
+        &self,
+        module: &[u8],
+        proof: Option<&PolicyProof>,
+    ) -> Result<(), Status> {
+        origin::check(&self.trusted, module, proof)
+    }
+
+    /// Compiles an owner's module, or finds the compiled one; returns the bytes, too.
+    pub(in crate::control) async fn load(
+        &self,
+        owner: &Owner,
+        wasm: Vec<u8>,
+    ) -> Result<(Policy, Vec<u8>), Status> {
+        let (policy, wasm) = self.compilation.load(&owner.to_string(), wasm).await?;
+        self.remember(*policy.digest(), policy.clone());
+        Ok((policy, wasm))
+    }
+
+    /// A stored version, compiled.
+    pub(in crate::control) async fn version(
+        &self,
+        store: &Store,
+        owner: &Owner,
+        name: &str,
+        number: VersionNumber,
+    ) -> Result<Version, Status> {
+        let reference = PolicyVersion {
+            name: name.to_owned(),
+            version: number.0,
+        };
+        let stored = store.policy(owner, &reference);
+        let stored = stored.map_err(|error| store_failed(&error))?;
+        let policy = match self.compiled(&stored.digest) {
+            Some(policy) => policy,
+            None => self.load(owner, stored.wasm).await?.0,
+        };
+        let config: Option<Arc<[u8]>> = stored.config.map(Arc::from);
+        // The configuration was accepted when the version was pushed.
+        let policy = policy.configured(config.as_deref());
+        let loaded = policy.map(|policy| Loaded { policy, config });
+        Ok(Version {
+            number,
+            loaded: loaded.map_err(|error| error.to_string()),
+        })
+    }
+
+    /// A recently used compiled module.
+    fn compiled(&self, digest: &[u8; 32]) -> Option<Policy> {
+        let compiled = self.compiled.borrow();
+        let mut compiled = compiled.iter();
+        let found = compiled.find(|(known, _)| known == digest);
+        found.map(|(_, policy)| policy.clone())
+    }
+
+    fn remember(&self, digest: [u8; 32], policy: Policy) {
+        if self.compiled(&digest).is_some() {
+            return;
+        }
+        let mut compiled = self.compiled.borrow_mut();
+        compiled.push_back((digest, policy));
+        if compiled.len() > COMPILED_POLICIES {
+            compiled.pop_front();
+        }
+    }
+
+    /// Limits of CPU and memory for an instance.
+    pub(in crate::control) fn limits_for(
+        &self,
+        config: &Config,
+        cpu_us: Option<u32>,
+    ) -> TenantLimits {
+        let per_call = Duration::from_micros(cpu_us.unwrap_or(config.policies.cpu_us).into());
+        TenantLimits {
+            memory_bytes: config.policies.memory_kib as usize * 1024,
+            ..TenantLimits::for_cpu(per_call, self.rate)
+        }
+    }
+
+    /// The CPU limit of one call's evaluation.
+    pub(in crate::control) fn cpu_limit(&self, config: &Config, cpu_us: Option<u32>) -> CpuLimit {
+        let fuel_per_call = self.limits_for(config, cpu_us).fuel_per_call;
+        CpuLimit {
+            fuel_per_call,
+            isolated_ns: self.isolated_ns(fuel_per_call),
+        }
+    }
+
+    /// Time limit of a process for work that takes this much fuel.
+    pub(super) fn isolated_ns(&self, fuel: u64) -> u64 {
+        let time = self.rate.time(fuel).saturating_mul(ISOLATED_STALL);
+        u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// An instance whose set-up takes at most [`QUICK_SETUP`], without a switch of threads. A
+    /// set-up that takes longer is discarded, so this isn't tried if the set-up could leave
+    /// something behind.
+    pub(super) fn set_up_quickly(&self, recipe: &Recipe) -> Option<Instance> {
+        let manifest = recipe.policy.manifest();
+        let leaves_nothing = !manifest.capabilities().contains(Capabilities::STATE);
+        let quick = TenantLimits::for_cpu(QUICK_SETUP, self.rate);
+        let limits = TenantLimits {
+            fuel_for_setup: quick.fuel_per_call.min(recipe.limits.fuel_for_setup),
+            ..recipe.limits.clone()
+        };
+        let quick = Recipe {
+            policy: recipe.policy.clone(),
+            limits,
+            config: recipe.config.clone(),
+            granted: recipe.granted,
+            state: None,
+        };
+        // The complete attempt reports a failure, and in more detail.
+        let is_tried = leaves_nothing && !recipe.is_compat();
+        is_tried.then(|| quick.instantiate().ok()).flatten()
+    }
+
+    /// Why compiled modules can't be kept in files, if they can't.
+    pub(in crate::control) fn problem(&self) -> Option<&str> {
+        self.compilation.compiler().problem()
+    }
+
+    /// The compiler's counters for `status`.
+    pub(in crate::control) fn report(&self) -> Value {
+        self.compilation.report()
+    }
+
+    /// Kills the compile workers; waiting modules fail.
+    pub(in crate::control) fn stop(&self) {
+        self.compilation.stop();
+    }
+}
