@@ -13,7 +13,7 @@ use crate::args::{bytes, given, given_mut, optional_text};
 use crate::status::{END, Ended, StatusObject, WOULD_BLOCK, invalid};
 
 const MAJOR: u32 = 0;
-const MINOR: u32 = 1;
+const MINOR: u32 = 2;
 const PATCH: u32 = 0;
 
 #[unsafe(no_mangle)]
