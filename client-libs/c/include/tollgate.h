@@ -63,7 +63,7 @@ extern "C" {
 
 /* The header's version. */
 #define TOLLGATE_VERSION_MAJOR 0
-#define TOLLGATE_VERSION_MINOR 1
+#define TOLLGATE_VERSION_MINOR 2
 #define TOLLGATE_VERSION_PATCH 0
 
 /* The suffix of the shared library's name. A program that loads the library itself compares it with

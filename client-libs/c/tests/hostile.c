@@ -527,7 +527,7 @@ static void statuses_and_metadata_keep_their_limits(void)
     CHECK(strcmp(tollgate_code_name(TOLLGATE_END), "END") == 0 && strcmp(tollgate_code_name(-7), "(a code without a name)") == 0);
     CHECK(tollgate_version() == (TOLLGATE_VERSION_MAJOR << 16 | TOLLGATE_VERSION_MINOR << 8 | TOLLGATE_VERSION_PATCH));
     CHECK(tollgate_abi_version == TOLLGATE_ABI_VERSION);
-    CHECK(strcmp(tollgate_version_text(), "0.1.0") == 0);
+    CHECK(strcmp(tollgate_version_text(), "0.2.0") == 0);
 }
 
 int main(int argc, char **argv)
