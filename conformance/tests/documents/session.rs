@@ -48,7 +48,7 @@ impl Session {
         let place = std::env::temp_dir().join(place);
         let checkout = place.join("tollgate");
         std::fs::create_dir_all(&checkout).unwrap();
-        for directory in ["home", "tmp", "log"] {
+        for directory in ["home", "run", "tmp", "log"] {
             std::fs::create_dir_all(place.join(directory)).unwrap();
         }
         for entry in std::fs::read_dir(root()).unwrap().map(Result::unwrap) {
@@ -68,6 +68,8 @@ impl Session {
             .env("CARGO_HOME", in_home("CARGO_HOME", ".cargo"))
             .env("RUSTUP_HOME", in_home("RUSTUP_HOME", ".rustup"))
             .env("HOME", place.join("home"))
+            // The directory of `tollgate up --dev`.
+            .env("XDG_RUNTIME_DIR", place.join("run"))
             .env("CARGO_NET_OFFLINE", "true")
             .env("CARGO_TERM_COLOR", "never")
             // Shared with the tests of the libraries' own pages, so dependencies are built once.
