@@ -169,6 +169,12 @@ impl Host {
         for customer in ["Ada", "deny", "trap", "metrics", "effects"] {
             self.reserve(token, "", customer, 1);
         }
+        // The trap ended the instance. The next one counts anew.
+        let counts = || {
+            self.reserve(token, "", "metrics", 1);
+            self.daemon.status().to_string().contains("calls-now")
+        };
+        eventually(SOON, counts).unwrap();
         let peer = self.bed.daemon("b");
         let same = peer.tenant("acme");
         let _there = peer.serve_hotel(&same, SERVICE, &["--reply", "{\"reservation_id\": 1}"]);

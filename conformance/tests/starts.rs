@@ -103,7 +103,7 @@ fn up_dev_starts_a_daemon_that_commands_find() {
         let call = ["call", "--proto", &proto, "hotel.Reservation/Reserve", "{}"];
         let answered = eventually(SOON, || {
             if server.is_none() && directory.join("socket").exists() {
-                server = Some(tollgate(&serve).arg("--echo").spawn().unwrap());
+                server = Some(tollgate(&serve).args(["--reply", "{}"]).spawn().unwrap());
             }
             server.is_some() && tollgate(&call).output().unwrap().status.success()
         });
@@ -239,8 +239,8 @@ fn a_state_directory_that_others_can_replace_is_refused() {
 }
 
 /// A key, a token or a header that stands where a path is expected, or under a misspelt name. The
-/// exit statuses are those of docs/src/reference/exit-codes.md: 3 for a wrong configuration, 5 for a
-/// missing file.
+/// exit statuses are those of docs/src/reference/exit-codes.md: 3 for a wrong configuration, 5 for
+/// a missing file.
 #[test]
 fn secrets_in_the_wrong_place_are_not_said() {
     const SECRET: &str = "MvssP8EZ0123456789abcdef";

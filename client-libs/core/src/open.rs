@@ -28,7 +28,8 @@ use crate::token::{self, TOKEN, TOKEN_FILE, Token};
 /// How to open a session.
 #[derive(Clone)]
 pub struct SessionOptions {
-    /// Path of the daemon's socket. Empty: the default ([`dev::default_socket`](crate::dev::default_socket)).
+    /// Path of the daemon's socket. Empty: the default
+    /// ([`dev::default_socket`](crate::dev::default_socket)).
     pub socket: PathBuf,
     /// The tenant's token. Empty: the token of the environment, or of the daemon for development
     /// ([`token::find`](crate::token::find)). It is read again whenever the session reconnects, so

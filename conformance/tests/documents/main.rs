@@ -14,12 +14,12 @@
 //! | `<!-- not run: REASON -->` | The next block isn't run. [`NOT_RUN`] lists these blocks |
 //!
 //! - `...` in shown output stands for any text; as a line of its own, for any number of lines.
-//! - A command that ends in `&` belongs to a block of `console`, and shows the output that says that
-//!   it is ready. The session waits for this output, and ignores output after it.
+//! - A command that ends in `&` belongs to a block of `console`, and shows the output that says
+//!   that it is ready. The session waits for this output, and ignores output after it.
 //! - A command succeeds, unless the next command is `echo $?`, which shows its exit status.
 //! - The ports 7471 and 7472 stand for free ones, and `../tollgate` in a file for the repository.
-//! - Hidden lines find the repository in `$REPOSITORY`. Cargo is offline, and has a target directory
-//!   of its own.
+//! - Hidden lines find the repository in `$REPOSITORY`. Cargo is offline, and has a target
+//!   directory of its own.
 //!
 //! `TOLLGATE_PAGE=first-call` runs only the pages whose path contains that. The test uses nothing
 //! but the standard library, so `rustc --edition 2024 --test` builds it in seconds; it then needs

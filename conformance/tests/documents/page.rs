@@ -1,4 +1,5 @@
-//! What a page says, in order: the rules of the table at the head of `main.rs`, without the running.
+//! What a page says, in order: the rules of the table at the head of `main.rs`, without running
+//! anything.
 
 /// What a page has for the session, in order.
 #[derive(Debug, PartialEq)]

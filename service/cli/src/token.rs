@@ -45,8 +45,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The token for the daemon at this socket. Warns if others can see it. If the token comes from standard input, no other argument
-/// may.
+/// The token for the daemon at this socket. Warns if others can see it. If the token comes from
+/// standard input, no other argument may.
 pub(crate) fn token(socket: &Path, args: &Token, others: &[&str]) -> Result<String, Failure> {
     let failed = |status: tollgate::Status| Failure::new(status.code(), status.message());
     if let Some(token) = &args.token {

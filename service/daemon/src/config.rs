@@ -80,7 +80,7 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// The web console.
     pub console: ConsoleConfig,
-    /// The file for the token of the tenant `dev`, in a daemon for development: `tollgate up --dev`.
+    /// The file for the token of the tenant `dev`, in a daemon for development.
     #[serde(skip)]
     pub dev_token: Option<PathBuf>,
     /// The sources of values that aren't defaults.
