@@ -147,6 +147,7 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
