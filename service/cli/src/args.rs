@@ -143,6 +143,13 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write the manual pages, one per command: `make dist` packages them
+    #[command(hide = true)]
+    Man {
+        /// The directory of the pages; created if it is missing
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 #[cfg(test)]
@@ -311,6 +318,7 @@ mod tests {
             "tollgate gen --lang rust --out stubs hotel.proto",
             "tollgate gen --check --lang python --out stubs -I proto -I more hotel.proto schema.binpb",
             "tollgate completions zsh",
+            "tollgate man --out pages",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {parsed:?}");
