@@ -9,10 +9,10 @@
 
 CRATE =
 
-.PHONY: help demo quick test conformance fuzz bench fmt clean
+.PHONY: help demo quick test conformance fuzz bench dist dist-test fmt clean
 
 help: ## list the targets (default)
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## build, start two hosts, and show calls and tenants' policies at work (ends by itself)
 	@.ci/demo
@@ -31,6 +31,12 @@ fuzz: ## fuzz what strangers send and daemons hand over for 20 s per target; .ci
 
 bench: ## measure Tollgate against raw TCP, gRPC and Envoy, and through upgrades and crashes; release build, above half an hour
 	@.ci/bench
+
+dist: ## build what is released into target/dist: packages, wheel, crates, image; release build
+	@.ci/dist
+
+dist-test: ## the same, twice, and install, upgrade and remove it in a clean Debian; needs root
+	@.ci/dist test
 
 fmt: ## format all sources
 	@cargo fmt --all

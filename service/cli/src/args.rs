@@ -143,6 +143,13 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+    /// Write the manual pages, one per command: `make dist` packages them
+    #[command(hide = true)]
+    Man {
+        /// The directory of the pages; created if it is missing
+        #[arg(long, value_name = "DIR")]
+        out: PathBuf,
+    },
 }
 
 #[cfg(test)]
@@ -191,7 +198,8 @@ mod tests {
             "\n{depth} {name}\n\n```text\n{}\n```\n",
             help.join("\n").trim_end()
         ));
-        for subcommand in (command.get_subcommands()).filter(|it| it.get_name() != "help") {
+        let shown = |it: &&clap::Command| it.get_name() != "help" && !it.is_hide_set();
+        for subcommand in command.get_subcommands().filter(shown) {
             self::pages(subcommand, pages);
         }
     }
@@ -312,6 +320,7 @@ mod tests {
             "tollgate gen --lang rust --out stubs hotel.proto",
             "tollgate gen --check --lang python --out stubs -I proto -I more hotel.proto schema.binpb",
             "tollgate completions zsh",
+            "tollgate man --out pages",
         ] {
             let parsed = Cli::try_parse_from(line.split(' '));
             assert!(parsed.is_ok(), "{line}: {parsed:?}");

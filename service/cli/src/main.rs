@@ -60,6 +60,7 @@ mod up;
 mod usage;
 mod values;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -111,6 +112,16 @@ fn again(command: &Command, failure: Failure) -> Failure {
     }
 }
 
+/// Writes the manual pages.
+fn manual(out: &Path) -> Result<(), Failure> {
+    std::fs::create_dir_all(out)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), out))
+        .map_err(|error| {
+            let sentence = format!("{} can't be written: {error}", out.display());
+            Failure::new(Failure::code_of(&error), sentence)
+        })
+}
+
 /// Runs the command; returns the text to print.
 fn run(cli: &Cli) -> Result<String, Failure> {
     match &cli.command {
@@ -137,5 +148,6 @@ fn run(cli: &Cli) -> Result<String, Failure> {
             clap_complete::generate(*shell, &mut Cli::command(), "tollgate", &mut script);
             Ok(String::from_utf8_lossy(&script).into_owned())
         }
+        Command::Man { out } => manual(out).map(|()| String::new()),
     }
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tollgate_daemon::config::definitions::help;
 use tollgate_daemon::config::{Config, ConfigError, PeerConfig, Scheduling, SocketMode, Waiting};
 use tollgate_daemon::{capacity, output, verify_audit};
@@ -102,11 +102,15 @@ enum Instead {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Print the manual page: `make dist` packages it
+    #[command(hide = true)]
+    Man,
 }
 
 impl Instead {
     fn run(self) -> ExitCode {
         let said = match self {
+            Instead::Man => return manual(),
             Instead::VerifyAudit { state, file, head } => {
                 verify_audit::verify(state.as_deref(), file.as_deref(), head.as_deref())
             }
@@ -137,6 +141,21 @@ fn print(text: &str) -> ExitCode {
         Err(error) => {
             output::tell(&format!(
                 "tollgated: standard output can't be written: {error}"
+            ));
+            ExitCode::from(UNWRITTEN)
+        }
+    }
+}
+
+/// Prints the manual page.
+fn manual() -> ExitCode {
+    let page = clap_mangen::Man::new(Arguments::command()).section("8");
+    let mut text = Vec::new();
+    match page.render(&mut text) {
+        Ok(()) => print(&String::from_utf8_lossy(&text)),
+        Err(error) => {
+            output::tell(&format!(
+                "tollgated: the manual page can't be written: {error}"
             ));
             ExitCode::from(UNWRITTEN)
         }

@@ -26,10 +26,7 @@ pub(crate) struct Names {
 impl Names {
     /// Starts with the libraries' names taken and no item named.
     pub(crate) fn new() -> Names {
-        let headers = [
-            include_str!("tollgate_block.h"),
-            include_str!("../../../../client-libs/c/include/tollgate.h"),
-        ];
+        let headers = [include_str!("tollgate_block.h"), include_str!("tollgate.h")];
         let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         let words = headers.iter().flat_map(|text| text.split(|c| !is_name(c)));
         let own = words.filter(|word| word.to_ascii_lowercase().starts_with("tollgate_"));

@@ -1,0 +1,1 @@
+../../../../client-libs/c/include/tollgate.h
