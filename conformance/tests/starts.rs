@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use tollgate::{Channel, Code, Session, SessionOptions, Status, block_on};
@@ -99,13 +99,15 @@ fn up_dev_starts_a_daemon_that_commands_find() {
     for _start in 0..2 {
         let mut daemon = tollgate(&["up", "--dev"]).spawn().unwrap();
         let serve = ["serve", "--proto", &proto, "--service", "hotel.Reservation"];
-        let mut server = None;
+        let mut server: Option<Child> = None;
         let call = ["call", "--proto", &proto, "hotel.Reservation/Reserve", "{}"];
         let answered = eventually(SOON, || {
-            if server.is_none() && directory.join("socket").exists() {
+            // It ends at once if no daemon answers yet.
+            let serves = server.as_mut().map(|server| server.try_wait().unwrap());
+            if serves != Some(None) {
                 server = Some(tollgate(&serve).args(["--reply", "{}"]).spawn().unwrap());
             }
-            server.is_some() && tollgate(&call).output().unwrap().status.success()
+            tollgate(&call).output().unwrap().status.success()
         });
         for process in server.iter_mut().chain([&mut daemon]) {
             let _ended = process.kill();
