@@ -11,7 +11,7 @@ use tollgate::{Channel, Code, Session, SessionOptions, Status, block_on};
 use tollgate_conformance::hotel::ReserveRequest;
 use tollgate_conformance::hotel::reservation_client::ReservationClient;
 use tollgate_conformance::process::program;
-use tollgate_conformance::testbed::{SOON, Testbed, eventually, proto_file};
+use tollgate_conformance::testbed::{Options, SOON, Testbed, eventually, proto_file};
 
 /// The output of a daemon that can't start.
 fn refused(args: &[&str]) -> String {
@@ -128,6 +128,19 @@ fn up_dev_starts_a_daemon_that_commands_find() {
         said.contains("a directory of this user with mode 0700"),
         "{said}"
     );
+}
+
+/// A worker's priority is below the daemon's, which may be low itself.
+#[test]
+fn a_daemon_of_low_priority_compiles_policies() {
+    let bed = Testbed::new();
+    let options = Options {
+        under: ["nice", "-n", "15"].map(str::to_owned).to_vec(),
+        ..Options::default()
+    };
+    let daemon = bed.daemon_with("a", &options);
+    daemon.tenant("acme");
+    assert_eq!(daemon.push("--tenant acme", "null", "null", None), "null@1");
 }
 
 /// Its end doesn't remove a file that another process has put there.

@@ -28,7 +28,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use libc::c_long;
-use rustix::process::{Resource, setpriority_process};
+use rustix::process::{Resource, getpriority_process, setpriority_process};
 use seccompiler::{BackendError, BpfProgram};
 use wasmtime::Engine;
 
@@ -46,9 +46,12 @@ pub(crate) const REFUSED: u8 = 2;
 /// Exit status: the process couldn't be confined, or got no module, so it did nothing.
 pub(crate) const UNCONFINED: u8 = 3;
 
-/// A worker's nice value: a tenth of the weight of the datapath, which still allows progress on a
-/// fully loaded machine.
-const NICE: i32 = 10;
+/// How much nicer a worker is than its daemon: a tenth of the weight of the datapath, which still
+/// allows progress on a fully loaded machine.
+const NICER: i32 = 10;
+
+/// The kernel's largest nice value.
+const NICEST: i32 = 19;
 
 /// A worker's limits, from the daemon's configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +188,8 @@ pub(crate) fn numbers<const N: usize>(
 /// States the step that the kernel refused. The process must end then.
 pub fn confine(parent: i32, limits: &WorkerLimits) -> Result<Engine, ConfineError> {
     confinement::tie_to(parent, "worker")?;
-    setpriority_process(None, NICE).map_err(failed("priority"))?;
+    let daemon = getpriority_process(None).map_err(failed("priority"))?;
+    setpriority_process(None, (daemon + NICER).min(NICEST)).map_err(failed("priority"))?;
     limit_resources(&[
         (Resource::Fsize, limits::ARTIFACT_BYTES as u64),
         (Resource::As, limits.memory_bytes),
