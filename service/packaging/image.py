@@ -15,6 +15,7 @@ import io
 import json
 import os
 import pathlib
+import stat
 import tarfile
 import time
 
@@ -65,7 +66,9 @@ def archived(root, epoch):
             entry.uid = entry.gid = owner
             entry.uname = entry.gname = ""
             entry.mtime = epoch
-            entry.mode = OWNED.get(name, 0o777 if entry.issym() else entry.mode & 0o7755)
+            # Others may write to the directories for temporary files.
+            kept = 0o7777 if entry.mode & stat.S_ISVTX else 0o7755
+            entry.mode = OWNED.get(name, 0o777 if entry.issym() else entry.mode & kept)
             with open(path, "rb") if entry.isreg() else io.BytesIO() as content:
                 archive.addfile(entry, content if entry.isreg() else None)
     return data.getvalue()
@@ -140,6 +143,8 @@ def unpack(layout, root):
         if "sha256:" + hashlib.sha256(data).hexdigest() != inside:
             raise SystemExit(f"image.py: the layer {layer['digest']} isn't the archive {inside}")
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            # With owners and all modes, which Python 3.14 ignores otherwise.
+            archive.extraction_filter = lambda member, _root: member
             archive.extractall(root, numeric_owner=True)
     config = config["config"]
     print(config["User"])
