@@ -3,8 +3,9 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tollgate::{Channel, Code, Session, SessionOptions, Status, block_on};
@@ -89,8 +90,9 @@ fn up_dev_starts_a_daemon_that_commands_find() {
     let tollgate = |args: &[&str]| {
         let mut command = Command::new(program("tollgate"));
         command.args(args).env("XDG_RUNTIME_DIR", bed.path(""));
+        // Empty variables count as unset.
         for name in ["TOLLGATE_SOCKET", "TOLLGATE_TOKEN", "TOLLGATE_TOKEN_FILE"] {
-            command.env_remove(name);
+            command.env(name, "");
         }
         command
     };
@@ -126,6 +128,34 @@ fn up_dev_starts_a_daemon_that_commands_find() {
     assert_eq!(refused.status.code(), Some(7), "{said}");
     assert!(
         said.contains("a directory of this user with mode 0700"),
+        "{said}"
+    );
+}
+
+/// The line that it prints is for a shell.
+#[test]
+fn up_dev_at_another_socket_says_how_programs_find_it() {
+    let bed = Testbed::new();
+    let mut daemon = Command::new(program("tollgate"));
+    let daemon = daemon.args(["up", "--dev", "--socket"]).arg(bed.path("s"));
+    let daemon = daemon.env("XDG_RUNTIME_DIR", bed.path(""));
+    let mut daemon = daemon.stderr(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(daemon.stderr.take().unwrap()).lines();
+    let mut lines = lines.map(|line| line.unwrap());
+    let line = lines.find(|line| line.contains("export TOLLGATE_SOCKET="));
+    let (_, exports) = line.as_ref().unwrap().split_once(": ").unwrap();
+    let listens = eventually(SOON, || bed.path("s").exists());
+    let (tollgate, proto) = (program("tollgate"), proto_file("hotel.proto"));
+    let (tollgate, proto) = (tollgate.display(), proto.display());
+    let script =
+        format!("{exports}; {tollgate} call --proto {proto} hotel.Reservation/Reserve {{}}");
+    let asked = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let _ended = daemon.kill();
+    daemon.wait().unwrap();
+    listens.unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(
+        said.contains("no application of tenant dev serves"),
         "{said}"
     );
 }

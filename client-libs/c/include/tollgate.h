@@ -181,8 +181,8 @@ typedef struct tollgate_buffer tollgate_buffer;
 typedef struct tollgate_session_options {
     /* sizeof(tollgate_session_options). Zero in another field means its default. */
     size_t struct_size;
-    /* Path of the daemon's socket. Empty: TOLLGATE_SOCKET, the host's daemon, or this user's
-     * `tollgate up --dev`. */
+    /* Path of the daemon's socket. Empty: TOLLGATE_SOCKET; or this user's `tollgate up --dev`, if it
+     * runs; or the host's daemon. */
     const char *socket;
     /* The tenant's token. NULL or empty: the token in the environment variable TOLLGATE_TOKEN, or
      * in the file that TOLLGATE_TOKEN_FILE names. It is read again whenever the session reopens. */

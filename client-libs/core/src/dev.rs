@@ -11,8 +11,8 @@
 //!     state/    tenants, policies and attachments
 //! ```
 //!
-//! The daemon of the host comes first: the development daemon is used only if a program names no
-//! socket, and there is none at [`HOST_SOCKET`].
+//! A program that names no socket uses this user's daemon for development while that listens, and
+//! otherwise the host's daemon, at [`HOST_SOCKET`].
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, symlink_metadata};
@@ -21,6 +21,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
+use tollgate_shm_abi::control::ControlSocket;
 
 /// The socket of the host's daemon.
 pub const HOST_SOCKET: &str = "/run/tollgate/tollgate.sock";
@@ -33,6 +34,12 @@ pub const TENANT: &str = "dev";
 
 /// The permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
+
+/// Those of them that allow to write.
+const OTHERS_WRITE: u32 = 0o022;
+
+/// The permission bit of directories in which only the owner of a file may delete or rename it.
+const STICKY: u32 = 0o1000;
 
 /// The directory of a daemon for development.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +65,27 @@ impl DevDirectory {
     /// # Errors
     /// It can't be created, or other users may enter or replace it.
     pub fn create(&self) -> io::Result<()> {
+        self.check_parent()?;
         match DirBuilder::new().mode(0o700).create(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
         self.check()
+    }
+
+    /// Checks that only this user and root may replace the directory.
+    fn check_parent(&self) -> io::Result<()> {
+        let parent = self.0.parent().unwrap_or(Path::new("/"));
+        let found = std::fs::metadata(parent)?;
+        let is_trusted = [0, geteuid().as_raw()].contains(&found.uid());
+        if is_trusted && (found.mode() & OTHERS_WRITE == 0 || found.mode() & STICKY != 0) {
+            return Ok(());
+        }
+        let text = format!(
+            "{} belongs to another user, or others may write to it: set XDG_RUNTIME_DIR to a directory of this user, or unset it",
+            parent.display()
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
     }
 
     /// Checks that nobody but this user may enter the directory.
@@ -97,8 +120,8 @@ impl DevDirectory {
     }
 }
 
-/// The daemon's socket for a program that names none: that of the environment, or of the host's
-/// daemon, or, if that doesn't exist, of a daemon for development.
+/// The daemon's socket for a program that names none: that of the environment, or of this user's
+/// daemon for development while that listens, or of the host's daemon.
 pub fn default_socket() -> PathBuf {
     match std::env::var_os(SOCKET).filter(|path| !path.is_empty()) {
         Some(path) => path.into(),
@@ -106,12 +129,20 @@ pub fn default_socket() -> PathBuf {
     }
 }
 
-/// The host's socket, unless only the other exists.
+/// The development daemon's socket if that daemon listens, or if it has left its socket and the
+/// host has none; otherwise the host's.
 fn found(host: &Path, dev: &DevDirectory) -> PathBuf {
-    if !host.exists() && dev.check().is_ok() && dev.socket().exists() {
-        return dev.socket();
+    let socket = dev.socket();
+    if dev.check().is_ok() && (listens(&socket) || !host.exists() && socket.exists()) {
+        return socket;
     }
     host.into()
+}
+
+/// Whether a daemon accepts connections there.
+fn listens(socket: &Path) -> bool {
+    let path = socket.to_str();
+    path.is_some_and(|path| ControlSocket::connect(path).is_ok())
 }
 
 /// The token file for a socket, if that is the one of a daemon for development.
@@ -126,6 +157,8 @@ mod tests {
     use std::fs::{Permissions, remove_dir_all, set_permissions, write};
     use std::os::unix::fs::PermissionsExt;
 
+    use tollgate_shm_abi::control::ControlListener;
+
     use super::*;
 
     #[test]
@@ -138,10 +171,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_others_may_enter_is_refused_and_not_used() {
-        let base = std::env::temp_dir().join(format!("tollgate-dev-{}", std::process::id()));
-        std::fs::create_dir_all(&base).unwrap();
-        let host = base.join("host");
-        let dev = DevDirectory::of(Some(base.clone().into()), 7);
+        let base = Base::new("private");
+        let (host, dev) = (base.0.join("host"), base.dev());
         assert_eq!(found(&host, &dev), host);
         dev.create().unwrap();
         dev.create().unwrap();
@@ -152,9 +183,54 @@ mod tests {
         let refused = dev.create().unwrap_err().to_string();
         assert!(refused.contains("mode 0700"), "{refused}");
         assert_eq!(found(&host, &dev), host);
-        set_permissions(dev.path(), Permissions::from_mode(0o700)).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_for_development_comes_first_while_it_listens() {
+        let base = Base::new("first");
+        let (host, dev) = (base.0.join("host"), base.dev());
+        dev.create().unwrap();
         write(&host, "").unwrap();
+        write(dev.socket(), "").unwrap();
         assert_eq!(found(&host, &dev), host);
-        remove_dir_all(&base).unwrap();
+        std::fs::remove_file(dev.socket()).unwrap();
+        let listener = ControlListener::bind(dev.socket().to_str().unwrap()).unwrap();
+        assert_eq!(found(&host, &dev), dev.socket());
+        drop(listener);
+        assert_eq!(found(&host, &dev), host);
+    }
+
+    #[test]
+    fn a_directory_that_others_may_replace_is_refused_and_not_made() {
+        let base = Base::new("parent");
+        set_permissions(&base.0, Permissions::from_mode(0o777)).unwrap();
+        let refused = base.dev().create().unwrap_err().to_string();
+        assert!(refused.contains("unset it"), "{refused}");
+        assert!(!base.dev().path().exists());
+        set_permissions(&base.0, Permissions::from_mode(0o1777)).unwrap();
+        base.dev().create().unwrap();
+    }
+
+    /// A directory for one test.
+    struct Base(PathBuf);
+
+    impl Base {
+        fn new(name: &str) -> Base {
+            let name = format!("tollgate-dev-{}-{name}", std::process::id());
+            let base = Base(std::env::temp_dir().join(name));
+            std::fs::create_dir_all(&base.0).unwrap();
+            set_permissions(&base.0, Permissions::from_mode(0o700)).unwrap();
+            base
+        }
+
+        fn dev(&self) -> DevDirectory {
+            DevDirectory::of(Some(self.0.clone().into()), 7)
+        }
+    }
+
+    impl Drop for Base {
+        fn drop(&mut self) {
+            let _gone = remove_dir_all(&self.0);
+        }
     }
 }

@@ -19,7 +19,6 @@ use tollgate_shm_abi::wait::{Patience, now_ns};
 
 use crate::Status;
 use crate::connection::Inner;
-use crate::dev;
 use crate::drive::{Driven, Driver, starter};
 use crate::limits::{DEFAULT_RETRIES, DEFAULT_SPIN, MAX_RETRIES, OPEN_TIMEOUT};
 use crate::nudge::Nudge;
@@ -29,7 +28,7 @@ use crate::token::{self, TOKEN, TOKEN_FILE, Token};
 #[derive(Clone)]
 pub struct SessionOptions {
     /// Path of the daemon's socket. Empty: the default
-    /// ([`dev::default_socket`](crate::dev::default_socket)).
+    /// ([`dev::default_socket`](crate::dev::default_socket)) at the time of the opening.
     pub socket: PathBuf,
     /// The tenant's token. Empty: the token of the environment, or of the daemon for development
     /// ([`token::find`](crate::token::find)). It is read again whenever the session reconnects, so
@@ -103,9 +102,8 @@ impl std::fmt::Debug for SessionOptions {
 /// Connects to the daemon.
 pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Driven>, Status> {
     check_places(options)?;
-    let socket = socket(options);
-    let path = socket.display();
-    let text = socket.to_str().ok_or_else(|| {
+    let path = options.socket.display();
+    let text = options.socket.to_str().ok_or_else(|| {
         Status::new(
             Code::INVALID_ARGUMENT,
             format!("the socket path {path} isn't UTF-8"),
@@ -114,14 +112,6 @@ pub(crate) fn connect(options: &SessionOptions) -> Result<Arc<Driven>, Status> {
     let control = ControlSocket::connect(text)
         .map_err(|errno| Status::unavailable(unreachable(&path, errno)))?;
     over(control, options)
-}
-
-/// The path of the daemon's socket.
-fn socket(options: &SessionOptions) -> PathBuf {
-    match options.socket.as_os_str().is_empty() {
-        true => dev::default_socket(),
-        false => options.socket.clone(),
-    }
 }
 
 /// Like [`connect`], over a connected control socket.
@@ -192,7 +182,7 @@ fn handshake(
     options: &SessionOptions,
 ) -> Result<(SessionOpened, Vec<rustix::fd::OwnedFd>), Status> {
     let token = match options.token.as_str() {
-        "" => token::find(&socket(options))?
+        "" => token::find(&options.socket)?
             .map(Token::reveal)
             .ok_or_else(|| {
                 let text =

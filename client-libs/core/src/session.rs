@@ -8,6 +8,7 @@ use tollgate_shm_abi::control::ControlSocket;
 use crate::Status;
 use crate::buffer::SendBuffer;
 use crate::connection::Inner;
+use crate::dev;
 use crate::drive::Driven;
 use crate::open::{self, SessionOptions, no_token};
 use crate::reconnect::Handle;
@@ -35,7 +36,11 @@ impl Session {
     /// # Errors
     /// UNAVAILABLE if no daemon listens at the socket or it doesn't answer. Otherwise the daemon's
     /// error (UNAUTHENTICATED for an unknown token).
-    pub fn open(options: SessionOptions) -> Result<Session, Status> {
+    pub fn open(mut options: SessionOptions) -> Result<Session, Status> {
+        // Once: a session that reopens stays with its daemon.
+        if options.socket.as_os_str().is_empty() {
+            options.socket = dev::default_socket();
+        }
         let driven = open::connect(&options)?;
         Ok(Session::of(driven, options.reconnect.then_some(options)))
     }

@@ -46,16 +46,19 @@ pub(crate) fn up(socket: Option<&Path>, args: &Up) -> Result<Infallible, Failure
         );
         Failure::new(Failure::code_of(&error), sentence)
     })?;
-    let socket = socket.map_or_else(|| directory.socket(), Path::to_owned);
-    tell(&format!(
-        "tenant {TENANT}, socket {}, token in {}",
-        socket.display(),
-        directory.token().display()
-    ));
+    let (default, token) = (directory.socket(), directory.token());
+    let socket = socket.map_or_else(|| default.clone(), Path::to_owned);
+    let (at, file) = (socket.display(), token.display());
+    tell(&format!("tenant {TENANT}, socket {at}, token in {file}"));
+    if socket != default {
+        tell(&format!(
+            "programs find it with: export TOLLGATE_SOCKET='{at}' TOLLGATE_TOKEN_FILE='{file}'"
+        ));
+    }
     words.extend(["--name".into(), TENANT.into()]);
     words.extend(["--socket".into(), socket.into()]);
     words.extend(["--state".into(), directory.state().into()]);
-    words.extend(["--dev-token".into(), directory.token().into()]);
+    words.extend(["--dev-token".into(), token.into()]);
     become_daemon(&words)
 }
 
