@@ -2,7 +2,7 @@
 //! terminal.
 //!
 //! `TOLLGATE_SCREENSHOTS=DIRECTORY` saves a picture of it, through a browser. The book has one:
-//! `service/cli/top.png`.
+//! `docs/src/operate/top.png`.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used)]
 

@@ -183,6 +183,7 @@ fn links_lead_somewhere() {
         .iter()
         .map(|(page, lines)| (page, anchors(lines)))
         .collect();
+    let book = root().join("docs/src");
     for (page, lines) in &pages {
         let shown = page.strip_prefix(root()).unwrap().display();
         for (number, target) in targets(lines) {
@@ -197,6 +198,8 @@ fn links_lead_somewhere() {
             };
             if !file.exists() {
                 findings.push(format!("{shown}:{number}: {target}: no such file"));
+            } else if page.starts_with(&book) && !file.starts_with(&book) {
+                findings.push(format!("{shown}:{number}: {target}: not in the book"));
             } else if !anchor.is_empty()
                 && !anchors.get(&file).is_some_and(|all| all.contains(anchor))
             {
@@ -205,7 +208,7 @@ fn links_lead_somewhere() {
         }
     }
     // A page that the summary doesn't list isn't in the book.
-    let summary = root().join("docs/src/SUMMARY.md");
+    let summary = book.join("SUMMARY.md");
     let listed: BTreeSet<_> = targets(&pages[&summary])
         .into_iter()
         .map(|(_, target)| flat(&summary.parent().unwrap().join(target)))
