@@ -352,8 +352,8 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     );
     refused(
         &call(&[], "", &[]),
-        Code::INVALID_ARGUMENT,
-        "there is no tenant's token: neither TOLLGATE_TOKEN nor TOLLGATE_TOKEN_FILE is set",
+        Code::UNAUTHENTICATED,
+        "neither TOLLGATE_TOKEN nor TOLLGATE_TOKEN_FILE is set",
     );
     let line = [
         "--socket",

@@ -64,9 +64,11 @@ pub(crate) fn token(socket: &Path, args: &Token, others: &[&str]) -> Result<Stri
         None => token::find(socket).map_err(failed)?,
     };
     let found = found.ok_or_else(|| {
-        let sentence =
-            format!("there is no tenant's token: neither {TOKEN} nor {TOKEN_FILE} is set");
-        Failure::new(Code::INVALID_ARGUMENT, sentence)
+        let at = socket.display();
+        let sentence = format!(
+            "there is no token for the daemon at {at}: neither {TOKEN} nor {TOKEN_FILE} is set"
+        );
+        Failure::new(Code::UNAUTHENTICATED, sentence)
             .hint("--token-file FILE, with what `tollgate tenant add NAME` printed")
     })?;
     if let Some(warning) = &found.warning {
