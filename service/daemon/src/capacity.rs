@@ -228,7 +228,7 @@ impl Capacity {
             _ => String::new(),
         };
         tracing::info!(
-            "with every table full this daemon needs {} descriptors{may_have} and {} GiB of memory, most of it for {largest}",
+            "the limits add up to {} descriptors{may_have} and {} GiB of memory, most of it for {largest}; only full tables take as much",
             self.descriptors(),
             self.memory_bytes() >> 30,
         );

@@ -44,12 +44,17 @@ pub fn log() -> Log {
     tracing_subscriber::fmt()
         .with_env_filter(filter.unwrap_or_else(|_| LOGGED.into()))
         .with_writer(queue)
-        .with_ansi(io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal() && !has_no_color())
         .with_target(false)
         .fmt_fields(Escaped)
         .log_internal_errors(false)
         .init();
     Log { _writer: writer }
+}
+
+/// Whether the environment asks for no colours (https://no-color.org).
+fn has_no_color() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|text| !text.is_empty())
 }
 
 /// The queue of log lines, and the thread that writes them to `output`.

@@ -121,7 +121,10 @@ fn check_preamble(wasm: &[u8]) -> Result<(), LoadError> {
             "it is a component; build a core module".to_owned(),
         ))
     } else if !Parser::is_core_wasm(wasm) {
-        Err(LoadError::NotWasm(format!("it begins with {begins:02x?}")))
+        Err(LoadError::NotWasm(match begins {
+            [] => "it is empty".to_owned(),
+            _ => format!("it begins with \"{}\"", begins.escape_ascii()),
+        }))
     } else {
         Ok(())
     }

@@ -49,10 +49,10 @@ fn policies_of_the_catalogue_load() {
 #[test]
 fn bytes_that_are_no_module() {
     let cases: [(&[u8], &str); 5] = [
-        (b"", "this is not a WebAssembly module: it begins with []"),
+        (b"", "this is not a WebAssembly module: it is empty"),
         (
             b"\x7fELF",
-            "this is not a WebAssembly module: it begins with [7f, 45, 4c, 46]",
+            "this is not a WebAssembly module: it begins with \"\\x7fELF\"",
         ),
         (
             b"\0asm\x0d\0\x01\0",
