@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::Shell;
+use tollgate::dev::{HOST_SOCKET, SOCKET, default_socket};
 
 use crate::admin::{Console, DaemonUpgrade, Prefetch, Status};
 use crate::audit::Audit;
@@ -36,9 +37,9 @@ use crate::up::Up;
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// The daemon's socket; if the default doesn't exist, that of this user's `tollgate up --dev`
-    #[arg(long, global = true, value_name = "PATH", env = tollgate::dev::SOCKET)]
-    #[arg(default_value = tollgate::dev::HOST_SOCKET)]
+    /// The daemon's socket; that of this user's `tollgate up --dev` precedes the default while it runs
+    #[arg(long, global = true, value_name = "PATH", env = SOCKET)]
+    #[arg(default_value = HOST_SOCKET)]
     pub(crate) socket: PathBuf,
 
     /// Whether the command line or the environment has the socket.
@@ -53,12 +54,16 @@ impl Cli {
     /// Parses the command line.
     pub(crate) fn typed(words: &[impl AsRef<OsStr>]) -> Result<Cli, clap::Error> {
         let mut command = Cli::command();
+        // As in the libraries, an empty variable counts as unset.
+        if std::env::var_os(SOCKET).is_some_and(|path| path.is_empty()) {
+            command = command.mut_arg("socket", |socket| socket.env(None));
+        }
         let matches = command.try_get_matches_from_mut(words.iter().map(AsRef::as_ref))?;
         let parsed = Cli::from_arg_matches(&matches);
         let mut cli = parsed.map_err(|error| error.format(&mut command))?;
         cli.is_socket_typed = matches.value_source("socket") != Some(ValueSource::DefaultValue);
         if !cli.is_socket_typed {
-            cli.socket = tollgate::dev::default_socket();
+            cli.socket = default_socket();
         }
         Ok(cli)
     }
@@ -75,7 +80,7 @@ pub(crate) enum Command {
     #[command(
         after_help = "With --dev, the daemon needs no root. Its socket, its state and the token of its tenant `dev` are in\n\
          $XDG_RUNTIME_DIR/tollgate, or /tmp/tollgate-UID without that variable. Commands and applications of the\n\
-         same user find them there if they name no socket and no token.\n\n\
+         same user find them there while it runs, if they name no socket and no token.\n\n\
          Examples: tollgate up --config /etc/tollgate/tollgated.toml\n          \
          tollgate up --dev"
     )]

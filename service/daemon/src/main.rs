@@ -269,3 +269,40 @@ fn main() -> ExitCode {
     output::tell(&format!("tollgated: {code}: {sentence}"));
     exit(code)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// `TOLLGATE_BLESS=1` rewrites the reference.
+    #[test]
+    fn the_reference_is_the_help() {
+        let mut written = "# Command line: `tollgated`\n\n\
+             The help of the daemon and of its commands. `TOLLGATE_BLESS=1 cargo test -p tollgate-daemon\n\
+             --bin tollgated the_reference` writes this page, and a test compares it with the program.\n\
+             [Settings](settings.md) describes each setting, also those without an option.\n"
+            .to_owned();
+        let mut program = Arguments::command().term_width(100);
+        program.build();
+        let commands = program.get_subcommands().filter(|command| {
+            let is_shown = !command.is_hide_set();
+            is_shown && command.get_name() != "help"
+        });
+        for command in std::iter::once(&program).chain(commands) {
+            let name = command.get_bin_name().unwrap_or(command.get_name());
+            let help = command.clone().render_long_help().to_string();
+            let help: Vec<_> = help.lines().map(str::trim_end).collect();
+            let help = help.join("\n");
+            written += &format!("\n## {name}\n\n```text\n{}\n```\n", help.trim_end());
+        }
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/src/reference/tollgated.md"
+        );
+        if std::env::var_os("TOLLGATE_BLESS").is_some() {
+            return std::fs::write(path, written).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), written);
+    }
+}
