@@ -84,7 +84,7 @@ build_policies() {
 build_guests() {
     need_package clang "the C policies are compiled with it"
     need_package lld "it links the C policies"
-    need_package node "the AssemblyScript policies are compiled with Node.js, 18 or newer" nodejs
+    need_package node "the AssemblyScript policies are compiled with Node.js, 20 or newer" nodejs
     need_package npm "AssemblyScript's compiler is installed with it"
     local out=${CARGO_TARGET_DIR:-target}/guests name
     mkdir -p "$out/c" "$out/assemblyscript"
