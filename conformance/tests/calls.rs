@@ -777,7 +777,9 @@ fn nobody_is_watched_for_longer_than_somebody_watches() {
     });
     made_room.unwrap();
     assert_eq!(seen, 2, "both sides, once");
-    let gone = admin.ask(again(*taps.last().unwrap()), &[]).unwrap_err();
+    // The first that nobody asks: the others end within milliseconds, or later on a busy machine.
+    let unwatched = *taps.iter().nth(1).unwrap();
+    let gone = admin.ask(again(unwatched), &[]).unwrap_err();
     assert!(
         gone.message.contains("nobody asked for its calls for 5s"),
         "{gone:?}"
