@@ -37,7 +37,7 @@ use crate::up::Up;
     max_term_width = 100
 )]
 pub(crate) struct Cli {
-    /// The daemon's socket; that of this user's `tollgate up --dev` precedes the default while it runs
+    /// The daemon's socket; while this user's `tollgate up --dev` runs, its socket is the default
     #[arg(long, global = true, value_name = "PATH", env = SOCKET)]
     #[arg(default_value = HOST_SOCKET)]
     pub(crate) socket: PathBuf,
