@@ -353,7 +353,9 @@ fn a_token_is_taken_from_a_file_from_standard_input_or_from_the_environment() {
     refused(
         &call(&[], "", &[]),
         Code::UNAUTHENTICATED,
-        "neither TOLLGATE_TOKEN nor TOLLGATE_TOKEN_FILE is set",
+        &format!(
+            "there is no token for the daemon at {socket}: neither TOLLGATE_TOKEN nor TOLLGATE_TOKEN_FILE is set"
+        ),
     );
     let line = [
         "--socket",

@@ -35,7 +35,7 @@ pub const TENANT: &str = "dev";
 /// The permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
 
-/// Those of them that allow to write.
+/// Those of them that allow writing.
 const OTHERS_WRITE: u32 = 0o022;
 
 /// The permission bit of directories in which only the owner of a file may delete or rename it.

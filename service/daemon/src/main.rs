@@ -30,7 +30,12 @@ const CLOSED: u8 = 141;
 /// Options override the configuration file. The log goes to standard error; TOLLGATE_LOG sets its
 /// filter (default: warn, and info for the daemon itself). SIGINT and SIGTERM stop the daemon.
 #[derive(Parser)]
-#[command(name = "tollgated", version, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "tollgated",
+    version,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(subcommand)]
     instead: Option<Instead>,
