@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata};
+use redb::{
+    Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
+    ReadableTableMetadata,
+};
 use sha2::{Digest as _, Sha256};
 
 use crate::error::{StoreError, contradiction, no_policy};
 use crate::model::hex;
 use crate::policy::PolicyVersion;
 use crate::tables::{
-    Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, RETIRING, SLOTS, TENANTS, TOKENS,
+    CREDENTIALS, Digest, FORMAT, MODULES, POLICIES, PolicyKey, PolicyRow, SLOTS, TENANTS, TOKENS,
     format_of, in_order, table,
 };
 
@@ -22,34 +25,10 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
         // What it promises is another daemon's business.
         return Ok(());
     }
-    let (Some(tenants), Some(tokens)) = (table(&read, TENANTS)?, table(&read, TOKENS)?) else {
-        return Ok(());
-    };
+    check_credentials(&read)?;
     let (Some(policies), Some(modules)) = (table(&read, POLICIES)?, table(&read, MODULES)?) else {
         return Ok(());
     };
-    let mut turned = BTreeMap::new();
-    for row in tokens.iter()? {
-        let (digest, tenant) = row?;
-        turned.insert(tenant.value().to_owned(), digest.value());
-    }
-    if turned.len() as u64 != tokens.len()? {
-        return Err(contradiction("two tokens belong to one tenant".to_owned()));
-    }
-    for row in tenants.iter()? {
-        let (tenant, digest) = row?;
-        if turned.remove(tenant.value()) != Some(digest.value()) {
-            let what = format!("tenant {:?} has no token, or another one", tenant.value());
-            return Err(contradiction(what));
-        }
-    }
-    if let Some(tenant) = turned.keys().next() {
-        let what = format!("a token belongs to tenant {tenant:?}, which doesn't exist");
-        return Err(contradiction(what));
-    }
-    if let Some(retiring) = table(&read, RETIRING)? {
-        check_retiring(&retiring, &tenants, &tokens)?;
-    }
     check_users(&policies, &modules)?;
     let Some(slots) = table(&read, SLOTS)? else {
         return Ok(());
@@ -66,23 +45,43 @@ pub(crate) fn check(database: &Database) -> Result<(), StoreError> {
     Ok(())
 }
 
-pub(crate) fn check_retiring(
-    retiring: &ReadOnlyTable<Digest, (&'static str, u64)>,
-    tenants: &ReadOnlyTable<&'static str, Digest>,
-    tokens: &ReadOnlyTable<Digest, &'static str>,
-) -> Result<(), StoreError> {
-    for row in retiring.iter()? {
-        let (digest, row) = row?;
-        let (tenant, _) = row.value();
+/// Credentials belong to tenants, and tokens to credentials. Formats 1 and 2 have neither table.
+fn check_credentials(read: &ReadTransaction) -> Result<(), StoreError> {
+    let (Some(tenants), Some(credentials), Some(tokens)) = (
+        table(read, TENANTS)?,
+        table(read, CREDENTIALS)?,
+        table(read, TOKENS)?,
+    ) else {
+        return Ok(());
+    };
+    let mut of_credentials = 0;
+    for row in credentials.iter()? {
+        let (key, row) = row?;
+        let ((tenant, name), (digest, _, end, former)) = (key.value(), row.value());
         if tenants.get(tenant)?.is_none() {
-            let what =
-                format!("an expiring token belongs to tenant {tenant:?}, which doesn't exist");
+            let what = format!("a credential belongs to tenant {tenant:?}, which doesn't exist");
             return Err(contradiction(what));
         }
-        if tokens.get(digest.value())?.is_some() {
-            let what = format!("a token of tenant {tenant:?} is stored as valid and as expiring");
+        let is_its = |token: Option<(&str, &str, u64)>, end: Option<u64>| {
+            token.is_some_and(|(whose, of, at)| {
+                (whose, of) == (tenant, name) && end.is_none_or(|end| at == end)
+            })
+        };
+        let current = tokens.get(digest)?;
+        let mut is_whole = is_its(current.as_ref().map(|row| row.value()), Some(end));
+        of_credentials += 1;
+        if let Some(former) = former {
+            let former = tokens.get(former)?;
+            is_whole &= is_its(former.as_ref().map(|row| row.value()), None);
+            of_credentials += 1;
+        }
+        if !is_whole {
+            let what = format!("credential {name:?} of tenant {tenant:?} has a token of another");
             return Err(contradiction(what));
         }
+    }
+    if tokens.len()? != of_credentials {
+        return Err(contradiction("a token belongs to no credential".to_owned()));
     }
     Ok(())
 }

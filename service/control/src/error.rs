@@ -46,6 +46,12 @@ pub enum StoreError {
     TenantExists { tenant: String },
     #[error("there is no tenant {tenant:?}")]
     NoTenant { tenant: String },
+    #[error("tenant {tenant:?} has a credential {credential:?} already")]
+    CredentialExists { tenant: String, credential: String },
+    #[error("tenant {tenant:?} has no credential {credential:?}")]
+    NoCredential { tenant: String, credential: String },
+    #[error("the lifetime of {seconds} s is out of range: 60 s to {} days are allowed", limits::MAX_LIFETIME.as_secs() / 86_400)]
+    Lifetime { seconds: u64 },
     #[error("{owner} has no policy {policy}")]
     NoPolicy { owner: Owner, policy: PolicyVersion },
     #[error("{owner} has no policy {policy:?}")]
@@ -133,10 +139,12 @@ impl StoreError {
             | E::Reference { .. }
             | E::TooLarge { .. }
             | E::OutOfRange { .. }
+            | E::Lifetime { .. }
             | E::TooMany { .. } => Cause::Invalid,
             E::Step { .. } | E::Needed { .. } => Cause::State,
-            E::TenantExists { .. } => Cause::Exists,
+            E::TenantExists { .. } | E::CredentialExists { .. } => Cause::Exists,
             E::NoTenant { .. }
+            | E::NoCredential { .. }
             | E::NoPolicy { .. }
             | E::NoPolicyNamed { .. }
             | E::NotAttached { .. } => Cause::Missing,

@@ -1,4 +1,4 @@
-//! The daemon's stored configuration: tenants, their tokens, policies and attachments.
+//! The daemon's stored configuration: tenants, their credentials, policies and attachments.
 //!
 //! [`Store`] keeps it in one file and a copy of that file. It survives crashes, power cuts and a
 //! damaged file. [`Store::in_memory`] keeps it until the process ends. Calls are synchronous and
@@ -28,8 +28,8 @@ mod tables;
 
 pub use error::{Cause, StoreError};
 pub use model::{
-    ALL, Attachment, Holdings, Isolation, OnFault, Options, Party, PolicyBytes, PolicyInfo,
-    Selection, Side, Target, Token, TokenDigest, hex,
+    ALL, Attachment, Credential, FIRST_CREDENTIAL, Holdings, Identity, Isolation, OnFault, Options,
+    Party, PolicyBytes, PolicyInfo, Role, Selection, Side, Target, Token, TokenDigest, hex,
 };
 pub use policy::{Owner, PolicyVersion};
 pub use repeats::{Due, Repeats};

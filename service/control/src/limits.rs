@@ -14,6 +14,15 @@ pub const MAX_POLICIES: usize = 64;
 /// their versions aren't given out again.
 pub const MAX_POLICY_NAMES: usize = 1_024;
 
+/// Credentials of one tenant. Each has one token, and at most one that was replaced and has a
+/// grace.
+pub const MAX_CREDENTIALS: usize = 64;
+
+/// The shortest and the longest life of a credential that expires: a minute, and ten years.
+pub const MIN_LIFETIME: std::time::Duration = std::time::Duration::from_secs(60);
+/// See [`MIN_LIFETIME`].
+pub const MAX_LIFETIME: std::time::Duration = std::time::Duration::from_secs(3_650 * 24 * 3_600);
+
 /// How long a rotated token may still open sessions: 30 days.
 pub const MAX_GRACE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3_600);
 

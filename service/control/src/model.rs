@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -363,6 +364,83 @@ pub struct Holdings {
     pub attachments: Vec<Attachment>,
 }
 
+/// The name of a tenant's first credential.
+pub const FIRST_CREDENTIAL: &str = "default";
+
+/// What the bearer of a credential's token may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// Administer the tenant, look at it, and open sessions.
+    Owner,
+    /// Look at the tenant.
+    Viewer,
+    /// Open sessions.
+    Application,
+}
+
+impl Role {
+    /// All roles.
+    pub const ALL: [Role; 3] = [Role::Owner, Role::Viewer, Role::Application];
+
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Role::Owner => 0,
+            Role::Viewer => 1,
+            Role::Application => 2,
+        }
+    }
+
+    /// An unknown code gets the least rights: a viewer opens no session and changes nothing.
+    pub(crate) fn from_code(code: u8) -> Role {
+        match code {
+            0 => Role::Owner,
+            2 => Role::Application,
+            _ => Role::Viewer,
+        }
+    }
+
+    /// `owner`, `viewer` or `application`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Owner => "owner",
+            Role::Viewer => "viewer",
+            Role::Application => "application",
+        }
+    }
+
+    /// Whether its tokens open applications' sessions.
+    pub fn opens_sessions(self) -> bool {
+        match self {
+            Role::Owner | Role::Application => true,
+            Role::Viewer => false,
+        }
+    }
+}
+
+/// A tenant's credential, without its token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// Its name, unique within the tenant.
+    pub name: String,
+    /// What its bearer may do.
+    pub role: Role,
+    /// When it ends; `None`: only when it is revoked.
+    pub expires: Option<SystemTime>,
+    /// When the token that was replaced last ends, if it is still valid.
+    pub former_until: Option<SystemTime>,
+}
+
+/// Whose token it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The tenant.
+    pub tenant: String,
+    /// Its credential.
+    pub credential: String,
+    /// The credential's role.
+    pub role: Role,
+}
+
 /// The stored digest of a token, enough to recognize the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TokenDigest(pub(crate) [u8; 32]);
@@ -374,8 +452,7 @@ impl TokenDigest {
     }
 }
 
-/// The secret with which a tenant's applications authenticate. It is shown once; only its digest is
-/// stored.
+/// The secret of a credential. It is shown once; only its digest is stored.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 

@@ -204,7 +204,7 @@ pub(crate) fn require_owner(change: &WriteTransaction, owner: &Owner) -> Result<
 }
 
 pub(crate) fn require_owner_in(
-    tenants: &impl ReadableTable<&'static str, Digest>,
+    tenants: &impl ReadableTable<&'static str, ()>,
     owner: &Owner,
 ) -> Result<(), StoreError> {
     let Owner::Tenant(tenant) = owner else {

@@ -37,10 +37,11 @@ use crate::error::{StoreError, contradiction};
 use crate::lent::{Held, Lent};
 use crate::pair::{self, Restored};
 use crate::tables::{
-    AUDIT, COUNTERS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES, RETIRING, SETTINGS, SLOTS,
-    TENANTS, TOKENS, builder, last_record, prepare,
+    AUDIT, COUNTERS, CREDENTIALS, FORMAT, LAST, META, MODULES, PLACEMENTS, POLICIES, SETTINGS,
+    SLOTS, TENANTS, TOKENS, builder, last_record, prepare,
 };
 
+mod credentials;
 mod policies;
 mod settings;
 mod tenants;
@@ -246,8 +247,8 @@ impl Store {
         let (from, to) = (self.database.begin_read()?, copy.begin_write()?);
         copy_table(&from, &to, META)?;
         copy_table(&from, &to, TENANTS)?;
+        copy_table(&from, &to, CREDENTIALS)?;
         copy_table(&from, &to, TOKENS)?;
-        copy_table(&from, &to, RETIRING)?;
         copy_table(&from, &to, MODULES)?;
         copy_table(&from, &to, POLICIES)?;
         copy_table(&from, &to, COUNTERS)?;

@@ -1,10 +1,10 @@
 //! The tables of the state: their layout, how the file is opened, and how rows are read.
 //!
 //! ```text
-//!   meta         "format"                                           -> 2;  "sequence" -> next place in a chain
-//!   tenants      tenant                                             -> SHA-256 of its token
-//!   tokens       SHA-256 of a token                                 -> tenant
-//!   retiring     SHA-256 of a token that was rotated                -> (tenant, until when it opens sessions, in ms since 1970)
+//!   meta         "format"                                           -> 3;  "sequence" -> next place in a chain
+//!   owners       tenant                                             -> nothing
+//!   credentials  (tenant, credential)                               -> (SHA-256 of its token, role, end in ms since 1970, SHA-256 of the token before)
+//!   digests      SHA-256 of a token                                 -> (tenant, credential, end in ms since 1970)
 //!   modules      SHA-256 of a module                                -> (versions that use it, module)
 //!   policies     (owner, policy, version)                           -> (SHA-256 of its module, configuration or none)
 //!   counters     (owner, policy)                                    -> the last version given out
@@ -14,15 +14,20 @@
 //!   audit        "last"                                             -> the audit log's newest line
 //! ```
 //!
-//! An owner is a tenant's name, or nothing for the provider. Format 1 had no owners, and
-//! `attachments` (tenant, service, method, side, policy) -> (place, version) instead of `slots`; a
-//! file of it is carried over when it is opened, as a whole. A file of format 2 from before there
-//! were `settings`, `placements` or `retiring` gets those tables, empty; a daemon from before them
-//! leaves them alone.
+//! An owner is a tenant's name, or nothing for the provider. An end of [`NEVER`] is none. A
+//! credential's current token ends with it; a token that was replaced ends after its grace.
 //!
-//! Invariants: `tokens` is `tenants` turned round, and has nothing of `retiring`, whose tenants
-//! exist; every policy's module is in `modules` with the number of its users, and no other; every
-//! version that a slot names is in `policies`. [`crate::check`] compares them.
+//! A file of an older format is carried over when it is opened, as a whole. Format 2 had one token
+//! per tenant: `tenants` (tenant -> SHA-256 of its token), `tokens` (the reverse) and `retiring`
+//! (SHA-256 of a token that was rotated -> tenant, end). Each token becomes the credential
+//! [`FIRST_CREDENTIAL`], which opens sessions and administers nothing, as before. Format 1 had no
+//! owners either, and `attachments` (tenant, service, method, side, policy) -> (place, version)
+//! instead of `slots`.
+//!
+//! Invariants: every credential's tenant exists; `digests` has the credentials' tokens, each with
+//! its credential's end, their tokens before that have a grace, and no others; every policy's
+//! module is in `modules` with the number of its users, and no other; every version that a slot
+//! names is in `policies`. [`crate::check`] compares them.
 
 use redb::{
     Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -32,15 +37,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 use crate::limits;
-use crate::model::{Attachment, Options, Party, Side, Target};
+use crate::model::{Attachment, FIRST_CREDENTIAL, Options, Party, Role, Side, Target};
 use crate::slot::Slot;
 
 pub(crate) type Digest = [u8; 32];
 
 pub(crate) const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
-pub(crate) const TENANTS: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
-pub(crate) const TOKENS: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
-pub(crate) const RETIRING: TableDefinition<Digest, (&str, u64)> = TableDefinition::new("retiring");
+pub(crate) const TENANTS: TableDefinition<&str, ()> = TableDefinition::new("owners");
+pub(crate) const CREDENTIALS: TableDefinition<CredentialKey, CredentialRow> =
+    TableDefinition::new("credentials");
+pub(crate) const TOKENS: TableDefinition<Digest, TokenRow> = TableDefinition::new("digests");
 pub(crate) const MODULES: TableDefinition<Digest, (u32, &[u8])> = TableDefinition::new("modules");
 pub(crate) const POLICIES: TableDefinition<PolicyKey, PolicyRow> = TableDefinition::new("policies");
 pub(crate) const COUNTERS: TableDefinition<(&str, &str), u32> = TableDefinition::new("counters");
@@ -49,9 +55,28 @@ pub(crate) const SETTINGS: TableDefinition<&str, &str> = TableDefinition::new("s
 pub(crate) const PLACEMENTS: TableDefinition<&str, u32> = TableDefinition::new("placements");
 pub(crate) const AUDIT: TableDefinition<&str, &str> = TableDefinition::new("audit");
 
+/// Of formats 1 and 2.
+pub(crate) const TENANTS_2: TableDefinition<&str, Digest> = TableDefinition::new("tenants");
+pub(crate) const TOKENS_2: TableDefinition<Digest, &str> = TableDefinition::new("tokens");
+pub(crate) const RETIRING_2: TableDefinition<Digest, (&str, u64)> =
+    TableDefinition::new("retiring");
+
 /// Of format 1.
 pub(crate) const ATTACHMENTS_1: TableDefinition<Place1, (u64, u32)> =
     TableDefinition::new("attachments");
+
+/// Tenant, credential.
+pub(crate) type CredentialKey = (&'static str, &'static str);
+
+/// The current token's digest, the [role](crate::model::Role)'s code, the end, and the digest of
+/// the token that was replaced last, if that had a grace.
+pub(crate) type CredentialRow = (Digest, u8, u64, Option<Digest>);
+
+/// Tenant, credential, and the end.
+pub(crate) type TokenRow = (&'static str, &'static str, u64);
+
+/// The end of what doesn't end.
+pub(crate) const NEVER: u64 = u64::MAX;
 
 /// Owner, policy, version.
 pub(crate) type PolicyKey = (&'static str, &'static str, u32);
@@ -82,7 +107,7 @@ pub(crate) struct Row {
 }
 
 /// The file's layout, as documented above.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 /// The key of the audit log's newest line.
 pub(crate) const LAST: &str = "last";
@@ -114,8 +139,8 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         }
         meta.insert("format", u64::from(FORMAT))?;
         change.open_table(TENANTS)?;
+        change.open_table(CREDENTIALS)?;
         change.open_table(TOKENS)?;
-        change.open_table(RETIRING)?;
         change.open_table(MODULES)?;
         change.open_table(POLICIES)?;
         change.open_table(COUNTERS)?;
@@ -124,7 +149,10 @@ pub(crate) fn prepare(database: &Database, path: &str) -> Result<Option<u32>, St
         change.open_table(PLACEMENTS)?;
         change.open_table(AUDIT)?;
         if found == 1 {
-            carry_over(&change)?;
+            attachments_to_slots(&change)?;
+        }
+        if found <= 2 {
+            tokens_to_credentials(&change)?;
         }
         Ok((found != FORMAT).then_some(found))
     })();
@@ -145,8 +173,8 @@ pub(crate) fn format_of(read: &ReadTransaction) -> Result<Option<u64>, StoreErro
 pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
     Ok(format_of(read)? == Some(FORMAT.into())
         && table(read, TENANTS)?.is_some()
+        && table(read, CREDENTIALS)?.is_some()
         && table(read, TOKENS)?.is_some()
-        && table(read, RETIRING)?.is_some()
         && table(read, MODULES)?.is_some()
         && table(read, POLICIES)?.is_some()
         && table(read, COUNTERS)?.is_some()
@@ -158,7 +186,7 @@ pub(crate) fn is_prepared(read: &ReadTransaction) -> Result<bool, StoreError> {
 
 /// Format 1's attachments, each a version that decides under today's default conditions, which are
 /// those that it had.
-pub(crate) fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
+fn attachments_to_slots(change: &WriteTransaction) -> Result<(), StoreError> {
     {
         let old = change.open_table(ATTACHMENTS_1)?;
         let mut slots = change.open_table(SLOTS)?;
@@ -173,6 +201,42 @@ pub(crate) fn carry_over(change: &WriteTransaction) -> Result<(), StoreError> {
         }
     }
     change.delete_table(ATTACHMENTS_1)?;
+    Ok(())
+}
+
+/// Format 2's tokens, each a credential that can do as much as the token could: open sessions.
+fn tokens_to_credentials(change: &WriteTransaction) -> Result<(), StoreError> {
+    {
+        let (old, retiring) = (
+            change.open_table(TENANTS_2)?,
+            change.open_table(RETIRING_2)?,
+        );
+        let mut tenants = change.open_table(TENANTS)?;
+        let mut credentials = change.open_table(CREDENTIALS)?;
+        let mut tokens = change.open_table(TOKENS)?;
+        for row in old.iter()? {
+            let (tenant, digest) = row?;
+            let (tenant, digest) = (tenant.value(), digest.value());
+            tenants.insert(tenant, ())?;
+            let key = (tenant, FIRST_CREDENTIAL);
+            credentials.insert(key, (digest, Role::Application.code(), NEVER, None))?;
+            tokens.insert(digest, (tenant, FIRST_CREDENTIAL, NEVER))?;
+        }
+        // At most one of a tenant.
+        for row in retiring.iter()? {
+            let (former, row) = row?;
+            let (former, (tenant, until)) = (former.value(), row.value());
+            let key = (tenant, FIRST_CREDENTIAL);
+            let Some((digest, role, end, _)) = credentials.get(key)?.map(|row| row.value()) else {
+                continue;
+            };
+            credentials.insert(key, (digest, role, end, Some(former)))?;
+            tokens.insert(former, (tenant, FIRST_CREDENTIAL, until))?;
+        }
+    }
+    change.delete_table(TENANTS_2)?;
+    change.delete_table(TOKENS_2)?;
+    change.delete_table(RETIRING_2)?;
     Ok(())
 }
 

@@ -14,8 +14,9 @@ use sha2::{Digest as _, Sha256};
 
 use crate::audit::{Actor, Event};
 use crate::{
-    ALL, Attachment, Candidate, Cause, Options, Owner, Party, PolicyInfo, PolicyVersion, Selection,
-    Side, Slot, SlotError, Store, StoreError, Target, Token, TokenDigest, Trial, hex, limits,
+    ALL, Attachment, Candidate, Cause, Credential, FIRST_CREDENTIAL, Identity, Options, Owner,
+    Party, PolicyInfo, PolicyVersion, Role, Selection, Side, Slot, SlotError, Store, StoreError,
+    Target, Token, TokenDigest, Trial, hex, limits,
 };
 
 const ADMIN: Actor = Actor::Admin { uid: 0, pid: 1 };
@@ -78,7 +79,7 @@ fn at(service: &str, method: &str, side: Side, policy: &str) -> Attachment {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Contents {
     tenants: Vec<String>,
-    tokens: Vec<Option<TokenDigest>>,
+    credentials: Vec<Vec<(Credential, Vec<TokenDigest>)>>,
     policies: Vec<(PolicyInfo, [u8; 32], Option<Vec<u8>>)>,
     attachments: Vec<Attachment>,
 }
@@ -94,12 +95,30 @@ pub(crate) fn contents_of(store: &Store) -> Contents {
         (info, digest, bytes.config)
     });
     let tenants = store.tenants().unwrap();
-    let tokens = tenants.iter().map(|tenant| store.token_of(tenant).unwrap());
+    let credentials = tenants.iter().map(|tenant| {
+        let its = store.credentials(tenant).unwrap().into_iter();
+        let its = its.map(|its| (its.clone(), store.tokens_of(tenant, &its.name).unwrap()));
+        its.collect()
+    });
     Contents {
-        tokens: tokens.collect(),
+        credentials: credentials.collect(),
         tenants,
         policies: policies.collect(),
         attachments: store.attachments().unwrap(),
+    }
+}
+
+/// The tenant of a token.
+pub(crate) fn tenant_of(store: &Store, token: &str) -> Option<String> {
+    let identity = store.authenticate(token).unwrap();
+    identity.map(|identity| identity.tenant)
+}
+
+fn identity(tenant: &str, credential: &str, role: Role) -> Identity {
+    Identity {
+        tenant: tenant.to_owned(),
+        credential: credential.to_owned(),
+        role,
     }
 }
 
@@ -118,7 +137,7 @@ fn a_token_opens_its_tenant_and_nothing_else() {
     assert_eq!(acme.reveal().len(), 3 + 64);
     assert!(acme.reveal().starts_with("tg_") && acme != evil);
     assert_eq!(format!("{acme:?}"), "Token(..)");
-    let who = |token: &str| store.authenticate(token).unwrap();
+    let who = |token: &str| tenant_of(&store, token);
     assert_eq!(who(acme.reveal()).as_deref(), Some("acme"));
     assert_eq!(who(evil.reveal()).as_deref(), Some("evil"));
     for wrong in [
@@ -138,13 +157,14 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     let store = Store::in_memory().unwrap();
     let first = store.add_tenant(ADMIN, "acme").unwrap();
     let other = store.add_tenant(ADMIN, "evil").unwrap();
-    let who = |store: &Store, token: &Token| store.authenticate(token.reveal()).unwrap();
-    let second = store.rotate_token(ADMIN, "acme", Duration::ZERO).unwrap();
+    let who = |store: &Store, token: &Token| tenant_of(store, token.reveal());
+    let rotate = |tenant, grace| store.rotate_credential(ADMIN, tenant, FIRST_CREDENTIAL, grace);
+    let second = rotate("acme", Duration::ZERO).unwrap();
     assert_eq!(who(&store, &first), None);
     assert_eq!(who(&store, &second).as_deref(), Some("acme"));
     assert_eq!(store.next_token_ends().unwrap(), None);
     let hour = Duration::from_secs(3_600);
-    let third = store.rotate_token(ADMIN, "acme", hour).unwrap();
+    let third = rotate("acme", hour).unwrap();
     let both = [&second, &third].map(|token| who(&store, token));
     assert_eq!(both, [Some("acme".to_owned()), Some("acme".to_owned())]);
     let left = store.next_token_ends().unwrap().unwrap();
@@ -154,9 +174,7 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     );
     // The successor continues with it.
     assert!(who(&copy_of(&store), &second).is_some());
-    let fourth = store
-        .rotate_token(ADMIN, "acme", Duration::from_millis(1))
-        .unwrap();
+    let fourth = rotate("acme", Duration::from_millis(1)).unwrap();
     assert_eq!(who(&store, &second), None, "an earlier one ends");
     std::thread::sleep(Duration::from_millis(20));
     assert_eq!(who(&store, &third), None, "its grace is over");
@@ -164,12 +182,12 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     assert_eq!(who(&store, &other).as_deref(), Some("evil"));
     store.check_invariants();
     refused(
-        store.rotate_token(ADMIN, "nobody", Duration::ZERO),
+        rotate("nobody", Duration::ZERO),
         Cause::Missing,
         "there is no tenant \"nobody\"",
     );
     refused(
-        store.rotate_token(ADMIN, "acme", limits::MAX_GRACE + hour),
+        rotate("acme", limits::MAX_GRACE + hour),
         Cause::Invalid,
         "grace in hours 721 is out of range: 0 to 720 are allowed",
     );
@@ -180,8 +198,133 @@ fn a_rotated_token_ends_at_once_or_after_its_grace() {
     );
     let log = store.audit_last(1).unwrap();
     assert!(
-        log[0].contains(r#""event":"tenant-rotate","details":{"grace_ms":1,"tenant":"acme"}"#),
+        log[0].contains(
+            r#""event":"credential-rotate","details":{"credential":"default","grace_ms":1,"tenant":"acme"}"#
+        ),
         "{log:?}"
+    );
+}
+
+#[test]
+fn credentials_are_independent_of_each_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = Store::open(directory.path()).unwrap();
+    let owner = store.add_tenant(ADMIN, "acme").unwrap();
+    store.add_tenant(ADMIN, "acme-2").unwrap();
+    let add = |tenant: &str, name: &str, role, lifetime: Option<u64>| {
+        let lifetime = lifetime.map(Duration::from_secs);
+        store.add_credential(ADMIN, tenant, name, role, lifetime)
+    };
+    let looks = add("acme", "looks", Role::Viewer, Some(3_600)).unwrap();
+    let app = add("acme", "booking", Role::Application, None).unwrap();
+    let who = |store: &Store, token: &Token| store.authenticate(token.reveal()).unwrap();
+    let check = |store: &Store| {
+        store.check_invariants();
+        let of = |name, role| Some(identity("acme", name, role));
+        assert_eq!(who(store, &owner), of(FIRST_CREDENTIAL, Role::Owner));
+        assert_eq!(who(store, &looks), of("looks", Role::Viewer));
+        assert_eq!(who(store, &app), of("booking", Role::Application));
+        let listed = store.credentials("acme").unwrap();
+        let names: Vec<_> = listed.iter().map(|one| one.name.as_str()).collect();
+        assert_eq!(names, ["booking", "default", "looks"]);
+        assert_eq!(listed[0].expires, None);
+        let left = listed[2]
+            .expires
+            .unwrap()
+            .duration_since(std::time::SystemTime::now());
+        assert!(left.unwrap() > Duration::from_secs(3_500));
+    };
+    check(&store);
+    check(&copy_of(&store));
+    for role in Role::ALL {
+        assert_eq!(Role::from_code(role.code()), role);
+    }
+    // The name is the tenant's own: another tenant may use it, too.
+    add("acme-2", "booking", Role::Application, None).unwrap();
+    refused(
+        add("acme", "booking", Role::Owner, None),
+        Cause::Exists,
+        "tenant \"acme\" has a credential \"booking\" already",
+    );
+    refused(
+        add("nobody", "booking", Role::Owner, None),
+        Cause::Missing,
+        "there is no tenant \"nobody\"",
+    );
+    refused(
+        add("acme", "a/b", Role::Owner, None),
+        Cause::Invalid,
+        "the credential \"a/b\" isn't a name: use 1 to 64 of a-z, 0-9, '-', '_' and '.'",
+    );
+    refused(
+        add("acme", "brief", Role::Owner, Some(59)),
+        Cause::Invalid,
+        "the lifetime of 59 s is out of range: 60 s to 3650 days are allowed",
+    );
+    refused(
+        store.revoke_credential(ADMIN, "acme", "brief"),
+        Cause::Missing,
+        "tenant \"acme\" has no credential \"brief\"",
+    );
+    check(&store);
+    let rotated = store.rotate_credential(ADMIN, "acme", "looks", Duration::from_secs(7_200));
+    let rotated = rotated.unwrap();
+    // A grace doesn't outlive the credential.
+    let listed = store.credentials("acme").unwrap();
+    assert_eq!(listed[2].former_until, listed[2].expires);
+    assert!(who(&store, &looks).is_some() && who(&store, &rotated).is_some());
+    store.revoke_credential(ADMIN, "acme", "looks").unwrap();
+    assert_eq!([who(&store, &looks), who(&store, &rotated)], [None, None]);
+    assert!(who(&store, &owner).is_some() && who(&store, &app).is_some());
+    drop(store);
+    let store = Store::open(directory.path()).unwrap();
+    store.check_invariants();
+    assert_eq!(store.credentials("acme").unwrap().len(), 2);
+    let log = store.audit_last(1).unwrap();
+    let record = r#""event":"credential-revoke","details":{"credential":"looks","tenant":"acme"}"#;
+    assert!(log[0].contains(record), "{log:?}");
+    // Neither adding nor removing the neighbour touches a tenant's credentials.
+    store.remove_tenant(ADMIN, "acme").unwrap();
+    assert_eq!(store.credentials("acme-2").unwrap().len(), 2);
+    assert!(who(&store, &app).is_none());
+}
+
+#[test]
+fn a_credential_ends_by_itself() {
+    let store = Store::in_memory().unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let minute = Some(limits::MIN_LIFETIME);
+    let token = store.add_credential(ADMIN, "acme", "brief", Role::Owner, minute);
+    let digest = TokenDigest::of(token.unwrap().reveal());
+    assert!(store.identity_of(&digest).unwrap().is_some());
+    let left = store.next_token_ends().unwrap().unwrap();
+    assert!(left <= limits::MIN_LIFETIME && left > Duration::from_secs(50));
+    // As if the minute were over.
+    store.end_token(&digest);
+    assert!(store.identity_of(&digest).unwrap().is_none());
+    assert_eq!(store.next_token_ends().unwrap(), None);
+    assert_eq!(
+        store.credentials("acme").unwrap().len(),
+        2,
+        "it is still shown"
+    );
+}
+
+#[test]
+fn a_tenant_has_so_many_credentials() {
+    let store = Store::in_memory().unwrap();
+    store.add_tenant(ADMIN, "acme").unwrap();
+    let add = |k: usize| {
+        let name = format!("c{k}");
+        store.add_credential(ADMIN, "acme", &name, Role::Viewer, None)
+    };
+    for k in 1..limits::MAX_CREDENTIALS {
+        add(k).unwrap();
+    }
+    refused(
+        add(limits::MAX_CREDENTIALS),
+        Cause::Limit,
+        "there are 64 credentials of this tenant already, which is the limit",
     );
 }
 
@@ -198,7 +341,7 @@ fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
     let push = store.push_policy(ADMIN, &owner("acme"), "own", b"its alone", None);
     push.unwrap();
     let before = store
-        .rotate_token(ADMIN, "acme", Duration::from_secs(3_600))
+        .rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::from_secs(3_600))
         .unwrap();
     let mut theirs = at("s", "", Side::Client, "acl@1");
     theirs.target.tenant = "acme-2".to_owned();
@@ -223,12 +366,9 @@ fn a_removed_tenant_leaves_nothing_and_takes_nothing_of_others() {
         assert_eq!(store.policies().unwrap().len(), 2);
         assert!(store.placements().unwrap().is_empty());
         for gone in [&token, &before] {
-            assert_eq!(store.authenticate(gone.reveal()).unwrap(), None);
+            assert_eq!(tenant_of(store, gone.reveal()), None);
         }
-        assert_eq!(
-            store.authenticate(near.reveal()).unwrap().as_deref(),
-            Some("acme-2")
-        );
+        assert_eq!(tenant_of(store, near.reveal()).as_deref(), Some("acme-2"));
     };
     check(&store);
     for again in [store.remove_tenant(ADMIN, "acme"), store.holdings("acme")] {
@@ -717,10 +857,7 @@ fn everything_survives_a_restart() {
     drop(store);
 
     let store = Store::open(&directory).unwrap();
-    assert_eq!(
-        store.authenticate(token.reveal()).unwrap().as_deref(),
-        Some("acme")
-    );
+    assert_eq!(tenant_of(&store, token.reveal()).as_deref(), Some("acme"));
     let bytes = store.policy(&owner("acme"), &version("acl@1")).unwrap();
     assert_eq!(
         (bytes.wasm.as_slice(), bytes.config.as_deref()),
@@ -825,11 +962,11 @@ fn a_file_of_another_format_is_left_alone() {
         change
             .open_table(META)
             .unwrap()
-            .insert("format", 3)
+            .insert("format", 4)
             .unwrap();
     });
     let words = format!(
-        "the state in {} has format 3; this daemon reads format 2",
+        "the state in {} has format 4; this daemon reads format 3",
         state.path().display()
     );
     refused(Store::open(state.path()), Cause::Broken, &words);
@@ -1240,8 +1377,9 @@ fn a_file_of_format_1_is_carried_over_as_a_whole() {
         ];
         assert_eq!(attachments, expected);
         assert_eq!(
-            store.authenticate("tg_old").unwrap().as_deref(),
-            Some("acme")
+            store.authenticate("tg_old").unwrap(),
+            // It gains no right.
+            Some(identity("acme", FIRST_CREDENTIAL, Role::Application))
         );
         let second = store.policy(&owner("acme"), &version("acl@2")).unwrap();
         assert_eq!(
@@ -1251,7 +1389,7 @@ fn a_file_of_format_1_is_carried_over_as_a_whole() {
         let log = store.audit_last(10).unwrap();
         assert_eq!(log.len(), 1 + opened, "the carrying over is recorded once");
         assert!(
-            log[0].contains(r#""event":"migrated","details":{"from":1,"to":2}"#),
+            log[0].contains(r#""event":"migrated","details":{"from":1,"to":3}"#),
             "{log:?}"
         );
         let pushed = store
@@ -1259,6 +1397,64 @@ fn a_file_of_format_1_is_carried_over_as_a_whole() {
             .unwrap();
         assert_eq!(pushed.version, 3 + opened as u32);
     }
+}
+
+/// Turns a file of this format into one of format 2, with the tables written out here.
+fn as_format_2(state: &Path, current: &str, former: &str) {
+    use sha2::Digest;
+    let digest = |text: &str| -> [u8; 32] { sha2::Sha256::digest(text.as_bytes()).into() };
+    let database = redb::Database::open(state.join("tollgate.redb")).unwrap();
+    let change = database.begin_write().unwrap();
+    {
+        for name in ["owners", "credentials", "digests"] {
+            let tables = change.list_tables().unwrap();
+            let mut found = tables.filter(|table| redb::TableHandle::name(table) == name);
+            let found = found.next().unwrap();
+            assert!(change.delete_table(found).unwrap());
+        }
+        const TENANTS: TableDefinition<&str, [u8; 32]> = TableDefinition::new("tenants");
+        const TOKENS: TableDefinition<[u8; 32], &str> = TableDefinition::new("tokens");
+        const RETIRING: TableDefinition<[u8; 32], (&str, u64)> = TableDefinition::new("retiring");
+        const META: TableDefinition<&str, u64> = TableDefinition::new("meta");
+        change
+            .open_table(META)
+            .unwrap()
+            .insert("format", 2)
+            .unwrap();
+        let (current, former) = (digest(current), digest(former));
+        let mut tenants = change.open_table(TENANTS).unwrap();
+        tenants.insert("acme", current).unwrap();
+        let mut tokens = change.open_table(TOKENS).unwrap();
+        tokens.insert(current, "acme").unwrap();
+        let mut retiring = change.open_table(RETIRING).unwrap();
+        retiring.insert(former, ("acme", u64::MAX - 1)).unwrap();
+    }
+    change.commit().unwrap();
+}
+
+#[test]
+fn tokens_of_format_2_open_sessions_and_administer_nothing() {
+    let state = tempfile::tempdir().unwrap();
+    drop(Store::open(state.path()).unwrap());
+    as_format_2(state.path(), "tg_current", "tg_former");
+    std::fs::remove_file(state.path().join("tollgate.redb.copy")).unwrap();
+    let store = Store::open(state.path()).unwrap();
+    store.check_invariants();
+    for token in ["tg_current", "tg_former"] {
+        assert_eq!(
+            store.authenticate(token).unwrap(),
+            Some(identity("acme", FIRST_CREDENTIAL, Role::Application)),
+            "{token}"
+        );
+    }
+    let credentials = store.credentials("acme").unwrap();
+    assert_eq!(credentials.len(), 1);
+    assert!(credentials[0].former_until.is_some() && credentials[0].expires.is_none());
+    let rotated = store.rotate_credential(ADMIN, "acme", FIRST_CREDENTIAL, Duration::ZERO);
+    assert!(tenant_of(&store, rotated.unwrap().reveal()).is_some());
+    assert_eq!(tenant_of(&store, "tg_current"), None);
+    assert_eq!(tenant_of(&store, "tg_former"), None);
+    store.check_invariants();
 }
 
 /// A tenant's actions on its policies, for the comparison with a plain map.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::ROOM;
 use crate::audit::{self, Actor, Event};
 use crate::pair::{COPY, FILE};
-use crate::tests::{Contents, contents_of};
+use crate::tests::{Contents, contents_of, tenant_of};
 use crate::{Owner, Store, StoreError};
 
 const FULL: u32 = 0;
@@ -51,7 +51,7 @@ fn changes_go_on_after_a_full_disk_without_a_restart() {
         let error = store.add_tenant(Actor::Daemon, "more").unwrap_err();
         assert!(error.to_string().contains("no storage space"), "{error}");
         // Meanwhile applications may connect, and policies are found.
-        assert_eq!(store.authenticate(&token).unwrap().as_deref(), Some("acme"));
+        assert_eq!(tenant_of(&store, &token).as_deref(), Some("acme"));
         assert_eq!(contents_of(&store), contents);
         let problems = store.problems().concat();
         assert!(problems.contains("no storage space"), "{problems}");
@@ -75,11 +75,11 @@ fn a_change_is_made_or_refused_wherever_the_disk_becomes_full() {
         ROOM.set(room);
         let added = store.add_tenant(Actor::Daemon, "more");
         let left = ROOM.get();
-        assert_eq!(store.authenticate(&token).unwrap().as_deref(), Some("acme"));
+        assert_eq!(tenant_of(&store, &token).as_deref(), Some("acme"));
         match &added {
             Ok(token) => {
                 made += 1;
-                let tenant = store.authenticate(token.reveal()).unwrap();
+                let tenant = tenant_of(&store, token.reveal());
                 assert_eq!(tenant.as_deref(), Some("more"), "room for {room}");
             }
             Err(_) => {
@@ -124,7 +124,7 @@ fn a_state_is_read_if_the_start_can_not_write() {
         ROOM.set(FULL);
         let store = Store::open(state.path()).unwrap();
         assert_eq!(contents_of(&store), contents, "{what}");
-        assert_eq!(store.authenticate(&token).unwrap().as_deref(), Some("acme"));
+        assert_eq!(tenant_of(&store, &token).as_deref(), Some("acme"));
         for _ in 0..2 {
             assert!(store.add_tenant(Actor::Daemon, "more").is_err(), "{what}");
             assert_eq!(contents_of(&store), contents, "{what}");

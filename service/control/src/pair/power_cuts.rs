@@ -22,7 +22,9 @@ use serde_json::json;
 use super::{COPY, FILE, Look, Pair, look};
 use crate::audit::{self, Actor, Event};
 use crate::tests::{Contents, contents_of};
-use crate::{Attachment, Options, Owner, Party, Selection, Side, Slot, Store, Target};
+use crate::{
+    Attachment, FIRST_CREDENTIAL, Options, Owner, Party, Selection, Side, Slot, Store, Target,
+};
 
 /// The largest unit that a disk writes atomically.
 const SECTOR: usize = 512;
@@ -279,7 +281,7 @@ pub(super) fn change(store: &Store, random: &mut Random) {
         5 => drop(store.detach(Actor::Daemon, &owner(), name, &Selection::default())),
         6 => {
             let grace = Duration::from_secs(3_600 * random.below(2) as u64);
-            drop(store.rotate_token(Actor::Daemon, "acme", grace));
+            drop(store.rotate_credential(Actor::Daemon, "acme", FIRST_CREDENTIAL, grace));
         }
         7 => {
             let version = random.below(4) as u32;
