@@ -18,6 +18,7 @@ mod caller;
 mod exhaustion;
 mod floods;
 mod forgeries;
+mod guesses;
 mod kills;
 mod loops;
 mod measure;

@@ -378,9 +378,9 @@ fn after_a_restart_that_forgot_its_tenants_the_log_and_the_applications_say_so()
     let durable = bed.daemon_with("b", &options);
     let refused = Session::open(SessionOptions::new(durable.socket(), &token)).unwrap_err();
     assert!(
-        refused
-            .message
-            .contains("belongs to no tenant of this daemon, or was rotated:"),
+        refused.message.contains(
+            "belongs to no tenant of this daemon, or was rotated or revoked, or has expired:"
+        ),
         "{refused}"
     );
 }

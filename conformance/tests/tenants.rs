@@ -466,7 +466,7 @@ fn a_rotated_token_ends_its_sessions_at_once_or_after_the_grace() {
     echo(&new).unwrap();
     // Without it, only sessions with the newest token stay.
     let third = daemon.ok("tenant rotate acme").trim().to_owned();
-    let why = "the token of tenant acme was rotated: open a session with the new one";
+    let why = "the session's token of tenant acme was rotated or revoked, or has expired: open a session with another one";
     for session in [&client, &new] {
         let ended = block_on(session, session.closed());
         assert_eq!(
@@ -499,7 +499,7 @@ fn a_rotated_token_ends_its_sessions_at_once_or_after_the_grace() {
         "there is no tenant \"nobody\"",
     );
     let log = daemon.ok("audit show");
-    assert_eq!(log.matches("tenant-rotate").count(), 3, "{log}");
+    assert_eq!(log.matches("credential-rotate").count(), 3, "{log}");
     for secret in [&first, &second, &third, &fourth] {
         assert!(!log.contains(secret.as_str()));
     }

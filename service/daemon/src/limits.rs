@@ -45,6 +45,15 @@ pub const LEAST_POLICY_PROCESSES: usize = 4;
 /// descriptors, and [`MAX_SESSIONS_PER_TENANT`] sessions fit into a third of that.
 pub const SHARES_OF_DESCRIPTORS: usize = 3;
 
+/// Wrong tokens of one user that are answered at once. One more per [`GUESS_PAUSE`] is; others are
+/// answered after that pause.
+pub const GUESSES_AT_ONCE: u32 = 32;
+/// See [`GUESSES_AT_ONCE`].
+pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
+/// Users whose wrong tokens are counted. Those of further users are answered after
+/// [`GUESS_PAUSE`]. About 32 bytes each.
+pub const MAX_GUESSERS: usize = 1_024;
+
 /// Log lines that wait for standard error, each at most a few kilobytes. Further lines are dropped
 /// and counted (`tollgate.log.dropped`).
 pub const MAX_LOG_LINES: usize = 4_096;

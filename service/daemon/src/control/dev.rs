@@ -9,8 +9,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate_control::Store;
 use tollgate_control::audit::Actor;
+use tollgate_control::{FIRST_CREDENTIAL, Role, Store};
 
 use crate::control::error::{DaemonError, store};
 use crate::limits::MAX_DEV_TOKEN_BYTES;
@@ -29,14 +29,23 @@ pub(super) fn add_tenant(tenants: &Store, file: &Path) -> Result<(), DaemonError
         error,
     };
     let written = read(file).map_err(failed)?;
-    let owner = tenants.authenticate(written.trim());
-    if owner.map_err(store("read"))?.as_deref() == Some(TENANT) {
+    let found = tenants.authenticate(written.trim());
+    if found
+        .map_err(store("read"))?
+        .is_some_and(|found| found.tenant == TENANT)
+    {
         return Ok(());
     }
-    let known = tenants.token_of(TENANT).map_err(store("read"))?.is_some();
-    let token = match known {
-        true => tenants.rotate_token(Actor::Daemon, TENANT, Duration::ZERO),
-        false => tenants.add_tenant(Actor::Daemon, TENANT),
+    let known = tenants.credentials(TENANT);
+    let token = match known.as_deref() {
+        Err(_no_tenant) => tenants.add_tenant(Actor::Daemon, TENANT),
+        Ok(known) if known.iter().any(|known| known.name == FIRST_CREDENTIAL) => {
+            tenants.rotate_credential(Actor::Daemon, TENANT, FIRST_CREDENTIAL, Duration::ZERO)
+        }
+        Ok(_) => {
+            let name = FIRST_CREDENTIAL;
+            tenants.add_credential(Actor::Daemon, TENANT, name, Role::Owner, None)
+        }
     };
     let token = token.map_err(store("written"))?;
     write(file, token.reveal()).map_err(failed)
@@ -80,7 +89,7 @@ mod tests {
             add_tenant(&tenants, &file).unwrap();
             let token = std::fs::read_to_string(&file).unwrap();
             let owner = tenants.authenticate(token.trim()).unwrap();
-            assert_eq!(owner.as_deref(), Some(TENANT));
+            assert_eq!(owner.unwrap().tenant, TENANT);
             token
         };
         let first = token();
@@ -93,5 +102,9 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert_ne!(token(), second);
         assert_eq!(tenants.authenticate(second.trim()).unwrap(), None);
+        let actor = Actor::Daemon;
+        let revoked = tenants.revoke_credential(actor, TENANT, FIRST_CREDENTIAL);
+        revoked.unwrap();
+        token();
     }
 }

@@ -19,10 +19,12 @@
 mod ancestors;
 mod answers;
 mod apps;
+mod authentication;
 mod changes;
 mod dev;
 mod error;
 mod events;
+mod guesses;
 mod in_force;
 mod inbox;
 mod key_file;

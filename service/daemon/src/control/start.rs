@@ -24,6 +24,7 @@ use crate::control::apps::{accepting, prefetch};
 use crate::control::changes::Changes;
 use crate::control::error::{self, DaemonError, system};
 use crate::control::events::each_runtime_answers;
+use crate::control::guesses::Guesses;
 use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
@@ -174,6 +175,7 @@ async fn serve(config: Config, predecessor: Option<&Predecessor>) -> Result<(), 
     let control = Rc::new(Control {
         settings: InForce::new(settings),
         changes: Changes::new(store),
+        guesses: Guesses::default(),
         peers,
         apps: Applications::new(
             Admission::new(getrlimit(Resource::Nofile).current, count),

@@ -5,6 +5,7 @@
 //! | [`InForce`] | the settings |
 //! | [`Changes`] | the store, and the lock that admits one change at a time |
 //! | [`ThisProcess`] | facts that never change |
+//! | [`Guesses`] | the pace of wrong tokens |
 //! | [`Applications`] | sessions, requests, admission, schemas, listeners, names, turns |
 //! | [`Peers`] | the configuration of links, RDMA |
 //! | [`LivePolicies`] | attachments in force, and the bindings that they cover |
@@ -28,6 +29,7 @@ use crate::config::Config;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::peers::Peers;
 use crate::control::changes::Changes;
+use crate::control::guesses::Guesses;
 use crate::control::in_force::InForce;
 use crate::control::observe::exporters::Exporters;
 use crate::control::observe::repeated::Repeated;
@@ -45,6 +47,7 @@ pub(super) struct Control {
     pub(super) settings: InForce,
     pub(super) changes: Changes,
     pub(super) process: ThisProcess,
+    pub(super) guesses: Guesses,
     pub(super) apps: Applications,
     pub(super) peers: Peers,
     pub(super) policies: LivePolicies,

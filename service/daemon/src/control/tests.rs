@@ -19,6 +19,7 @@ use crate::control::apps::listeners::Listeners;
 use crate::control::apps::peers::Peers;
 use crate::control::apps::schema_cache::SchemaCache;
 use crate::control::changes::Changes;
+use crate::control::guesses::Guesses;
 use crate::control::in_force::InForce;
 use crate::control::inbox;
 use crate::control::observe::exporters::Exporters;
@@ -65,6 +66,7 @@ pub(super) fn control() -> (Rc<Control>, Runtime) {
         settings: InForce::new(Settings::new(Config::default(), BTreeMap::new(), vec![0])),
         changes: Changes::new(Store::in_memory().unwrap()),
         peers: Peers::new(link, Rdma::Unavailable("it isn't tested here".into()), None),
+        guesses: Guesses::default(),
         apps: Applications::new(
             Admission::new(None, 1),
             Listeners::default(),

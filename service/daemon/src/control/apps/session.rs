@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::{RwLock, oneshot};
-use tollgate_control::TokenDigest;
+use tollgate_control::{Identity, TokenDigest};
 use tollgate_datapath::steering::is_label;
-use tollgate_datapath::{Command, RuntimeIndex, log_limited};
+use tollgate_datapath::{Command, RuntimeIndex};
 use tollgate_engine::{SessionId, Status};
 use tollgate_shm_abi::descriptor::HeapSizes;
 use tollgate_shm_abi::limits::{MAX_LABEL_BYTES, MAX_MESSAGE_BYTES};
@@ -21,17 +21,16 @@ use tollgate_shm_abi::session::{SessionFds, SessionShape};
 use tollgate_shm_abi::status::Code;
 use tollgate_shm_abi::text;
 
-use crate::config::Config;
 use crate::control::answers::Answer;
 use crate::control::apps::applications::Applications;
 use crate::control::apps::sessions::{At, Connected, Sessions};
 use crate::control::apps::{admission, heaps};
+use crate::control::authentication;
 use crate::control::operators::ending;
 use crate::control::packets::Socket;
 use crate::control::placement::homes::Homes;
-use crate::control::refusals::{self, exhausted};
+use crate::control::refusals::exhausted;
 use crate::control::state::Control;
-use crate::control::this_process::ThisProcess;
 use crate::limits::{DESCRIPTORS_PER_SESSION, DESCRIPTORS_PER_STAYING_SESSION};
 
 /// A session that another process opened.
@@ -39,7 +38,7 @@ pub(crate) struct Inherited {
     pub(crate) runtime: RuntimeIndex,
     pub(crate) session: SessionId,
     pub(crate) tenant: String,
-    pub(crate) token: TokenDigest,
+    pub(crate) token: Option<TokenDigest>,
     pub(crate) keeps_early_calls: bool,
     pub(crate) receive_heap_bytes: u64,
 }
@@ -48,8 +47,6 @@ pub(crate) struct Inherited {
 pub(super) struct Open {
     pub(super) at: At,
     pub(super) tenant: String,
-    /// The token that the session was opened with.
-    token: TokenDigest,
     /// Held for reading during requests about the session; held for writing while its tenant moves.
     pub(super) gate: Arc<RwLock<()>>,
     /// Whether its library keeps calls that arrive before the answer to their bind.
@@ -84,21 +81,26 @@ impl Open {
             place: apps.admission.go_on(&tenant, DESCRIPTORS_PER_SESSION),
             _heap: apps.heaps.go_on(&tenant, receive_heap_bytes),
             tenant,
-            token,
             keeps_early_calls,
             ended,
         };
-        open.register(&apps.sessions, socket, end);
+        open.register(&apps.sessions, socket, token, end);
         open
     }
 
-    fn register(&self, sessions: &Sessions, socket: &Rc<Socket>, end: oneshot::Sender<Status>) {
+    fn register(
+        &self,
+        sessions: &Sessions,
+        socket: &Rc<Socket>,
+        token: Option<TokenDigest>,
+        end: oneshot::Sender<Status>,
+    ) {
         let connected = Connected {
             ended: end,
             at: Rc::clone(&self.at),
             socket: Rc::clone(socket),
             tenant: self.tenant.clone(),
-            token: self.token,
+            token,
             keeps_early_calls: self.keeps_early_calls,
         };
         sessions.register(connected);
@@ -131,20 +133,18 @@ pub(super) async fn open(
         return Err(Status::new(Code::FAILED_PRECONDITION, text));
     }
     let token = TokenDigest::of(&request.token);
-    let found = control
-        .changes
-        .store()
-        .tenant_of(&token)
-        .map_err(|error| refusals::store_failed(&error))?;
-    let tenant = found.ok_or_else(|| {
-        let forgotten = forgotten(&control.config(), &control.process);
+    let peer = socket.get_ref().0.peer();
+    let peer = peer.map_or((u32::MAX, 0), |peer| (peer.uid, peer.pid));
+    let identity = authentication::authenticate(control, peer, &token).await?;
+    let Identity { tenant, role, .. } = identity;
+    if !role.opens_sessions() {
         let text = format!(
-            "the token belongs to no tenant of this daemon{forgotten}: `tollgate tenant add` and `tollgate tenant rotate` print one"
+            "credential {} of tenant {tenant} is a {}'s, which opens no session: use an application's or an owner's token",
+            identity.credential,
+            role.name()
         );
-        let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
-        log_limited!(warn, "not let in", "", "process {pid} was rejected: {text}");
-        Status::new(Code::UNAUTHENTICATED, text)
-    })?;
+        return Err(Status::new(Code::PERMISSION_DENIED, text));
+    }
     if !request.label.is_empty() && !is_label(&request.label) {
         let text = format!(
             "the label {:?} isn't 1 to {MAX_LABEL_BYTES} of a-z 0-9 . _ -",
@@ -172,7 +172,7 @@ pub(super) async fn open(
     let gate = control.homes.gate(&tenant);
     let _stays = gate.read().await;
     let runtime = control.homes.of(&tenant);
-    let pid = socket.get_ref().0.peer().map_or(0, |peer| peer.pid);
+    let (_, pid) = peer;
     let app: String = text::escape(&request.app).chars().take(64).collect();
     let session = control
         .runtimes
@@ -191,14 +191,14 @@ pub(super) async fn open(
         at: Rc::new(Cell::new((runtime, session))),
         gate: Arc::clone(&gate),
         tenant: tenant.clone(),
-        token,
         keeps_early_calls: request.features & FEATURE_STREAMS != 0,
         ended,
         place,
         _heap: heap,
     };
-    open.register(&control.apps.sessions, socket, end);
-    if ending::why_over(control.changes.store(), &tenant, &token).is_some() {
+    let token = Some(token);
+    open.register(&control.apps.sessions, socket, token, end);
+    if ending::why_over(control.changes.store(), &tenant, token.as_ref()).is_some() {
         // The tenant or token ended meanwhile, when this session wasn't registered yet.
         ending::end_sessions(
             &control.apps.sessions,
@@ -223,17 +223,6 @@ pub(super) async fn open(
             fds,
         },
     ))
-}
-
-/// Why a token that was valid may no longer be.
-fn forgotten(config: &Config, process: &ThisProcess) -> String {
-    if config.state.is_some() {
-        return ", or was rotated".to_owned();
-    }
-    format!(
-        ", which keeps no state (it runs without --state) and was started at {}: earlier tenants and tokens are lost",
-        process.state_since
-    )
 }
 
 /// The five descriptors, duplicated so that the answer owns them.

@@ -30,7 +30,8 @@ pub(crate) struct Connected {
     pub(crate) at: At,
     pub(crate) socket: Rc<Socket>,
     pub(crate) tenant: String,
-    pub(crate) token: TokenDigest,
+    /// The token that the session ends with; `None`: it ends with its tenant.
+    pub(crate) token: Option<TokenDigest>,
     pub(crate) keeps_early_calls: bool,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Sessions {
     /// here.
     ended_early: RefCell<Option<Vec<EndedEarly>>>,
     /// Notified when a token gets an end.
-    rotated: Notify,
+    ends: Notify,
 }
 
 impl Sessions {
@@ -96,14 +97,23 @@ impl Sessions {
             .collect()
     }
 
+    /// Sessions of these tokens end with another one from here on, or with their tenant.
+    pub(crate) fn keep(&self, of: &[TokenDigest], ends_with: Option<TokenDigest>) {
+        for connected in self.open.borrow_mut().values_mut() {
+            if connected.token.is_some_and(|token| of.contains(&token)) {
+                connected.token = ends_with;
+            }
+        }
+    }
+
     /// A token has got an end, with its sessions.
-    pub(crate) fn token_rotated(&self) {
-        self.rotated.notify_one();
+    pub(crate) fn token_ends(&self) {
+        self.ends.notify_one();
     }
 
     /// Waits until a token gets an end.
-    pub(crate) async fn rotation(&self) {
-        self.rotated.notified().await;
+    pub(crate) async fn another_end(&self) {
+        self.ends.notified().await;
     }
 
     /// A runtime has ended a session: its application learns why. Within a move the session may not

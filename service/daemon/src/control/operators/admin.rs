@@ -6,10 +6,11 @@
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::time::Duration;
 
 use prost::Message as _;
 use tollgate_control::audit::Actor;
-use tollgate_control::{Isolation, Owner, PolicyVersion, StoreError, Token};
+use tollgate_control::{FIRST_CREDENTIAL, Isolation, Owner, PolicyVersion, StoreError, Token};
 use tollgate_engine::Status;
 use tollgate_policy_host::{
     Capabilities, Policy, Setup, TenantLimits, compat, limits as policy_limits,
@@ -71,7 +72,13 @@ pub(crate) async fn handle(
             token_of(&token)
         }
         RequestBody::TenantRotate(request) => {
-            token_of(&ending::rotate(control, actor, &request).await?)
+            let of = ending::Of {
+                tenant: &request.tenant,
+                credential: FIRST_CREDENTIAL,
+                keep_sessions: false,
+            };
+            let grace = Duration::from_millis(request.grace_ms);
+            token_of(&ending::rotate(control, actor, of, grace).await?)
         }
         RequestBody::TenantRemove(request) => {
             report::answer(&ending::remove(control, actor, request).await?)?

@@ -1,10 +1,11 @@
-//! Final ends: of tokens, tenants and versions of policies.
+//! Final ends: of tokens, credentials, tenants and versions of policies.
 //!
 //! ```text
 //!   the store, one transaction ─▶ sessions with invalid tokens ─▶ attachments here and on runtimes
 //! ```
 //!
-//! Invariants: a session never outlives the token that it was opened with. Calls end before the
+//! Invariants: a session never outlives the token that it ends with, which is the token that it was
+//! opened with unless a credential's sessions were kept. Calls end before the
 //! policies that evaluate them, so no call passes without evaluation. The store's changes are never
 //! undone: a daemon that is killed halfway starts without the tenant and its policies.
 
@@ -13,12 +14,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tollgate_control::audit::Actor;
-use tollgate_control::{Attachment, Holdings, Owner, PolicyVersion, Store, Token, TokenDigest};
+use tollgate_control::{
+    Attachment, Cause, Holdings, Owner, PolicyVersion, Store, Token, TokenDigest,
+};
 use tollgate_engine::Status;
-use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove, TenantRotate};
+use tollgate_shm_abi::messages::{PolicyDelete, TenantRemove};
 use tollgate_shm_abi::status::Code;
 
-use crate::control::apps::sessions::Sessions;
+use crate::control::apps::sessions::{Connected, Sessions};
 use crate::control::changes::Changes;
 use crate::control::placement::placing;
 use crate::control::placement::running::Runtimes;
@@ -27,27 +30,48 @@ use crate::control::refusals::store_failed;
 use crate::control::state::Control;
 use tollgate_datapath::Command;
 
-/// Gives a tenant another token. Sessions of the former token end at once, or after the grace
-/// period if there is one.
+/// A credential of a tenant, and whether its sessions outlive its tokens.
+pub(crate) struct Of<'a> {
+    pub(crate) tenant: &'a str,
+    pub(crate) credential: &'a str,
+    pub(crate) keep_sessions: bool,
+}
+
+/// Gives a credential another token. Sessions of the former token end at once, or after the grace
+/// period if there is one, or, if they are kept, with the new token.
 pub(crate) async fn rotate(
     control: &Control,
     actor: Actor,
-    request: &TenantRotate,
+    of: Of<'_>,
+    grace: Duration,
 ) -> Result<Token, Status> {
     let _one_at_a_time = control.changes.begin().await?;
-    let grace = Duration::from_millis(request.grace_ms);
-    let rotated = control
-        .changes
-        .store()
-        .rotate_token(actor, &request.tenant, grace);
-    let token = rotated.map_err(|error| store_failed(&error))?;
-    end_sessions(
-        &control.apps.sessions,
-        control.changes.store(),
-        &control.runtimes,
-    );
-    control.apps.sessions.token_rotated();
+    let (store, sessions) = (control.changes.store(), &control.apps.sessions);
+    let failed = |error| store_failed(&error);
+    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
+    let rotated = store.rotate_credential(actor, of.tenant, of.credential, grace);
+    let token = rotated.map_err(failed)?;
+    if of.keep_sessions {
+        sessions.keep(&before, Some(TokenDigest::of(token.reveal())));
+    }
+    end_sessions(sessions, store, &control.runtimes);
+    sessions.token_ends();
     Ok(token)
+}
+
+/// Ends a credential. Its sessions end at once or, if they are kept, with their tenant. Returns the
+/// number of sessions that ended.
+pub(crate) async fn revoke(control: &Control, actor: Actor, of: Of<'_>) -> Result<usize, Status> {
+    let _one_at_a_time = control.changes.begin().await?;
+    let (store, sessions) = (control.changes.store(), &control.apps.sessions);
+    let failed = |error| store_failed(&error);
+    let before = store.tokens_of(of.tenant, of.credential).map_err(failed)?;
+    let revoked = store.revoke_credential(actor, of.tenant, of.credential);
+    revoked.map_err(failed)?;
+    if of.keep_sessions {
+        sessions.keep(&before, None);
+    }
+    Ok(end_sessions(sessions, store, &control.runtimes))
 }
 
 /// Removes a tenant with everything it has, or lists what would be removed.
@@ -114,10 +138,18 @@ pub(in crate::control) async fn delete(
     Ok(json!({"deleted": deleted}))
 }
 
-/// Ends sessions whose token is no longer valid: it was rotated and its grace is over, or its
-/// tenant was removed.
-pub(in crate::control) fn end_sessions(sessions: &Sessions, store: &Store, runtimes: &Runtimes) {
-    let over = sessions.take_over(|connected| why_over(store, &connected.tenant, &connected.token));
+/// Ends sessions whose token is no longer valid, or whose tenant was removed. Returns their number.
+pub(in crate::control) fn end_sessions(
+    sessions: &Sessions,
+    store: &Store,
+    runtimes: &Runtimes,
+) -> usize {
+    let is_over = |connected: &Connected| {
+        let Connected { tenant, token, .. } = connected;
+        why_over(store, tenant, token.as_ref())
+    };
+    let over = sessions.take_over(is_over);
+    let count = over.len();
     for (connected, why) in over {
         let (runtime, session) = connected.at.get();
         // The session's connection closes it too, but later: until then it could call.
@@ -125,23 +157,26 @@ pub(in crate::control) fn end_sessions(sessions: &Sessions, store: &Store, runti
         tracing::info!("session {} was ended: {why}", session.0);
         connected.end(Status::new(Code::UNAUTHENTICATED, why));
     }
+    count
 }
 
 /// The reason why a session is over, if it is. A store that can't be read ends no session.
-pub(crate) fn why_over(store: &Store, tenant: &str, token: &TokenDigest) -> Option<String> {
-    if !matches!(store.tenant_of(token), Ok(None)) {
+pub(crate) fn why_over(store: &Store, tenant: &str, token: Option<&TokenDigest>) -> Option<String> {
+    if token.is_some_and(|token| !matches!(store.identity_of(token), Ok(None))) {
         return None;
     }
-    let exists = store.require_owner(&Owner::Tenant(tenant.to_owned()));
-    Some(match exists {
-        Ok(()) => {
-            format!("the token of tenant {tenant} was rotated: open a session with the new one")
+    match store.require_owner(&Owner::Tenant(tenant.to_owned())) {
+        Err(error) if error.cause() == Cause::Missing => {
+            Some(format!("tenant {tenant} was removed from this daemon"))
         }
-        Err(_) => format!("tenant {tenant} was removed from this daemon"),
-    })
+        _ if token.is_none() => None,
+        _ => Some(format!(
+            "the session's token of tenant {tenant} was rotated or revoked, or has expired: open a session with another one"
+        )),
+    }
 }
 
-/// Ends sessions when the grace of their token is over.
+/// Ends sessions when their token ends.
 pub(crate) async fn follow_tokens(control: Rc<Control>) {
     /// By then, changes of the clock are noticed, and a store that another process held for a
     /// while.
@@ -155,7 +190,7 @@ pub(crate) async fn follow_tokens(control: Rc<Control>) {
             .min(LOOK);
         tokio::select! {
             () = tokio::time::sleep(next) => {}
-            () = sessions.rotation() => continue,
+            () = sessions.another_end() => continue,
         }
         let _one_at_a_time = changes.begin_own().await;
         end_sessions(sessions, changes.store(), &control.runtimes);

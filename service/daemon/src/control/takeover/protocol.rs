@@ -161,9 +161,7 @@ pub(super) struct SessionLeft {
     pub(in crate::control) runtime: RuntimeIndex,
     pub(in crate::control) session: SessionId,
     pub(in crate::control) tenant: String,
-    /// The token that the session was opened with. A daemon that predates the rotation of tokens
-    /// doesn't send it.
-    #[serde(default)]
+    /// The token that the session ends with; `None`: it ends with its tenant.
     pub(in crate::control) token: Option<TokenDigest>,
     pub(in crate::control) keeps_early_calls: bool,
 }

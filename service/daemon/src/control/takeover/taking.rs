@@ -219,28 +219,15 @@ impl Beginning {
         for (runtime, resumed) in self.resumed {
             let key = (runtime, resumed.session);
             let went_on = sockets.remove(&key).is_some_and(|(left, socket)| {
-                // A predecessor that can't rotate tokens has one token per tenant.
-                let now = || {
-                    control
-                        .changes
-                        .store()
-                        .token_of(&left.tenant)
-                        .ok()
-                        .flatten()
+                let inherited = session::Inherited {
+                    runtime,
+                    session: resumed.session,
+                    tenant: left.tenant,
+                    token: left.token,
+                    keeps_early_calls: left.keeps_early_calls,
+                    receive_heap_bytes: resumed.heap_bytes,
                 };
-                let token = left.token.or_else(now);
-                token.is_some_and(|token| {
-                    let inherited = session::Inherited {
-                        runtime,
-                        session: resumed.session,
-                        tenant: left.tenant,
-                        token,
-                        keeps_early_calls: left.keeps_early_calls,
-                        receive_heap_bytes: resumed.heap_bytes,
-                    };
-                    announce(&socket, &resumed)
-                        && connection::go_on(control, socket, inherited).is_ok()
-                })
+                announce(&socket, &resumed) && connection::go_on(control, socket, inherited).is_ok()
             });
             if !went_on {
                 let session = resumed.session;

@@ -175,7 +175,7 @@ impl Standstill {
                         runtime: index,
                         session,
                         tenant: connected.tenant.clone(),
-                        token: Some(connected.token),
+                        token: connected.token,
                         keeps_early_calls: connected.keeps_early_calls,
                     };
                     let socket = connected.socket.get_ref().0.as_fd();
